@@ -1,0 +1,44 @@
+"""Names that carry their owner: a session, group, lease or key says which proxy and which store made it."""
+
+import re
+import secrets
+from dataclasses import dataclass
+
+SESSION = "s"
+GROUP = "g"
+LEASE = "l"
+_KEY = "rf"
+
+_NAME = re.compile(r"^([sgl])(0|[1-9]\d{0,5})-([0-9a-f]{12})-[0-9a-f]{16}$")
+_SECRET = re.compile(r"^rf-(0|[1-9]\d{0,5})-([0-9a-f]{12})-[A-Za-z0-9_-]{43}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The proxy and store that a name belongs to."""
+
+    ordinal: int
+    store_id: str
+    """12 hex digits."""
+
+    def name(self, kind: str) -> str:
+        """A fresh name of this kind: `s0-<store>-<16 hex digits>`."""
+        return f"{kind}{self.ordinal}-{self.store_id}-{secrets.token_hex(8)}"
+
+    def key(self) -> str:
+        """A fresh session key with 256 random bits: `rf-0-<store>-<secret>`."""
+        return f"{_KEY}-{self.ordinal}-{self.store_id}-{secrets.token_urlsafe(32)}"
+
+
+def owner_of_name(name: str, *, kind: str) -> Owner | None:
+    """Who owns the session, group or lease of this name; None where it is no name of ours of that kind."""
+    found = _NAME.match(name)
+    if found is None or found[1] != kind:
+        return None
+    return Owner(int(found[2]), found[3])
+
+
+def owner_of_key(key: str) -> Owner | None:
+    """Who owns the session with this key; None where it is not of a session key's form."""
+    found = _SECRET.match(key)
+    return Owner(int(found[1]), found[2]) if found else None

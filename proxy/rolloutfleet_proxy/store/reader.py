@@ -1,0 +1,33 @@
+"""Short reads beside the writer: one read-only connection on a thread of its own."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from rolloutfleet_proxy.store.database import Database
+
+T = TypeVar("T")
+
+
+class Reader:
+    """`await reader.run(query)` runs a function of a read-only connection in one consistent snapshot."""
+
+    def __init__(self, database: Database) -> None:
+        self._connection = database.connect(read_only=True)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+
+    async def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._snapshot, query)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+        self._connection.close()
+
+    def _snapshot(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        self._connection.execute("BEGIN")
+        try:
+            return query(self._connection)
+        finally:
+            self._connection.execute("COMMIT")

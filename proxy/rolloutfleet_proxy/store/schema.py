@@ -1,0 +1,146 @@
+"""The tables of a proxy's store, and how an older file becomes a newer one."""
+
+import sqlite3
+
+LATEST = 1
+"""The schema version that this program writes. A file with a higher one is refused."""
+
+_V1 = """
+-- Single values: store_id, served (seconds), run, version, epoch, pause ...
+CREATE TABLE facts (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
+
+-- Promise 5: counts of turns and sessions by what became of them. Live and leased are recounted by /audit.
+CREATE TABLE ledger (
+    kind TEXT NOT NULL,             -- 'turns' or 'sessions'
+    term TEXT NOT NULL,             -- created, imported, live, leased, acknowledged, dumped, discarded
+    reason TEXT NOT NULL,           -- of what was discarded; '' for the other terms
+    n INTEGER NOT NULL,
+    PRIMARY KEY (kind, term, reason)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,      -- the session_id that users see
+    key_hash BLOB NOT NULL UNIQUE,
+    group_name TEXT NOT NULL,
+    task_id TEXT,
+    metadata TEXT,                  -- JSON object
+    limits TEXT,                    -- JSON object: turns, tokens
+    agent_may TEXT NOT NULL,        -- JSON list
+    stale_after REAL,               -- seconds; null: the fleet's
+    state TEXT NOT NULL,            -- open, closed, deleted
+    fate TEXT NOT NULL,             -- its term in the ledger: live, leased, acknowledged, discarded
+    turns INTEGER NOT NULL DEFAULT 0,         -- committed so far: the number of the newest turn
+    tokens INTEGER NOT NULL DEFAULT 0,        -- new prompt tokens and output tokens of all turns
+    trajectories INTEGER NOT NULL DEFAULT 0,  -- closed so far: the number of the newest trajectory
+    created_at REAL NOT NULL,       -- seconds since the epoch, for people
+    touched REAL NOT NULL,          -- served seconds at the last call or touch
+    ended REAL                      -- served seconds when closed or deleted
+) STRICT;
+CREATE INDEX sessions_by_group ON sessions (group_name);
+
+CREATE TABLE turns (
+    id INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL REFERENCES sessions (id),
+    number INTEGER NOT NULL,        -- 1, 2, ... in order of commit
+    name TEXT NOT NULL,             -- the turn_id that users see
+    parent INTEGER,                 -- number of the turn whose ids this one's prompt begins with
+    trajectory INTEGER,             -- number; null while it is open
+    state TEXT NOT NULL,            -- live, leased, acknowledged
+    delivered INTEGER NOT NULL,     -- 0: its caller had gone when it was committed, and none came for it
+    history BLOB NOT NULL,          -- digest chain of request and output messages
+    request BLOB NOT NULL,          -- digest chain of the request's messages
+    body BLOB NOT NULL,             -- digest of the request body, for retries
+    idempotency_key TEXT,
+    start INTEGER NOT NULL,         -- how many messages the parent covers
+    length INTEGER NOT NULL,        -- how many messages it covers itself, its output included
+    reasonings BLOB NOT NULL,       -- JSON: [[message index, reasoning digest in hex], ...]
+    messages BLOB NOT NULL,         -- JSON: the request's messages from `start` on
+    tools BLOB,                     -- JSON: tools and template arguments, where it has no parent
+    output BLOB NOT NULL,           -- JSON: the assistant message
+    prompt_ids BLOB NOT NULL,       -- int32: what follows the parent's prompt and output
+    prompt_tokens INTEGER NOT NULL, -- of the whole prompt
+    output_ids BLOB NOT NULL,       -- int32
+    logprobs BLOB NOT NULL,         -- float32, one for each output id
+    versions BLOB NOT NULL,         -- JSON: [[weight version, how many tokens], ...]
+    finish_reason TEXT NOT NULL,
+    mixed_cache INTEGER NOT NULL,
+    run INTEGER NOT NULL,           -- the training run that was current
+    extras BLOB,                    -- JSON: what a replay needs beyond that (cached_tokens, top_logprobs ...)
+    reward REAL,
+    created_at REAL NOT NULL,
+    UNIQUE (session, number)
+) STRICT;
+
+CREATE TABLE trajectories (
+    session INTEGER NOT NULL REFERENCES sessions (id),
+    number INTEGER NOT NULL,        -- 1, 2, ... in order of closing
+    closed_by TEXT NOT NULL,        -- reward, close
+    reward_turn INTEGER,            -- number of the turn that the closing reward was given to
+    state TEXT NOT NULL,            -- ready, leased, acknowledged, discarded
+    frozen INTEGER NOT NULL DEFAULT 0,        -- 1 from its first lease on: rewards no longer change
+    lease TEXT,                     -- the lease that holds it now
+    marked TEXT,                    -- why a recovery marked it (newer, older_run), if one did
+    closed_at REAL NOT NULL,        -- seconds since the epoch
+    PRIMARY KEY (session, number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX trajectories_by_state ON trajectories (state, closed_at);
+
+CREATE TABLE leases (
+    name TEXT PRIMARY KEY,          -- the Lease-Id that users see
+    request TEXT NOT NULL,          -- JSON: what was asked (style, discount ...), so that it can be answered again
+    statuses TEXT NOT NULL,         -- JSON: [[session name, status], ...] as first answered
+    state TEXT NOT NULL,            -- open, released, expired, acknowledged
+    seconds REAL NOT NULL,          -- granted at each renewal
+    expires REAL NOT NULL,          -- served seconds
+    created_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX leases_by_expiry ON leases (state, expires);
+
+-- What a lease covers, kept after it ended: a late acknowledgement may still count.
+CREATE TABLE leased (
+    lease TEXT NOT NULL REFERENCES leases (name),
+    session INTEGER NOT NULL,
+    session_name TEXT NOT NULL,
+    number INTEGER NOT NULL,        -- of the trajectory
+    turns INTEGER NOT NULL,
+    acknowledged INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (lease, session, number)
+) STRICT, WITHOUT ROWID;
+
+-- Answers already given to calls that carried an Idempotency-Key.
+CREATE TABLE idempotency (
+    scope TEXT NOT NULL,            -- which endpoint, and whose key
+    key TEXT NOT NULL,
+    body BLOB NOT NULL,             -- digest of the request: another body is a 422
+    answer TEXT NOT NULL,           -- JSON
+    created_at REAL NOT NULL,
+    PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idempotency_by_age ON idempotency (created_at);
+
+-- What became of sessions whose rows are gone.
+CREATE TABLE tombstones (
+    name TEXT PRIMARY KEY,
+    key_hash BLOB NOT NULL,
+    reason TEXT NOT NULL,
+    created_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tombstones_by_key ON tombstones (key_hash);
+CREATE INDEX tombstones_by_age ON tombstones (created_at);
+"""
+
+_MIGRATIONS = {1: _V1}
+"""What brings a file from version n-1 to n. A step, once released, is never edited."""
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """The schema version of an open file; 0 for an empty one."""
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return found
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the file to `LATEST`, each step in a transaction of its own."""
+    for step in range(version(connection) + 1, LATEST + 1):
+        connection.executescript(f"BEGIN IMMEDIATE; {_MIGRATIONS[step]} PRAGMA user_version = {step}; COMMIT;")

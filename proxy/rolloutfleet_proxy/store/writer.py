@@ -1,0 +1,179 @@
+"""The one thread that writes: it gathers what is waiting, commits it together, and only then lets answers go."""
+
+import asyncio
+import errno
+import queue
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import Database
+from rolloutfleet_proxy.store.transaction import Transaction, write_counts
+
+T = TypeVar("T")
+
+GROUP = 256
+"""Operations in one transaction at the most."""
+
+
+class StoreFull(Exception):
+    """The disk has no room for this operation. Nothing of it was written; what was there stays."""
+
+
+class StoreBroken(Exception):
+    """The disk refused the write for another reason. Nothing of the operation was written."""
+
+
+class StoreClosed(Exception):
+    """The store has been closed; nothing more is written."""
+
+
+@dataclass(slots=True)
+class _Job:
+    operation: Callable[[Transaction], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """Group commit: `await writer.run(operation)` returns once the operation's rows are on disk.
+
+    An operation is a function of a Transaction. It may raise: then what it wrote is undone, the others of its
+    group stand, and the caller gets the exception. Operations run in the order of their `run` calls.
+    """
+
+    def __init__(self, database: Database, clock: ServedClock, *, wall: Callable[[], float] = time.time) -> None:
+        self._connection = database.connect()
+        self._clock = clock
+        self._wall = wall
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Callable[[Transaction], T]) -> "asyncio.Future[T]":
+        """Queue an operation; the future ends when it is on disk. Cancelling the future does not undo it."""
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put(_Job(operation, future))
+        return future
+
+    async def run(self, operation: Callable[[Transaction], T]) -> T:
+        return await self.submit(operation)
+
+    async def close(self) -> None:
+        """Commit what is queued, save the served clock, and end the thread."""
+        if not self._closed:
+            await self.run(lambda transaction: None)
+            self._closed = True
+            self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _serve(self) -> None:
+        with_more = True
+        while with_more:
+            jobs, with_more = self._gather()
+            if jobs:
+                self._commit(jobs)
+                self._loop.call_soon_threadsafe(_deliver, jobs)
+        self._connection.close()
+
+    def _gather(self) -> tuple[list[_Job], bool]:
+        jobs: list[_Job] = []
+        job = self._jobs.get()
+        while job is not None:
+            jobs.append(job)
+            if len(jobs) == GROUP:
+                return jobs, True
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return jobs, True
+        return jobs, False
+
+    def _commit(self, jobs: list[_Job]) -> None:
+        """Commit the group; where the disk refuses it, each operation alone, so that small ones may still fit."""
+        error = self._attempt(jobs)
+        if error is None:
+            return
+        if len(jobs) == 1:
+            jobs[0].error = error
+            return
+        for job in jobs:
+            job.error = self._attempt([job]) or job.error
+
+    def _attempt(self, jobs: list[_Job]) -> Exception | None:
+        """One transaction over `jobs`. Returns what stopped all of it, or None."""
+        connection = self._connection
+        transaction = Transaction(connection, served=self._clock.now(), wall=self._wall())
+        counts: Counter[tuple[str, str, str]] = Counter()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                self._run_one(job, transaction, counts)
+            write_counts(connection, counts)
+            self._clock.save(connection, transaction.served)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._undo()
+            return _explain(error)
+        return None
+
+    def _run_one(self, job: _Job, transaction: Transaction, counts: Counter[tuple[str, str, str]]) -> None:
+        connection = self._connection
+        connection.execute("SAVEPOINT job")
+        job.error = None
+        try:
+            job.result = job.operation(transaction)
+        except sqlite3.Error as error:
+            if _disk_refused(error):
+                raise
+            job.error = error
+        except Exception as error:
+            job.error = error
+        if job.error is None:
+            connection.execute("RELEASE job")
+            counts.update(transaction.take_counts())
+        else:
+            connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+            transaction.take_counts()
+
+    def _undo(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def _deliver(jobs: list[_Job]) -> None:
+    for job in jobs:
+        if job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
+
+
+def _disk_refused(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+    )
+
+
+def _explain(error: sqlite3.Error) -> Exception:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFull(f"no room on the store's disk ({errno.errorcode[errno.ENOSPC]})")
+    return StoreBroken(f"the store's disk refused a write: {error}") if _disk_refused(error) else error
