@@ -1,0 +1,138 @@
+"""A session's tree of turns: which of them a request continues.
+
+Pure. A node knows its own messages only by digest (`messages.Conversation`): the chain after its request's
+messages, the chain after its own answer, and the digests of the reasoning that its own messages carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rolloutfleet_proxy.messages import Conversation
+
+_NODE_BYTES = 600
+_REASONING_BYTES = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A turn. Its own messages are those from `start` to `length`: what its request added, and its answer."""
+
+    turn: int
+    """The turn's number in its session; a higher one is newer."""
+    parent: int | None
+    start: int
+    """The parent's length; 0 for a turn without parent."""
+    length: int
+    """Messages up to and with the turn's answer."""
+    history: bytes
+    """The chain after the answer."""
+    request: bytes
+    """The chain after the request's messages, before the answer."""
+    reasonings: tuple[tuple[int, bytes], ...] = ()
+    """(index, digest) of those own messages that carry reasoning."""
+
+
+class Tree:
+    """The turns of one session, found by history."""
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self._nodes: dict[int, Node] = {}
+        self._by_history: dict[bytes, list[Node]] = {}
+        self._by_request: dict[bytes, list[Node]] = {}
+        self._children: dict[int | None, list[Node]] = {}
+        self._reasonings = 0
+        for node in nodes:
+            self.add(node)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory the tree takes, for a cache that is bounded in bytes."""
+        return _NODE_BYTES * (1 + len(self._nodes)) + _REASONING_BYTES * self._reasonings
+
+    def add(self, node: Node) -> None:
+        """Add a turn, after its parent.
+
+        Raises ValueError where the number is taken, the parent is unknown, or the messages don't start where
+        the parent's end.
+        """
+        if node.turn in self._nodes:
+            raise ValueError(f"turn {node.turn} is in the tree already")
+        start = 0 if node.parent is None else self._parent_of(node).length
+        if node.start != start or node.length <= start:
+            raise ValueError(
+                f"turn {node.turn} holds messages {node.start} to {node.length}; its parent ends at {start}"
+            )
+        self._nodes[node.turn] = node
+        self._by_history.setdefault(node.history, []).append(node)
+        self._by_request.setdefault(node.request, []).append(node)
+        self._children.setdefault(node.parent, []).append(node)
+        self._reasonings += len(node.reasonings)
+
+    def get(self, turn: int) -> Node | None:
+        return self._nodes.get(turn)
+
+    def children(self, turn: int) -> list[Node]:
+        """The turns that continue `turn`, oldest first."""
+        return list(self._children.get(turn, ()))
+
+    def matches(self, conversation: Conversation) -> list[Node]:
+        """The turns whose history is a prefix of the conversation, deepest first, ties newest first.
+
+        Reasoning that the conversation leaves out matches; reasoning that it changes, or adds, doesn't.
+        """
+        given = [(index, given) for index, given in enumerate(conversation.reasonings) if given is not None]
+        chains = conversation.chains
+        found: list[Node] = []
+        for length in range(len(chains) - 1, 0, -1):
+            nodes = self._by_history.get(chains[length])
+            if nodes is None:
+                continue
+            equal = [node for node in nodes if node.length == length and self._reasons_alike(node, given)]
+            equal.sort(key=_turn_number, reverse=True)
+            found += equal
+        return found
+
+    def siblings_with_equal_history(self, node: Node) -> list[Node]:
+        """The other turns that were asked exactly what this one was, from the same parent; oldest first."""
+        asked = _asked_reasonings(node)
+        return [
+            other
+            for other in self._by_request.get(node.request, ())
+            if other.turn != node.turn and other.parent == node.parent and _asked_reasonings(other) == asked
+        ]
+
+    def _parent_of(self, node: Node) -> Node:
+        parent = None if node.parent is None else self._nodes.get(node.parent)
+        if parent is None:
+            raise ValueError(f"turn {node.turn} has an unknown parent, {node.parent}")
+        return parent
+
+    def _reasons_alike(self, node: Node, given: list[tuple[int, bytes]]) -> bool:
+        left = len(given)
+        while left and given[left - 1][0] >= node.length:
+            left -= 1
+        current: Node | None = node
+        while left and current is not None:
+            if given[left - 1][0] >= current.start:
+                own = dict(current.reasonings)
+                while left and given[left - 1][0] >= current.start:
+                    index, digest = given[left - 1]
+                    if own.get(index) != digest:
+                        return False
+                    left -= 1
+            current = None if current.parent is None else self._nodes[current.parent]
+        return left == 0
+
+
+def _turn_number(node: Node) -> int:
+    return node.turn
+
+
+def _asked_reasonings(node: Node) -> tuple[tuple[int, bytes], ...]:
+    answer = node.length - 1
+    return tuple(pair for pair in node.reasonings if pair[0] != answer)
