@@ -1,0 +1,103 @@
+"""What one proxy process is told: the same for a pod and for a process of a local fleet.
+
+A plain model; the proxy reads it from a file, the environment and flags. In a file the names are
+snake_case, and what the resource defines (`sessions`, `tokenizer`) has its defaults and rules there.
+"""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from rolloutfleet.spec import Address, PositiveDuration, PositiveQuantity, SessionsSpec, TokenizerSpec
+
+MIB = 2**20
+
+
+class PeersSettings(BaseModel):
+    """How a proxy's address follows from its ordinal."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    template: str = "http://127.0.0.1:{port}"
+    """Where `{ordinal}` stands for the ordinal and `{port}` for its port."""
+    base_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Given: the port of ordinal i is base_port + i. Else every proxy has the same port."""
+    ports: list[Annotated[int, Field(ge=1, le=65535)]] | None = None
+    """Given: the port of each ordinal, in order; for proxies on one machine, whose ports were free."""
+
+    @field_validator("template")
+    @classmethod
+    def _can_be_filled(cls, template: str) -> str:
+        try:
+            template.format(ordinal=0, port=1)
+        except (KeyError, IndexError, ValueError):
+            raise ValueError(f"{template!r} may hold {{ordinal}} and {{port}} only") from None
+        return template
+
+    def address(self, *, ordinal: int, port: int) -> str:
+        """The address of a proxy; `port` is the own one, for peers that all have the same."""
+        if self.ports is not None and ordinal < len(self.ports):
+            port = self.ports[ordinal]
+        elif self.base_port is not None:
+            port = self.base_port + ordinal
+        return self.template.format(ordinal=ordinal, port=port)
+
+
+class ProxySettings(BaseModel):
+    """Everything that a proxy process needs to know, and its defaults."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    fleet: str
+    """The fleet's name."""
+    model: str
+    """The name that engines and agents call the model by."""
+    tokenizer: TokenizerSpec = TokenizerSpec()
+    """Where the tokenizer is; without path and hub, `model` names it."""
+    ordinal: Annotated[int, Field(ge=0)] = 0
+    replicas: Annotated[int, Field(ge=1)] = 1
+    """How many proxies the fleet has; ordinals from here on are scaled away."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    state_dir: Path
+    """The folder of the store; one process at a time."""
+    dump_dir: Path | None = None
+    """The folder that stands for /dumps; `state_dir`/dumps unless set."""
+    ephemeral: bool = False
+    """True: the store dies with this proxy's pod."""
+    peers: PeersSettings = PeersSettings()
+    public_url: Address | None = None
+    """What sessions are told as their address, instead of the owner's own."""
+    gateway_url: Address
+    gateway_api_key_file: Path | None = None
+    """The key that gateway and engines ask for."""
+    engine_urls: list[Address] = Field(default_factory=list)
+    """Engines to be told of aborts and pauses; asked from the gateway's `GET /workers` where empty."""
+    admin_key_file: Path | None = None
+    """Admin keys, one a line. None is allowed on loopback only, and then admin calls need no key."""
+    sessions: SessionsSpec = SessionsSpec()
+    cache_bytes: PositiveQuantity = 64 * MIB
+    """All caches of a process together."""
+    body_limit: PositiveQuantity = 64 * MIB
+    """A request's body."""
+    engine_timeout: PositiveDuration = 600.0
+    """How long an engine may be silent; then 504, and the generation is not sent again."""
+    abort_rounds: Annotated[int, Field(ge=1)] = 20
+    """How often one turn is cut by weight updates and sent on; then it ends with `length`."""
+    stream_comment: PositiveDuration = 3.0
+    """A silent stream gets a comment this often."""
+    drain_timeout: PositiveDuration = 60.0
+    """How long a drain waits for calls in flight before it cuts them."""
+    generation: int = 0
+    """The resource's generation that these settings come from; shown in /stats."""
+
+    @model_validator(mode="after")
+    def _one_port_a_proxy(self) -> Self:
+        if self.peers.ports is not None and len(self.peers.ports) < self.replicas:
+            raise ValueError("peers.ports names fewer proxies than replicas")
+        return self
+
+    def address_of(self, ordinal: int) -> str:
+        """The address under which peers and, without a public URL, agents reach that proxy."""
+        return self.peers.address(ordinal=ordinal, port=self.port)
