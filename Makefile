@@ -1,0 +1,76 @@
+# Each target does its own set-up: a fresh machine needs make, git and Python 3.11 or newer, nothing else.
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+BIN := .venv/bin
+READY := .venv/.ready
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url
+CHECKED := client proxy operator engine tests benchmarks examples
+
+export PYTHON
+
+##@ See it work
+.PHONY: quickstart
+quickstart: $(READY) ## agents through a whole local fleet, with one proxy killed on the way (2 minutes)
+	@$(BIN)/python -m examples.quickstart $(ARGS)
+
+##@ Check it
+.PHONY: test
+test: lint sglang ## everything that CI checks, the tests against a real SGLang included
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-fast
+test-fast: lint ## the same without the real SGLang (no 10 GB to install)
+	@$(BIN)/python -m pytest -m "not real" $(ARGS)
+
+.PHONY: lint
+lint: $(READY) ## style, types and which package may import which
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy $(wildcard $(CHECKED))
+	@$(BIN)/lint-imports
+
+.PHONY: bench
+bench: $(READY) ## the rigs of benchmarks/, paired with the gateway alone
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+##@ Work on it
+.PHONY: setup
+setup: $(READY) ## .venv, as requirements.lock says
+
+.PHONY: format
+format: $(READY) ## rewrite the sources in the project's style
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: lock
+lock: $(READY) ## bring both lock files in line with what they lock (newest of all: ARGS=--upgrade)
+	@$(LOCK) $(ARGS) --extra all --group dev pyproject.toml -o requirements.lock
+	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
+
+.PHONY: sglang
+sglang: $(READY) ## install the real SGLang once for all clones (Linux, 10 GB, no GPU needed)
+	@$(BIN)/python -m tests.real.sglang.install
+
+.PHONY: clean
+clean: ## remove what make has made here (the shared SGLang stays: make clean-sglang)
+	@rm -rf .venv .cache .rolloutfleet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: clean-sglang
+clean-sglang: $(READY) ## remove the shared SGLang, every version of it
+	@$(BIN)/python -m tests.real.sglang.install --remove
+
+##@ Help
+.PHONY: help
+help: ## this
+	@echo "RolloutFleet. First time here? Try: make quickstart"
+	@awk 'BEGIN { FS = ":.*## " } \
+	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	    /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf "\nMore for the command behind a target: make test ARGS='-k wire --durations=10'\n"
+
+$(READY): pyproject.toml requirements.lock scripts/setup scripts/find-python
+	@scripts/setup
+	@touch $@
