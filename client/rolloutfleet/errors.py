@@ -1,0 +1,70 @@
+"""Error codes of the native API: what `error.code` holds in an OpenAI-style error body.
+
+A code is part of the contract: a client may act on it, so it never changes its meaning.
+"""
+
+from typing import Final
+
+# A request that is wrong in itself (400, 404, 413).
+INVALID_REQUEST: Final = "invalid_request"
+INVALID_JSON: Final = "invalid_json"
+BODY_TOO_LARGE: Final = "body_too_large"
+UNSUPPORTED_PARAMETER: Final = "unsupported_parameter"
+CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
+TURN_LIMIT: Final = "turn_limit"
+TOKEN_LIMIT: Final = "token_limit"
+MODEL_NOT_FOUND: Final = "model_not_found"
+NOT_FOUND: Final = "not_found"
+METHOD_NOT_ALLOWED: Final = "method_not_allowed"
+NO_TURN: Final = "no_turn"
+TURN_UNKNOWN: Final = "turn_unknown"
+
+# Who asks (401, 403).
+INVALID_KEY: Final = "invalid_key"
+FORBIDDEN_SCOPE: Final = "forbidden_scope"
+
+# Where a session is, or is no longer (404, 410, 503).
+SESSION_UNKNOWN: Final = "session_unknown"
+SESSION_CLOSED: Final = "session_closed"
+SESSION_DELETED: Final = "session_deleted"
+SESSION_RECLAIMED: Final = "session_reclaimed"
+STORE_LOST: Final = "store_lost"
+KEPT_ON_VOLUME: Final = "kept_on_volume"
+OWNER_UNAVAILABLE: Final = "owner_unavailable"
+OWNER_GONE: Final = "owner_gone"
+
+# Two that can't both be had (409, 422).
+REWARD_FROZEN: Final = "reward_frozen"
+ALREADY_LEASED: Final = "already_leased"
+EPOCH_STALE: Final = "epoch_stale"
+VERSION_BACKWARDS: Final = "version_backwards"
+IDEMPOTENCY_KEY_REUSED: Final = "idempotency_key_reused"
+ALREADY_IMPORTED: Final = "already_imported"
+DRAIN_CONFLICT: Final = "drain_conflict"
+
+# Leases and shards (404, 410).
+LEASE_UNKNOWN: Final = "lease_unknown"
+LEASE_EXPIRED: Final = "lease_expired"
+GROUP_UNKNOWN: Final = "group_unknown"
+TRAJECTORY_UNKNOWN: Final = "trajectory_unknown"
+SHARD_UNKNOWN: Final = "shard_unknown"
+
+# Not now (429, 503, 504, 507).
+NO_ROOM: Final = "no_room"
+PAUSED: Final = "paused"
+PAUSE_TIMEOUT: Final = "pause_timeout"
+DRAINING: Final = "draining"
+STARTING: Final = "starting"
+STORE_FULL: Final = "store_full"
+STORE_FAILED: Final = "store_failed"
+
+# Engine and gateway (429, 502, 503, 504).
+ENGINE_ERROR: Final = "engine_error"
+ENGINE_TIMEOUT: Final = "engine_timeout"
+ENGINE_OVERLOADED: Final = "engine_overloaded"
+ENGINE_UNREACHABLE: Final = "engine_unreachable"
+EVIDENCE_REFUSED: Final = "evidence_refused"
+CANCELLED: Final = "cancelled"
+
+# A mistake of ours (500).
+INTERNAL: Final = "internal"

@@ -1,0 +1,459 @@
+"""Requests and replies of a proxy's native API.
+
+Requests are read strictly: unknown fields, text or booleans for numbers, and numbers that are not
+finite are refused. Replies let unknown fields pass, so that an older client reads a newer proxy.
+Times are seconds. Error codes are in `rolloutfleet.errors`, and under the same names here.
+"""
+
+import json
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from rolloutfleet.errors import *  # noqa: F403
+
+LEASE_ID_HEADER: Final = "Lease-Id"
+IDEMPOTENCY_KEY_HEADER: Final = "Idempotency-Key"
+SHOULD_RETRY_HEADER: Final = "x-should-retry"
+JSON_MEDIA_TYPE: Final = "application/json"
+TENSORS_MEDIA_TYPE: Final = "application/octet-stream"
+EXPORT_METADATA_KEY: Final = "export"
+"""The key under a safetensors header's `__metadata__` that holds an export's JSON."""
+
+YEAR: Final = 365 * 86400.0
+METADATA_LIMIT: Final = 64 * 1024
+"""Bytes of a session's metadata as JSON."""
+
+Id = Annotated[str, Field(min_length=1, max_length=128)]
+Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""Versions are exported as int32, so no whole number here is larger."""
+Seconds = Annotated[float, Field(gt=0, le=100 * YEAR)]
+Reward = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""Bounded well inside float32, which rewards and their discounted sums are exported as."""
+
+AgentMay = Literal["reward", "close", "delete"]
+SessionState = Literal["open", "closed"]
+ExportStyle = Literal["concat", "individual"]
+ExportStatus = Literal["leased", "not_ready", "leased_elsewhere", "gone", "unknown"]
+PauseMode = Literal["abort", "wait", "retract", "in_place"]
+DrainMode = Literal["cordon", "quiesce"]
+DrainThen = Literal["stay", "restart", "exit"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class Request(BaseModel):
+    """What a client sends; anything unexpected in it is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, validate_by_name=True)
+
+
+class Reply(BaseModel):
+    """What a proxy answers; a reader takes what it knows."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True)
+
+
+class ErrorDetail(Reply):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(Reply):
+    error: ErrorDetail
+
+
+class Failed(Reply):
+    """A proxy that an answer does not cover, and why."""
+
+    ordinal: int
+    error: ErrorDetail
+
+
+class Covering(Reply):
+    """Every admin answer names the ordinals that it covers, and those that failed."""
+
+    ordinals: list[int] = Field(default_factory=list)
+    failed: list[Failed] = Field(default_factory=list)
+
+
+# Sessions
+
+
+class SessionLimits(Request):
+    turns: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=2**53)] | None = None
+
+
+class StartSessions(Request):
+    """POST /sessions: one session, or a group for one task."""
+
+    task_id: Annotated[str, Field(max_length=512)] | None = None
+    group_size: Annotated[int, Field(ge=1, le=4096)] = 1
+    stale_after: Seconds | None = None
+    limits: SessionLimits = SessionLimits()
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    agent_may: Annotated[list[AgentMay], Field(max_length=3)] = Field(default_factory=list)
+
+    @field_validator("metadata")
+    @classmethod
+    def _small_enough(cls, metadata: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        try:
+            size = len(json.dumps(metadata, allow_nan=False).encode())
+        except (ValueError, RecursionError, UnicodeEncodeError) as error:
+            raise ValueError(f"metadata can't be kept as JSON: {error}") from None
+        if size > METADATA_LIMIT:
+            raise ValueError(f"metadata is {size} bytes of JSON; at most {METADATA_LIMIT}")
+        return metadata
+
+    @field_validator("agent_may")
+    @classmethod
+    def _named_once(cls, agent_may: list[AgentMay]) -> list[AgentMay]:
+        if len(set(agent_may)) != len(agent_may):
+            raise ValueError("agent_may names something twice")
+        return agent_may
+
+
+class StartedSession(Reply):
+    session_id: str
+    api_key: str
+    base_url: str
+    """What an OpenAI SDK takes: it ends in `/sessions/{id}/v1`."""
+
+
+class StartedSessions(Reply):
+    """201; a group of one has its session's fields on top as well."""
+
+    group_id: str
+    sessions: list[StartedSession]
+    session_id: str | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+
+
+class Session(Reply):
+    """GET /sessions/{id}."""
+
+    session_id: str
+    group_id: str
+    task_id: str | None = None
+    ordinal: int = 0
+    state: str
+    created_at: float
+    idle_seconds: float = 0.0
+    in_flight: int = 0
+    turns: int = 0
+    tokens: int = 0
+    trajectories: int = 0
+    leased: int = 0
+    stale_after: float | None = None
+    limits: dict[str, int | None] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    agent_may: list[str] = Field(default_factory=list)
+
+
+class SessionList(Covering):
+    """GET /sessions; `cursor` is None on the last page."""
+
+    sessions: list[Session]
+    cursor: str | None = None
+
+
+class Turn(Reply):
+    """One model call. `output_ids`, `logprobs` and `versions` have one entry a sampled token."""
+
+    turn_id: str
+    parent_id: str | None
+    trajectory_id: str | None
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    output_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    reward: float | None
+    mixed_cache: bool
+    created_at: float
+
+
+class TurnList(Reply):
+    turns: list[Turn]
+    cursor: str | None = None
+
+
+class GiveReward(Request):
+    """POST /sessions/{id}/reward; the last completed turn unless one is named."""
+
+    reward: Reward
+    turn_id: Id | None = None
+    close: bool | None = None
+
+    @property
+    def closes(self) -> bool:
+        """Whether the turns committed so far become a trajectory: by default, where no turn is named."""
+        return self.turn_id is None if self.close is None else self.close
+
+
+class Rewarded(Reply):
+    session_id: str
+    turn_id: str
+    reward: float
+    trajectory_id: str | None = None
+
+
+class Closed(Reply):
+    session_id: str
+    trajectory_id: str | None = None
+
+
+# Export and leases
+
+
+class AskExport(Request):
+    """POST /export: these sessions, this group, or any trajectories up to a number of them."""
+
+    session_ids: Annotated[list[Id], Field(min_length=1, max_length=10_000)] | None = None
+    group_id: Id | None = None
+    max_trajectories: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    style: ExportStyle = "concat"
+    discount: Annotated[float, Field(ge=0, le=1)] = 1.0
+    as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
+    lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        chosen = [self.session_ids, self.group_id, self.max_trajectories]
+        if sum(choice is not None for choice in chosen) > 1:
+            raise ValueError("session_ids, group_id and max_trajectories exclude each other")
+        if self.session_ids is not None and len(set(self.session_ids)) != len(self.session_ids):
+            raise ValueError("session_ids names a session twice")
+        return self
+
+    @property
+    def most(self) -> int:
+        """How many trajectories at most, where neither sessions nor a group are named."""
+        return self.max_trajectories if self.max_trajectories is not None else DEFAULT_MAX_TRAJECTORIES
+
+
+DEFAULT_MAX_TRAJECTORIES: Final = 64
+
+
+class ExportedSession(Reply):
+    session_id: str
+    status: ExportStatus
+
+
+class ExportedTurn(Reply):
+    turn_id: str
+    parent_id: str | None
+    reward: float | None
+    finish_reason: str
+    mixed_cache: bool
+    message: dict[str, Any]
+
+
+class ExportedRow(Reply):
+    """One sequence. `tensors` is None where they came as safetensors."""
+
+    turn_ids: list[str]
+    reward: float | None
+    tensors: dict[str, list[Any]] | None = None
+
+
+class ExportedTrajectory(Reply):
+    trajectory_id: str
+    session_id: str
+    group_id: str
+    task_id: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    turns: list[ExportedTurn]
+    rows: list[ExportedRow]
+
+
+class Export(Covering):
+    lease_id: str | None
+    expires_in: float | None
+    run: int
+    version: int
+    sessions: list[ExportedSession]
+    trajectories: list[ExportedTrajectory]
+
+
+class AckLease(Request):
+    """POST /leases/{id}/ack, /release; all that is leased unless named."""
+
+    trajectory_ids: Annotated[list[Id], Field(max_length=100_000)] | None = None
+
+
+class RenewLease(Request):
+    lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
+
+
+class Acknowledged(Reply):
+    lease_id: str
+    acknowledged: list[str]
+
+
+class Released(Reply):
+    lease_id: str
+    released: list[str]
+
+
+class Renewed(Reply):
+    lease_id: str
+    expires_in: float
+
+
+# Weight versions and pause
+
+
+class SetVersion(Request):
+    version: Whole
+    epoch: Whole | None = None
+
+
+class Recover(Request):
+    """POST /recover: a new run, which alone may go back to an older version."""
+
+    version: Whole
+    run: Whole
+    newer: Literal["drop", "keep"] = "drop"
+
+
+class Pause(Request):
+    mode: PauseMode = "abort"
+    timeout: Seconds = 60.0
+    epoch: Whole | None = None
+
+
+class Continue(Request):
+    epoch: Whole | None = None
+
+
+class Weights(Covering):
+    """What /version, /recover, /pause and /continue answer."""
+
+    run: int
+    version: int
+    epoch: int
+    paused: bool
+    mode: str | None = None
+
+
+# Shards, drain, dumps
+
+
+class ShardBatch(Request):
+    ids: Annotated[list[Id], Field(min_length=1, max_length=100_000)]
+    partial: bool = False
+
+
+class DeleteShards(Request):
+    ids: Annotated[list[Id], Field(min_length=1, max_length=100_000)]
+
+
+class DeletedShards(Covering):
+    deleted: int
+    bytes: int
+
+
+class AskDrain(Request):
+    id: Id
+    reason: Annotated[str, Field(max_length=1024)] = ""
+    mode: DrainMode = "quiesce"
+    then: DrainThen = "stay"
+    ttl: Annotated[float, Field(gt=0, le=30 * 86400)] = 300.0
+
+
+class Drain(Reply):
+    id: str
+    mode: str
+    since: float
+    deadline: float | None = None
+    reason: str = ""
+    then: str = "stay"
+
+
+class ImportDumps(Request):
+    names: Annotated[list[Annotated[str, Field(min_length=1, max_length=512)]], Field(min_length=1)]
+
+
+# Proxies, figures, sums
+
+
+class Proxy(Reply):
+    ordinal: int
+    url: str
+    state: str
+
+
+class ProxyList(Reply):
+    proxies: list[Proxy]
+
+
+class Ledger(Reply):
+    """Promise 5: created + imported = live + leased + acknowledged + dumped + discarded."""
+
+    created: int = 0
+    imported: int = 0
+    live: int = 0
+    leased: int = 0
+    acknowledged: int = 0
+    dumped: int = 0
+    discarded: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the two sides are equal."""
+        kept = self.live + self.leased + self.acknowledged + self.dumped
+        return self.created + self.imported == kept + sum(self.discarded.values())
+
+
+class ShardSums(Reply):
+    count: int = 0
+    bytes: int = 0
+    orphans: int = 0
+
+
+class Audit(Covering):
+    turns: Ledger
+    sessions: Ledger
+    shards: ShardSums = ShardSums()
+    keys: int = 0
+    balanced: bool
+
+
+class Boot(Reply):
+    time: float
+    reason: str
+    id: str | None = None
+    rss_before: int | None = None
+    rss_after: int | None = None
+
+
+class SessionCounts(Reply):
+    open: int
+    ended: int
+
+
+class Stats(Covering):
+    ordinal: int
+    store_id: str
+    pid: int
+    run: int
+    version: int
+    epoch: int
+    paused: bool
+    sessions: SessionCounts
+    in_flight: int
+    rss_bytes: int
+    rss_anon_bytes: int
+    rss_file_bytes: int
+    vms_bytes: int
+    caches: dict[str, int] = Field(default_factory=dict)
+    drain: Drain | None = None
+    boots: list[Boot] = Field(default_factory=list)
+    dump: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    refused: dict[str, int] = Field(default_factory=dict)
