@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 MINIMUM_KEY = 16
@@ -28,32 +28,39 @@ def key_hash(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
-class AdminKey:
-    """The admin's key, held as a hash and compared in constant time."""
+class AdminKeys:
+    """The admin's keys, held as hashes and compared in constant time. More than one is valid while keys rotate."""
 
-    def __init__(self, key: str) -> None:
-        if len(key) < MINIMUM_KEY:
-            raise BadAdminKey(f"the admin key has {len(key)} characters; it needs at least {MINIMUM_KEY}")
-        self._hash = key_hash(key)
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._hashes = []
+        for key in keys:
+            if len(key) < MINIMUM_KEY:
+                raise BadAdminKey(f"an admin key has {len(key)} characters; it needs at least {MINIMUM_KEY}")
+            self._hashes.append(key_hash(key))
+        if not self._hashes:
+            raise BadAdminKey("there is no admin key")
 
-    def matches(self, key: str | None) -> bool:
-        return key is not None and hmac.compare_digest(self._hash, key_hash(key))
+    def match(self, key: str | None) -> bool:
+        if key is None:
+            return False
+        hashed = key_hash(key)
+        # All are compared, whichever matches: the time says nothing about which.
+        return any([hmac.compare_digest(known, hashed) for known in self._hashes])
 
 
-def load_admin_key(file: Path) -> AdminKey:
-    """Read the key from its file (a mounted secret, or what `rolloutfleet up` made).
+def load_admin_keys(file: Path) -> AdminKeys:
+    """Read keys from a file, one a line (a mounted secret, or what `rolloutfleet up` made).
 
-    Raises BadAdminKey where it can't be read or is too short.
+    Raises BadAdminKey where it can't be read, is empty, or holds a key that is too short.
     """
     try:
-        return AdminKey(file.read_text(encoding="utf-8").strip())
+        lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadAdminKey(f"the admin key file {file} can't be read: {error}") from None
+    return AdminKeys(line.strip() for line in lines if line.strip())
 
 
-def make_admin_key(file: Path) -> AdminKey:
-    """Make a random key in a new file that its owner alone may read."""
-    key = f"rfa-{secrets.token_urlsafe(32)}"
+def make_admin_key(file: Path) -> None:
+    """Write a random key to a new file that its owner alone may read."""
     file.touch(mode=0o600, exist_ok=False)
-    file.write_text(key + "\n", encoding="utf-8")
-    return AdminKey(key)
+    file.write_text(f"rfa-{secrets.token_urlsafe(32)}\n", encoding="utf-8")

@@ -1,0 +1,48 @@
+"""How much memory the proxy's process tree takes."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes, summed over a process and all its descendants."""
+
+    rss_bytes: int = 0
+    rss_anon_bytes: int = 0
+    rss_file_bytes: int = 0
+    vms_bytes: int = 0
+
+    def __add__(self, other: "Memory") -> "Memory":
+        return Memory(
+            self.rss_bytes + other.rss_bytes,
+            self.rss_anon_bytes + other.rss_anon_bytes,
+            self.rss_file_bytes + other.rss_file_bytes,
+            self.vms_bytes + other.vms_bytes,
+        )
+
+
+def of_tree(pid: int | None = None) -> Memory:
+    """Memory of process `pid` (this one by default) and of its descendants; those that just ended count nothing."""
+    root = psutil.Process(pid)
+    total = Memory()
+    for process in [root, *root.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error, OSError):
+            total += _of_process(process)
+    return total
+
+
+def _of_process(process: psutil.Process) -> Memory:
+    status = Path(f"/proc/{process.pid}/status")
+    if not status.exists():  # Elsewhere than on Linux anonymous and file-backed memory aren't told apart.
+        info = process.memory_info()
+        return Memory(info.rss, info.rss, 0, info.vms)
+    fields = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
+    size = {name: int(fields.get(name, "0 kB").split()[0]) * 1024 for name in _FIELDS}
+    return Memory(size["VmRSS"], size["RssAnon"], size["RssFile"] + size["RssShmem"], size["VmSize"])
+
+
+_FIELDS = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "VmSize")

@@ -1,0 +1,110 @@
+"""Where a proxy's settings come from: a file, over it the environment, over it flags.
+
+    rolloutfleet-proxy --settings proxy.yaml --port 8081
+    ROLLOUTFLEET_SESSIONS__STALE_AFTER=90s rolloutfleet-proxy --settings proxy.yaml
+
+Names, defaults and rules are those of `rolloutfleet.settings.ProxySettings`; none is written again here.
+"""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from rolloutfleet.settings import ProxySettings
+
+ENVIRONMENT = "ROLLOUTFLEET_"
+
+
+class BadSettings(Exception):
+    """The settings can't be used; the message names the field and what is wrong with it."""
+
+
+def read_settings(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> ProxySettings:
+    """The settings of this process, from its command line and environment. Raises BadSettings."""
+    parsed = _parser().parse_args(arguments)
+    given = {} if parsed.settings is None else _read_file(parsed.settings)
+    for name, value in _from_environment(environment).items():
+        _put(given, name, value)
+    for name, value in vars(parsed).items():
+        if name != "settings" and value is not None:
+            given[name] = value
+    try:
+        return ProxySettings.model_validate(given)
+    except ValidationError as error:
+        raise BadSettings(_in_words(error)) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rolloutfleet-proxy",
+        description="Run one capture proxy: an OpenAI-style API in front of an SGLang gateway, which keeps each "
+        "session's exact tokens.",
+        epilog="Every field can also be set in the environment: ROLLOUTFLEET_PORT=8081, and with two underscores "
+        "for a field within a field: ROLLOUTFLEET_SESSIONS__STALE_AFTER=90s. Flags win over the environment, and "
+        "the environment over the file.",
+    )
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="YAML or JSON file with the settings")
+    for name, help_text in _FLAGS.items():
+        field = ProxySettings.model_fields[name]
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=help_text or field.description)
+    return parser
+
+
+_FLAGS = {
+    "fleet": "",
+    "model": "",
+    "host": "address to listen on (default 127.0.0.1)",
+    "port": "port to listen on (default 8080)",
+    "ordinal": "which of the fleet's proxies this is, from 0",
+    "replicas": "",
+    "state_dir": "",
+    "gateway_url": "where the SGLang gateway is",
+    "admin_key_file": "",
+    "public_url": "",
+}
+"""What has a flag of its own; empty help takes the field's own description."""
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadSettings(f"the settings file {path} can't be read: {error}") from None
+    if not isinstance(loaded, dict):
+        raise BadSettings(f"the settings file {path} must hold a mapping of names to values")
+    return loaded
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """`ROLLOUTFLEET_SESSIONS__STALE_AFTER` as `sessions.stale_after`; values read as YAML, so numbers are numbers."""
+    found = {}
+    for variable, text in environment.items():
+        name = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
+        if variable.startswith(ENVIRONMENT) and name.split(".")[0] in ProxySettings.model_fields:
+            try:
+                found[name] = yaml.safe_load(text)
+            except yaml.YAMLError:
+                found[name] = text
+    return found
+
+
+def _put(target: dict[str, Any], name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        target = target.setdefault(part, {})
+        if not isinstance(target, dict):
+            raise BadSettings(f"{name} can't be set: {part} is no group of settings")
+    target[last] = value
+
+
+def _in_words(error: ValidationError) -> str:
+    lines = [
+        f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}: {problem['msg']}"
+        for problem in error.errors()
+    ]
+    return "\n".join(lines)
