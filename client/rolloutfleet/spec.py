@@ -15,7 +15,17 @@ import re
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainValidator,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from rolloutfleet.units import Duration, Quantity, parse_quantity
@@ -74,6 +84,20 @@ class SpecModel(BaseModel):
     )
 
 
+def check_amount(value: object) -> str | int | float:
+    """An amount of any resource, as Kubernetes writes it: text like `500m`, or a number."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("an amount is text like 500m or 4Gi, or a number")
+    return value
+
+
+ResourceAmount = Annotated[
+    str | int | float,
+    PlainValidator(check_amount, json_schema_input_type=str | int),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}),
+]
+
+
 class TokenizerSpec(SpecModel):
     """Where tokenizer and chat format come from; the model itself unless said here."""
 
@@ -127,9 +151,19 @@ class StorageSpec(SpecModel):
 class ResourcesSpec(SpecModel):
     """Kubernetes' resource requests and limits of a container."""
 
-    requests: dict[str, str | int | float] = Field(default_factory=dict)
-    limits: dict[str, str | int | float] = Field(default_factory=dict)
+    requests: dict[str, ResourceAmount] = Field(default_factory=dict)
+    limits: dict[str, ResourceAmount] = Field(default_factory=dict)
     claims: list[KubernetesObject] = Field(default_factory=list)
+
+    @field_validator("requests", "limits")
+    @classmethod
+    def _memory_in_bytes(cls, amounts: dict[str, str | int | float]) -> dict[str, str | int | float]:
+        if _MEMORY in amounts:
+            try:
+                parse_quantity(amounts[_MEMORY])
+            except ValueError as error:
+                raise ValueError(f"memory: {error}") from None
+        return amounts
 
 
 class ProxiesSpec(SpecModel):

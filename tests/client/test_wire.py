@@ -1,0 +1,111 @@
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from rolloutfleet import errors, wire
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (wire.GiveReward, {"reward": True}),
+        (wire.GiveReward, {"reward": "1"}),
+        (wire.GiveReward, {"reward": None}),
+        (wire.GiveReward, {"reward": math.nan}),
+        (wire.GiveReward, {"reward": math.inf}),
+        (wire.GiveReward, {"reward": 1e39}),
+        (wire.GiveReward, {"reward": 10**400}),
+        (wire.GiveReward, {"reward": 1.0, "close": 1}),
+        (wire.GiveReward, {"reward": 1.0, "turn_id": ""}),
+        (wire.GiveReward, {"reward": 1.0, "note": "x"}),
+        (wire.StartSessions, {"group_size": 0}),
+        (wire.StartSessions, {"group_size": 1.0}),
+        (wire.StartSessions, {"group_size": True}),
+        (wire.StartSessions, {"stale_after": "1h"}),
+        (wire.StartSessions, {"stale_after": 0}),
+        (wire.StartSessions, {"limits": {"turns": 0}}),
+        (wire.StartSessions, {"limits": {"turn": 1}}),
+        (wire.StartSessions, {"metadata": {"x": math.nan}}),
+        (wire.StartSessions, {"metadata": {"x": "é" * 70_000}}),
+        (wire.StartSessions, {"metadata": {"x": "\ud800" * 70_000}}),
+        (wire.StartSessions, {"agent_may": ["export"]}),
+        (wire.StartSessions, {"agent_may": ["close", "close"]}),
+        (wire.StartSessions, {"task_id": "x" * 513}),
+        (wire.AskExport, {"session_ids": ["a"], "group_id": "b"}),
+        (wire.AskExport, {"session_ids": []}),
+        (wire.AskExport, {"session_ids": ["a", "a"]}),
+        (wire.AskExport, {"max_trajectories": 0}),
+        (wire.AskExport, {"discount": 1.1}),
+        (wire.AskExport, {"discount": math.nan}),
+        (wire.AskExport, {"style": "other"}),
+        (wire.AskExport, {"lease_seconds": 0}),
+        (wire.SetVersion, {"version": 1.5}),
+        (wire.SetVersion, {"version": -1}),
+        (wire.SetVersion, {"version": 2**31}),
+        (wire.Pause, {"mode": "stop"}),
+        (wire.Pause, {"timeout": math.inf}),
+        (wire.Recover, {"version": 1, "run": 1, "newer": "ask"}),
+        (wire.AskDrain, {"id": "", "mode": "quiesce"}),
+    ],
+)
+def test_a_wrong_request_is_refused(model: type[BaseModel], body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        model.model_validate(body)
+
+
+def test_requests_have_the_contracts_defaults() -> None:
+    export = wire.AskExport.model_validate({})
+    assert (export.style, export.as_, export.discount) == ("concat", "tensors", 1.0)
+    assert (export.lease_seconds, export.most) == (600.0, 64)
+    assert wire.AskExport.model_validate({"as": "shards"}).as_ == "shards"
+    drain = wire.AskDrain.model_validate({"id": "a"})
+    assert (drain.mode, drain.then, drain.ttl) == ("quiesce", "stay", 300)
+    pause = wire.Pause.model_validate({})
+    assert (pause.mode, pause.timeout, pause.epoch) == ("abort", 60, None)
+    assert wire.StartSessions.model_validate({}).group_size == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "closes"),
+    [
+        ({"reward": 1}, True),
+        ({"reward": 1, "turn_id": "t"}, False),
+        ({"reward": 1, "turn_id": "t", "close": True}, True),
+        ({"reward": 1, "close": False}, False),
+    ],
+)
+def test_a_reward_closes_unless_it_names_a_turn(body: dict[str, Any], closes: bool) -> None:
+    assert wire.GiveReward.model_validate(body).closes is closes
+
+
+@given(st.lists(st.integers(min_value=0, max_value=1000), min_size=6, max_size=6))
+def test_a_ledger_balances_only_where_the_sums_are_equal(terms: list[int]) -> None:
+    live, leased, acknowledged, dumped, imported, extra = terms
+    created = live + leased + acknowledged + dumped + extra - imported
+    ledger = wire.Ledger(
+        created=created,
+        imported=imported,
+        live=live,
+        leased=leased,
+        acknowledged=acknowledged,
+        dumped=dumped,
+        discarded={"deleted": extra},
+    )
+    assert ledger.balanced
+    assert not ledger.model_copy(update={"live": live + 1}).balanced
+
+
+def test_a_reply_of_a_newer_proxy_is_read() -> None:
+    sums = {"created": 1, "live": 1, "something_new": 5}
+    audit = wire.Audit.model_validate({"turns": sums, "sessions": sums, "balanced": True, "more": {}})
+    assert audit.turns.balanced
+
+
+def test_error_codes_are_distinct_and_at_hand_in_wire() -> None:
+    codes = {name: value for name, value in vars(errors).items() if name.isupper()}
+    assert len(set(codes.values())) == len(codes)
+    assert all(getattr(wire, name) == value for name, value in codes.items())
