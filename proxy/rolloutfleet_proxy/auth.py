@@ -45,7 +45,8 @@ class AdminKeys:
             return False
         hashed = key_hash(key)
         # All are compared, whichever matches: the time says nothing about which.
-        return any([hmac.compare_digest(known, hashed) for known in self._hashes])
+        matches = [hmac.compare_digest(known, hashed) for known in self._hashes]
+        return any(matches)
 
 
 def load_admin_keys(file: Path) -> AdminKeys:

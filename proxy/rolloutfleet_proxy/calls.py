@@ -12,7 +12,24 @@ from typing import Any
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.turns import Turn
 
-SDK_RETRY_HEADER = b"x-stainless-retry-count"
+
+class Listener:
+    """Waits for any of several things at the cost of one future; a wake-up while nobody waits is not lost."""
+
+    def __init__(self) -> None:
+        self._due = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def wake(self, *_: object) -> None:
+        self._due = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self) -> None:
+        if not self._due:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        self._due = False
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +49,7 @@ class Call:
     committing: bool = False
     """True from when the turn is handed to the store: then only the store decides."""
     task: asyncio.Task[None] | None = None
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _listeners: "set[Listener]" = field(default_factory=set)
     _grace: asyncio.TimerHandle | None = None
     _ended_by: ApiError | None = None
 
@@ -44,13 +61,14 @@ class Call:
         """Add an event to the stream, for all who listen."""
         assert self.events is not None
         self.events.append(event)
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        for listener in self._listeners:
+            listener.wake()
 
-    @property
-    def news(self) -> asyncio.Event:
-        """Set at the next event; take it before looking at `events`, so that none is missed."""
-        return self._news
+    def listen(self) -> "Listener":
+        """Somebody to be woken at each event, and when the call ends."""
+        listener = Listener()
+        self._listeners.add(listener)
+        return listener
 
     def join(self) -> None:
         self.waiters += 1
@@ -82,7 +100,8 @@ class Call:
     def _finish(self) -> None:
         if self._grace is not None:
             self._grace.cancel()
-        self._news.set()
+        for listener in self._listeners:
+            listener.wake()
 
 
 class Calls:

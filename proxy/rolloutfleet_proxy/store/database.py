@@ -48,7 +48,7 @@ def open_database(folder: Path) -> Database:
     folder.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
     try:
-        with contextlib.closing(_connect(folder / FILE)) as connection, _explained(folder):
+        with _explained(folder), contextlib.closing(_connect(folder / FILE)) as connection:
             _refuse_newer(folder, schema.version(connection))
             schema.migrate(connection)
             connection.execute("INSERT OR IGNORE INTO facts VALUES ('store_id', ?)", (secrets.token_hex(6),))
