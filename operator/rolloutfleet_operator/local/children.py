@@ -1,0 +1,206 @@
+"""What a spec means as processes on this machine. Pure: ports, folders and paths are handed in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rolloutfleet.settings import PeersSettings, ProxySettings
+from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
+from rolloutfleet_operator.local.site import LOOPBACK, LocalFleetError, StateFolder
+from rolloutfleet_operator.plan import Child, Kind
+
+GATEWAY = "gateway"
+GATEWAY_METRICS = "gateway-metrics"
+SIMULATED_RENDERER = "qwen3"
+LONGEST_ROUTE = 14_400.0
+"""Seconds for which the gateway remembers an idle session's engine, at the least (its own default)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """How to start one process, and how to see that it works."""
+
+    argv: tuple[str, ...]
+    url: str
+    ready_path: str
+    stop_grace: float
+    """Seconds between being told to stop and being killed."""
+    files: tuple[tuple[Path, str], ...] = ()
+    """Written before it is started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSite:
+    """This machine, for one fleet. `ports` has one for each name that `port_names` gives."""
+
+    fleet: str
+    folder: StateFolder
+    python: str
+    ports: Mapping[str, int]
+    model_path: Path | None
+    """The directory of model or tokenizer, where it is on this machine."""
+    engine_key_file: Path | None = None
+
+    def url(self, name: str) -> str:
+        return f"http://{LOOPBACK}:{self.ports[name]}"
+
+    def engine_urls(self, spec: FleetSpec) -> list[str]:
+        if spec.engine is not None:
+            return [self.url(name) for name in engine_names(spec)]
+        return list(given_engines(spec))
+
+    def children(self, spec: FleetSpec) -> tuple[Child[Process], ...]:
+        """Simulated engines where `engine` is given, the gateway, the proxies; nothing while suspended."""
+        if spec.suspend:
+            return ()
+        engines = [_engine(self, spec, name, index) for index, name in enumerate(engine_names(spec))]
+        proxies = [_proxy(self, spec, ordinal) for ordinal in range(spec.proxies.replicas)]
+        return (*engines, _gateway(self, spec), *proxies)
+
+
+def engine_names(spec: FleetSpec) -> list[str]:
+    return [f"engine-{index}" for index in range(spec.engine.replicas)] if spec.engine else []
+
+
+def proxy_name(ordinal: int) -> str:
+    return f"proxy-{ordinal}"
+
+
+def port_names(spec: FleetSpec) -> list[str]:
+    """What needs a port here."""
+    proxies = [proxy_name(ordinal) for ordinal in range(spec.proxies.replicas)]
+    return [*engine_names(spec), GATEWAY, GATEWAY_METRICS, *proxies]
+
+
+def given_engines(spec: FleetSpec) -> list[str]:
+    """Addresses of engines that somebody else runs. Raises LocalFleetError for a selector."""
+    source = spec.gateway.engines
+    if source is None or source.urls is None:
+        raise LocalFleetError(
+            "gateway.engines.selector finds pods on a cluster; on this machine name engines by "
+            "gateway.engines.urls, or give engine for simulated ones"
+        )
+    return source.urls
+
+
+def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child[Process]:
+    assert spec.engine is not None
+    asked = spec.engine.simulated
+    flags = {
+        "--host": LOOPBACK,
+        "--port": site.ports[name],
+        "--model-path": site.model_path,
+        "--served-model-name": spec.model,
+        "--latency": asked.latency,
+        "--token-latency": asked.token_latency,
+        "--noncanonical": asked.noncanonical,
+        "--seed": asked.seed + index,
+    }
+    return Child(
+        name=name,
+        kind=Kind.ENGINE,
+        start_limit=60.0,
+        body=Process(
+            argv=(site.python, "-m", "rolloutfleet_engine", *_command_line(flags)),
+            url=site.url(name),
+            ready_path="/health",
+            stop_grace=5.0,
+        ),
+    )
+
+
+def _gateway(site: LocalSite, spec: FleetSpec) -> Child[Process]:
+    flags = {
+        "--host": LOOPBACK,
+        "--port": site.ports[GATEWAY],
+        "--prometheus-host": LOOPBACK,
+        "--prometheus-port": site.ports[GATEWAY_METRICS],
+        "--policy": spec.gateway.policy,
+        "--max-idle-secs": int(max(LONGEST_ROUTE, spec.sessions.stale_after)),
+        # A silent retry of a generation would make a second one, and the breaker counts an agent's bad
+        # requests against a healthy engine.
+        "--disable-retries": None,
+        "--disable-circuit-breaker": None,
+        # An engine that comes back is used again within a second or two.
+        "--worker-startup-check-interval": 1,
+        "--health-check-interval-secs": 1,
+        "--health-check-timeout-secs": 2,
+        "--health-success-threshold": 1,
+        "--shutdown-grace-period-secs": 2,
+        "--log-level": "warn",
+    }
+    workers = ("--worker-urls", *site.engine_urls(spec))
+    return Child(
+        name=GATEWAY,
+        kind=Kind.GATEWAY,
+        start_limit=120.0,
+        body=Process(
+            argv=(site.python, "-m", "sglang_router.launch_router", *_command_line(flags), *workers),
+            url=site.url(GATEWAY),
+            ready_path="/readiness",
+            stop_grace=5.0,
+        ),
+    )
+
+
+def _proxy(site: LocalSite, spec: FleetSpec, ordinal: int) -> Child[Process]:
+    name = proxy_name(ordinal)
+    settings = proxy_settings(site, spec, ordinal)
+    file = site.folder.settings / f"{name}.json"
+    return Child(
+        name=name,
+        kind=Kind.PROXY,
+        # Its tokenizer may come from the hub the first time.
+        start_limit=300.0,
+        body=Process(
+            argv=(site.python, "-m", "rolloutfleet_proxy", "--settings", str(file)),
+            url=site.url(name),
+            ready_path="/ready",
+            stop_grace=spec.disruption.drain_timeout + 10.0,
+            files=((file, settings.model_dump_json(indent=1, exclude_none=True)),),
+        ),
+    )
+
+
+def proxy_settings(site: LocalSite, spec: FleetSpec, ordinal: int) -> ProxySettings:
+    """What the proxy of that ordinal is told."""
+    return ProxySettings(
+        fleet=site.fleet,
+        model=spec.model,
+        tokenizer=_tokenizer(site, spec),
+        ordinal=ordinal,
+        replicas=spec.proxies.replicas,
+        host=LOOPBACK,
+        port=site.ports[proxy_name(ordinal)],
+        state_dir=site.folder.store(ordinal),
+        dump_dir=site.folder.dumps(ordinal),
+        ephemeral=spec.proxies.storage.ephemeral,
+        peers=PeersSettings(
+            template=f"http://{LOOPBACK}:{{port}}",
+            ports=[site.ports[proxy_name(peer)] for peer in range(spec.proxies.replicas)],
+        ),
+        public_url=spec.endpoint.public_url,
+        gateway_url=site.url(GATEWAY),
+        gateway_api_key_file=site.engine_key_file,
+        engine_urls=site.engine_urls(spec),
+        admin_key_file=site.folder.admin_key,
+        sessions=sessions_in_force(spec),
+        drain_timeout=max(spec.disruption.drain_timeout, 0.001),
+    )
+
+
+def _tokenizer(site: LocalSite, spec: FleetSpec) -> TokenizerSpec:
+    asked = spec.tokenizer
+    if site.model_path is None or asked.hub is not None:
+        return asked
+    renderer = asked.renderer
+    if renderer is None and spec.model == SIMULATED_MODEL and asked.path is None:
+        renderer = SIMULATED_RENDERER
+    return asked.model_copy(update={"path": str(site.model_path), "renderer": renderer})
+
+
+def _command_line(flags: Mapping[str, object]) -> list[str]:
+    words: list[str] = []
+    for flag, value in flags.items():
+        words.extend([flag] if value is None else [flag, str(value)])
+    return words

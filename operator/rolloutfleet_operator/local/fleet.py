@@ -1,0 +1,325 @@
+"""The executor of a local fleet: carries out what the plan says, with processes of this machine."""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from rolloutfleet.spec import RolloutFleet
+from rolloutfleet_operator import plan as planning
+from rolloutfleet_operator.local.children import (
+    GATEWAY,
+    LocalSite,
+    Process,
+    port_names,
+    proxy_name,
+)
+from rolloutfleet_operator.local.models import find_model
+from rolloutfleet_operator.local.processes import Guard, RunningProcess
+from rolloutfleet_operator.local.site import (
+    FolderLock,
+    LocalFleetError,
+    StateFolder,
+    address_book,
+    choose_ports,
+    write_whole,
+)
+from rolloutfleet_operator.plan import Child, GiveUp, Kind, Observed, Phase, Seen, Start, Stop, Wait
+
+PROBE_INTERVAL = 0.1
+PROBE_TIMEOUT = 2.0
+
+
+class ChildFailed(LocalFleetError):
+    """A child that never worked. `log_tail` is the end of what it wrote, `log` the whole."""
+
+    def __init__(self, name: str, why: str, log_tail: str, log: Path) -> None:
+        self.name = name
+        self.why = why
+        self.log_tail = log_tail
+        self.log = log
+        super().__init__(f"{name}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something to tell a person: a child changed its phase, and why."""
+
+    name: str
+    phase: Phase
+    text: str
+    again: bool
+    """True when it had been ready before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """A child and what became of it so far."""
+
+    child: Child[Process]
+    process: RunningProcess
+    since: float
+    phase: Phase = Phase.STARTING
+    ever_ready: bool = False
+    deaths: int = 0
+    ready_at: float | None = None
+    ending: str = ""
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def seen(self) -> Seen:
+        return Seen(
+            name=self.child.name,
+            kind=self.child.kind,
+            fingerprint=self.child.fingerprint,
+            phase=self.phase,
+            since=self.since,
+            ever_ready=self.ever_ready,
+            deaths=self.deaths,
+            ending=self.ending,
+        )
+
+
+class LocalFleet:
+    """A fleet as processes on this machine: `await start()`, then `await wait()`, in the end `await stop()`.
+
+    `report` is told what happens, in the event loop, and must not block. Children that die are started
+    again on their ports; all are stopped when this process goes, even by SIGKILL.
+    """
+
+    def __init__(
+        self,
+        fleet: RolloutFleet,
+        *,
+        state_dir: Path,
+        beside: Path,
+        report: Callable[[Happening], None] = lambda happening: None,
+        engine_key_file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`beside` is the folder that relative paths in the resource start at: that of its file."""
+        self.folder = StateFolder(state_dir)
+        self._fleet = fleet
+        self._beside = beside
+        self._report = report
+        self._engine_key_file = engine_key_file
+        self._clock = clock
+        self._rng = rng or random.SystemRandom()
+        self._lock = FolderLock(self.folder.lock)
+        self._running: dict[str, _Running] = {}
+        self._changed = asyncio.Event()
+        self._up = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._written = ""
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Start every child and return when all are ready.
+
+        Raises LocalFleetError, or its ChildFailed; what had been started is stopped then.
+        """
+        self._prepare()
+        self._keeper = asyncio.create_task(self._keep())
+        up = asyncio.create_task(self._up.wait())
+        try:
+            await asyncio.wait([self._keeper, up], return_when=asyncio.FIRST_COMPLETED)
+            if self._keeper.done():
+                self._keeper.result()
+        except BaseException:
+            self.hurry()
+            await self.stop()
+            raise
+        finally:
+            up.cancel()
+
+    def _prepare(self) -> None:
+        _check_installed()
+        spec = self._fleet.spec
+        self.folder.make()
+        self._lock.take()
+        try:
+            self._site = LocalSite(
+                fleet=self._fleet.metadata.name,
+                folder=self.folder,
+                python=sys.executable,
+                ports=choose_ports(self.folder.ports, port_names(spec), self._rng),
+                model_path=find_model(spec, beside=self._beside),
+                engine_key_file=self._engine_key_file,
+            )
+            self._site.engine_urls(spec)
+            self._guard = Guard()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    async def wait(self) -> None:
+        """Return when the fleet has ended; until `stop` that happens only by a failure, which is raised."""
+        await self._keeper
+
+    def hurry(self) -> None:
+        """Kill what is being stopped, or will be, without waiting for its grace."""
+        self._hurry.set()
+
+    async def stop(self) -> None:
+        """Stop everything: the proxies while gateway and engines still serve them, then the rest."""
+        # Never cancelled: a child that is just being started would be left without anybody to stop it.
+        self._stopping = True
+        self._changed.set()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+        for kinds in ({Kind.PROXY}, {Kind.GATEWAY, Kind.ENGINE}):
+            await self._stop_all(each for each in self._running.values() if each.child.kind in kinds)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.folder.address_book.unlink(missing_ok=True)
+        await asyncio.to_thread(self._guard.close)
+        self._lock.release()
+
+    # The loop: look, plan, act.
+
+    async def _keep(self) -> None:
+        while not self._stopping:
+            self._changed.clear()
+            try:
+                due = await self._pass()
+                self._tell_where()
+            except OSError as error:
+                raise LocalFleetError(f"the state folder {self.folder.path} failed: {error}") from error
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+                    await self._changed.wait()
+
+    async def _pass(self) -> float | None:
+        """Do all that is due; the time at which something may be due without anything happening."""
+        seen = {name: running.seen() for name, running in self._running.items()}
+        observed = Observed(site=self._site, children=seen)
+        due: list[float] = []
+        for action in planning.plan(self._fleet.spec, observed, self._clock()):
+            if self._stopping:
+                break
+            match action:
+                case Start(child, why):
+                    await self._start_child(child, why)
+                case Stop(name, why):
+                    self._spawn(self._stop_child(self._running[name], why))
+                case GiveUp(name, why):
+                    tail = self._running[name].process.log_tail()
+                    raise ChildFailed(name, why, tail, self.folder.log(name))
+                case Wait(_, until):
+                    due.append(until)
+        return min(due, default=None)
+
+    async def _start_child(self, child: Child[Process], why: str) -> None:
+        before = self._running.get(child.name)
+        for path, text in child.body.files:
+            write_whole(path, text)
+        process = await RunningProcess.start(child.body.argv, self.folder.log(child.name))
+        self._guard.watch(process.pid)
+        running = _Running(child=child, process=process, since=self._clock())
+        if before is not None:
+            running.ever_ready, running.deaths = before.ever_ready, before.deaths
+        self._running[child.name] = running
+        self._say(running, f"started again: {why}" if running.ever_ready else "starting")
+        self._spawn(self._watch_end(running))
+        self._spawn(self._watch_ready(running))
+
+    async def _watch_end(self, running: _Running) -> None:
+        ending = await running.process.ended()
+        self._guard.forget(running.process.pid)
+        now = self._clock()
+        if running.phase is Phase.STOPPING:
+            running.deaths = 0
+        else:
+            ready_for = 0.0 if running.ready_at is None else now - running.ready_at
+            running.deaths = planning.deaths_in_a_row(before=running.deaths, ready_for=ready_for)
+        running.phase, running.since, running.ending = Phase.ENDED, now, ending
+        running.gone.set()
+        self._changed.set()
+        self._say(running, ending)
+
+    async def _watch_ready(self, running: _Running) -> None:
+        body = running.child.body
+        async with httpx.AsyncClient(base_url=body.url, trust_env=False, timeout=PROBE_TIMEOUT) as client:
+            while running.phase is Phase.STARTING:
+                if await _answers(client, body.ready_path) and running.phase is Phase.STARTING:
+                    running.phase, running.since = Phase.READY, self._clock()
+                    running.ever_ready, running.ready_at = True, running.since
+                    self._changed.set()
+                    self._say(running, "ready")
+                    return
+                await asyncio.sleep(PROBE_INTERVAL)
+
+    async def _stop_all(self, those: Iterable[_Running]) -> None:
+        await asyncio.gather(*(self._stop_child(each, "the fleet is stopped") for each in those))
+
+    async def _stop_child(self, running: _Running, why: str) -> None:
+        if running.phase is Phase.ENDED:
+            return
+        running.phase, running.since = Phase.STOPPING, self._clock()
+        self._say(running, why)
+        running.process.tell_to_stop()
+        waits = [asyncio.create_task(event.wait()) for event in (running.gone, self._hurry)]
+        grace = running.child.body.stop_grace
+        await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        if not running.gone.is_set():
+            running.process.kill()
+            await running.gone.wait()
+
+    def _tell_where(self) -> None:
+        """Write fleet.json when it would change, from the first moment at which all are ready."""
+        wanted = self._site.children(self._fleet.spec)
+        if not self._up.is_set() and not all(self._is_ready(child.name) for child in wanted):
+            return
+        proxies = {
+            ordinal: (self._site.url(name), self._running[name].process.pid)
+            for ordinal in range(self._fleet.spec.proxies.replicas)
+            if (name := proxy_name(ordinal)) in self._running
+        }
+        book = address_book(
+            name=self._fleet.metadata.name,
+            folder=self.folder,
+            gateway_url=self._site.url(GATEWAY),
+            engine_urls=self._site.engine_urls(self._fleet.spec),
+            proxies=proxies,
+        )
+        text = json.dumps(book, indent=1)
+        if text != self._written:
+            write_whole(self.folder.address_book, text)
+            self._written = text
+        self._up.set()
+
+    def _is_ready(self, name: str) -> bool:
+        running = self._running.get(name)
+        return running is not None and running.phase is Phase.READY
+
+    def _say(self, running: _Running, text: str) -> None:
+        self._report(Happening(running.child.name, running.phase, text, running.ever_ready))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _answers(client: httpx.AsyncClient, path: str) -> bool:
+    try:
+        return (await client.get(path)).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _check_installed() -> None:
+    for module in ("sglang_router", "aiohttp"):
+        if importlib.util.find_spec(module) is None:
+            raise LocalFleetError(f"{module} is not installed; pip install 'rolloutfleet[local]'")

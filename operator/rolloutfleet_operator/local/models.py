@@ -1,0 +1,46 @@
+"""Where a local fleet's tokenizer is on this machine."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec
+from rolloutfleet_operator.local.site import LocalFleetError
+
+_ASK_ENGINE = "from rolloutfleet_engine import model_path; print(model_path())"
+
+
+def find_model(spec: FleetSpec, *, beside: Path) -> Path | None:
+    """The directory with tokenizer or model; None where the hub has it. Relative paths start at `beside`.
+
+    Raises LocalFleetError where it should be here and is not.
+    """
+    if spec.tokenizer.path is not None:
+        return _directory(beside / spec.tokenizer.path, "tokenizer.path")
+    if spec.tokenizer.hub is not None:
+        found = None
+    elif spec.model == SIMULATED_MODEL:
+        found = _shipped_model()
+    elif (beside / spec.model).is_dir():
+        found = (beside / spec.model).resolve()
+    else:
+        found = None
+    if found is None and spec.engine is not None:
+        raise LocalFleetError(
+            f"simulated engines need a tokenizer on this machine, and model {spec.model!r} is no directory; "
+            f"write `model: {SIMULATED_MODEL}` for the one that ships with them, or give tokenizer.path"
+        )
+    return found
+
+
+def _directory(path: Path, field: str) -> Path:
+    if not path.is_dir():
+        raise LocalFleetError(f"{field}: {path} is no directory")
+    return path.resolve()
+
+
+def _shipped_model() -> Path:
+    asked = subprocess.run([sys.executable, "-c", _ASK_ENGINE], capture_output=True, text=True, timeout=60, check=False)
+    if asked.returncode != 0:
+        raise LocalFleetError("the simulated engine is not installed; pip install 'rolloutfleet[local]'")
+    return Path(asked.stdout.strip())
