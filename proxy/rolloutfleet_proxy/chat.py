@@ -26,7 +26,8 @@ import msgspec
 from msgspec import Meta as Rule
 from msgspec import Struct
 
-from rolloutfleet_proxy.errors import ApiError, Code, invalid, missing, unknown, unsupported
+from rolloutfleet.errors import INVALID_JSON
+from rolloutfleet_proxy.errors import ApiError, invalid, missing, unknown, unsupported
 
 MAX_DEPTH: Final = 64
 """Levels of objects and arrays in a free-form value: a tool's schema, template arguments, call arguments."""
@@ -155,7 +156,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     except msgspec.ValidationError as error:
         raise _refused(str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, Code.INVALID_JSON, f"The body is no JSON that can be read: {error}.") from None
+        raise ApiError(400, INVALID_JSON, f"The body is no JSON that can be read: {error}.") from None
 
     for index, message in enumerate(parsed.messages):
         # The plain message is by far the most common one.
@@ -466,7 +467,7 @@ def _refused(error: str) -> ApiError:
         param = f"{path}.{field['field']}" if path else field["field"]
         return missing(param) if "missing" in what else unknown(param[:200])
     if not path:
-        return ApiError(400, Code.INVALID_JSON, f"The body is no chat request: {what}.")
+        return ApiError(400, INVALID_JSON, f"The body is no chat request: {what}.")
     if what.startswith(("Invalid enum value", "Expected `null`")):
         return unsupported(path, "this value can't be honoured.")
     return invalid(path, f"Invalid value for {path}: {what}.")

@@ -2,7 +2,7 @@
 
     {"error": {"message": str, "type": str, "param": str | null, "code": str}}
 
-`type` follows from the status, `code` is one of `Code`, `param` names the field at fault (`messages[2].content`).
+`type` follows from the status, `code` is one of `rolloutfleet.errors`, `param` names the field at fault (`messages[2].content`).
 The `openai` SDK retries 408, 409, 429 and 5xx by itself and obeys `Retry-After`; an answer of those that a
 retry can't change carries `x-should-retry: false`, which that SDK obeys first.
 """
@@ -12,6 +12,13 @@ from __future__ import annotations
 import math
 
 import msgspec
+
+from rolloutfleet.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    EVIDENCE_REFUSED,
+    INVALID_REQUEST,
+    UNSUPPORTED_PARAMETER,
+)
 
 MEDIA_TYPE = "application/json"
 
@@ -26,23 +33,6 @@ _TYPES = {
     504: "timeout_error",
 }
 _encode = msgspec.json.Encoder().encode
-
-
-class Code:
-    """The codes of the generation path's errors."""
-
-    INVALID_JSON = "invalid_json"
-    INVALID_VALUE = "invalid_value"
-    MISSING_PARAMETER = "missing_required_parameter"
-    UNKNOWN_PARAMETER = "unknown_parameter"
-    UNSUPPORTED_PARAMETER = "unsupported_parameter"
-    CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
-    RATE_LIMITED = "engine_rate_limited"
-    ENGINE_REFUSED = "engine_refused_request"
-    ENGINE_ERROR = "engine_error"
-    ENGINE_TIMEOUT = "engine_timeout"
-    ENGINE_UNAVAILABLE = "engine_unavailable"
-    EVIDENCE_REFUSED = "evidence_refused"
 
 
 class ApiError(Exception):
@@ -95,31 +85,31 @@ class ApiError(Exception):
 
 def invalid(param: str | None, message: str) -> ApiError:
     """400: a value that is of the wrong type, form or range."""
-    return ApiError(400, Code.INVALID_VALUE, message, param=param)
+    return ApiError(400, INVALID_REQUEST, message, param=param)
 
 
 def missing(param: str) -> ApiError:
     """400: a parameter that must be there."""
-    return ApiError(400, Code.MISSING_PARAMETER, f"Missing required parameter: {param}.", param=param)
+    return ApiError(400, INVALID_REQUEST, f"Missing required parameter: {param}.", param=param)
 
 
 def unknown(param: str) -> ApiError:
     """400: a parameter that no document of ours names."""
-    return ApiError(400, Code.UNKNOWN_PARAMETER, f"Unknown parameter: {param}.", param=param)
+    return ApiError(400, INVALID_REQUEST, f"Unknown parameter: {param}.", param=param)
 
 
 def unsupported(param: str, why: str) -> ApiError:
     """400: a parameter that can't be honoured, said rather than ignored."""
-    return ApiError(400, Code.UNSUPPORTED_PARAMETER, f"Unsupported parameter: {param}: {why}", param=param)
+    return ApiError(400, UNSUPPORTED_PARAMETER, f"Unsupported parameter: {param}: {why}", param=param)
 
 
 def context_length_exceeded(message: str) -> ApiError:
     """400: prompt plus budget is more than the model's context."""
-    return ApiError(400, Code.CONTEXT_LENGTH_EXCEEDED, message, param="messages")
+    return ApiError(400, CONTEXT_LENGTH_EXCEEDED, message, param="messages")
 
 
 def evidence_refused(reason: str, message: str) -> ApiError:
     """502: the engine's reply is not what a turn can be made of; nothing was recorded."""
     return ApiError(
-        502, Code.EVIDENCE_REFUSED, f"The engine's reply was refused ({reason}): {message} Nothing was recorded."
+        502, EVIDENCE_REFUSED, f"The engine's reply was refused ({reason}): {message} Nothing was recorded."
     )

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_PARAMETER
 from rolloutfleet_proxy.chat import MAX_DEPTH, ChatRequest, body_digest, parse_chat
-from rolloutfleet_proxy.errors import ApiError, Code
+from rolloutfleet_proxy.errors import ApiError
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
@@ -209,12 +210,12 @@ def test_a_bad_field_is_named(name: str, value: Any) -> None:
     error = refusal(body(**{name: value}))
     assert error.param is not None
     assert error.param.split("[")[0].split(".")[0] == name
-    assert error.code in (Code.INVALID_VALUE, Code.UNSUPPORTED_PARAMETER)
+    assert error.code in (INVALID_REQUEST, UNSUPPORTED_PARAMETER)
 
 
 @pytest.mark.parametrize("name", ["audio", "functions", "n", "modalities", "web_search_options", "tool_choice"])
 def test_what_cannot_be_honoured_says_so(name: str) -> None:
-    assert refusal(body(**{name: FIELDS[name][0]})).code == Code.UNSUPPORTED_PARAMETER
+    assert refusal(body(**{name: FIELDS[name][0]})).code == UNSUPPORTED_PARAMETER
 
 
 IN_MESSAGES: list[tuple[Any, str]] = [
@@ -331,7 +332,7 @@ def test_what_does_not_fit_together_is_named(fields: dict[str, Any], param: str)
 
 def test_no_messages_at_all() -> None:
     error = refusal(b"{}")
-    assert (error.param, error.code) == ("messages", Code.MISSING_PARAMETER)
+    assert (error.param, error.code) == ("messages", INVALID_REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +354,7 @@ def test_no_messages_at_all() -> None:
     ],
 )
 def test_what_is_no_json_object(text: bytes) -> None:
-    assert refusal(text).code == Code.INVALID_JSON
+    assert refusal(text).code == INVALID_JSON
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from rolloutfleet_proxy.errors import ApiError, Code, invalid, missing, unknown, unsupported
+from rolloutfleet.errors import INVALID_REQUEST, UNSUPPORTED_PARAMETER
+from rolloutfleet_proxy.errors import ApiError, invalid, missing, unknown, unsupported
 
 
 def test_body_has_the_four_fields() -> None:
@@ -51,9 +52,9 @@ def test_headers_say_when_and_whether_to_retry() -> None:
 
 def test_constructors_name_the_parameter() -> None:
     for error, code in [
-        (invalid("n", "no"), Code.INVALID_VALUE),
-        (missing("n"), Code.MISSING_PARAMETER),
-        (unknown("n"), Code.UNKNOWN_PARAMETER),
-        (unsupported("n", "no"), Code.UNSUPPORTED_PARAMETER),
+        (invalid("n", "no"), INVALID_REQUEST),
+        (missing("n"), INVALID_REQUEST),
+        (unknown("n"), INVALID_REQUEST),
+        (unsupported("n", "no"), UNSUPPORTED_PARAMETER),
     ]:
         assert (error.status, error.param, error.code) == (400, "n", code)
