@@ -2,9 +2,9 @@
 
     {"error": {"message": str, "type": str, "param": str | null, "code": str}}
 
-`type` follows from the status, `code` is one of `rolloutfleet.errors`, `param` names the field at fault (`messages[2].content`).
-The `openai` SDK retries 408, 409, 429 and 5xx by itself and obeys `Retry-After`; an answer of those that a
-retry can't change carries `x-should-retry: false`, which that SDK obeys first.
+`type` follows from the status, `code` is one of `rolloutfleet.errors`, and `param` names the field at fault
+(`messages[2].content`). The `openai` SDK retries 408, 409, 429 and 5xx by itself and obeys `Retry-After`; an
+answer of those that a retry can't change carries `x-should-retry: false`, which that SDK obeys first.
 """
 
 from __future__ import annotations
