@@ -1,0 +1,196 @@
+"""Which weights, and whether the fleet is paused: what a proxy knows, and how two proxies agree. Pure.
+
+Both halves only ever grow in an order of their own, so what two proxies know joins to the newer of each, and a
+message that comes late, twice or out of order changes nothing. That is all the fencing there is:
+
+    weights   (run, version): a version grows within its run, and a greater run may begin at any version
+    gate      (epoch, paused before released): each pause is a greater epoch, and a release ends its own
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
+from rolloutfleet.wire import PauseMode
+from rolloutfleet_proxy.errors import ApiError
+
+MODES: tuple[PauseMode, ...] = ("abort", "wait", "retract", "in_place")
+HOLDING_MODES: tuple[PauseMode, ...] = ("retract", "in_place")
+"""Modes that leave calls in flight at the engines."""
+
+
+class Refused(ApiError):
+    """An error whose body says how things stand, beside the error."""
+
+    def __init__(self, status: int, code: str, message: str, stands: dict[str, Any]) -> None:
+        # Asking again changes nothing: the caller has to look at how things stand.
+        super().__init__(status, code, message, should_retry=False)
+        self.stands = stands
+
+    def body(self) -> bytes:
+        return msgspec.json.encode({**msgspec.json.decode(super().body()), **self.stands})
+
+
+class Stale(Refused):
+    """409: what is asked is older than what is known, which the body says."""
+
+    def __init__(self, code: str, message: str, stands: dict[str, Any]) -> None:
+        super().__init__(409, code, message, stands)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A run that began at an older checkpoint: what is newer than `version` is of weights that no longer are."""
+
+    run: int
+    version: int
+    newer: str
+    """drop or keep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """The half that says which weights."""
+
+    run: int = 0
+    version: int = 0
+    recoveries: tuple[Recovery, ...] = ()
+    """One for each run that recovered, by run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The half that says whether calls may be submitted. `since` is for people: seconds since the epoch."""
+
+    epoch: int = 0
+    mode: PauseMode | None = None
+    """How the engines were paused; None while calls are submitted."""
+    since: float = 0.0
+
+    @property
+    def paused(self) -> bool:
+        return self.mode is not None
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        return self.epoch, not self.paused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightState:
+    versions: Versions = field(default_factory=Versions)
+    gate: Gate = field(default_factory=Gate)
+
+    def as_json(self) -> dict[str, Any]:
+        """The form in which it is stored and passed between proxies."""
+        versions, gate = self.versions, self.gate
+        return {
+            "run": versions.run,
+            "version": versions.version,
+            "recoveries": [[one.run, one.version, one.newer] for one in versions.recoveries],
+            "epoch": gate.epoch,
+            "mode": gate.mode,
+            "since": gate.since,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "WeightState":
+        """Raises KeyError, TypeError or ValueError where it is not of that form."""
+        if value["mode"] not in (None, *MODES):
+            raise ValueError(f"{value['mode']!r} is no mode of a pause")
+        return WeightState(
+            versions=Versions(
+                run=_whole(value["run"]),
+                version=_whole(value["version"]),
+                recoveries=tuple(
+                    Recovery(_whole(run), _whole(version), str(newer)) for run, version, newer in value["recoveries"]
+                ),
+            ),
+            gate=Gate(epoch=_whole(value["epoch"]), mode=value["mode"], since=float(value["since"])),
+        )
+
+
+def joined(known: WeightState, heard: WeightState) -> WeightState:
+    """The newer of each half; what is equal stays as known."""
+    return WeightState(
+        versions=_joined_versions(known.versions, heard.versions),
+        gate=heard.gate if heard.gate.order > known.gate.order else known.gate,
+    )
+
+
+def paused(state: WeightState, *, epoch: int, mode: PauseMode, now: float) -> WeightState:
+    """The state that a pause of this epoch makes; the same one again changes nothing. Raises Stale."""
+    gate = state.gate
+    if gate.paused and (epoch, mode) == (gate.epoch, gate.mode):
+        return state
+    if epoch <= gate.epoch:
+        raise stale_epoch(epoch, gate)
+    return replace(state, gate=Gate(epoch=epoch, mode=mode, since=now))
+
+
+def released(state: WeightState, *, epoch: int, now: float) -> WeightState:
+    """The state once the pause of this epoch is over, heard of before or not. Raises Stale."""
+    if epoch < state.gate.epoch:
+        raise stale_epoch(epoch, state.gate)
+    if epoch == state.gate.epoch and not state.gate.paused:
+        return state
+    return replace(state, gate=Gate(epoch=epoch, since=now))
+
+
+def advanced(state: WeightState, *, version: int, epoch: int | None) -> WeightState:
+    """The state at a version that is no older. Raises Stale."""
+    known = state.versions
+    if epoch is not None and epoch < state.gate.epoch:
+        raise stale_epoch(epoch, state.gate)
+    if version < known.version:
+        raise Stale(
+            VERSION_BACKWARDS,
+            f"The weights are at version {known.version} of run {known.run}, so {version} would go back. "
+            "A trainer that recovered to an older checkpoint says so with POST /recover and a new run.",
+            {"version": known.version, "run": known.run},
+        )
+    return replace(state, versions=replace(known, version=version))
+
+
+def recovered(state: WeightState, recovery: Recovery) -> WeightState:
+    """The state in a new run; one that was heard of before changes nothing. Raises Stale."""
+    known = state.versions
+    if recovery in known.recoveries:
+        return state
+    if recovery.run <= known.run:
+        raise Stale(
+            VERSION_BACKWARDS,
+            f"The current run is {known.run}: a recovery needs a greater one than that, not {recovery.run}.",
+            {"version": known.version, "run": known.run},
+        )
+    recoveries = (*known.recoveries, recovery)
+    return replace(state, versions=Versions(run=recovery.run, version=recovery.version, recoveries=recoveries))
+
+
+def next_epoch(states: list[WeightState]) -> int:
+    """The epoch of a pause that names none."""
+    return 1 + max(state.gate.epoch for state in states)
+
+
+def stale_epoch(asked: int, gate: Gate) -> Stale:
+    state = f"paused ({gate.mode})" if gate.paused else "not paused"
+    return Stale(
+        EPOCH_STALE,
+        f"Epoch {asked} is taken or over: the current one is {gate.epoch}, {state}.",
+        {"epoch": gate.epoch, "paused": gate.paused},
+    )
+
+
+def _joined_versions(known: Versions, heard: Versions) -> Versions:
+    newer = heard if (heard.run, heard.version) > (known.run, known.version) else known
+    in_order = sorted({*known.recoveries, *heard.recoveries}, key=lambda one: (one.run, one.version, one.newer))
+    recoveries = tuple({one.run: one for one in in_order}.values())
+    return replace(newer, recoveries=recoveries)
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
