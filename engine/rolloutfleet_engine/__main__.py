@@ -1,0 +1,3 @@
+from rolloutfleet_engine.cli import main
+
+main()

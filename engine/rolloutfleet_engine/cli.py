@@ -1,0 +1,124 @@
+"""The command `rolloutfleet-engine`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from rolloutfleet_engine.faults import KINDS, Fault
+from rolloutfleet_engine.model import model_path
+from rolloutfleet_engine.options import EngineOptions
+from rolloutfleet_engine.server import create_engine, create_server
+
+DESCRIPTION = """\
+A simulated SGLang engine: it answers /generate as SGLang 0.5.23 does, with made-up tokens.
+
+It needs no GPU and no download. It reads the prompt's tool declarations and writes reasoning, tool calls that fit
+them, and final answers; the same seed and prompt give the same tokens. A share of its tokens is written as two others
+with the same text, so that whoever tokenises a text again gets other ids.
+"""
+
+EPILOG = """\
+examples:
+  rolloutfleet-engine --port 30000
+  rolloutfleet-engine --port 30000 --latency 0.5 --jitter 0.1 --token-latency 0.01
+  rolloutfleet-engine --port 30000 --faults '[{"kind": "nan"}, {"kind": "slow", "count": 3, "seconds": 2}]'
+
+while it runs:
+  curl localhost:30000/counters                                   how many calls came, and how they ended
+  curl localhost:30000/log                                        the last calls with every token
+  curl localhost:30000/faults -d '{"kind": "error_500"}'          the next call fails; DELETE forgets what waits
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="rolloutfleet-engine",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    defaults = EngineOptions()
+    add = made.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add("--port", type=int, default=30000, help="port to listen on, 0 for a free one (default: %(default)s)")
+    add("--model-path", type=Path, default=model_path(), help="directory with tokenizer.json (default: a small Qwen3)")
+    add("--served-model-name", help="name to answer under (default: the model path)")
+    add("--seed", type=int, default=defaults.seed, help="with prompt and sampling seed, decides every token")
+    add("--latency", type=seconds, default=0.0, help="seconds to the first token (default: %(default)s)")
+    add("--token-latency", type=seconds, default=0.0, help="seconds from token to token (default: %(default)s)")
+    add("--jitter", type=share, default=0.0, help="share by which latencies vary, 0 to 1 (default: %(default)s)")
+    add("--noncanonical", type=share, default=0.3, help="share of tokens written as two, 0 to 1 (default: %(default)s)")
+    add("--stream-interval", type=int, default=1, help="tokens from event to event of a stream (default: %(default)s)")
+    add("--max-context", type=int, help="tokens of prompt and output (default: the model's)")
+    add("--weight-version", default=defaults.weight_version, help="the first weights' version (default: %(default)s)")
+    add(
+        "--log-size", type=int, default=defaults.log_size, help="ended calls that GET /log keeps (default: %(default)s)"
+    )
+    add("--faults", type=faults, default=[], metavar="JSON", help=f"faults to begin with; kinds: {', '.join(KINDS)}")
+    return made
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
+def share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError("must be from 0 to 1")
+    return value
+
+
+def faults(text: str) -> list[Fault]:
+    try:
+        return msgspec.json.decode(text, type=list[Fault])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def options_from(arguments: argparse.Namespace) -> EngineOptions:
+    return EngineOptions(
+        model_path=arguments.model_path,
+        served_model_name=arguments.served_model_name,
+        seed=arguments.seed,
+        latency=arguments.latency,
+        token_latency=arguments.token_latency,
+        jitter=arguments.jitter,
+        noncanonical=arguments.noncanonical,
+        stream_interval=arguments.stream_interval,
+        max_context=arguments.max_context,
+        weight_version=arguments.weight_version,
+        log_size=arguments.log_size,
+    )
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    app = create_engine(options_from(arguments), faults=arguments.faults)
+    server = create_server(app, host=arguments.host, port=arguments.port)
+    serving = asyncio.create_task(server.serve())
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    if server.started:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        print(f"rolloutfleet-engine ready on http://{arguments.host}:{port}", flush=True)
+    await serving
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parser().parse_args(argv)
+    try:
+        uvloop.run(serve(arguments))
+    except FileNotFoundError as error:
+        sys.exit(f"rolloutfleet-engine: {error}")
+    except KeyboardInterrupt:
+        pass

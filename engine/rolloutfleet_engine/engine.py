@@ -1,0 +1,214 @@
+"""The engine: calls in progress, pauses, weights, and what tests may ask of it. No HTTP here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from rolloutfleet_engine.call import Call
+from rolloutfleet_engine.ending import FinishReason, end_of
+from rolloutfleet_engine.faults import Fault, FaultQueue
+from rolloutfleet_engine.generation import Generation, Pace
+from rolloutfleet_engine.model import Model
+from rolloutfleet_engine.options import EngineOptions
+from rolloutfleet_engine.requests import RequestRefused, Work
+from rolloutfleet_engine.writer import Writer
+
+ABORTED: FinishReason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+
+FLUSH_REFUSED = (
+    "Weights were updated, but the cache was not flushed because requests are still running or queued. Retract or "
+    "finish them, then call /flush_cache."
+)
+
+OUTCOMES = ("finished", "aborted_by_caller", "aborted_by_request", "faults", "refused")
+
+
+class Engine:
+    """All state of one simulated engine. `clock` must be the event loop's own time."""
+
+    def __init__(
+        self, options: EngineOptions, *, clock: Callable[[], float], faults: list[Fault] | None = None
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self.model = Model(options.model_path)
+        self.context = options.max_context or self.model.context_length
+        self.name = options.served_model_name or str(options.model_path)
+        self.version = options.weight_version
+        self.faults = FaultQueue(faults)
+        self.paused = False
+        self.frozen: str | None = None
+        self.calls: dict[str, Call] = {}
+        self.counters: Counter[str] = Counter()
+        self.faults_by_kind: Counter[str] = Counter()
+        self.log: deque[dict[str, Any]] = deque(maxlen=options.log_size)
+        self._updating = False
+        self._writer = Writer(model=self.model, seed=options.seed, noncanonical=options.noncanonical)
+        self._end_id = self.model.token_id("<|im_end|>") or min(self.model.end_ids, default=None)
+        self._rng = random.Random(options.seed)
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    @property
+    def accepting(self) -> bool:
+        return not self.paused and not self._updating
+
+    @property
+    def running(self) -> int:
+        return sum(call.generating for call in self.calls.values())
+
+    def admit(self, rid: str, *, routing_key: str | None) -> Call:
+        """Raises `RequestRefused` where a call with this id is in progress."""
+        self.counters["received"] += 1
+        if rid in self.calls:
+            self.counters["refused"] += 1
+            raise RequestRefused(f"Duplicate request ID detected: {rid}")
+        fault = self.faults.take(rid)
+        if fault is not None:
+            self.faults_by_kind[fault.kind] += 1
+        call = Call(rid=rid, fault=fault, routing_key=routing_key, arrived=self.clock())
+        self.calls[rid] = call
+        return call
+
+    def begin(self, call: Call, work: Work) -> None:
+        """Decides what the call will get, and starts its clock."""
+        sampling, fault = work.sampling, call.fault
+        draft = self._writer.draft(
+            work.prompt, sampling_seed=sampling.sampling_seed, at_least=work.limit if sampling.ignore_eos else 0
+        )
+        ids = draft.ids if sampling.ignore_eos or self._end_id is None else (*draft.ids, self._end_id)
+        made, finish = end_of(ids, limit=work.limit, sampling=sampling, model=self.model)
+        if fault is not None and fault.kind in ("bare_abort", "abort_with_status"):
+            made = made[: fault.after_tokens]
+            finish = ABORTED if fault.kind == "bare_abort" else abort_with_status(fault)
+        generation = Generation(total=len(made), pace=self._pace(fault), started=call.arrived, version=self.version)
+        generation.started = self.clock()
+        if fault is not None and fault.kind == "never":
+            generation.stalls_at = fault.after_tokens
+        call.begin(work=work, writer=self._writer, draft=draft, ids=made, finish=finish, generation=generation)
+
+    def close(self, call: Call, outcome: str) -> None:
+        """Forgets the call; counts and logs how it went."""
+        self.calls.pop(call.rid, None)
+        self.counters[outcome] += 1
+        self.log.append(self._entry(call, outcome))
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def abort(self, rid: str = "", *, abort_all: bool = False) -> None:
+        """As SGLang aborts: a known id takes with it those that begin with it, a call held by a pause is not ended,
+        and a call is told once only."""
+        if not abort_all:
+            call = self.calls.get(rid)
+            if call is None or call.abort_sent:
+                return
+            call.abort_sent = True
+        for call in list(self.calls.values()):
+            if call.generating and (abort_all or call.rid.startswith(rid)):
+                self._abort(call)
+
+    async def pause(self, mode: str) -> None:
+        """Returns, in mode abort, when nothing generates."""
+        self.paused = True
+        if mode == "abort":
+            self.abort(abort_all=True)
+            await self._until_idle()
+            return
+        self.frozen = mode
+        for call in self.calls.values():
+            call.settle(self.clock())
+            if call.generation is not None:
+                call.generation.hold(self.clock(), retract=mode == "retract")
+                call.wake()
+
+    def go_on(self) -> None:
+        self.paused, self.frozen = False, None
+        for call in list(self.calls.values()):
+            if call.generation is not None:
+                call.generation.go_on(self.clock())
+            if call.abort_on_continue:
+                call.end(ABORTED, now=self.clock())
+            call.wake()
+
+    def change_version(self, version: str) -> None:
+        for call in self.calls.values():
+            call.settle(self.clock())
+            if call.generation is not None:
+                call.generation.change_version(version, self.clock())
+        self.version = version
+
+    async def update_weights(self, version: str | None, *, abort_all: bool, flush: bool) -> tuple[bool, str]:
+        """Unless paused, waits for the calls in progress and holds new ones meanwhile."""
+        if abort_all:
+            self.abort(abort_all=True)
+        if not self.paused:
+            self._updating = True
+            try:
+                await self._until_idle()
+            finally:
+                self._updating = False
+                self._wake_all()
+        if version is not None:
+            self.change_version(version)
+        if flush and self.running and self.frozen != "retract":
+            return False, FLUSH_REFUSED
+        said = "" if version is None else f" Weight version updated to {version}."
+        return True, f"Succeeded to update model weights.{said}"
+
+    def totals(self) -> dict[str, Any]:
+        named = {name: self.counters[name] for name in ("received", *OUTCOMES)}
+        held = len(self.calls) - self.running
+        return {**named, "running": self.running, "held": held, "faults_by_kind": dict(self.faults_by_kind)}
+
+    def _abort(self, call: Call) -> None:
+        if self.frozen == "in_place":
+            call.abort_on_continue = True
+        elif self.frozen == "retract":
+            call.end_queued(now=self.clock())
+        else:
+            call.end(ABORTED, now=self.clock())
+
+    async def _until_idle(self) -> None:
+        while self.running:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiting.discard(waiter)
+
+    def _wake_all(self) -> None:
+        for call in self.calls.values():
+            call.wake()
+
+    def _pace(self, fault: Fault | None) -> Pace:
+        factor = 1 + self.options.jitter * (2 * self._rng.random() - 1)
+        delay = fault.seconds if fault is not None and fault.kind == "slow" else 0.0
+        return Pace(first=self.options.latency * factor + delay, each=self.options.token_latency * factor)
+
+    def _entry(self, call: Call, outcome: str) -> dict[str, Any]:
+        work, generation = call.work, call.generation
+        made = generation.made if generation is not None else 0
+        return {
+            "rid": call.rid,
+            "outcome": outcome,
+            "fault": call.fault.kind if call.fault is not None else None,
+            "routing_key": call.routing_key,
+            "stream": work.stream if work is not None else None,
+            "input_ids": array("q", work.prompt) if work is not None else array("q"),
+            "output_ids": array("q", call.ids[:made]),
+            "output_logprobs": array("d", call.logprobs[:made]),
+            "weight_versions": [(s.version, s.start, s.end) for s in generation.spans()] if generation else [],
+            "finish_reason": call.finish if outcome in ("finished", "aborted_by_request", "faults") else None,
+            "seconds": self.clock() - call.arrived,
+        }
+
+
+def abort_with_status(fault: Fault) -> FinishReason:
+    message = fault.message or "The engine gave the request up."
+    return {"type": "abort", "message": message, "status_code": fault.status, "err_type": "InternalServerError"}

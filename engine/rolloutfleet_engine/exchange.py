@@ -1,0 +1,79 @@
+"""One HTTP request and its answer over ASGI: the few things that the routes need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+encode = msgspec.json.Encoder().encode
+
+
+class Exchange:
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self._headers = scope["headers"]
+        self._receive = receive
+        self._send = send
+
+    def header(self, name: bytes) -> str | None:
+        return next((value.decode("latin-1") for key, value in self._headers if key == name), None)
+
+    async def body(self) -> bytes:
+        """The whole body; `ConnectionError` where the caller left before its end."""
+        parts = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError("the caller left before the end of the body")
+            parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    async def until_left(self) -> None:
+        """Returns when the caller has left; only behind `body`."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def watch(self, left: Callable[[], None]) -> asyncio.Task[None]:
+        """Calls `left` when the caller leaves."""
+
+        async def watching() -> None:
+            await self.until_left()
+            left()
+
+        return asyncio.create_task(watching())
+
+    async def answer(self, value: object, status: int = 200) -> None:
+        await self.send(encode(value), status)
+
+    async def send(self, body: bytes, status: int = 200, kind: bytes = b"application/json") -> None:
+        await self._start(status, kind, len(body))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def send_half(self, body: bytes) -> None:
+        """Promises the whole body and sends half: the server closes the connection when the route returns."""
+        await self._start(200, b"application/json", len(body))
+        await self._send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+
+    async def start_events(self) -> None:
+        await self._start(200, b"text/event-stream; charset=utf-8", None)
+
+    async def event(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+
+    async def end_events(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+    async def _start(self, status: int, kind: bytes, length: int | None) -> None:
+        headers = [(b"content-type", kind)]
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})

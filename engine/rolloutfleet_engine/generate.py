@@ -1,0 +1,188 @@
+"""`POST /generate`: one request from its bytes to its answer, whole or streamed."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import Any
+
+import msgspec
+
+from rolloutfleet_engine.call import Call, reply_body
+from rolloutfleet_engine.ending import shown_text
+from rolloutfleet_engine.engine import Engine
+from rolloutfleet_engine.exchange import Exchange, encode
+from rolloutfleet_engine.faults import HTTP_ERRORS, SPOILERS
+from rolloutfleet_engine.requests import (
+    RequestRefused,
+    SamplingParams,
+    Work,
+    check_length,
+    generate_decoder,
+    plan_work,
+    read_sampling,
+)
+
+TRUNCATED = 0.5
+"""Share of a broken JSON text that is sent."""
+
+
+async def generate(engine: Engine, exchange: Exchange) -> None:
+    body = await exchange.body()
+    try:
+        request = generate_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        await exchange.answer(error_response(f"1 validation error:\n  {error}", 400, kind="Bad Request"), 400)
+        return
+    try:
+        sampling = read_sampling(request.sampling_params)
+        call = engine.admit(request.rid or uuid.uuid4().hex, routing_key=exchange.header(b"x-smg-routing-key"))
+    except RequestRefused as refusal:
+        await refuse(exchange, refusal, stream=bool(request.stream) and not refusal.bare)
+        return
+
+    watcher = exchange.watch(call.leave)
+    outcome = "faults"
+    try:
+        # SGLang holds a call that comes in a pause before it looks at it.
+        await call.wait_while(lambda: not engine.accepting)
+        if call.left:
+            outcome = "aborted_by_caller"
+            return
+        work = plan_work(request, sampling, rid=call.rid, model=engine.model, context=engine.context)
+        if await answered_with_fault(engine, exchange, call, work):
+            return
+        engine.begin(call, work)
+        answered = await (stream_answer if work.stream else whole_answer)(engine, exchange, call, work)
+        outcome = outcome_of(call, answered=answered)
+    except RequestRefused as refusal:
+        outcome = "refused"
+        await refuse(exchange, refusal, stream=bool(request.stream))
+    finally:
+        watcher.cancel()
+        engine.close(call, "aborted_by_caller" if call.left and outcome != "finished" else outcome)
+
+
+def outcome_of(call: Call, *, answered: bool) -> str:
+    if not answered:
+        return "aborted_by_caller"
+    if call.fault is not None and call.fault.kind != "slow":
+        return "faults"
+    return "aborted_by_request" if call.aborted else "finished"
+
+
+async def refuse(exchange: Exchange, refusal: RequestRefused, *, stream: bool) -> None:
+    if not stream:
+        message = str(refusal)
+        await exchange.answer({"error": message if refusal.bare else {"message": message}}, 400)
+        return
+    await exchange.start_events()
+    error = {"message": str(refusal), "type": "invalid_request_error", "code": 400, "retryable": False}
+    await exchange.event(encode({"error": error}))
+    await exchange.end_events()
+
+
+def error_response(message: str, status: int, *, kind: str | None = None) -> dict[str, Any]:
+    """SGLang's form for what FastAPI or the scheduler refuses."""
+    return {"object": "error", "message": message, "type": kind or str(status), "param": None, "code": status}
+
+
+async def answered_with_fault(engine: Engine, exchange: Exchange, call: Call, work: Work) -> bool:
+    """Answers where the call's fault is an error before anything is made."""
+    fault = call.fault
+    if fault is None:
+        return False
+    if fault.kind == "context_length":
+        check_length(engine.context, None, context=engine.context)
+    if fault.kind in HTTP_ERRORS:
+        status = HTTP_ERRORS[fault.kind]
+        message = fault.message or {500: "Internal Server Error", 429: "Too many requests"}.get(status, "Overloaded")
+        await exchange.answer(error_response(message, status), status)
+        return True
+    return False
+
+
+async def whole_answer(engine: Engine, exchange: Exchange, call: Call, work: Work) -> bool:
+    """False where the caller left first."""
+    made = await call.reach(len(call.ids), engine.clock)
+    if call.left:
+        return False
+    status = call.finish.get("status_code")
+    if call.finish["type"] == "abort" and status is not None:
+        message = call.finish["message"]
+        body = {"error": {"message": message}} if status == 400 else error_response(message, status)
+        await exchange.answer(body, status)
+        return True
+    times = {"e2e_latency": engine.clock() - call.arrived, "response_sent_to_client_ts": time.time()}
+    data = encoded(engine, call, made, final=True, times=times)
+    kind = call.fault.kind if call.fault is not None else None
+    if kind == "cut_stream":
+        await exchange.send_half(data)
+    elif kind == "garbage_json":
+        await exchange.send(truncated(data))
+    else:
+        await exchange.send(data)
+    return True
+
+
+async def stream_answer(engine: Engine, exchange: Exchange, call: Call, work: Work) -> bool:
+    """Events that each carry all tokens so far. False where the caller left before the last."""
+    assert call.generation is not None
+    await exchange.start_events()
+    interval = max(1, work.sampling.stream_interval or engine.options.stream_interval)
+    sent = 0
+    while True:
+        made = await call.reach(sent + interval if sent else 1, engine.clock)
+        if call.left:
+            return False
+        if not call.generation.pace.each and not call.aborted:
+            made = min(made, sent + interval if sent else 1)
+        final = made == call.generation.total
+        times = {"e2e_latency": engine.clock() - call.arrived} if final else {}
+        if not sent:
+            times["response_sent_to_client_ts"] = time.time()
+        data = encoded(engine, call, made, final=final, times=times)
+        broken = wire_fault(call, made, final=final)
+        await exchange.event(truncated(data) if broken == "garbage_json" else data)
+        if broken == "cut_stream":
+            return True
+        if final or broken:
+            break
+        sent = made
+    await exchange.end_events()
+    return True
+
+
+def wire_fault(call: Call, made: int, *, final: bool) -> str | None:
+    fault = call.fault
+    if fault is None or fault.kind not in ("cut_stream", "garbage_json"):
+        return None
+    return fault.kind if final or made >= max(1, fault.after_tokens) else None
+
+
+def encoded(engine: Engine, call: Call, made: int, *, final: bool, times: dict[str, float]) -> bytes:
+    """The reply as JSON, spoiled where the call's fault says so."""
+    assert call.work is not None
+    text = shown_text(call.ids[:made], call.finish if final else None, call.work.sampling, engine.model)
+    reply = reply_body(
+        call, count=made, model=engine.model, version=engine.version, text=text, times=times, final=final
+    )
+    fault = call.fault
+    spoil = SPOILERS.get(fault.kind) if fault is not None and (final or made > fault.after_tokens) else None
+    if spoil is None:
+        return encode(reply)
+    # A copy with lists for tuples; and Python's own encoder, which writes NaN and Infinity as they are.
+    spoiled = json.loads(encode(reply))
+    spoil(spoiled)
+    return json.dumps(spoiled, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def truncated(data: bytes) -> bytes:
+    return data[: int(len(data) * TRUNCATED)]
+
+
+def sampling_from_chat(
+    *, max_tokens: int | None, temperature: float | None, seed: int | None, stop: str | list[str] | None
+) -> SamplingParams:
+    return SamplingParams(max_new_tokens=max_tokens, temperature=temperature, sampling_seed=seed, stop=stop)
