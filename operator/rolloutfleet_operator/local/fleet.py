@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -161,6 +162,21 @@ class LocalFleet:
             self._lock.release()
             raise
 
+    def whereabouts(self) -> dict[str, Any]:
+        """What fleet.json holds now."""
+        proxies = {
+            ordinal: (self._site.url(name), self._running[name].process.pid)
+            for ordinal in range(self._fleet.spec.proxies.replicas)
+            if (name := proxy_name(ordinal)) in self._running
+        }
+        return address_book(
+            name=self._fleet.metadata.name,
+            folder=self.folder,
+            gateway_url=self._site.url(GATEWAY),
+            engine_urls=self._site.engine_urls(self._fleet.spec),
+            proxies=proxies,
+        )
+
     async def wait(self) -> None:
         """Return when the fleet has ended; until `stop` that happens only by a failure, which is raised."""
         await self._keeper
@@ -281,19 +297,7 @@ class LocalFleet:
         wanted = self._site.children(self._fleet.spec)
         if not self._up.is_set() and not all(self._is_ready(child.name) for child in wanted):
             return
-        proxies = {
-            ordinal: (self._site.url(name), self._running[name].process.pid)
-            for ordinal in range(self._fleet.spec.proxies.replicas)
-            if (name := proxy_name(ordinal)) in self._running
-        }
-        book = address_book(
-            name=self._fleet.metadata.name,
-            folder=self.folder,
-            gateway_url=self._site.url(GATEWAY),
-            engine_urls=self._site.engine_urls(self._fleet.spec),
-            proxies=proxies,
-        )
-        text = json.dumps(book, indent=1)
+        text = json.dumps(self.whereabouts(), indent=1)
         if text != self._written:
             write_whole(self.folder.address_book, text)
             self._written = text

@@ -1,0 +1,63 @@
+"""The command line: `rolloutfleet up`, and commands that ask a fleet. One file a command."""
+
+import sys
+
+import typer
+
+from rolloutfleet.cli import export, leases, sessions, status, turns, up
+from rolloutfleet.cli.failures import CommandFailed, fail
+
+HELP = (
+    "Run a fleet of capture proxies on this machine, and look into any fleet.\n\n"
+    "[bold]rolloutfleet up FILE[/bold] starts what a RolloutFleet resource describes. The other commands find a "
+    "fleet by themselves when they are called where `up` was; else say --state-dir, --fleet-file, or --url with "
+    "--admin-key-file."
+)
+
+app = typer.Typer(
+    name="rolloutfleet",
+    help=HELP,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command("up")(up.up)
+app.command("status")(status.status)
+app.command("sessions")(sessions.sessions)
+app.command("turns")(turns.turns)
+app.command("export")(export.export)
+app.command("ack")(leases.ack)
+app.command("release")(leases.release)
+
+
+@app.callback(invoke_without_command=True)
+def help_unless_asked(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run a command. Exit status 0: done; 1: it failed; 2: it was asked for wrongly."""
+    try:
+        status_code = app(standalone_mode=False, prog_name="rolloutfleet")
+    except CommandFailed as error:
+        sys.exit(fail(error))
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader had enough (`rolloutfleet turns S | head`); there is nobody to tell.
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        # typer's own exceptions have moved between its versions; what they can do has not.
+        explain = getattr(error, "format_message", None)
+        if explain is None:
+            raise
+        sys.exit(fail(CommandFailed(_usage(explain(), getattr(error, "ctx", None)), exit_code=2)))
+    sys.exit(status_code if isinstance(status_code, int) else 0)
+
+
+def _usage(message: str, context: typer.Context | None) -> str:
+    """A usage mistake as one line; typer's own text is a box of several."""
+    command = context.command_path if context is not None else "rolloutfleet"
+    return f"{message.rstrip('.')} (see {command} --help)"

@@ -1,0 +1,3 @@
+from rolloutfleet.cli import main
+
+main()

@@ -1,0 +1,147 @@
+"""`rolloutfleet export`: take trajectories out of a fleet, under a lease."""
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from rolloutfleet.cli.failures import failed, wrong
+from rolloutfleet.cli.reach import FLEET_WIDE, Fleet
+from rolloutfleet.cli.show import console, span, table, text
+from rolloutfleet.cli.where import AdminKeyFile, FleetFile, StateDir, Url, find_fleet
+from rolloutfleet.wire import JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE
+
+HEADER_LENGTH_BYTES = 8
+
+
+class Format(StrEnum):
+    JSON = "json"
+    SAFETENSORS = "safetensors"
+
+
+class Style(StrEnum):
+    CONCAT = "concat"
+    INDIVIDUAL = "individual"
+
+
+def export(
+    session: Annotated[
+        list[str] | None, typer.Option("--session", metavar="ID", help="A session; may be given again.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="ID", help="A whole group.")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="Any trajectories, at most so many.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here; - is the output.")
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.JSON,
+    style: Annotated[
+        Style, typer.Option("--style", help="One row a leaf of the tree, or one row a turn.")
+    ] = Style.CONCAT,
+    discount: Annotated[float, typer.Option("--discount", min=0.0, max=1.0, help="Of rewards, from the leaf.")] = 1.0,
+    lease_seconds: Annotated[float, typer.Option("--lease-seconds", min=1.0, help="How long they are yours.")] = 600.0,
+    acknowledge: Annotated[
+        bool, typer.Option("--ack", help="Acknowledge once the file is on disk; the fleet then forgets them.")
+    ] = False,
+    state_dir: StateDir = None,
+    fleet_file: FleetFile = None,
+    url: Url = None,
+    admin_key_file: AdminKeyFile = None,
+) -> None:
+    """Lease finished trajectories and write them to a file, as JSON or safetensors.
+
+    Without --ack they come back to the fleet when the lease ends; `rolloutfleet ack` and `release` end it
+    earlier. Without -o only what was leased is shown, and given back at once.
+    """
+    if sum(choice is not None for choice in (session or None, group, most)) > 1:
+        raise wrong("--session, --group and --max exclude each other; keep one")
+    if acknowledge and (output is None or str(output) == "-"):
+        raise wrong("--ack forgets what was exported, so it needs -o FILE to keep it in")
+    if form is Format.SAFETENSORS and output is None:
+        raise wrong("safetensors are for a file; say -o FILE")
+    body: dict[str, Any] = {"style": style, "discount": discount, "lease_seconds": lease_seconds}
+    chosen = {"session_ids": session or None, "group_id": group, "max_trajectories": most}
+    body |= {name: value for name, value in chosen.items() if value is not None}
+    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
+    with Fleet(where) as fleet:
+        answer = fleet.send("POST", "/export", parameters=FLEET_WIDE, body=body, accept=_media_type(form))
+        _finish(fleet, answer, form, output=output, acknowledge=acknowledge)
+
+
+def _media_type(form: Format) -> str:
+    return JSON_MEDIA_TYPE if form is Format.JSON else TENSORS_MEDIA_TYPE
+
+
+def _finish(fleet: Fleet, answer: httpx.Response, form: Format, *, output: Path | None, acknowledge: bool) -> None:
+    """Keep the answer before the lease is ended, never after."""
+    taken = answer.json() if form is Format.JSON else described(answer.content)
+    lease = answer.headers.get(LEASE_ID_HEADER) or taken.get("lease_id")
+    if output is not None and str(output) == "-":
+        sys.stdout.buffer.write(answer.content)
+        sys.stdout.buffer.flush()
+        return
+    if output is not None:
+        _write_durably(output, answer.content)
+    if lease and acknowledge:
+        fleet.post(f"/leases/{lease}/ack", {})
+    if lease and output is None:
+        fleet.post(f"/leases/{lease}/release", {})
+    _show(taken, lease, output=output, acknowledged=acknowledge)
+
+
+def described(content: bytes) -> dict[str, Any]:
+    """The export's JSON from the header of a safetensors file. Raises CommandFailed where there is none."""
+    try:
+        length = int.from_bytes(content[:HEADER_LENGTH_BYTES], "little")
+        header = json.loads(content[HEADER_LENGTH_BYTES : HEADER_LENGTH_BYTES + length])
+        found: dict[str, Any] = json.loads(header["__metadata__"]["export"])
+    except (ValueError, KeyError, TypeError):
+        raise failed("the answer is no safetensors file with an export in its header") from None
+    return found
+
+
+def _write_durably(file: Path, content: bytes) -> None:
+    """On disk under its name when this returns, so that the fleet may forget it."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(file)
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise failed(f"{file} can't be written: {error.strerror}; the export comes back when its lease ends") from None
+
+
+def _show(taken: dict[str, Any], lease: str | None, *, output: Path | None, acknowledged: bool) -> None:
+    out = console()
+    shown = table(None, "trajectory", "session", "task", "turns", "rows", numbers=("turns", "rows"))
+    for each in taken["trajectories"]:
+        shown.add_row(
+            each["trajectory_id"],
+            each["session_id"],
+            text(each.get("task_id")),
+            str(len(each["turns"])),
+            str(len(each["rows"])),
+        )
+    if taken["trajectories"]:
+        out.print(shown)
+    else:
+        out.print("nothing to export now")
+    for each in taken["sessions"]:
+        if each["status"] != "leased":
+            out.print(f"{each['session_id']}: {each['status'].replace('_', ' ')}")
+    if lease and acknowledged:
+        out.print(f"written to {output} and acknowledged")
+    elif lease and output is not None:
+        left = span(taken.get("expires_in"))
+        out.print(f"written to {output}; lease {lease} ends in {left}: rolloutfleet ack {lease}")

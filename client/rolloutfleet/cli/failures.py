@@ -1,0 +1,28 @@
+"""How a command says that it can't do what it was asked."""
+
+import sys
+
+
+class CommandFailed(Exception):
+    """One clear line for a person, and the exit status: 2 for a mistake in the asking, else 1."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+
+def wrong(message: str) -> CommandFailed:
+    """The caller asked for something that can't be."""
+    return CommandFailed(message, exit_code=2)
+
+
+def failed(message: str) -> CommandFailed:
+    """What was asked for went wrong."""
+    return CommandFailed(message, exit_code=1)
+
+
+def fail(error: CommandFailed) -> int:
+    """Say it on the error output; the exit status."""
+    for line in str(error).splitlines():
+        print(f"rolloutfleet: {line}", file=sys.stderr)
+    return error.exit_code

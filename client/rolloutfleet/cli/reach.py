@@ -1,0 +1,90 @@
+"""Calls to a fleet's native API, with its errors as a person reads them."""
+
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from rolloutfleet.cli.failures import CommandFailed, failed, wrong
+from rolloutfleet.cli.where import Whereabouts
+
+FLEET_WIDE = {"scope": "fleet"}
+TIMEOUT = 120.0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Fleet:
+    """A fleet as the command line sees it. Any proxy will do for a call; the next is tried when one is down."""
+
+    def __init__(self, where: Whereabouts) -> None:
+        self._urls = where.urls
+        local = all(urlsplit(url).hostname in LOOPBACK for url in where.urls)
+        self._client = httpx.Client(
+            headers={"authorization": f"Bearer {where.admin_key}"},
+            timeout=httpx.Timeout(TIMEOUT, connect=5.0),
+            trust_env=not local,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+    def get(self, path: str, **parameters: str | int | None) -> Any:
+        """The JSON answer. Raises CommandFailed."""
+        given = {name: value for name, value in parameters.items() if value is not None}
+        return _parsed(self.send("GET", path, parameters=given))
+
+    def post(self, path: str, body: object, **parameters: str) -> Any:
+        """The JSON answer. Raises CommandFailed."""
+        return _parsed(self.send("POST", path, parameters=parameters, body=body))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: dict[str, Any] | None = None,
+        body: object = None,
+        accept: str = "application/json",
+    ) -> httpx.Response:
+        """The answer, read whole. Raises CommandFailed for one that is an error, or for none."""
+        problems: list[str] = []
+        for url in self._urls:
+            try:
+                answer = self._client.request(
+                    method, f"{url}{path}", params=parameters, json=body, headers={"accept": accept}
+                )
+            except httpx.ConnectError:
+                problems.append(url)
+                continue
+            except httpx.HTTPError as error:
+                raise failed(f"{method} {url}{path}: {type(error).__name__} {error}".rstrip()) from None
+            if answer.is_success:
+                return answer
+            raise _refused(answer)
+        raise failed(f"no proxy answers at {', '.join(problems)}")
+
+
+def _parsed(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        raise failed(f"{answer.request.url} answered with something that is no JSON; is it a proxy?") from None
+
+
+def _refused(answer: httpx.Response) -> CommandFailed:
+    try:
+        error = answer.json()["error"]
+        message, code = str(error["message"]), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message, code = answer.reason_phrase or "no reason given", None
+    text = f"{message} ({answer.status_code}{f', {code}' if code else ''})"
+    return wrong(text) if 400 <= answer.status_code < 500 else failed(text)

@@ -1,0 +1,61 @@
+"""Figures as text: tables, byte counts, times."""
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+NOTHING = "-"
+
+
+def console() -> Console:
+    return Console(highlight=False)
+
+
+def print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, ensure_ascii=False, indent=1)
+    sys.stdout.write("\n")
+
+
+def table(title: str | None = None, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """A plain table; the columns in `numbers` are aligned to the right."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def size(amount: float | None) -> str:
+    """`1.5 GiB`"""
+    if amount is None:
+        return NOTHING
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def span(seconds: float | None) -> str:
+    """`1h 5m`, `2m 3s`, `4s`"""
+    if seconds is None:
+        return NOTHING
+    whole = int(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return f"{hours}h {minutes}m"
+    return f"{minutes}m {rest}s" if minutes else f"{rest}s"
+
+
+def text(value: object) -> str:
+    return NOTHING if value is None or value == "" else str(value)
+
+
+def warn_failed(answer: Any) -> None:
+    """Say which proxies an answer for the whole fleet does not cover."""
+    for each in answer.get("failed") or [] if isinstance(answer, dict) else []:
+        error = each.get("error")
+        reason = error.get("message") if isinstance(error, dict) else error
+        print(f"rolloutfleet: proxy {each.get('ordinal')} is not in this answer: {reason}", file=sys.stderr)

@@ -1,0 +1,88 @@
+"""`rolloutfleet status`: how a fleet is."""
+
+from typing import Any
+
+from rolloutfleet.cli.reach import FLEET_WIDE, Fleet
+from rolloutfleet.cli.show import console, print_json, size, table, text, warn_failed
+from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
+
+TERMS = ("created", "imported", "live", "leased", "acknowledged", "dumped")
+
+
+def status(
+    state_dir: StateDir = None,
+    fleet_file: FleetFile = None,
+    url: Url = None,
+    admin_key_file: AdminKeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show each proxy's figures, and whether every turn and session is accounted for.
+
+    The last table is the audit: created + imported = live + leased + acknowledged + dumped + discarded.
+    """
+    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
+    with Fleet(where) as fleet:
+        proxies = fleet.get("/proxies")["proxies"]
+        stats = fleet.get("/stats", **FLEET_WIDE)
+        audit = fleet.get("/audit", **FLEET_WIDE)
+    if as_json:
+        print_json({"proxies": proxies, "stats": stats, "audit": audit})
+        return
+    out = console()
+    out.print(_proxies(proxies, each_proxy(stats)))
+    out.print()
+    out.print(_audit(audit))
+    warn_failed(stats)
+
+
+def each_proxy(stats: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """The figures by ordinal, of an answer for one proxy or for the fleet."""
+    return {each["ordinal"]: each for each in stats.get("proxies", [stats])}
+
+
+def _proxies(proxies: list[dict[str, Any]], stats: dict[int, dict[str, Any]]) -> Any:
+    shown = table(
+        None,
+        "proxy",
+        "address",
+        "state",
+        "open",
+        "ended",
+        "in flight",
+        "memory",
+        "version",
+        "paused",
+        numbers=("open", "ended", "in flight", "memory", "version"),
+    )
+    for proxy in proxies:
+        figures = stats.get(proxy["ordinal"])
+        if figures is None:
+            shown.add_row(str(proxy["ordinal"]), proxy["url"], text(proxy.get("state")))
+            continue
+        shown.add_row(
+            str(proxy["ordinal"]),
+            proxy["url"],
+            text(proxy.get("state")),
+            str(figures["sessions"]["open"]),
+            str(figures["sessions"]["ended"]),
+            str(figures["in_flight"]),
+            size(figures["rss_bytes"]),
+            str(figures["version"]),
+            "yes" if figures["paused"] else "no",
+        )
+    return shown
+
+
+def _audit(audit: dict[str, Any]) -> Any:
+    columns = ("", *TERMS, "discarded", "balanced")
+    shown = table(None, *columns, numbers=columns[1:])
+    for name in ("turns", "sessions"):
+        sums = audit[name]
+        discarded = ", ".join(f"{reason} {count}" for reason, count in sums["discarded"].items() if count)
+        shown.add_row(
+            name,
+            *(str(sums[term]) for term in TERMS),
+            discarded or "0",
+            "yes" if audit["balanced"] else "[red]NO[/]",
+        )
+    return shown

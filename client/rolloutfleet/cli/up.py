@@ -1,0 +1,175 @@
+"""`rolloutfleet up`: run a fleet on this machine until Ctrl-C."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from rolloutfleet.cli.failures import CommandFailed, failed, wrong
+from rolloutfleet.cli.show import console, table
+from rolloutfleet.cli.where import ADDRESS_BOOK, STATE_ROOT
+from rolloutfleet.spec import RolloutFleet
+from rolloutfleet.specfile import FleetFileError, load_fleet
+
+if TYPE_CHECKING:
+    from rolloutfleet_operator.local import Happening, LocalFleet
+
+MARKS = {"starting": "[yellow]…[/]", "ready": "[green]✓[/]", "stopping": "[yellow]…[/]", "ended": "[red]✗[/]"}
+
+
+def up(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A RolloutFleet resource, as for kubectl apply.")],
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--state-dir",
+            metavar="DIR",
+            help="Where stores, keys, ports and logs are kept; ./.rolloutfleet/NAME unless given.",
+        ),
+    ] = None,
+    engine_key_file: Annotated[
+        Path | None,
+        typer.Option("--engine-key-file", metavar="FILE", help="The key that engines of gateway.engines.urls ask for."),
+    ] = None,
+) -> None:
+    """Run the fleet of FILE as processes of this machine, until Ctrl-C.
+
+    Starts the proxies, the SGLang gateway and, where the resource has `engine`, simulated engines; with
+    `gateway.engines.urls` it uses the engines named there. What dies is started again on the same port.
+    Data stays in the state folder, and so do addresses and the admin key: the next `up` goes on with them.
+    """
+    try:
+        fleet = load_fleet(file)
+    except FleetFileError as error:
+        raise wrong(str(error)) from None
+    if engine_key_file is not None and not engine_key_file.is_file():
+        raise wrong(f"--engine-key-file: {engine_key_file} is no file")
+    folder = state_dir if state_dir is not None else STATE_ROOT / fleet.metadata.name
+    status = asyncio.run(_run(fleet, file=file, folder=folder, engine_key_file=engine_key_file))
+    raise typer.Exit(status)
+
+
+async def _run(fleet: RolloutFleet, *, file: Path, folder: Path, engine_key_file: Path | None) -> int:
+    # The proxies' and the executor's packages are heavy, and no other command needs them.
+    from rolloutfleet_operator.local import LocalFleet, LocalFleetError
+
+    screen = _Screen(console())
+    local = LocalFleet(
+        fleet, state_dir=folder, beside=file.parent, report=screen.report, engine_key_file=engine_key_file
+    )
+    with _stop_signals(local) as asked_to_stop:
+        try:
+            with screen.starting():
+                if not await _unless(asked_to_stop, local.start()):
+                    return 130
+        except LocalFleetError as error:
+            raise _start_failure(error, screen) from None
+        screen.show_addresses(local, file=file, state_dir=folder)
+        try:
+            await _unless(asked_to_stop, local.wait())
+        except LocalFleetError as error:
+            raise failed(str(error)) from None
+        finally:
+            screen.say("stopping; Ctrl-C again kills what is left")
+            await local.stop()
+    screen.say("stopped")
+    return 0
+
+
+async def _unless(asked_to_stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Do the work; False where it was cut off because somebody asked to stop."""
+    task = asyncio.create_task(work)
+    stop = asyncio.create_task(asked_to_stop.wait())
+    await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if task.done():
+        task.result()
+        return True
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return False
+
+
+class _stop_signals:
+    """The first Ctrl-C or SIGTERM asks to stop; the second kills."""
+
+    def __init__(self, local: "LocalFleet") -> None:
+        self._local = local
+        self._asked = asyncio.Event()
+
+    def __enter__(self) -> asyncio.Event:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        return self._asked
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        if self._asked.is_set():
+            self._local.hurry()
+        self._asked.set()
+
+
+def _start_failure(error: Exception, screen: "_Screen") -> CommandFailed:
+    from rolloutfleet_operator.local import ChildFailed
+
+    if isinstance(error, ChildFailed):
+        screen.say(f"the end of {error.log}:")
+        screen.say(error.log_tail or "(nothing)")
+    return failed(str(error))
+
+
+class _Screen:
+    """What a person sees: progress while the fleet starts, addresses, then a line for what happens."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._phases: dict[str, tuple[str, str]] = {}
+        self._live: Live | None = None
+
+    def starting(self) -> contextlib.AbstractContextManager[object]:
+        if not self._out.is_terminal:
+            return contextlib.nullcontext()
+        self._live = Live(console=self._out, transient=True, refresh_per_second=8)
+        return self._live
+
+    def report(self, happening: "Happening") -> None:
+        self._phases[happening.name] = (happening.phase.value, happening.text)
+        if self._live is not None and self._live.is_started:
+            self._live.update(self._progress())
+        elif not self._out.is_terminal or happening.again:
+            self.say(f"{happening.name}: {happening.text}")
+
+    def say(self, text: str) -> None:
+        self._out.print(text, markup=False)
+
+    def _progress(self) -> Table:
+        grid = Table.grid(padding=(0, 1))
+        for name, (phase, text) in sorted(self._phases.items()):
+            grid.add_row(MARKS[phase], name, text)
+        return grid
+
+    def show_addresses(self, local: "LocalFleet", *, file: Path, state_dir: Path) -> None:
+        book = local.whereabouts()
+        addresses = table(None, "", "address")
+        for proxy in book["proxies"]:
+            addresses.add_row(f"proxy {proxy['ordinal']}", proxy["url"])
+        addresses.add_row("gateway", book["gateway"]["url"])
+        for index, engine in enumerate(book["engines"]):
+            addresses.add_row(f"engine {index}", engine["url"])
+        addresses.add_row("admin key", book["admin_key_file"])
+        self._out.print(addresses)
+        self.say(
+            f"\n{book['name']} is up ({state_dir / ADDRESS_BOOK}). Ctrl-C stops it.\n"
+            f"Elsewhere: rolloutfleet status --state-dir {state_dir}"
+        )
