@@ -7,13 +7,15 @@ that change how tokens are drawn.
 - *Ignored, because nothing that the client gets depends on them*: `metadata`, `prompt_cache_key`,
   `prompt_cache_options`, `prompt_cache_retention`, `safety_identifier`, `service_tier`, `store`, `user`, and a
   tool's `strict` (its schema is rendered, not enforced).
-- *Refused unless neutral*: `audio`, `function_call`, `functions`, `modalities` beyond text, `moderation`, `n`
-  beyond 1, `parallel_tool_calls: false`, `prediction`, `tool_choice` beyond auto and none, `verbosity`,
+- *Refused unless neutral*: `audio`, `function_call`, `functions`, `logit_bias` (sglang-router 0.3.2 leaves it out
+  of what it sends on, in silence), `modalities` beyond text, `moderation`, `n` beyond 1,
+  `parallel_tool_calls: false`, `prediction`, `tool_choice` beyond auto and none, `verbosity`,
   `web_search_options`, tools that are no functions, content parts that are no text.
 - *Unknown*: refused, by name. Unknown fields of a message are kept: they take part in matching (`messages`).
 - `max_tokens` is the older name of `max_completion_tokens`; both may be given if they agree.
 - `reasoning_effort` is a template argument of those chat formats that have one.
-- `seed` and `response_format` are passed on; an engine honours a seed when it samples deterministically.
+- `seed` and `response_format` are passed on; an engine honours a seed when it samples deterministically, and the
+  gateway takes no negative one.
 """
 
 from __future__ import annotations
@@ -33,7 +35,6 @@ MAX_DEPTH: Final = 64
 """Levels of objects and arrays in a free-form value: a tool's schema, template arguments, call arguments."""
 MAX_STOPS: Final = 32
 """SGLang's own bound (`sampling/sampling_params.py`)."""
-MAX_BIASES: Final = 1024
 MAX_TOP_LOGPROBS: Final = 20
 """The OpenAI API's own bound."""
 
@@ -43,7 +44,6 @@ _ANY_OBJECT_SCHEMA = '{"type":"object"}'
 
 _Fraction = Annotated[float, Rule(ge=0, le=1)]
 _Penalty = Annotated[float, Rule(ge=-2, le=2)]
-_Bias = Annotated[float, Rule(ge=-100, le=100)]
 _TokenId = Annotated[int, Rule(ge=0, le=_MAX_INT32)]
 _TokenCount = Annotated[int, Rule(ge=1, le=_MAX_INT32)]
 _StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
@@ -101,18 +101,18 @@ class _Body(Struct, forbid_unknown_fields=True):
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Rule(gt=0, le=2)] | None = None
-    seed: Annotated[int, Rule(ge=-_MAX_INT64 - 1, le=_MAX_INT64)] | None = None
+    seed: Annotated[int, Rule(ge=0, le=_MAX_INT64)] | None = None
     min_tokens: Annotated[int, Rule(ge=0, le=_MAX_INT32)] | None = None
     ignore_eos: bool | None = None
     stop: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | _StopString | None = None
     stop_token_ids: Annotated[list[_TokenId], Rule(max_length=1024)] | None = None
-    logit_bias: Annotated[dict[str, _Bias], Rule(max_length=MAX_BIASES)] | None = None
 
     n: Literal[1] | None = None
     modalities: list[Literal["text"]] | None = None
     audio: None = None
     function_call: None = None
     functions: None = None
+    logit_bias: Annotated[dict[str, float], Rule(max_length=0)] | None = None
     moderation: None = None
     prediction: None = None
     verbosity: None = None
@@ -140,7 +140,6 @@ _SAMPLING = (
     ("min_tokens", "min_new_tokens"),
     ("ignore_eos", "ignore_eos"),
     ("stop_token_ids", "stop_token_ids"),
-    ("logit_bias", "logit_bias"),
 )
 """Our name, SGLang's name."""
 
@@ -404,8 +403,6 @@ def _sampling(parsed: _Body, stops: tuple[str, ...]) -> dict[str, Any]:
             sampling[theirs] = value
     if parsed.top_k == 0:
         raise invalid("top_k", "top_k is -1 (off) or at least 1.")
-    if parsed.logit_bias is not None:
-        _check_biases(parsed.logit_bias)
     if stops:
         sampling["stop"] = list(stops)
     if parsed.response_format is not None:
@@ -413,12 +410,6 @@ def _sampling(parsed: _Body, stops: tuple[str, ...]) -> dict[str, Any]:
         if schema is not None:
             sampling["json_schema"] = schema
     return sampling
-
-
-def _check_biases(biases: dict[str, float]) -> None:
-    for token in biases:
-        if not (token.isascii() and token.isdigit() and len(token) <= 10):
-            raise invalid("logit_bias", f"{token[:40]!r} is no token id.")
 
 
 def _json_schema(response_format: dict[str, Any]) -> str | None:
@@ -468,6 +459,6 @@ def _refused(error: str) -> ApiError:
         return missing(param) if "missing" in what else unknown(param[:200])
     if not path:
         return ApiError(400, INVALID_JSON, f"The body is no chat request: {what}.")
-    if what.startswith(("Invalid enum value", "Expected `null`")):
+    if what.startswith(("Invalid enum value", "Expected `null`", "Expected `object` of length <= 0")):
         return unsupported(path, "this value can't be honoured.")
     return invalid(path, f"Invalid value for {path}: {what}.")

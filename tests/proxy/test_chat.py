@@ -54,12 +54,11 @@ def test_sampling_parameters_get_sglangs_names() -> None:
         presence_penalty=1,
         frequency_penalty=-1.5,
         repetition_penalty=1.1,
-        seed=-7,
+        seed=7,
         min_tokens=2,
         ignore_eos=True,
         stop="END",
         stop_token_ids=[5, 6],
-        logit_bias={"17": -100, "18": 2.5},
         max_tokens=9,
     )
     assert request.sampling == {
@@ -70,12 +69,11 @@ def test_sampling_parameters_get_sglangs_names() -> None:
         "presence_penalty": 1.0,
         "frequency_penalty": -1.5,
         "repetition_penalty": 1.1,
-        "sampling_seed": -7,
+        "sampling_seed": 7,
         "min_new_tokens": 2,
         "ignore_eos": True,
         "stop": ["END"],
         "stop_token_ids": [5, 6],
-        "logit_bias": {"17": -100.0, "18": 2.5},
     }
     assert request.stops == ("END",)
     assert request.max_tokens == 9
@@ -101,6 +99,7 @@ def test_null_is_absent() -> None:
         {"prompt_cache_key": "k", "prompt_cache_retention": "24h", "prompt_cache_options": {}},
         {"stream_options": None},
         {"stop": []},
+        {"logit_bias": {}},
     ],
 )
 def test_neutral_and_ignored_values_change_nothing(value: dict[str, Any]) -> None:
@@ -181,12 +180,12 @@ FIELDS: dict[str, list[Any]] = {
     "presence_penalty": [-2.1, 2.1, False],
     "frequency_penalty": [-2.1, 2.1, False],
     "repetition_penalty": [0, 2.1, True],
-    "seed": [2**63, -(2**63) - 1, 0.5, True, "1"],
+    "seed": [2**63, -1, 0.5, True, "1"],
     "min_tokens": [-1, 0.5, True],
     "ignore_eos": [1, "true"],
     "stop": [1, "", ["a", ""], ["a"] * 33, {}, [1], "x" * 1001],
     "stop_token_ids": [1, "1", [-1], [True], [1.5], [2**31], [1] * 1025],
-    "logit_bias": [[], {"1": 101}, {"1": "x"}, {"a": 1}, {"-1": 1}, {"1": True}, {str(i): 0 for i in range(1025)}],
+    "logit_bias": [{"1": 1}, [], {"1": "x"}],
     "n": [2, 0, "1", True, 1.0],
     "modalities": [["audio"], "text", ["text", "audio"]],
     "audio": [{"voice": "a"}],
@@ -213,7 +212,9 @@ def test_a_bad_field_is_named(name: str, value: Any) -> None:
     assert error.code in (INVALID_REQUEST, UNSUPPORTED_PARAMETER)
 
 
-@pytest.mark.parametrize("name", ["audio", "functions", "n", "modalities", "web_search_options", "tool_choice"])
+@pytest.mark.parametrize(
+    "name", ["audio", "functions", "logit_bias", "n", "modalities", "web_search_options", "tool_choice"]
+)
 def test_what_cannot_be_honoured_says_so(name: str) -> None:
     assert refusal(body(**{name: FIELDS[name][0]})).code == UNSUPPORTED_PARAMETER
 
