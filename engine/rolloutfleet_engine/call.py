@@ -46,18 +46,8 @@ class Call:
     def generating(self) -> bool:
         return self.generation is not None
 
-    def begin(
-        self,
-        *,
-        work: Work,
-        writer: Writer,
-        draft: Draft,
-        ids: Sequence[int],
-        finish: FinishReason,
-        generation: Generation,
-    ) -> None:
-        self.work, self._writer, self._draft = work, writer, draft
-        self.ids, self.finish, self.generation = ids, finish, generation
+    def begin(self, *, work: Work, writer: Writer, draft: Draft, generation: Generation) -> None:
+        self.work, self._writer, self._draft, self.generation = work, writer, draft, generation
 
     def settle(self, now: float) -> int:
         """Counts the tokens made until `now`, under the weights in force since the last count."""
@@ -128,9 +118,8 @@ def logprob_entries(
 ) -> list[LogprobEntry]:
     """`[log-probability, id, text]` a token, the text null unless asked for."""
     if with_text:
-        return [
-            (value, i, model.decode([i], skip_special_tokens=False)) for value, i in zip(logprobs, ids, strict=True)
-        ]
+        texts = [model.decode([token_id], skip_special_tokens=False) for token_id in ids]
+        return list(zip(logprobs, ids, texts, strict=True))
     return [(value, i, None) for value, i in zip(logprobs, ids, strict=True)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import uvloop
 from rolloutfleet_engine.faults import KINDS, Fault
 from rolloutfleet_engine.model import model_path
 from rolloutfleet_engine.options import EngineOptions
-from rolloutfleet_engine.server import create_engine, create_server
+from rolloutfleet_engine.server import Server, create_engine
 
 DESCRIPTION = """\
 A simulated SGLang engine: it answers /generate as SGLang 0.5.23 does, with made-up tokens.
@@ -58,9 +57,7 @@ def parser() -> argparse.ArgumentParser:
     add("--stream-interval", type=int, default=1, help="tokens from event to event of a stream (default: %(default)s)")
     add("--max-context", type=int, help="tokens of prompt and output (default: the model's)")
     add("--weight-version", default=defaults.weight_version, help="the first weights' version (default: %(default)s)")
-    add(
-        "--log-size", type=int, default=defaults.log_size, help="ended calls that GET /log keeps (default: %(default)s)"
-    )
+    add("--log-size", type=int, default=defaults.log_size, help="ended calls kept for GET /log (default: %(default)s)")
     add("--faults", type=faults, default=[], metavar="JSON", help=f"faults to begin with; kinds: {', '.join(KINDS)}")
     return made
 
@@ -102,23 +99,21 @@ def options_from(arguments: argparse.Namespace) -> EngineOptions:
     )
 
 
-async def serve(arguments: argparse.Namespace) -> None:
-    app = create_engine(options_from(arguments), faults=arguments.faults)
-    server = create_server(app, host=arguments.host, port=arguments.port)
-    serving = asyncio.create_task(server.serve())
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    if server.started:
-        port = server.servers[0].sockets[0].getsockname()[1]
-        print(f"rolloutfleet-engine ready on http://{arguments.host}:{port}", flush=True)
-    await serving
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
+    host, port = arguments.host, arguments.port
+
+    def ready(port: int) -> None:
+        print(f"rolloutfleet-engine ready on http://{host}:{port}", flush=True)
+
     try:
-        uvloop.run(serve(arguments))
+        app = create_engine(options_from(arguments), faults=arguments.faults)
+        server = Server(app, host=host, port=port, ready=ready)
+        uvloop.run(server.serve())
     except FileNotFoundError as error:
         sys.exit(f"rolloutfleet-engine: {error}")
+    except SystemExit:
+        # uvicorn ends so when it cannot listen, and says why in a log that is off.
+        sys.exit(f"rolloutfleet-engine: cannot listen on {host}:{port}; is the port taken?")
     except KeyboardInterrupt:
-        pass
+        return

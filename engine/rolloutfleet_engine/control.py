@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -85,11 +84,7 @@ async def flush_cache(engine: Engine, exchange: Exchange) -> None:
 
 
 async def health(engine: Engine, exchange: Exchange) -> None:
-    """SGLang checks its health by a generation, which a pause holds: then 503, after a while."""
-    deadline = engine.clock() + engine.options.health_timeout
-    while engine.paused and engine.clock() < deadline:
-        await asyncio.sleep(min(0.05, engine.options.health_timeout))
-    await exchange.send(b"", 503 if engine.paused else 200)
+    await exchange.send(b"", 200 if await engine.healthy() else 503)
 
 
 async def model_info(engine: Engine, exchange: Exchange) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rolloutfleet_engine.call import Call
@@ -31,22 +31,22 @@ OUTCOMES = ("finished", "aborted_by_caller", "aborted_by_request", "faults", "re
 class Engine:
     """All state of one simulated engine. `clock` must be the event loop's own time."""
 
-    def __init__(
-        self, options: EngineOptions, *, clock: Callable[[], float], faults: list[Fault] | None = None
-    ) -> None:
+    def __init__(self, options: EngineOptions, *, clock: Callable[[], float], faults: Sequence[Fault] = ()) -> None:
         self.options = options
         self.clock = clock
         self.model = Model(options.model_path)
         self.context = options.max_context or self.model.context_length
         self.name = options.served_model_name or str(options.model_path)
         self.version = options.weight_version
-        self.faults = FaultQueue(faults)
+        self.faults = FaultQueue(list(faults))
         self.paused = False
         self.frozen: str | None = None
         self.calls: dict[str, Call] = {}
         self.counters: Counter[str] = Counter()
         self.faults_by_kind: Counter[str] = Counter()
         self.log: deque[dict[str, Any]] = deque(maxlen=options.log_size)
+        self._continued = asyncio.Event()
+        self._continued.set()
         self._updating = False
         self._writer = Writer(model=self.model, seed=options.seed, noncanonical=options.noncanonical)
         self._end_id = self.model.token_id("<|im_end|>") or min(self.model.end_ids, default=None)
@@ -63,16 +63,20 @@ class Engine:
 
     def admit(self, rid: str, *, routing_key: str | None) -> Call:
         """Raises `RequestRefused` where a call with this id is in progress."""
-        self.counters["received"] += 1
         if rid in self.calls:
-            self.counters["refused"] += 1
             raise RequestRefused(f"Duplicate request ID detected: {rid}")
         fault = self.faults.take(rid)
         if fault is not None:
             self.faults_by_kind[fault.kind] += 1
+        self.counters["received"] += 1
         call = Call(rid=rid, fault=fault, routing_key=routing_key, arrived=self.clock())
         self.calls[rid] = call
         return call
+
+    def count_unread(self) -> None:
+        """Counts a request that was refused before it became a call."""
+        self.counters["received"] += 1
+        self.counters["refused"] += 1
 
     def begin(self, call: Call, work: Work) -> None:
         """Decides what the call will get, and starts its clock."""
@@ -85,11 +89,11 @@ class Engine:
         if fault is not None and fault.kind in ("bare_abort", "abort_with_status"):
             made = made[: fault.after_tokens]
             finish = ABORTED if fault.kind == "bare_abort" else abort_with_status(fault)
-        generation = Generation(total=len(made), pace=self._pace(fault), started=call.arrived, version=self.version)
-        generation.started = self.clock()
+        generation = Generation(total=len(made), pace=self._pace(fault), started=self.clock(), version=self.version)
         if fault is not None and fault.kind == "never":
             generation.stalls_at = fault.after_tokens
-        call.begin(work=work, writer=self._writer, draft=draft, ids=made, finish=finish, generation=generation)
+        call.ids, call.finish = made, finish
+        call.begin(work=work, writer=self._writer, draft=draft, generation=generation)
 
     def close(self, call: Call, outcome: str) -> None:
         """Forgets the call; counts and logs how it went."""
@@ -115,6 +119,7 @@ class Engine:
     async def pause(self, mode: str) -> None:
         """Returns, in mode abort, when nothing generates."""
         self.paused = True
+        self._continued.clear()
         if mode == "abort":
             self.abort(abort_all=True)
             await self._until_idle()
@@ -128,6 +133,7 @@ class Engine:
 
     def go_on(self) -> None:
         self.paused, self.frozen = False, None
+        self._continued.set()
         for call in list(self.calls.values()):
             if call.generation is not None:
                 call.generation.go_on(self.clock())
@@ -159,6 +165,14 @@ class Engine:
             return False, FLUSH_REFUSED
         said = "" if version is None else f" Weight version updated to {version}."
         return True, f"Succeeded to update model weights.{said}"
+
+    async def healthy(self) -> bool:
+        """SGLang checks its health by a generation, which a pause holds: False after a while of that."""
+        try:
+            await asyncio.wait_for(self._continued.wait(), self.options.health_timeout)
+        except TimeoutError:
+            return False
+        return True
 
     def totals(self) -> dict[str, Any]:
         named = {name: self.counters[name] for name in ("received", *OUTCOMES)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -16,7 +17,6 @@ from rolloutfleet_engine.exchange import Exchange, encode
 from rolloutfleet_engine.faults import HTTP_ERRORS, SPOILERS
 from rolloutfleet_engine.requests import (
     RequestRefused,
-    SamplingParams,
     Work,
     check_length,
     generate_decoder,
@@ -33,35 +33,37 @@ async def generate(engine: Engine, exchange: Exchange) -> None:
     try:
         request = generate_decoder.decode(body)
     except msgspec.MsgspecError as error:
+        engine.count_unread()
         await exchange.answer(error_response(f"1 validation error:\n  {error}", 400, kind="Bad Request"), 400)
         return
     try:
         sampling = read_sampling(request.sampling_params)
         call = engine.admit(request.rid or uuid.uuid4().hex, routing_key=exchange.header(b"x-smg-routing-key"))
     except RequestRefused as refusal:
+        engine.count_unread()
         await refuse(exchange, refusal, stream=bool(request.stream) and not refusal.bare)
         return
 
     watcher = exchange.watch(call.leave)
-    outcome = "faults"
+    outcome = "aborted_by_caller"
     try:
         # SGLang holds a call that comes in a pause before it looks at it.
         await call.wait_while(lambda: not engine.accepting)
         if call.left:
-            outcome = "aborted_by_caller"
             return
         work = plan_work(request, sampling, rid=call.rid, model=engine.model, context=engine.context)
-        if await answered_with_fault(engine, exchange, call, work):
+        if await answered_with_fault(engine, exchange, call):
+            outcome = "faults"
             return
         engine.begin(call, work)
         answered = await (stream_answer if work.stream else whole_answer)(engine, exchange, call, work)
         outcome = outcome_of(call, answered=answered)
     except RequestRefused as refusal:
-        outcome = "refused"
+        outcome = "refused" if call.fault is None else "faults"
         await refuse(exchange, refusal, stream=bool(request.stream))
     finally:
         watcher.cancel()
-        engine.close(call, "aborted_by_caller" if call.left and outcome != "finished" else outcome)
+        engine.close(call, outcome)
 
 
 def outcome_of(call: Call, *, answered: bool) -> str:
@@ -88,7 +90,7 @@ def error_response(message: str, status: int, *, kind: str | None = None) -> dic
     return {"object": "error", "message": message, "type": kind or str(status), "param": None, "code": status}
 
 
-async def answered_with_fault(engine: Engine, exchange: Exchange, call: Call, work: Work) -> bool:
+async def answered_with_fault(engine: Engine, exchange: Exchange, call: Call) -> bool:
     """Answers where the call's fault is an error before anything is made."""
     fault = call.fault
     if fault is None:
@@ -150,6 +152,8 @@ async def stream_answer(engine: Engine, exchange: Exchange, call: Call, work: Wo
         if final or broken:
             break
         sent = made
+        # Tokens without latency: let the other calls have their turn.
+        await asyncio.sleep(0)
     await exchange.end_events()
     return True
 
@@ -180,9 +184,3 @@ def encoded(engine: Engine, call: Call, made: int, *, final: bool, times: dict[s
 
 def truncated(data: bytes) -> bytes:
     return data[: int(len(data) * TRUNCATED)]
-
-
-def sampling_from_chat(
-    *, max_tokens: int | None, temperature: float | None, seed: int | None, stop: str | list[str] | None
-) -> SamplingParams:
-    return SamplingParams(max_new_tokens=max_tokens, temperature=temperature, sampling_seed=seed, stop=stop)

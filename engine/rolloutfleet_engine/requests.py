@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -89,7 +90,7 @@ class AbortRequest(msgspec.Struct, kw_only=True):
 
 
 class PauseRequest(msgspec.Struct, kw_only=True):
-    mode: str = "abort"
+    mode: Literal["abort", "retract", "in_place"] = "abort"
 
 
 class UpdateVersion(msgspec.Struct, kw_only=True):

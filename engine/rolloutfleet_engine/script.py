@@ -16,7 +16,7 @@ CALL_CHANCES = (0.9, 0.6, 0.35)
 FLOURISHES = (
     "C'est déjà prévu — naïve, but fine.",
     "完成了。",
-    "Größe: 3 × 4 µm.",
+    "Größe: 34 µm, 20 °C.",
     "✅ done 🙂",
     "- first\n- second\n- third",
     "```python\nprint('hello')\n```",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 
 import uvicorn
 
@@ -46,10 +47,10 @@ PATHS = frozenset(path for _, path in ROUTES)
 
 
 class App:
-    """The ASGI application of one engine; `engine` is there once the first request has come."""
+    """The ASGI application of one engine."""
 
-    def __init__(self, options: EngineOptions, *, faults: list[Fault] | None = None) -> None:
-        # The clock is the loop's, and there is no loop yet.
+    def __init__(self, options: EngineOptions, *, faults: Sequence[Fault] = ()) -> None:
+        # The clock is the running loop's, and there is none yet.
         self.engine = Engine(options, clock=lambda: asyncio.get_running_loop().time(), faults=faults)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -67,7 +68,7 @@ class App:
             return
 
 
-def create_engine(options: EngineOptions | None = None, *, faults: list[Fault] | None = None) -> App:
+def create_engine(options: EngineOptions | None = None, *, faults: Sequence[Fault] = ()) -> App:
     """The ASGI application of a simulated engine.
 
     Raises `FileNotFoundError` where the model path has no tokenizer.
@@ -75,19 +76,29 @@ def create_engine(options: EngineOptions | None = None, *, faults: list[Fault] |
     return App(options or EngineOptions(), faults=faults)
 
 
-def create_server(app: App, *, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
-    # Deliberate cuts end a route before its answer is complete, which uvicorn logs as an error of the application.
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        loop="uvloop",
-        http="httptools",
-        lifespan="off",
-        log_level="critical",
-        access_log=False,
-        timeout_graceful_shutdown=1,
-        backlog=4096,
-        timeout_keep_alive=120,
-    )
-    return uvicorn.Server(config)
+class Server(uvicorn.Server):
+    """uvicorn's server; it says its port when it listens."""
+
+    def __init__(self, app: App, *, host: str, port: int, ready: Callable[[int], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                loop="uvloop",
+                http="httptools",
+                lifespan="off",
+                # Deliberate cuts end a route before its answer is complete, which uvicorn logs as an error.
+                log_level="critical",
+                access_log=False,
+                backlog=4096,
+                timeout_keep_alive=120,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._ready(self.servers[0].sockets[0].getsockname()[1])
