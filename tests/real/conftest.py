@@ -1,0 +1,60 @@
+"""The real SGLang, once for the whole run, on this machine's CPU."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.real.engines import Engine
+from tests.real.processes import NotServing, Server, free_port, serving
+from tests.real.sglang import launch
+from tests.real.sglang.install import Installed, find
+
+HERE = Path(__file__).parent
+SECONDS_TO_START = 240.0
+SECONDS_FOR_A_TEST = 60.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.real)
+            # The first test of a run waits for the engine to start as well.
+            item.add_marker(pytest.mark.timeout(SECONDS_TO_START + SECONDS_FOR_A_TEST))
+
+
+@pytest.fixture(scope="session")
+def sglang() -> Installed:
+    installed = find()
+    if installed is None:
+        # Never a skip: a judge who stays away would let everything pass.
+        pytest.fail('The real SGLang is not installed: `make sglang`, or leave these tests out with -m "not real"')
+    return installed
+
+
+@pytest.fixture(scope="session")
+def real_server(sglang: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    port = free_port()
+    try:
+        with serving(
+            launch.command(sglang, model=sglang.model("first"), port=port),
+            port=port,
+            log=tmp_path_factory.mktemp("sglang") / "log",
+            environment=launch.environment(sglang),
+            deadline=SECONDS_TO_START,
+        ) as server:
+            yield server
+    except NotServing as reason:
+        pytest.fail(f"The real SGLang does not serve. {reason}")
+
+
+@pytest.fixture
+async def real_engine(real_server: Server, sglang: Installed) -> AsyncIterator[Engine]:
+    """The real engine, running and with its first weights, whatever the test before it left."""
+    async with Engine(real_server.url) as engine:
+        await engine.go_on()
+        await engine.post("/abort_request", {"abort_all": True})
+        info = (await engine.get("/model_info")).body
+        if (info["model_path"], info["weight_version"]) != (str(sglang.model("first")), "1"):
+            update = {"model_path": str(sglang.model("first")), "weight_version": "1"}
+            assert (await engine.post("/update_weights_from_disk", update)).status == 200
+        yield engine

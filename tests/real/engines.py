@@ -1,0 +1,142 @@
+"""Asking an engine, real or simulated, over SGLang's native API."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx
+
+JSON = Any
+END_OF_STREAM = "[DONE]"
+SECONDS_TO_ANSWER = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as it came: `body` is JSON or text; of a stream it is the list of its events, JSON or text."""
+
+    status: int
+    content_type: str | None
+    body: JSON
+    streamed: bool = False
+
+    @property
+    def final(self) -> JSON:
+        """The whole generation: the body, or the last event of a stream before its end mark."""
+        return self.body[-2] if self.streamed else self.body
+
+    @property
+    def output_ids(self) -> list[int]:
+        ids: list[int] = self.final["output_ids"]
+        return ids
+
+    @property
+    def logprobs(self) -> list[float]:
+        return [entry[0] for entry in self.final["meta_info"]["output_token_logprobs"]]
+
+    @property
+    def versions(self) -> list[tuple[str, int, int]]:
+        spans = self.final["meta_info"]["weight_versions"]
+        return [(span["version"], span["start"], span["end"]) for span in spans]
+
+    @property
+    def finish_type(self) -> str:
+        kind: str = self.final["meta_info"]["finish_reason"]["type"]
+        return kind
+
+
+@dataclass(slots=True)
+class Generation:
+    """A generation in flight; its events can be watched while they come."""
+
+    task: "asyncio.Task[Reply]"
+    events: list[JSON] = field(default_factory=list)
+
+    async def reply(self) -> Reply:
+        return await asyncio.wait_for(self.task, SECONDS_TO_ANSWER)
+
+    async def leave(self) -> None:
+        """The caller closes its connection."""
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+
+class Engine:
+    """One engine, or a gateway in front of it, at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.AsyncClient(base_url=url, timeout=SECONDS_TO_ANSWER)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.http.aclose()
+
+    async def get(self, path: str) -> Reply:
+        return read(await self.http.get(path))
+
+    async def post(self, path: str, body: JSON = None) -> Reply:
+        content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        return read(await self.http.post(path, content=content, headers=headers))
+
+    async def generate(self, body: JSON) -> Reply:
+        return await self.start(body).reply()
+
+    def start(self, body: JSON) -> Generation:
+        events: list[JSON] = []
+        return Generation(task=asyncio.create_task(self._generate(body, events)), events=events)
+
+    async def _generate(self, body: JSON, events: list[JSON]) -> Reply:
+        async with self.http.stream("POST", "/generate", json=body) as response:
+            if not (response.headers.get("content-type") or "").startswith("text/event-stream"):
+                await response.aread()
+                return read(response)
+            async for event in events_of(response):
+                events.append(event)
+            return Reply(response.status_code, response.headers["content-type"], events, streamed=True)
+
+    async def pause(self, mode: str) -> Reply:
+        return await self.post("/pause_generation", {"mode": mode})
+
+    async def go_on(self) -> Reply:
+        return await self.post("/continue_generation", {})
+
+    async def running_requests(self) -> int:
+        load = (await self.get("/v1/loads?include=core")).body["loads"][0]
+        running: int = load["num_running_reqs"] + load["num_waiting_reqs"]
+        return running
+
+
+def read(response: httpx.Response) -> Reply:
+    content_type = response.headers.get("content-type")
+    is_json = content_type == "application/json"
+    return Reply(response.status_code, content_type, response.json() if is_json else response.text)
+
+
+async def events_of(response: httpx.Response) -> AsyncIterator[JSON]:
+    """The events of a stream. Raises AssertionError on framing other than `data: …` and an empty line."""
+    buffered = ""
+    async for text in response.aiter_text():
+        *blocks, buffered = (buffered + text).split("\n\n")
+        for block in blocks:
+            assert block.startswith("data: ") and "\n" not in block, f"not one line of data: {block!r}"
+            payload = block.removeprefix("data: ")
+            yield payload if payload == END_OF_STREAM else json.loads(payload)
+    assert buffered == "", f"after the last event: {buffered!r}"
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 30.0) -> None:
+    """Waits for what a server only tells when asked. Raises TimeoutError."""
+    end = time.monotonic() + within
+    while not await condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not so within {within} s")
+        await asyncio.sleep(0.02)

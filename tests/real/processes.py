@@ -1,0 +1,103 @@
+"""Servers that a test run starts, waits for, and surely ends."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+POLL_SECONDS = 0.2
+LOG_LINES_SHOWN = 40
+SECONDS_TO_END = 15.0
+
+
+class NotServing(Exception):
+    """A server ended, or did not come up in time; the message ends with its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers; its process leads a process group of its own."""
+
+    url: str
+    pid: int
+    log: Path
+    seconds_to_start: float
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serving(
+    command: Sequence[str | Path],
+    *,
+    port: int,
+    log: Path,
+    ready_path: str = "/health",
+    environment: Mapping[str, str] | None = None,
+    deadline: float,
+) -> Iterator[Server]:
+    """Runs `command` until the block ends. Raises NotServing when it does not answer `ready_path` within `deadline`."""
+    url = f"http://127.0.0.1:{port}"
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*ends_with_this_process(), *map(str, command)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        wait_until_ready(process, url=url + ready_path, log=log, until=started + deadline)
+        yield Server(url=url, pid=process.pid, log=log, seconds_to_start=time.monotonic() - started)
+    finally:
+        end_group(process)
+
+
+def ends_with_this_process() -> list[str]:
+    """Has the kernel end the server also when this process is killed and no `finally` runs."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], *, url: str, log: Path, until: float) -> None:
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise NotServing(f"It ended with status {process.returncode}. The end of its log:\n{end_of(log)}")
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(url, timeout=5).status_code == 200:
+                return
+        time.sleep(POLL_SECONDS)
+    raise NotServing(f"No answer from {url} in time. The end of its log:\n{end_of(log)}")
+
+
+def end_of(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and its children; those that do not listen are killed."""
+    signal_group(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(SECONDS_TO_END)
+    signal_group(process.pid, signal.SIGKILL)
+    process.wait(SECONDS_TO_END)
+
+
+def signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)

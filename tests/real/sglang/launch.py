@@ -1,0 +1,35 @@
+"""How the real SGLang is started on a CPU, with or without an NVIDIA driver."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.real.sglang.install import Installed
+
+CONTEXT_LENGTH = 8192
+CACHED_TOKENS = 20_000
+
+
+def command(installed: Installed, *, model: Path, port: int) -> list[str]:
+    return [
+        *(str(installed.python), "-m", "sglang.launch_server"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--model-path", str(model), "--weight-version", "1", "--context-length", str(CONTEXT_LENGTH)),
+        *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
+        *("--mem-fraction-static", "0.2", "--max-total-tokens", str(CACHED_TOKENS)),
+        *("--disable-overlap-schedule", "--skip-server-warmup"),
+        "--sleep-on-idle",  # else its scheduler keeps a whole core busy while nothing runs
+    ]
+
+
+def environment(installed: Installed, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    # Without byte code on disk each start compiles torch and all else anew, which takes three times as long.
+    dropped = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    kept = {name: value for name, value in inherited.items() if name not in dropped}
+    return kept | {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "LD_LIBRARY_PATH": str(installed.driver),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
