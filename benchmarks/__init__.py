@@ -1,0 +1,1 @@
+"""What RolloutFleet costs, measured beside the bare gateway. Run `python -m benchmarks --help`."""

@@ -1,0 +1,3 @@
+module rolloutfleet.dev/benchmarks/loadgen
+
+go 1.26

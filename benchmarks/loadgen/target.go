@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// target is what the agents talk to.
+type target struct {
+	address string
+	// adminKey opens sessions; empty where the target has none (a gateway, an engine).
+	adminKey string
+	sessions bool
+	timeout  time.Duration
+}
+
+// door is where one session's turns go: its address and the head of each request up to the Content-Length's value.
+type door struct {
+	address string
+	head    string
+}
+
+func (t *target) connection() *connection {
+	return &connection{address: t.address, timeout: t.timeout}
+}
+
+type statusError int
+
+func (e statusError) Error() string { return "status " + strconv.Itoa(int(e)) }
+
+// open gives a session's door; with a proxy that costs a request.
+func (t *target) open(c *connection, number int64, tag string) (door, error) {
+	if !t.sessions {
+		head := requestHead("/v1/chat/completions", t.address,
+			fmt.Sprintf("X-SMG-Routing-Key: %s-%d\r\n", tag, number))
+		return door{address: t.address, head: head}, nil
+	}
+	body := fmt.Appendf(nil, `{"task_id":"%s-%d"}`, tag, number)
+	head := requestHead("/sessions", t.address, "Authorization: Bearer "+t.adminKey+"\r\n")
+	status, answer, err := c.post(fmt.Appendf(nil, "%s%d\r\n\r\n", head, len(body)), [][]byte{body})
+	if err != nil {
+		return door{}, err
+	}
+	if status/100 != 2 {
+		return door{}, statusError(status)
+	}
+	return sessionDoor(answer)
+}
+
+func sessionDoor(answer []byte) (door, error) {
+	var session struct {
+		APIKey  string `json:"api_key"`
+		BaseURL string `json:"base_url"`
+	}
+	if err := json.Unmarshal(answer, &session); err != nil {
+		return door{}, err
+	}
+	base, err := url.Parse(session.BaseURL)
+	if err != nil {
+		return door{}, err
+	}
+	if base.Host == "" || session.APIKey == "" {
+		return door{}, fmt.Errorf("a session without base_url or api_key: %s", answer)
+	}
+	head := requestHead(base.Path+"/chat/completions", base.Host, "Authorization: Bearer "+session.APIKey+"\r\n")
+	return door{address: base.Host, head: head}, nil
+}
+
+func requestHead(path, host, header string) string {
+	return "POST " + path + " HTTP/1.1\r\nHost: " + host + "\r\nContent-Type: application/json\r\n" +
+		"User-Agent: rolloutfleet-loadgen\r\nAccept: application/json\r\n" + header + "Content-Length: "
+}

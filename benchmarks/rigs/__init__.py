@@ -1,0 +1,1 @@
+"""The parts of a benchmark: processes, load, figures and their records."""

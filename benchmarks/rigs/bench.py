@@ -1,0 +1,90 @@
+"""What every rig stands on: a folder, texts, the stub, the gateway and, where asked, a proxy."""
+
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rigs import load, processes, stack, texts
+from benchmarks.rigs.load import Result, Shape, Target, Workload
+from benchmarks.rigs.plan import Plan
+
+
+@dataclass(slots=True)
+class Bench:
+    """Running processes, and the loads put on them. `runs` grows with each load."""
+
+    plan: Plan
+    folder: Path
+    texts: texts.Texts
+    workload: Workload
+    stub: stack.Stub
+    gateway: stack.Gateway
+    exits: ExitStack
+    runs: list[dict[str, Any]]
+    commands: dict[str, list[str]]
+    seeds: Iterator[int]
+
+    def proxy(self, name: str = "proxy", *, cache_bytes: int | None = None) -> stack.Proxy:
+        """Start a proxy on an empty store; it ends with the bench."""
+        return self.exits.enter_context(self.proxy_for_a_while(name, cache_bytes=cache_bytes))
+
+    @contextmanager
+    def proxy_for_a_while(self, name: str, *, cache_bytes: int | None = None) -> Iterator[stack.Proxy]:
+        with stack.proxy(
+            self.folder / name, upstream=self.gateway, model=self.plan.model, cache_bytes=cache_bytes
+        ) as proxy:
+            self.commands[name] = proxy.process.command
+            yield proxy
+
+    def load(self, target: Target, shape: Shape, *, watched: dict[str, int] | None = None) -> Result:
+        """Put one load on a target. CPU of gateway and stub, and of `watched` process trees, is sampled."""
+        pids = {"gateway": self.gateway.process.pid, "stub": self.stub.process.pid} | (watched or {})
+        result = load.run(
+            target=target,
+            workload=self.workload,
+            texts=self.texts,
+            shape=shape,
+            # Another seed for each run: sessions say other things than those that a proxy knows already.
+            seed=next(self.seeds),
+            watch={name: partial(processes.cpu_seconds, pid) for name, pid in pids.items()},
+        )
+        self.runs.append(result.record())
+        spent = ", ".join(f"{name} {result.cpu_micros(name):.0f}" for name in pids)
+        say(
+            f"  {target.name}: {result.rate:.0f}/s, p50 {result.latency('p50'):.0f} ms, "
+            f"p99 {result.latency('p99'):.0f} ms, errors {result.errors}; µs of CPU a request: {spent}"
+        )
+        return result
+
+
+@contextmanager
+def bench(plan: Plan) -> Iterator[Bench]:
+    """Stub and gateway up, in a folder that goes away."""
+    with ExitStack() as exits:
+        folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
+        said = texts.write(folder, model=plan.model, name=stack.MODEL)
+        engine = exits.enter_context(stack.stub(folder, texts=said, model=plan.model))
+        router = exits.enter_context(stack.gateway(folder, engine=engine))
+        yield Bench(
+            plan=plan,
+            folder=folder,
+            texts=said,
+            workload=Workload.of_mean(said),
+            stub=engine,
+            gateway=router,
+            exits=exits,
+            runs=[],
+            commands={"stub": engine.process.command, "gateway": router.process.command},
+            seeds=itertools.count(plan.seed),
+        )
+
+
+def say(text: str) -> None:
+    """Progress, apart from the figures."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,118 @@
+"""The rigs that pair the proxy with the bare gateway: A B A B …, the same client bodies for both."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from benchmarks.rigs import accounts
+from benchmarks.rigs.bench import Bench, bench, say
+from benchmarks.rigs.figures import Figure, Outcome, at_least, at_most, figure
+from benchmarks.rigs.load import Result, Shape
+from benchmarks.rigs.plan import Plan
+
+Pairs = list[tuple[Result, Result]]
+"""Of each pair the gateway's run and the proxy's."""
+
+ENGINE_SECONDS = 0.5
+CAPTURE_IN_FLIGHT = 32
+RATE = 200.0
+
+
+def capture_vs_gateway(plan: Plan) -> Outcome:
+    """CPU of the gateway for a request ÷ CPU of the proxy for a request, engine answering at once."""
+
+    def figures(pairs: Pairs) -> list[Figure]:
+        gateway = [alone.cpu_micros("gateway") for alone, _ in pairs]
+        proxy = [captured.cpu_micros("proxy") for _, captured in pairs]
+        ratios = [a / b for a, b in zip(gateway, proxy, strict=True)]
+        return [
+            figure("capture_vs_gateway", "ratio", ratios, goal=at_least(0.5)),
+            figure("gateway_cpu_per_request", "us", gateway),
+            figure("proxy_cpu_per_request", "us", proxy),
+            figure("proxy_rate_at_once", "1/s", [captured.rate for _, captured in pairs]),
+        ]
+
+    return _paired(plan, latency=0.0, shape=_closed(plan, CAPTURE_IN_FLIGHT), figures=figures)
+
+
+def served_at(in_flight: int, *, goal: float) -> Callable[[Plan], Outcome]:
+    """The rig for the rate with a slow engine, as a share of the gateway's own rate."""
+
+    def figures(pairs: Pairs) -> list[Figure]:
+        ratios = [captured.rate / alone.rate for alone, captured in pairs]
+        return [
+            figure(f"served_at_{in_flight}", "ratio", ratios, goal=at_least(goal)),
+            figure(f"gateway_rate_at_{in_flight}", "1/s", [alone.rate for alone, _ in pairs]),
+            figure(f"proxy_rate_at_{in_flight}", "1/s", [captured.rate for _, captured in pairs]),
+            figure(f"proxy_p99_at_{in_flight}", "ms", [captured.latency("p99") for _, captured in pairs]),
+        ]
+
+    def served(plan: Plan) -> Outcome:
+        return _paired(plan, latency=ENGINE_SECONDS, shape=_closed(plan, in_flight), figures=figures)
+
+    return served
+
+
+def p99_added_ms(plan: Plan) -> Outcome:
+    """Open loop: what the proxy adds to the 99th percentile."""
+
+    def figures(pairs: Pairs) -> list[Figure]:
+        added = [captured.latency("p99") - alone.latency("p99") for alone, captured in pairs]
+        return [
+            figure("p99_added_ms", "ms", added, goal=at_most(50)),
+            figure("p50_added_ms", "ms", [b.latency("p50") - a.latency("p50") for a, b in pairs]),
+            figure("gateway_p99", "ms", [alone.latency("p99") for alone, _ in pairs]),
+            figure("proxy_p99", "ms", [captured.latency("p99") for _, captured in pairs]),
+        ]
+
+    shape = Shape(rate=RATE, warmup=plan.warmup, window=plan.window)
+    return _paired(plan, latency=ENGINE_SECONDS, shape=shape, figures=figures)
+
+
+def gateway_vs_itself(plan: Plan) -> Outcome:
+    """The rig's own error: the gateway on both sides of the pairs of capture_vs_gateway."""
+    with bench(plan) as on:
+        shape = _closed(plan, CAPTURE_IN_FLIGHT)
+        pairs = [(on.load(on.gateway.target, shape), on.load(on.gateway.target, shape)) for _ in range(plan.pairs)]
+        ratios = [a.cpu_micros("gateway") / b.cpu_micros("gateway") for a, b in pairs]
+        return _outcome(on, [figure("gateway_vs_itself", "ratio", ratios)])
+
+
+def generator(plan: Plan) -> Outcome:
+    """What the load generator can do, straight at the stub: it must be far above what is measured with it."""
+    with bench(plan) as on:
+        direct = replace(on.gateway.target, name="stub", url=on.stub.url)
+        at_once = on.load(direct, _closed(plan, CAPTURE_IN_FLIGHT))
+        on.stub.set_latency(ENGINE_SECONDS)
+        waiting = on.load(direct, _closed(plan, 1600))
+        cpu = at_once.window["generator_cpu_seconds"] / at_once.window["answers"] * 1e6
+        return _outcome(
+            on,
+            [
+                figure("generator_max_rate", "1/s", [at_once.rate]),
+                figure("generator_cpu_per_request", "us", [cpu]),
+                figure("generator_rate_at_1600", "1/s", [waiting.rate]),
+                figure("generator_p99_at_1600", "ms", [waiting.latency("p99")]),
+            ],
+        )
+
+
+def _closed(plan: Plan, in_flight: int) -> Shape:
+    return Shape(in_flight=in_flight, warmup=plan.warmup, window=plan.window)
+
+
+def _paired(plan: Plan, *, latency: float, shape: Shape, figures: Callable[[Pairs], list[Figure]]) -> Outcome:
+    with bench(plan) as on:
+        on.stub.set_latency(latency)
+        proxy = on.proxy()
+        pairs: Pairs = []
+        for number in range(plan.pairs):
+            say(f" pair {number + 1} of {plan.pairs}")
+            alone = on.load(on.gateway.target, shape)
+            pairs.append((alone, on.load(proxy.target, shape, watched={"proxy": proxy.process.pid})))
+        kept = accounts.checks(proxy, [captured.total for _, captured in pairs])
+        lost = sum(alone.errors for alone, _ in pairs)
+        return _outcome(on, [*figures(pairs), *kept, figure("gateway_errors", "errors", [lost])])
+
+
+def _outcome(on: Bench, figures: list[Figure]) -> Outcome:
+    return Outcome(figures=figures, runs=on.runs, commands=on.commands)

@@ -1,0 +1,71 @@
+"""Where and with what a figure was measured."""
+
+import os
+import platform
+import resource
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    *("rolloutfleet", "sglang-router", "aiohttp", "uvicorn", "uvloop", "httptools", "starlette", "fastapi"),
+    *("msgspec", "tokenizers", "renderers"),
+)
+
+
+def describe() -> dict[str, Any]:
+    """Machine, cores, memory, the disk of the stores, and the versions of what ran."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": _field(Path("/proc/cpuinfo"), "model name"),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "kernel": platform.release(),
+        "store_filesystem": _filesystem(Path(tempfile.gettempdir())),
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "load_before": os.getloadavg()[0],
+        "versions": {
+            "python": platform.python_version(),
+            "sqlite": sqlite3.sqlite_version,
+            "go": _go(),
+            "revision": _revision(),
+            **{name: found for name in PACKAGES if (found := _version(name)) is not None},
+        },
+    }
+
+
+def _field(file: Path, name: str) -> str:
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return "unknown"
+
+
+def _filesystem(folder: Path) -> str:
+    mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    holding = [mount for mount in mounts if folder.resolve().is_relative_to(mount[1])]
+    return max(holding, key=lambda mount: len(mount[1]))[2]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _go() -> str:
+    return _said("go", "env", "GOVERSION") if shutil.which("go") else "none"
+
+
+def _revision() -> str:
+    return _said("git", "describe", "--always", "--dirty")
+
+
+def _said(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

@@ -1,0 +1,22 @@
+"""How long and how often a bench measures."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`pairs` of runs, each with `warmup` and `window` seconds; `sessions` are the two sizes of the memory rig."""
+
+    model: Path
+    pairs: int = 3
+    warmup: float = 10.0
+    window: float = 30.0
+    sessions: tuple[int, int] = (500, 10_000)
+    growth_sessions: int = 20
+    seed: int = 1
+
+    @classmethod
+    def quick(cls, model: Path) -> "Plan":
+        """Windows of 4 s: shows that the rigs work; the figures are not to be quoted."""
+        return cls(model=model, pairs=1, warmup=2.0, window=4.0, sessions=(50, 500), growth_sessions=3)

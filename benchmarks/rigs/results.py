@@ -1,0 +1,60 @@
+"""The record of a bench: one JSON file a rig, and one with all figures of a full run."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rigs.figures import Figure, Outcome
+from benchmarks.rigs.plan import Plan
+
+LATEST = "latest.json"
+
+
+def write(folder: Path, *, name: str, outcome: Outcome, plan: Plan, machine: Mapping[str, Any], command: str) -> None:
+    """`<name>.json`: machine, versions, commands, medians and spread, and every run behind them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {
+        "name": name,
+        "command": command,
+        "plan": {
+            "pairs": plan.pairs,
+            "warmup_seconds": plan.warmup,
+            "window_seconds": plan.window,
+            "sessions": plan.sessions,
+            "seed": plan.seed,
+        },
+        "machine": machine,
+        **outcome.record(),
+    }
+    _put(folder / f"{name}.json", _portable(record))
+
+
+def write_latest(folder: Path, *, figures: list[Figure], machine: Mapping[str, Any], command: str) -> None:
+    """The table of a full run."""
+    _put(
+        folder / LATEST,
+        {
+            "command": command,
+            "machine": machine,
+            "figures": {
+                figure.name: {"median": figure.median, "spread": list(figure.spread), "unit": figure.unit}
+                for figure in figures
+            },
+        },
+    )
+
+
+def _put(file: Path, record: Any) -> None:
+    file.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def _portable(value: Any) -> Any:
+    """The same without this machine's folders: results are committed."""
+    if isinstance(value, str):
+        return value.replace(f"{Path.cwd()}/", "").replace("/tmp/", "")
+    if isinstance(value, dict):
+        return {key: _portable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_portable(item) for item in value]
+    return value

@@ -1,0 +1,153 @@
+"""The processes of a rig: engine stub, gateway, proxy; each with the command that is recorded."""
+
+import json
+import secrets
+import shlex
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.rigs import processes
+from benchmarks.rigs.binaries import STUB
+from benchmarks.rigs.load import Target
+from benchmarks.rigs.processes import Running
+from benchmarks.rigs.texts import Texts
+
+MODEL = "bench"
+ROUTER_OPTIONS = (
+    # As design.md has it for a fleet: the routing key acts, and nothing is sent twice or shut out behind our back.
+    "--policy manual --disable-retries --disable-circuit-breaker --health-check-interval-secs 5 --log-level warn"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    url: str
+    process: Running
+
+    def set_latency(self, seconds: float) -> None:
+        request = urllib.request.Request(f"{self.url}/stub?latency={seconds}s", method="PUT")
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def counts(self) -> dict[str, Any]:
+        """What it has answered: generated, chatted, callers_left, most_in_flight."""
+        return get_json(f"{self.url}/stub")
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    url: str
+    process: Running
+
+    @property
+    def target(self) -> Target:
+        return Target(name="gateway", url=self.url, model=MODEL)
+
+    def cpu_seconds(self) -> float:
+        return processes.cpu_seconds(self.process.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    url: str
+    process: Running
+    admin_key_file: Path
+    state_dir: Path
+
+    @property
+    def target(self) -> Target:
+        return Target(name="proxy", url=self.url, model=MODEL, admin_key_file=self.admin_key_file)
+
+    def cpu_seconds(self) -> float:
+        return processes.cpu_seconds(self.process.pid)
+
+    def memory(self) -> processes.Memory:
+        return processes.memory(self.process.pid)
+
+    def get(self, path: str) -> bytes:
+        return get(self.url + path, key=self.admin_key_file.read_text().strip())
+
+    def get_json(self, path: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.get(path))
+        return answer
+
+    def stored_bytes(self) -> int:
+        """What the store takes on disk, its write-ahead log included."""
+        return sum(file.stat().st_size for file in self.state_dir.rglob("*") if file.is_file())
+
+
+def get(url: str, *, key: str | None = None) -> bytes:
+    request = urllib.request.Request(url, headers={} if key is None else {"Authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def get_json(url: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(get(url))
+    return answer
+
+
+def answers(url: str) -> bool:
+    """Whether a GET of the address gives a 2xx now."""
+    try:
+        get(url)
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
+
+
+@contextmanager
+def stub(folder: Path, *, texts: Texts, model: Path) -> Iterator[Stub]:
+    """The engine; it has one core at most, as the load generator has: see the README."""
+    url = f"http://127.0.0.1:{processes.free_port()}"
+    line = [str(STUB), f"-listen={url.removeprefix('http://')}", f"-replies={texts.replies}", f"-model-path={model}"]
+    with Running(line, log=folder / "stub.log", environment={"GOMAXPROCS": "1"}) as process:
+        process.wait_until(lambda: answers(f"{url}/health"))
+        yield Stub(url=url, process=process)
+
+
+@contextmanager
+def gateway(folder: Path, *, engine: Stub) -> Iterator[Gateway]:
+    url = f"http://127.0.0.1:{(port := processes.free_port())}"
+    line = [
+        *(sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)),
+        *("--worker-urls", engine.url, *shlex.split(ROUTER_OPTIONS)),
+        *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(processes.free_port())),
+    ]
+    with Running(line, log=folder / "gateway.log") as process:
+        process.wait_until(lambda: answers(f"{url}/readiness"))
+        yield Gateway(url=url, process=process)
+
+
+@contextmanager
+def proxy(
+    folder: Path, *, upstream: Gateway, model: Path, cache_bytes: int | None = None, prefix: tuple[str, ...] = ()
+) -> Iterator[Proxy]:
+    """One proxy on an empty store; `prefix` is a command to run it under."""
+    folder.mkdir(parents=True, exist_ok=True)
+    url = f"http://127.0.0.1:{(port := processes.free_port())}"
+    key = folder / "admin.key"
+    key.write_text(secrets.token_urlsafe(24) + "\n", encoding="ascii")
+    settings = {
+        "fleet": "bench",
+        "model": MODEL,
+        "tokenizer": {"path": str(model)},
+        "port": port,
+        "state_dir": str(folder / "state"),
+        "gateway_url": upstream.url,
+        "admin_key_file": str(key),
+    } | ({} if cache_bytes is None else {"cache_bytes": cache_bytes})
+    file = folder / "proxy.yaml"
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    line = [*prefix, sys.executable, "-m", "rolloutfleet_proxy", "--settings", str(file)]
+    with Running(line, log=folder / "proxy.log") as process:
+        process.wait_until(lambda: answers(f"{url}/ready"))
+        yield Proxy(url=url, process=process, admin_key_file=key, state_dir=folder / "state")

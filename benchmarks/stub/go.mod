@@ -1,0 +1,3 @@
+module rolloutfleet.dev/benchmarks/stub
+
+go 1.26
