@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -48,9 +49,8 @@ class Scene:
 @lru_cache(maxsize=256)
 def read_tools(system: str) -> tuple[Tool, ...]:
     """The functions declared one a line between `<tools>` and `</tools>` of a system message."""
-    _, _, rest = system.partition("<tools>")
-    block, _, _ = rest.partition("</tools>")
-    return tuple(tool for line in block.splitlines() if (tool := read_tool(line)))
+    blocks = re.findall("<tools>(.*?)</tools>", system, re.DOTALL)
+    return tuple(tool for block in blocks for line in block.splitlines() if (tool := read_tool(line)))
 
 
 def read_tool(line: str) -> Tool | None:
