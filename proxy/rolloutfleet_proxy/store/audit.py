@@ -17,7 +17,12 @@ from rolloutfleet_proxy.store.transaction import (
 )
 
 _RECOUNT = {
-    TURNS: "SELECT state, count(*) FROM turns WHERE state IN ('live', 'leased') GROUP BY state",
+    TURNS: (
+        "SELECT CASE trajectories.state WHEN 'leased' THEN 'leased' ELSE 'live' END AS held, count(*) FROM turns"
+        " LEFT JOIN trajectories ON trajectories.session = turns.session AND trajectories.number = turns.trajectory"
+        " WHERE turns.state = 'live' AND (trajectories.state IS NULL OR trajectories.state IN ('ready', 'leased'))"
+        " GROUP BY held"
+    ),
     SESSIONS: "SELECT fate, count(*) FROM sessions WHERE fate IN ('live', 'leased') GROUP BY fate",
 }
 

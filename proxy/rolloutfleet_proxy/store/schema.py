@@ -19,7 +19,7 @@ CREATE TABLE ledger (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE sessions (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,   -- never given twice: a lease may outlive the session
     name TEXT NOT NULL UNIQUE,      -- the session_id that users see
     key_hash BLOB NOT NULL UNIQUE,
     group_name TEXT NOT NULL,
@@ -30,6 +30,7 @@ CREATE TABLE sessions (
     stale_after REAL,               -- seconds; null: the fleet's
     state TEXT NOT NULL,            -- open, closed, deleted
     fate TEXT NOT NULL,             -- its term in the ledger: live, leased, acknowledged, discarded
+    reason TEXT,                    -- why it was discarded
     turns INTEGER NOT NULL DEFAULT 0,         -- committed so far: the number of the newest turn
     tokens INTEGER NOT NULL DEFAULT 0,        -- new prompt tokens and output tokens of all turns
     trajectories INTEGER NOT NULL DEFAULT 0,  -- closed so far: the number of the newest trajectory
@@ -46,29 +47,31 @@ CREATE TABLE turns (
     name TEXT NOT NULL,             -- the turn_id that users see
     parent INTEGER,                 -- number of the turn whose ids this one's prompt begins with
     trajectory INTEGER,             -- number; null while it is open
-    state TEXT NOT NULL,            -- live, leased, acknowledged
+    state TEXT NOT NULL,            -- live; discarded: alone, whatever becomes of the others. What else becomes of
+                                    -- a live one is its trajectory's state: a lease must not rewrite these long rows
     delivered INTEGER NOT NULL,     -- 0: its caller had gone when it was committed, and none came for it
+    mixed_cache INTEGER NOT NULL,
+    run INTEGER NOT NULL,           -- the training run that was current
+    start INTEGER NOT NULL,         -- how many messages the parent covers
+    length INTEGER NOT NULL,        -- how many messages it covers itself, its output included
+    prompt_tokens INTEGER NOT NULL, -- of the whole prompt
+    reward REAL,
+    created_at REAL NOT NULL,
+    finish_reason TEXT NOT NULL,
     history BLOB NOT NULL,          -- digest chain of request and output messages
     request BLOB NOT NULL,          -- digest chain of the request's messages
     body BLOB NOT NULL,             -- digest of the request body, for retries
     idempotency_key TEXT,
-    start INTEGER NOT NULL,         -- how many messages the parent covers
-    length INTEGER NOT NULL,        -- how many messages it covers itself, its output included
+    -- From here on long: what is before is read without them.
     reasonings BLOB NOT NULL,       -- JSON: [[message index, reasoning digest in hex], ...]
-    messages BLOB NOT NULL,         -- JSON: the request's messages from `start` on
-    tools BLOB,                     -- JSON: tools and template arguments, where it has no parent
-    output BLOB NOT NULL,           -- JSON: the assistant message
+    versions BLOB NOT NULL,         -- JSON: [[weight version, how many tokens], ...]
     prompt_ids BLOB NOT NULL,       -- int32: what follows the parent's prompt and output
-    prompt_tokens INTEGER NOT NULL, -- of the whole prompt
     output_ids BLOB NOT NULL,       -- int32
     logprobs BLOB NOT NULL,         -- float32, one for each output id
-    versions BLOB NOT NULL,         -- JSON: [[weight version, how many tokens], ...]
-    finish_reason TEXT NOT NULL,
-    mixed_cache INTEGER NOT NULL,
-    run INTEGER NOT NULL,           -- the training run that was current
+    output BLOB NOT NULL,           -- JSON: the assistant message
+    messages BLOB NOT NULL,         -- JSON: the request's messages from `start` on
+    tools BLOB,                     -- JSON: tools and template arguments, where it has no parent
     extras BLOB,                    -- JSON: what a replay needs beyond that (cached_tokens, top_logprobs ...)
-    reward REAL,
-    created_at REAL NOT NULL,
     UNIQUE (session, number)
 ) STRICT;
 
@@ -77,7 +80,9 @@ CREATE TABLE trajectories (
     number INTEGER NOT NULL,        -- 1, 2, ... in order of closing
     closed_by TEXT NOT NULL,        -- reward, close
     reward_turn INTEGER,            -- number of the turn that the closing reward was given to
+    turns INTEGER NOT NULL,         -- how many live turns it has
     state TEXT NOT NULL,            -- ready, leased, acknowledged, discarded
+    reason TEXT,                    -- why it was discarded
     frozen INTEGER NOT NULL DEFAULT 0,        -- 1 from its first lease on: rewards no longer change
     lease TEXT,                     -- the lease that holds it now
     marked TEXT,                    -- why a recovery marked it (newer, older_run), if one did
@@ -87,14 +92,14 @@ CREATE TABLE trajectories (
 CREATE INDEX trajectories_by_state ON trajectories (state, closed_at);
 
 CREATE TABLE leases (
-    name TEXT PRIMARY KEY,          -- the Lease-Id that users see
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,      -- the Lease-Id that users see
     request TEXT NOT NULL,          -- JSON: what was asked (style, discount ...), so that it can be answered again
     statuses TEXT NOT NULL,         -- JSON: [[session name, status], ...] as first answered
     state TEXT NOT NULL,            -- open, released, expired, acknowledged
-    seconds REAL NOT NULL,          -- granted at each renewal
     expires REAL NOT NULL,          -- served seconds
     created_at REAL NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 CREATE INDEX leases_by_expiry ON leases (state, expires);
 
 -- What a lease covers, kept after it ended: a late acknowledgement may still count.
@@ -103,30 +108,34 @@ CREATE TABLE leased (
     session INTEGER NOT NULL,
     session_name TEXT NOT NULL,
     number INTEGER NOT NULL,        -- of the trajectory
-    turns INTEGER NOT NULL,
     acknowledged INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (lease, session, number)
 ) STRICT, WITHOUT ROWID;
 
 -- Answers already given to calls that carried an Idempotency-Key.
 CREATE TABLE idempotency (
+    id INTEGER PRIMARY KEY,
     scope TEXT NOT NULL,            -- which endpoint, and whose key
     key TEXT NOT NULL,
     body BLOB NOT NULL,             -- digest of the request: another body is a 422
     answer TEXT NOT NULL,           -- JSON
     created_at REAL NOT NULL,
-    PRIMARY KEY (scope, key)
-) STRICT, WITHOUT ROWID;
+    UNIQUE (scope, key)
+) STRICT;
 CREATE INDEX idempotency_by_age ON idempotency (created_at);
 
 -- What became of sessions whose rows are gone.
 CREATE TABLE tombstones (
-    name TEXT PRIMARY KEY,
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
     key_hash BLOB NOT NULL,
+    group_name TEXT NOT NULL,
     reason TEXT NOT NULL,
+    trajectory INTEGER,             -- number of the one that closing it made, to answer that again
     created_at REAL NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 CREATE INDEX tombstones_by_key ON tombstones (key_hash);
+CREATE INDEX tombstones_by_group ON tombstones (group_name);
 CREATE INDEX tombstones_by_age ON tombstones (created_at);
 """
 
