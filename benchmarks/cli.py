@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks import store_growth
 from benchmarks.rigs import binaries, compared, machine, memory, results
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
+from benchmarks.rigs.load import LoadFailed
 from benchmarks.rigs.plan import Plan
+from benchmarks.rigs.processes import StartFailed
 from rolloutfleet_engine.model import model_path
 
 RIGS: Final[dict[str, Callable[[Plan], Outcome]]] = {
@@ -21,8 +24,9 @@ RIGS: Final[dict[str, Callable[[Plan], Outcome]]] = {
     "served_at_1600": compared.served_at(1600, goal=0.6),
     "p99_added_ms": compared.p99_added_ms,
     "rss_10000_open_vs_500_mb": memory.rss_open_sessions,
+    "turn_store_growth": store_growth.turn_store_growth,
 }
-QUICK: Final = ("capture_vs_gateway",)
+QUICK: Final = ("capture_vs_gateway", "turn_store_growth")
 RESULTS: Final = Path(__file__).parent / "results"
 
 EPILOG = """\
@@ -34,6 +38,7 @@ rigs:
   served_at_1600            the same with 1,600 in flight                                  goal: at least 0.6
   p99_added_ms              open loop of 200/s: p99 less the gateway's own                 goal: at most 50 ms
   rss_10000_open_vs_500_mb  resident memory with 10,000 sessions open less that with 500   goal: at most 50 MB
+  turn_store_growth         bytes stored and commit CPU of turn 200 ÷ those of turn 2      goal: at most 1.2
 
 Progress goes to stderr; the figures come last, on stdout, one a line: name value unit. The exit status is 1 where
 a call failed, a turn was not committed or a prefix was not checked; a missed goal of speed is only shown.
@@ -52,7 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except binaries.NoCompiler as error:
         _parser().error(str(error))
     command = shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
-    figures = _run(names, _plan(options), folder=options.results, command=command)
+    try:
+        figures = _run(names, _plan(options), folder=options.results, command=command)
+    except (StartFailed, LoadFailed) as error:
+        say(f"benchmarks: {error}")
+        return 2
     if options.quick and (left_out := [name for name in RIGS if name not in names]):
         say(f"left out: {', '.join(left_out)}")
     _show(figures)

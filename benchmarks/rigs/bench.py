@@ -64,18 +64,18 @@ class Bench:
 
 
 @contextmanager
-def bench(plan: Plan) -> Iterator[Bench]:
-    """Stub and gateway up, in a folder that goes away."""
+def bench(plan: Plan, *, reply_tokens: int = 1000, workload: Workload | None = None) -> Iterator[Bench]:
+    """Stub and gateway up, in a folder that goes away. Without a workload, requests are 24 KiB on average."""
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
-        said = texts.write(folder, model=plan.model, name=stack.MODEL)
+        said = texts.write(folder, model=plan.model, name=stack.MODEL, tokens=reply_tokens)
         engine = exits.enter_context(stack.stub(folder, texts=said, model=plan.model))
         router = exits.enter_context(stack.gateway(folder, engine=engine))
         yield Bench(
             plan=plan,
             folder=folder,
             texts=said,
-            workload=Workload.of_mean(said),
+            workload=workload or Workload.of_mean(said),
             stub=engine,
             gateway=router,
             exits=exits,

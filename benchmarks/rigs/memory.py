@@ -1,6 +1,6 @@
 """Resident memory with many sessions open, against few: it must not grow with their number."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.rigs import accounts, load
@@ -75,12 +75,7 @@ def _point(on: Bench, sessions: int) -> tuple[Point, list[Figure]]:
             total = Answers(**generator.expect("done")["total"])
         say(f"  resident {point.rss / MB:.0f} MB, stored {point.stored / MB:.0f} MB, caches {point.caches}")
         kept = accounts.checks(proxy, [total])
-    return point, [renamed(check, f"{check.name}_{sessions}_sessions") for check in kept]
-
-
-def renamed(check: Figure, name: str) -> Figure:
-    """The same figure under a name of its own: a table has each name once."""
-    return figure(name, check.unit, check.samples, goal=check.goal, check=check.check)
+    return point, [replace(check, name=f"{check.name}_{sessions}_sessions") for check in kept]
 
 
 def _measure(proxy: Proxy, sessions: int) -> Point:

@@ -1,0 +1,150 @@
+"""A session of 200 turns: what a late turn stores and what its commit costs, against an early one.
+
+A turn stores only its new tokens and messages, so both must stay as they are however long the session is. The
+sessions are made by the load generator through gateway and proxy. The bytes are counted in the rows; for the CPU the
+same rows are committed again, one by one in their order, to an empty store, and the thread's CPU time is read around
+each commit: within the proxy one commit carries the turns of many sessions.
+
+    python -m benchmarks turn_store_growth
+"""
+
+import contextlib
+import sqlite3
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import msgspec
+
+from benchmarks.rigs import accounts, load
+from benchmarks.rigs.bench import bench, say
+from benchmarks.rigs.figures import Outcome, at_most, figure
+from benchmarks.rigs.load import Answers, Generator, Workload
+from benchmarks.rigs.plan import Plan
+from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.transaction import Transaction, write_counts
+from rolloutfleet_proxy.turns import NewTurn, commit_turn
+
+TURNS = 200
+EARLY = range(2, 7)
+LATE = range(TURNS - 4, TURNS + 1)
+"""Five turns on either side, over all sessions: replies differ in length by ±20 %."""
+REPLY_TOKENS = 150
+WORKLOAD = Workload(turns=TURNS, shared=2_000, task=1_000, message=200)
+"""Short turns: 200 of the other rigs' would pass the model's context length."""
+
+PerTurn = dict[int, list[float]]
+"""By a turn's number, one value a session."""
+
+
+def turn_store_growth(plan: Plan) -> Outcome:
+    """Bytes stored and commit CPU of turns 196-200, over those of turns 2-6."""
+    with bench(plan, reply_tokens=REPLY_TOKENS, workload=WORKLOAD) as on:
+        proxy = on.proxy()
+        options = {"sessions": plan.growth_sessions, "in-flight": 8}
+        line = load.command(
+            target=proxy.target, workload=WORKLOAD, texts=on.texts, seed=next(on.seeds), options=options
+        )
+        on.commands["load"] = line
+        with Generator(line) as generator:
+            generator.expect("opened")
+            generator.tell("quit")
+            total = Answers(**generator.expect("done")["total"])
+        kept = accounts.checks(proxy, [total])
+        with contextlib.closing(sqlite3.connect(_store(proxy.state_dir))) as source:
+            source.row_factory = sqlite3.Row
+            stored, cpu = bytes_stored(source), commit_cpu(source, on.folder / "again")
+    say(f"  {total.answers} turns in {plan.growth_sessions} sessions")
+    early_bytes, late_bytes = _of(stored, EARLY, mean), _of(stored, LATE, mean)
+    early_cpu, late_cpu = _of(cpu, EARLY, median), _of(cpu, LATE, median)
+    figures = [
+        figure("turn_store_growth", "ratio", [late_bytes / early_bytes], goal=at_most(1.2)),
+        figure("turn_commit_cpu_growth", "ratio", [late_cpu / early_cpu], goal=at_most(1.2)),
+        figure("turn_bytes_early", "B", [early_bytes]),
+        figure("turn_bytes_late", "B", [late_bytes]),
+        figure("turn_commit_cpu_early", "us", [early_cpu * 1e6]),
+        figure("turn_commit_cpu_late", "us", [late_cpu * 1e6]),
+        *(replace(check, name=f"{check.name}_200_turns") for check in kept),
+    ]
+    by_turn = {number: {"bytes": mean(stored[number]), "cpu_us": median(cpu[number]) * 1e6} for number in stored}
+    return Outcome(figures=figures, runs=[{"by_turn": by_turn}], commands=on.commands)
+
+
+def bytes_stored(source: sqlite3.Connection) -> PerTurn:
+    """Bytes of every column of every turn."""
+    columns = [row["name"] for row in source.execute("PRAGMA table_info(turns)")]
+    size = " + ".join(f"coalesce(length(CAST({column} AS BLOB)), 0)" for column in columns)
+    per_turn: PerTurn = {}
+    for number, length in source.execute(f"SELECT number, {size} FROM turns ORDER BY number"):
+        per_turn.setdefault(number, []).append(length)
+    return per_turn
+
+
+def commit_cpu(source: sqlite3.Connection, folder: Path) -> PerTurn:
+    """CPU seconds of this thread for committing each turn again, to a new store in `folder`."""
+    database = open_database(folder)
+    try:
+        with contextlib.closing(database.connect()) as connection:
+            _copy_sessions(source, connection)
+            per_turn: PerTurn = {}
+            for row in source.execute("SELECT * FROM turns ORDER BY number, session"):
+                spent = _commit(connection, _turn(row))
+                per_turn.setdefault(row["number"], []).append(spent)
+            return per_turn
+    finally:
+        database.close()
+
+
+def _commit(connection: sqlite3.Connection, turn: NewTurn) -> float:
+    began = time.thread_time()
+    connection.execute("BEGIN IMMEDIATE")
+    transaction = Transaction(connection, served=0.0, wall=0.0)
+    commit_turn(transaction, turn)
+    write_counts(connection, transaction.take_counts())
+    connection.execute("COMMIT")
+    return time.thread_time() - began
+
+
+def _copy_sessions(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+    for row in source.execute("SELECT * FROM sessions"):
+        values = dict(row) | {"turns": 0, "tokens": 0, "state": "open"}
+        marks = ", ".join("?" * len(values))
+        target.execute(f"INSERT INTO sessions ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
+
+
+_decode = msgspec.json.decode
+
+_DECODED: dict[str, Callable[[Any], Any]] = {
+    "reasonings": lambda value: tuple((index, bytes.fromhex(digest)) for index, digest in _decode(value)),
+    "messages": _decode,
+    "tools": _decode,
+    "output": _decode,
+    "extras": _decode,
+    "versions": lambda value: [(version, tokens) for version, tokens in _decode(value)],
+    "prompt_ids": lambda value: array("i", value),
+    "output_ids": lambda value: array("i", value),
+    "logprobs": lambda value: array("f", value),
+    "delivered": bool,
+    "mixed_cache": bool,
+}
+
+
+def _turn(row: sqlite3.Row) -> NewTurn:
+    """The turn that a row was made from."""
+    fields = {
+        name: _DECODED[name](row[name]) if name in _DECODED and row[name] is not None else row[name]
+        for name in NewTurn.__dataclass_fields__
+    }
+    return NewTurn(**fields)
+
+
+def _store(state_dir: Path) -> Path:
+    return next(state_dir.rglob("*.sqlite3"))
+
+
+def _of(per_turn: PerTurn, numbers: range, middle: Callable[[list[float]], float]) -> float:
+    return middle([value for number in numbers for value in per_turn[number]])
