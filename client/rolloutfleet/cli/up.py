@@ -126,7 +126,8 @@ def _start_failure(error: Exception, screen: "_Screen") -> CommandFailed:
     if isinstance(error, ChildFailed):
         screen.say(f"the end of {error.log}:")
         screen.say(error.log_tail or "(nothing)")
-    return failed(str(error))
+        return failed(str(error))
+    return wrong(str(error))
 
 
 class _Screen:
@@ -147,11 +148,11 @@ class _Screen:
         self._phases[happening.name] = (happening.phase.value, happening.text)
         if self._live is not None and self._live.is_started:
             self._live.update(self._progress())
-        elif not self._out.is_terminal or happening.again:
+        elif happening.phase.value != "stopping":
             self.say(f"{happening.name}: {happening.text}")
 
     def say(self, text: str) -> None:
-        self._out.print(text, markup=False)
+        self._out.print(text, markup=False, soft_wrap=True)
 
     def _progress(self) -> Table:
         grid = Table.grid(padding=(0, 1))

@@ -253,7 +253,7 @@ class LocalFleet:
         self._guard.forget(running.process.pid)
         now = self._clock()
         if running.phase is Phase.STOPPING:
-            running.deaths = 0
+            running.deaths, ending = 0, "stopped"
         else:
             ready_for = 0.0 if running.ready_at is None else now - running.ready_at
             running.deaths = planning.deaths_in_a_row(before=running.deaths, ready_for=ready_for)
@@ -275,7 +275,7 @@ class LocalFleet:
                 await asyncio.sleep(PROBE_INTERVAL)
 
     async def _stop_all(self, those: Iterable[_Running]) -> None:
-        await asyncio.gather(*(self._stop_child(each, "the fleet is stopped") for each in those))
+        await asyncio.gather(*(self._stop_child(each, "stopping") for each in those))
 
     async def _stop_child(self, running: _Running, why: str) -> None:
         if running.phase is Phase.ENDED:

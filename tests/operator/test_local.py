@@ -1,0 +1,201 @@
+"""A local fleet with real processes: the real gateway and simulated engines, run by the real command."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+FLEET = """\
+apiVersion: rolloutfleet.dev/v1alpha1
+kind: RolloutFleet
+metadata: {name: math}
+spec: {model: simulated, engine: {replicas: 2}, proxies: {replicas: 0}}
+"""
+UP = (sys.executable, "-m", "rolloutfleet.cli", "up")
+PATIENCE = 60.0
+
+
+class Up:
+    """A running `rolloutfleet up`, and what it said so far."""
+
+    def __init__(self, folder: Path, text: str = FLEET) -> None:
+        self.state = folder / "state"
+        self._output = folder / "up.out"
+        resource = folder / "fleet.yaml"
+        resource.write_text(text)
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*UP, str(resource), "--state-dir", str(self.state)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def said(self) -> str:
+        return self._output.read_text()
+
+    def until(self, what: Callable[[], Any]) -> Any:
+        """What it returns, once that is true; the process must not end before."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            found = what()
+            if found:
+                return found
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.05)
+        raise AssertionError(f"not within {PATIENCE} s; it said:\n{self.said()}")
+
+    def until_said(self, text: str) -> None:
+        self.until(lambda: text in self.said())
+
+    def book(self) -> dict[str, Any]:
+        """fleet.json, once it is there."""
+        file = self.state / "fleet.json"
+        self.until(file.exists)
+        book: dict[str, Any] = json.loads(file.read_text())
+        return book
+
+    def children(self) -> dict[str, psutil.Process]:
+        """The fleet's processes by what they are told on the command line; the guard apart."""
+        found = {}
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            line = " ".join(each.cmdline())
+            if "guard.py" not in line:
+                found[line] = each
+        return found
+
+    def engine(self, url: str) -> psutil.Process:
+        port = url.rsplit(":", 1)[1]
+        return next(each for line, each in self.children().items() if f"--port {port}" in line)
+
+
+@contextmanager
+def running(folder: Path, text: str = FLEET) -> Iterator[Up]:
+    up = Up(folder, text)
+    try:
+        yield up
+    finally:
+        if up.process.poll() is None:
+            up.process.send_signal(signal.SIGTERM)
+        try:
+            up.process.wait(30)
+        except subprocess.TimeoutExpired:
+            up.process.kill()
+            up.process.wait()
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    return all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
+
+
+def test_a_fleet_comes_up_heals_and_goes(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        book = up.book()
+        assert book["name"] == "math"
+        assert stat.S_IMODE(Path(book["admin_key_file"]).stat().st_mode) == 0o600
+        gateway = book["gateway"]["url"]
+        engines = [engine["url"] for engine in book["engines"]]
+        workers = httpx.get(f"{gateway}/workers", trust_env=False).json()["workers"]
+        assert sorted(worker["url"] for worker in workers) == sorted(engines)
+
+        answer = httpx.post(
+            f"{gateway}/generate",
+            json={"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True},
+            trust_env=False,
+        )
+        assert answer.status_code == 200
+
+        victim = up.engine(engines[0])
+        victim.kill()
+        up.until_said("engine-0: killed by SIGKILL")
+        up.until_said("engine-0: started again: killed by SIGKILL")
+        up.until(lambda: up.said().count("engine-0: ready") == 2)
+        assert httpx.get(f"{engines[0]}/health", trust_env=False).status_code == 200
+
+        started = list(up.children().values())
+        assert len(started) == 3
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(30) == 0
+        assert gone(started)
+        assert not (up.state / "fleet.json").exists()
+
+    with running(tmp_path) as up:
+        assert [engine["url"] for engine in up.book()["engines"]] == engines
+
+
+def test_nothing_outlives_a_fleet_that_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.book()
+        everything = psutil.Process(up.process.pid).children(recursive=True)
+        assert len(everything) == 4
+        up.process.kill()
+        up.process.wait()
+        assert gone(everything)
+
+
+def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.book()
+        second = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "rolloutfleet.cli",
+                "up",
+                str(tmp_path / "fleet.yaml"),
+                "--state-dir",
+                str(up.state),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert second.returncode == 2
+        assert f"a fleet already runs from {up.state} (process {up.process.pid})" in second.stderr
+        assert second.stderr.count("\n") == 1
+        assert up.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "problems"),
+    [
+        (
+            "{model: m, tokenizer: {path: empty}, engine: {}, proxies: {replicas: 0}}",
+            1,
+            ["the end of", "no tokenizer.json", "rolloutfleet: engine-0: ended with exit status"],
+        ),
+        ("{model: org/name, engine: {}}", 2, ["simulated engines need a tokenizer on this machine"]),
+        ("{model: m, tokenizer: {path: none}, engine: {}}", 2, ["tokenizer.path:", "is no directory"]),
+        ("{model: m, gateway: {engines: {selector: {a: b}}}}", 2, ["finds pods on a cluster"]),
+    ],
+)
+def test_a_start_that_fails_says_why(tmp_path: Path, spec: str, status: int, problems: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    text = FLEET.splitlines()[:3]
+    with running(tmp_path, "\n".join([*text, f"spec: {spec}\n"])) as up:
+        assert up.process.wait(PATIENCE) == status
+        for problem in problems:
+            assert problem in up.said()
+        assert "rolloutfleet_operator" not in up.said(), "a traceback of ours"
+
+
+def test_our_own_variables_do_not_reach_the_children() -> None:
+    from rolloutfleet_operator.local.processes import child_environment
+
+    made = child_environment({"ROLLOUTFLEET_PORT": "1", "PATH": "/bin", "NO_PROXY": "a"})
+    assert "ROLLOUTFLEET_PORT" not in made
+    assert made["PATH"] == "/bin"
+    assert made["NO_PROXY"] == "a,127.0.0.1,localhost"
+    assert os.environ.get("ROLLOUTFLEET_PORT") is None
