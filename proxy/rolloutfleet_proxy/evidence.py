@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -179,7 +179,7 @@ def decode(body: bytes) -> Reply:
     try:
         return _decode_reply(body)
     except (ValueError, RecursionError) as error:
-        raise _undecodable(body, str(error)) from None
+        raise undecodable(body, str(error)) from None
 
 
 def check(reply: Reply, expected: Expected) -> Evidence:
@@ -244,16 +244,16 @@ def join(parts: Sequence[Evidence]) -> Evidence:
     )
 
 
-def with_versions(evidence: Evidence, own: Sequence[Span]) -> Evidence:
+def with_versions(evidence: Evidence, own: Sequence[Span], *, known: Collection[int] = ()) -> Evidence:
     """Fill in the proxy's own versions where the engine named none, else compare them.
 
-    `own` covers the tokens with the versions that the proxy knew of as they came; its versions are those that
-    don't count as a difference.
+    `own` covers the tokens with the versions that the proxy knew of as they came. A token's version counts as a
+    difference where it is neither one of those nor in `known`.
     """
     if evidence.spans is None:
         return replace(evidence, spans=_merged(own))
-    known = {span.version for span in own}
-    differs = any(span.version not in known for span in evidence.spans)
+    familiar = {*known, *(span.version for span in own)}
+    differs = any(span.version not in familiar for span in evidence.spans)
     return replace(evidence, version_differs=True) if differs else evidence
 
 
@@ -391,7 +391,7 @@ def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
-def _undecodable(body: bytes, error: str) -> Refused:
+def undecodable(body: bytes, error: str) -> Refused:
     """Name the reason from the decoder's own words: a second, lenient parse would cost as much as the first."""
     found = _BAD_BYTE.search(error)
     if found is not None:

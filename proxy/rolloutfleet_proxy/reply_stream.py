@@ -1,0 +1,207 @@
+"""An engine's streamed reply, from bytes to new tokens to the whole. Pure.
+
+SGLang sends `data: {...}` events and then `data: [DONE]`. By default every event repeats all tokens so far; with
+`--incremental-streaming-output` it has the new ones only. `completion_tokens` counts all tokens either way, which
+tells the two apart event by event. Repeating makes a stream's cost grow with the square of its length, so of several
+repeating events that came together only the last is read, and only its ids until the reply is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from rolloutfleet_proxy.evidence import Alternative, Reason, Refused, Reply, Token, decode, undecodable
+
+_DONE = b"[DONE]"
+_UNFINISHED = b'"finish_reason":null'
+_RETRACTED = "abort"
+
+
+class StreamedError(Exception):
+    """The engine ended the stream with an error event; `status` as an HTTP status, 500 where it gave none."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Chunk(Struct, frozen=True):
+    """Tokens that were not there before. `logprobs` and `top_logprobs` only where they were asked for."""
+
+    output_ids: list[int]
+    logprobs: list[float] | None = None
+    top_logprobs: list[list[tuple[float, int]]] | None = None
+
+
+class _ProgressMeta(Struct):
+    finish_reason: Any
+    completion_tokens: int
+
+
+class _Progress(Struct):
+    output_ids: list[int]
+    meta_info: _ProgressMeta
+
+
+class _Failure(Struct):
+    error: Any
+
+
+_decode_progress = msgspec.json.Decoder(_Progress).decode
+_decode_failure = msgspec.json.Decoder(_Failure).decode
+
+
+def is_unfinished(event: bytes) -> bool:
+    """Whether more events follow, by the letters: in compact JSON no text can hold these."""
+    return _UNFINISHED in event
+
+
+class EventSplitter:
+    """Cuts a byte stream into the data of its server-sent events."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._pieces: list[bytes] = []
+        self._bytes = 0
+        self._max_bytes = max_bytes
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that `data` completes, comments left out. Raises Refused where one is beyond all bounds."""
+        self._pieces.append(data)
+        self._bytes += len(data)
+        if self._bytes > self._max_bytes:
+            raise Refused(Reason.TOO_BIG, f"An event of the stream is larger than {self._max_bytes} bytes.")
+        # An event's JSON is one line, so pieces of it are joined once, not with every piece that comes.
+        if b"\n" not in data:
+            return []
+        *complete, rest = b"".join(self._pieces).split(b"\n\n")
+        self._pieces, self._bytes = [rest], len(rest)
+        return [event[5:].strip() for event in complete if event.startswith(b"data:")]
+
+
+class StreamedReply:
+    """Collects a reply from its events; `reply` is the whole once the last has come."""
+
+    def __init__(self, *, with_logprobs: bool) -> None:
+        self.reply: Reply | None = None
+        self._with_logprobs = with_logprobs
+        self._repeats = False
+        self._ids: list[int] = []
+        self._tokens: list[Token] = []
+        self._alternatives: list[list[Alternative]] = []
+
+    def add(self, events: Sequence[bytes]) -> Chunk | None:
+        """Read events that came together; what is new in them. Raises Refused or StreamedError."""
+        events = [event for event in events if event != _DONE]
+        if self._repeats:
+            events = events[-1:]
+        before = len(self._ids)
+        for event in events:
+            if self.reply is not None:
+                raise Refused(Reason.STREAM_ORDER, "An event came after the last.")
+            self._read(event)
+        return self._chunk(before) if len(self._ids) > before else None
+
+    def check_sent(self, ids: Sequence[int]) -> None:
+        """Raises Refused unless `ids` begins with what was handed over."""
+        if list(ids[: len(self._ids)]) != self._ids:
+            raise Refused(Reason.STREAM_ORDER, "The stream changed tokens that it had sent.")
+
+    def _read(self, event: bytes) -> None:
+        if self._repeats and not self._with_logprobs and is_unfinished(event):
+            progress = self._progress(event)
+            self._repeat(progress.output_ids)
+            return
+        reply = self._decode(event)
+        count, total, seen = len(reply.output_ids), reply.meta_info.completion_tokens, len(self._ids)
+        if self._repeats or (count == total and seen):
+            self._repeats = True
+            self._repeat_whole(reply)
+        elif seen + count == total:
+            self._extend(reply)
+        elif not self._is_late_abort(reply):
+            raise Refused(
+                Reason.LENGTH_MISMATCH, f"{count} ids came after {seen} with completion_tokens {total} in the stream."
+            )
+        if reply.meta_info.finish_reason is not None:
+            self.reply = self._whole(reply)
+
+    def _repeat(self, ids: list[int]) -> None:
+        self.check_sent(ids)
+        self._ids = ids
+
+    def _repeat_whole(self, reply: Reply) -> None:
+        self._repeat(reply.output_ids)
+        self._tokens = reply.meta_info.output_token_logprobs
+        self._alternatives = reply.meta_info.output_top_logprobs or []
+
+    def _extend(self, reply: Reply) -> None:
+        meta = reply.meta_info
+        if len(meta.output_token_logprobs) != len(reply.output_ids):
+            raise Refused(
+                Reason.LENGTH_MISMATCH,
+                f"{len(reply.output_ids)} ids came with {len(meta.output_token_logprobs)} log-probabilities.",
+            )
+        self._ids += reply.output_ids
+        self._tokens += meta.output_token_logprobs
+        self._alternatives += meta.output_top_logprobs or []
+
+    def _is_late_abort(self, reply: Reply) -> bool:
+        """A request aborted while it waits again: an incremental stream then repeats its last id alone, and all
+        log-probabilities (`_handle_abort_req`)."""
+        finish = reply.meta_info.finish_reason
+        return (
+            isinstance(finish, dict)
+            and finish.get("type") == _RETRACTED
+            and reply.meta_info.completion_tokens == len(self._ids)
+            and reply.output_ids == self._ids[-1:]
+        )
+
+    def _whole(self, last: Reply) -> Reply:
+        if self._repeats:
+            return last
+        meta = msgspec.structs.replace(
+            last.meta_info, output_token_logprobs=self._tokens, output_top_logprobs=self._alternatives or None
+        )
+        return Reply(output_ids=self._ids, meta_info=meta)
+
+    def _chunk(self, before: int) -> Chunk:
+        ids = self._ids[before:]
+        if not self._with_logprobs:
+            return Chunk(ids)
+        logprobs = [token.logprob for token in self._tokens[before : before + len(ids)]]
+        if len(logprobs) != len(ids):
+            raise Refused(Reason.LENGTH_MISMATCH, f"{len(ids)} ids came with {len(logprobs)} log-probabilities.")
+        rows = self._alternatives[before:]
+        alternatives = [[(a.logprob, a.id) for a in row if a.logprob is not None] for row in rows]
+        return Chunk(ids, logprobs, alternatives or None)
+
+    def _progress(self, event: bytes) -> _Progress:
+        try:
+            return _decode_progress(event)
+        except (ValueError, RecursionError) as error:
+            raise undecodable(event, str(error)) from None
+
+    def _decode(self, event: bytes) -> Reply:
+        try:
+            return decode(event)
+        except Refused:
+            _raise_if_failure(event)
+            raise
+
+
+def _raise_if_failure(event: bytes) -> None:
+    """`{"error": {"message": str, "code": int}}` instead of a reply."""
+    try:
+        error = _decode_failure(event).error
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(error, dict):
+        raise StreamedError(500, str(error))
+    code = error.get("code")
+    status = code if type(code) is int and 400 <= code < 600 else 500
+    raise StreamedError(status, str(error.get("message") or "no message"))
