@@ -23,7 +23,7 @@ class RequestRefused(Exception):
 class SamplingParams(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """All that SGLang takes; what the simulated engine has no use for is checked and left."""
 
-    max_new_tokens: int | None = DEFAULT_MAX_NEW_TOKENS
+    max_new_tokens: int | msgspec.UnsetType | None = msgspec.UNSET
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     stop_regex: str | list[str] | None = None
@@ -51,6 +51,17 @@ class SamplingParams(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     beam_width: int | None = None
     watermark: msgspec.Raw | None = None
     choice: list[str] | None = None
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """The budget that the request names; SGLang checks no other against the context."""
+        return None if self.max_new_tokens is msgspec.UNSET else self.max_new_tokens
+
+    def limit(self, room: int) -> int:
+        """The tokens that may be made where `room` are left."""
+        if self.max_new_tokens is None:
+            return room
+        return min(room, DEFAULT_MAX_NEW_TOKENS if self.max_new_tokens is msgspec.UNSET else self.max_new_tokens)
 
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else [text for text in self.stop or () if text]
@@ -136,8 +147,8 @@ def check_sampling(sampling: SamplingParams) -> None:
         value = getattr(sampling, name)
         if value is not None and not -2 <= value <= 2:
             raise RequestRefused(f"{name} must be in [-2, 2], got {value}.")
-    if sampling.max_new_tokens is not None and sampling.max_new_tokens < 0:
-        raise RequestRefused(f"max_new_tokens must be at least 0, got {sampling.max_new_tokens}.")
+    if sampling.asked_tokens is not None and sampling.asked_tokens < 0:
+        raise RequestRefused(f"max_new_tokens must be at least 0, got {sampling.asked_tokens}.")
     if sampling.n not in (None, 1):
         raise RequestRefused("the simulated engine makes one answer a request: n must be 1")
 
@@ -169,15 +180,15 @@ def plan_work(request: GenerateRequest, sampling: SamplingParams, *, rid: str, m
     prompt = request.input_ids if request.input_ids is not None else model.encode(request.text or "")
     if not prompt:
         raise RequestRefused("input_ids cannot be empty.")
-    check_length(len(prompt), sampling.max_new_tokens, context=context)
+    check_length(len(prompt), sampling.asked_tokens, context=context)
     check_ids(prompt, model.vocabulary_size)
     check_sampling(sampling)
-    room = max(0, context - 1 - len(prompt) - 1)
     return Work(
         rid=rid,
         prompt=prompt,
         sampling=sampling,
-        limit=room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room),
+        # SGLang keeps two places of the context to itself (`init_req_max_new_tokens` in `srt/managers/scheduler.py`).
+        limit=sampling.limit(max(0, context - 2 - len(prompt))),
         stream=bool(request.stream),
         logprobs=bool(request.return_logprob),
         top_logprobs=request.top_logprobs_num or 0,

@@ -1,0 +1,174 @@
+"""Every kind of misbehaviour, as it looks to the caller."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from rolloutfleet_engine.faults import KINDS, SPOILERS, Fault
+
+
+def last_reply(text: str, *, stream: bool) -> dict[str, Any]:
+    return json.loads(text.strip().split("\n\n")[-2].removeprefix("data: ") if stream else text)
+
+
+def spoiled(kind: str, reply: dict[str, Any]) -> bool:
+    """Whether the reply shows the fault."""
+    meta = reply.get("meta_info", {})
+    ids = reply.get("output_ids", [])
+    logprobs = meta.get("output_token_logprobs", [])
+    last = logprobs[-1] if logprobs else [None, None, None]
+    tests: dict[str, Callable[[], bool]] = {
+        "wrong_length": lambda: len(logprobs) == len(ids) - 1,
+        "extra_logprob": lambda: len(logprobs) == len(ids) + 1,
+        "nan": lambda: math.isnan(last[0]),
+        "null_logprob": lambda: last[0] is None,
+        "infinity": lambda: last[0] == -math.inf,
+        "sentinel": lambda: last[0] == -9999.0,
+        "positive": lambda: last[0] > 0,
+        "bool": lambda: last[0] is True,
+        "string_logprob": lambda: isinstance(last[0], str),
+        "other_id_in_logprobs": lambda: last[1] != ids[-1],
+        "bad_id": lambda: ids[-1] == last[1] == -1,
+        "huge_id": lambda: ids[-1] == last[1] == 2**40,
+        "bool_id": lambda: ids[-1] is True,
+        "missing_ids": lambda: "output_ids" not in reply,
+        "missing_logprobs": lambda: "output_token_logprobs" not in meta,
+        "missing_meta": lambda: "meta_info" not in reply,
+        "missing_finish_reason": lambda: "finish_reason" not in meta,
+        "unknown_finish_reason": lambda: meta["finish_reason"] == {"type": "mystery"},
+        "missing_version": lambda: "weight_version" not in meta and "weight_versions" not in meta,
+        "wrong_count": lambda: meta["completion_tokens"] == len(ids) + 1,
+    }
+    return tests[kind]()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", SPOILERS)
+async def test_spoiled_replies(engine: Callable[..., Any], prompt: list[int], kind: str, stream: bool) -> None:
+    asker = engine(faults=[Fault(kind=kind, after_tokens=10_000)])
+    answer = await asker.post("/generate", **asker.body(prompt, stream=stream))
+    assert answer.status_code == 200
+    assert spoiled(kind, last_reply(answer.text, stream=stream))
+    again = await asker.post("/generate", **asker.body(prompt, stream=stream))
+    clean = last_reply(again.text, stream=stream)
+    assert len(clean["meta_info"]["output_token_logprobs"]) == len(clean["output_ids"])
+    counters = await asker.counters()
+    assert (counters["faults"], counters["finished"], counters["faults_by_kind"]) == (1, 1, {kind: 1})
+
+
+async def test_a_stream_is_right_until_the_fault(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(faults=[Fault(kind="nan", after_tokens=5)])
+    events = [event async for event in asker.events(prompt)]
+    for event in events[:-1]:
+        reply = json.loads(event)
+        values = [value for value, _, _ in reply["meta_info"]["output_token_logprobs"]]
+        assert math.isnan(values[-1]) == (len(values) > 5)
+
+
+@pytest.mark.parametrize(("kind", "status"), [("error_500", 500), ("error_429", 429), ("error_503", 503)])
+async def test_http_errors(engine: Callable[..., Any], prompt: list[int], kind: str, status: int) -> None:
+    asker = engine(faults=[Fault(kind=kind, count=2)])
+    for stream in (False, True):
+        answer = await asker.post("/generate", **asker.body(prompt, stream=stream))
+        assert answer.status_code == answer.json()["code"] == status
+    assert (await asker.generate(prompt))["output_ids"]
+
+
+async def test_context_length(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(faults=[Fault(kind="context_length")])
+    answer = await asker.post("/generate", **asker.body(prompt))
+    assert answer.status_code == 400
+    assert "longer than the model's context length" in answer.json()["error"]["message"]
+    assert (await asker.counters())["faults"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_bare_abort(engine: Callable[..., Any], prompt: list[int], stream: bool) -> None:
+    asker = engine(faults=[Fault(kind="bare_abort", after_tokens=7)])
+    answer = await asker.post("/generate", **asker.body(prompt, stream=stream))
+    reply = last_reply(answer.text, stream=stream)
+    assert reply["meta_info"]["finish_reason"]["type"] == "abort"
+    assert reply["meta_info"]["finish_reason"]["status_code"] is None
+    assert len(reply["output_ids"]) == 7
+
+
+async def test_an_abort_with_a_status(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(faults=[Fault(kind="abort_with_status", after_tokens=7, status=503, message="gone", count=2)])
+    answer = await asker.post("/generate", **asker.body(prompt))
+    assert (answer.status_code, answer.json()["message"]) == (503, "gone")
+    streamed = last_reply((await asker.post("/generate", **asker.body(prompt, stream=True))).text, stream=True)
+    assert streamed["meta_info"]["finish_reason"]["status_code"] == 503
+    assert len(streamed["output_ids"]) == 7
+
+
+async def test_a_cut_stream(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(faults=[Fault(kind="cut_stream", after_tokens=7)])
+    events = []
+    with pytest.raises(httpx.RemoteProtocolError):
+        async for event in asker.events(prompt):
+            events.append(json.loads(event))
+    assert [len(event["output_ids"]) for event in events] == list(range(1, 8))
+    assert events[-1]["meta_info"]["finish_reason"] is None
+
+
+async def test_a_cut_answer(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(faults=[Fault(kind="cut_stream")])
+    with pytest.raises(httpx.RemoteProtocolError):
+        await asker.generate(prompt)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_garbage(engine: Callable[..., Any], prompt: list[int], stream: bool) -> None:
+    asker = engine(faults=[Fault(kind="garbage_json", after_tokens=3)])
+    answer = await asker.post("/generate", **asker.body(prompt, stream=stream))
+    assert answer.status_code == 200
+    with pytest.raises(json.JSONDecodeError):
+        last_reply(answer.text, stream=stream)
+
+
+async def test_never(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(faults=[Fault(kind="never", after_tokens=4)])
+    seen = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            async for event in asker.events(prompt, rid="stuck"):
+                seen.append(json.loads(event))
+    assert len(seen[-1]["output_ids"]) == 4
+    async with asyncio.timeout(5):
+        while (await asker.counters())["running"]:
+            await asyncio.sleep(0.01)
+    assert (await asker.counters())["aborted_by_caller"] == 1
+
+
+async def test_slow(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(faults=[Fault(kind="slow", seconds=0.3)])
+    assert (await asker.generate(prompt))["meta_info"]["e2e_latency"] >= 0.3
+    assert (await asker.generate(prompt))["meta_info"]["e2e_latency"] < 0.3
+
+
+async def test_the_queue_over_http(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine()
+    queued = await asker.http.post("/faults", json=[{"kind": "error_500", "rid": "a"}, {"kind": "error_503"}])
+    assert [fault["kind"] for fault in queued.json()["faults"]] == ["error_500", "error_503"]
+    assert (await asker.post("/generate", **asker.body(prompt, rid="b-1"))).status_code == 503
+    assert (await asker.post("/generate", **asker.body(prompt, rid="b-2"))).status_code == 200
+    assert (await asker.post("/generate", **asker.body(prompt, rid="a-1"))).status_code == 500
+    assert (await asker.post("/faults", kind="nan", count=3)).json()["faults"][0]["count"] == 3
+    assert (await asker.http.delete("/faults")).json() == {"faults": []}
+    assert (await asker.post("/faults", kind="unheard_of")).status_code == 400
+    assert (await asker.post("/faults", kind="nan", count=0)).status_code == 400
+
+
+async def test_calls_are_counted_once(engine: Callable[..., Any], prompt: list[int]) -> None:
+    kinds = [kind for kind in KINDS if kind not in ("never", "slow", "cut_stream")]
+    asker = engine(faults=[Fault(kind=kind, after_tokens=3) for kind in kinds])
+    for _ in range(len(kinds) + 2):
+        await asker.post("/generate", **asker.body(prompt))
+    counters = await asker.counters()
+    assert counters["received"] == len(kinds) + 2
+    assert (counters["faults"], counters["finished"]) == (len(kinds), 2)

@@ -1,0 +1,271 @@
+"""`/generate` over HTTP: same tokens for the same seed, streamed or not; endings, refusals, callers that leave."""
+
+import asyncio
+import itertools
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from rolloutfleet_engine.model import Model
+
+FULL = {"max_new_tokens": 35, "ignore_eos": True}
+TIMES = ("id", "e2e_latency", "response_sent_to_client_ts")
+
+
+def without_times(reply: dict[str, Any]) -> dict[str, Any]:
+    return reply | {"meta_info": {name: value for name, value in reply["meta_info"].items() if name not in TIMES}}
+
+
+async def test_fields_and_order_are_sglangs(engine: Callable[..., Any], prompt: list[int]) -> None:
+    reply = await engine(weight_version="7").generate(prompt, rid="mine", top_logprobs_num=2)
+    meta = reply["meta_info"]
+    assert list(reply) == ["text", "output_ids", "meta_info"]
+    assert list(meta) == [
+        "id",
+        "finish_reason",
+        "prompt_tokens",
+        "weight_version",
+        "num_retractions",
+        "input_token_logprobs",
+        "output_token_logprobs",
+        "output_token_logprobs_length",
+        "input_top_logprobs",
+        "output_top_logprobs",
+        "reasoning_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "weight_versions",
+        "cached_tokens_details",
+        "dp_rank",
+        "e2e_latency",
+        "response_sent_to_client_ts",
+    ]
+    count = len(reply["output_ids"])
+    assert meta["id"] == "mine"
+    assert meta["prompt_tokens"] == len(prompt)
+    assert meta["completion_tokens"] == meta["output_token_logprobs_length"] == count
+    assert meta["weight_version"] == "7"
+    assert meta["weight_versions"] == [{"version": "7", "start": 0, "end": count}]
+    assert [entry[1:] for entry in meta["output_token_logprobs"]] == [[i, None] for i in reply["output_ids"]]
+    assert all(
+        len(top) == 2 and top[0] == own
+        for top, own in zip(meta["output_top_logprobs"], meta["output_token_logprobs"], strict=True)
+    )
+    for value, _, _ in meta["output_token_logprobs"]:
+        assert -100 < value <= 0
+        assert struct.unpack("f", struct.pack("f", value))[0] == value
+
+
+async def test_same_seeds_same_answer(engine: Callable[..., Any], prompt: list[int]) -> None:
+    one, two, other = engine(seed=3), engine(seed=3), engine(seed=4)
+    first = await one.generate(prompt)
+    assert (
+        without_times(first) == without_times(await one.generate(prompt)) == without_times(await two.generate(prompt))
+    )
+    assert first["output_ids"] != (await other.generate(prompt))["output_ids"]
+    assert first["output_ids"] != (await one.generate(prompt, sampling_params={"sampling_seed": 1}))["output_ids"]
+    assert first["output_ids"] != (await one.generate([*prompt[:-3], 5, *prompt[-3:]]))["output_ids"]
+
+
+async def test_ids_are_not_what_the_tokenizer_would_give(
+    engine: Callable[..., Any], prompt: list[int], model: Model
+) -> None:
+    asker, canonical = engine(), engine(noncanonical=0.0)
+    for seed in range(5):
+        split = (await asker.generate(prompt, sampling_params={"sampling_seed": seed}))["output_ids"]
+        text = model.decode(split, skip_special_tokens=False)
+        assert model.encode(text) != split
+        plain = (await canonical.generate(prompt, sampling_params={"sampling_seed": seed}))["output_ids"]
+        assert model.decode(plain, skip_special_tokens=False) == text
+        assert model.encode(text) == plain
+
+
+@pytest.mark.parametrize("token_latency", [0.0, 0.002])
+async def test_a_stream_ends_as_the_whole_answer(
+    engine: Callable[..., Any], prompt: list[int], token_latency: float
+) -> None:
+    asker = engine(token_latency=token_latency)
+    whole = await asker.generate(prompt, rid="whole")
+    events = [event async for event in asker.events(prompt, rid="stream")]
+    assert events.pop() == "[DONE]"
+    replies = [json.loads(event) for event in events]
+    assert without_times(replies[-1]) == without_times(whole)
+    assert len(replies) > 10
+    for before, after in itertools.pairwise(replies):
+        assert before["meta_info"]["finish_reason"] is None
+        assert "weight_versions" not in before["meta_info"]
+        count = len(before["output_ids"])
+        assert count < len(after["output_ids"])
+        assert after["output_ids"][:count] == before["output_ids"]
+        assert after["meta_info"]["output_token_logprobs"][:count] == before["meta_info"]["output_token_logprobs"]
+        assert after["text"].startswith(before["text"])
+
+
+async def test_the_first_event_comes_before_the_last_token(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(token_latency=0.01)
+    async for event in asker.events(prompt):
+        assert len(json.loads(event)["output_ids"]) < 5
+        assert (await asker.counters())["running"] == 1
+        break
+
+
+async def test_stream_interval_puts_tokens_together(engine: Callable[..., Any], prompt: list[int]) -> None:
+    events = [e async for e in engine().events(prompt, sampling_params={"stream_interval": 10, **FULL})]
+    assert [len(json.loads(event)["output_ids"]) for event in events[:-1]] == [1, 11, 21, 31, 35]
+
+
+async def test_endings(engine: Callable[..., Any], prompt: list[int], model: Model) -> None:
+    asker = engine(seed=2)
+    whole = await asker.generate(prompt)
+    end = model.token_id("<|im_end|>")
+    assert whole["meta_info"]["finish_reason"] == {"type": "stop", "matched": end}
+    assert whole["output_ids"][-1] == end
+    assert "<|im_end|>" not in whole["text"]
+
+    short = await asker.generate(prompt, sampling_params={"max_new_tokens": 4})
+    assert short["meta_info"]["finish_reason"] == {"type": "length", "length": 4}
+    assert short["output_ids"] == whole["output_ids"][:4]
+
+    token = whole["output_ids"][6]
+    stopped = await asker.generate(prompt, sampling_params={"stop_token_ids": [token]})
+    assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": token}
+    assert stopped["output_ids"] == whole["output_ids"][: whole["output_ids"].index(token) + 1]
+
+    stop = whole["text"][20:26]
+    cut = await asker.generate(prompt, sampling_params={"stop": [stop]})
+    assert cut["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)]
+    assert stop in model.decode(cut["output_ids"])
+    assert stop not in model.decode(cut["output_ids"][:-1])
+
+    endless = await asker.generate(prompt, sampling_params={"ignore_eos": True, "max_new_tokens": 1000})
+    assert len(endless["output_ids"]) == 1000
+    assert endless["meta_info"]["finish_reason"] == {"type": "length", "length": 1000}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"input_ids": []}, "input_ids cannot be empty."),
+        ({"input_ids": None}, "Either text, input_ids or input_embeds should be provided."),
+        ({"input_ids": [1] * 100}, "The input (100 tokens) is longer than the model's context length (100 tokens)."),
+        ({"sampling_params": {"max_new_tokens": 99}}, "You requested a total of 101 tokens: 2 tokens from the input"),
+        ({"sampling_params": {"temperature": -1}}, "temperature must be a non-negative finite number, got -1.0."),
+        ({"sampling_params": {"top_p": 0}}, "top_p must be in (0, 1], got 0.0."),
+        ({"input_ids": [5, 99999]}, "input_ids must be in [0, 2047]"),
+    ],
+)
+async def test_refusals(engine: Callable[..., Any], fields: dict[str, Any], said: str) -> None:
+    asker = engine(max_context=100)
+    body = {"input_ids": [10, 11], "sampling_params": {"max_new_tokens": 5}, **fields}
+    whole = await asker.post("/generate", **body)
+    assert whole.status_code == 400
+    assert said in whole.json()["error"]["message"]
+    streamed = await asker.post("/generate", stream=True, **body)
+    assert streamed.status_code == 200
+    event, done = streamed.text.strip().split("\n\n")
+    error = json.loads(event.removeprefix("data: "))["error"]
+    assert done == "data: [DONE]"
+    assert error == {**whole.json()["error"], "type": "invalid_request_error", "code": 400, "retryable": False}
+    assert (await asker.counters())["refused"] == 2
+
+
+async def test_refusals_of_the_parser(engine: Callable[..., Any]) -> None:
+    asker = engine()
+    unknown = await asker.post("/generate", input_ids=[1], sampling_params={"foo": 1})
+    assert (unknown.status_code, unknown.json()["error"][:60]) == (
+        400,
+        "unknown field `foo`, expected one of `max_new_tokens`, `stop",
+    )
+    wrong = await asker.post("/generate", input_ids="x")
+    assert wrong.status_code == 400
+    assert {name: wrong.json()[name] for name in ("object", "type", "code")} == {
+        "object": "error",
+        "type": "Bad Request",
+        "code": 400,
+    }
+    assert (await asker.http.post("/generate", content=b"{nope")).status_code == 400
+    assert (await asker.counters())["refused"] == 3
+
+
+async def test_an_id_in_use_is_refused(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(latency=5)
+    first = asyncio.create_task(asker.generate(prompt, rid="same"))
+    await running(asker, 1)
+    second = await asker.post("/generate", **asker.body(prompt, rid="same"))
+    assert second.json() == {"error": {"message": "Duplicate request ID detected: same"}}
+    first.cancel()
+
+
+async def running(asker: Any, count: int) -> None:
+    async with asyncio.timeout(5):
+        while (await asker.counters())["running"] != count:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_that_leaves_ends_the_work(engine: Callable[..., Any], prompt: list[int], stream: bool) -> None:
+    asker = engine(token_latency=0.05)
+    async with httpx.AsyncClient(base_url=asker.url) as caller:
+        asking = asyncio.create_task(caller.post("/generate", json=asker.body(prompt, stream=stream)))
+        await running(asker, 1)
+        asking.cancel()
+        await running(asker, 0)
+    assert (await asker.counters())["aborted_by_caller"] == 1
+    assert (await asker.log())[-1]["outcome"] == "aborted_by_caller"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_abort_gives_back_the_part(engine: Callable[..., Any], prompt: list[int], stream: bool) -> None:
+    asker = engine(token_latency=0.02)
+    asking = asyncio.create_task(asker.post("/generate", **asker.body(prompt, rid="r-1", stream=stream)))
+    await running(asker, 1)
+    await asker.post("/abort_request", rid="unknown")
+    assert (await asker.counters())["running"] == 1
+    assert (await asker.post("/abort_request", rid="r-1")).status_code == 200
+    answer = (await asking).text
+    reply = json.loads(answer.strip().split("\n\n")[-2].removeprefix("data: ") if stream else answer)
+    meta = reply["meta_info"]
+    assert meta["finish_reason"] == {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+    assert len(reply["output_ids"]) == len(meta["output_token_logprobs"]) < 60
+    assert (await asker.counters())["aborted_by_request"] == 1
+
+
+async def test_the_log_holds_every_token_as_it_was_made(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine()
+    reply = await asker.generate(prompt, rid="logged")
+    (entry,) = await asker.log()
+    assert entry["rid"] == "logged"
+    assert entry["input_ids"] == prompt
+    assert entry["output_ids"] == reply["output_ids"]
+    assert entry["output_logprobs"] == [value for value, _, _ in reply["meta_info"]["output_token_logprobs"]]
+    assert entry["weight_versions"] == [["default", 0, len(reply["output_ids"])]]
+
+
+async def test_many_at_once(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(latency=0.5)
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=asker.url, limits=limits, timeout=30) as callers:
+        body = asker.body(prompt)
+        replies = await asyncio.gather(*(callers.post("/generate", json=body) for _ in range(300)))
+    assert {reply.status_code for reply in replies} == {200}
+    assert (await asker.counters())["finished"] == 300
+
+
+async def test_information(engine: Callable[..., Any]) -> None:
+    asker = engine(served_model_name="small", max_context=999)
+    assert (await asker.http.get("/health")).status_code == 200
+    assert (await asker.http.get("/health_generate")).status_code == 200
+    assert (await asker.http.get("/v1/models")).json()["data"][0]["max_model_len"] == 999
+    for path in ("/model_info", "/get_model_info"):
+        assert (await asker.http.get(path)).json()["model_type"] == "qwen3"
+    assert (await asker.http.get("/server_info")).json()["served_model_name"] == "small"
+    assert (await asker.http.get("/v1/loads")).json()["loads"][0]["num_running_reqs"] == 0
+    assert (await asker.http.get("/nothing")).json() == {"detail": "Not Found"}
+    assert (await asker.http.get("/abort_request")).status_code == 405
+    chat = await asker.post("/v1/chat/completions", messages=[{"role": "user", "content": "Hello?"}])
+    assert chat.json()["choices"][0]["finish_reason"] == "stop"
