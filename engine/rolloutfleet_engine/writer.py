@@ -29,11 +29,12 @@ class Draft:
     """The tokens still to come, without an end token."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Writer:
-    model: Model
-    seed: int
-    noncanonical: float
+    def __init__(self, *, model: Model, seed: int, noncanonical: float) -> None:
+        self._model = model
+        self._seed = seed
+        self._noncanonical = noncanonical
+        self._reader = ChatReader(model)
 
     def draft(self, prompt: Sequence[int], *, sampling_seed: int | None, at_least: int = 0) -> Draft:
         """The draft for `prompt`, lengthened to `at_least` tokens.
@@ -41,11 +42,10 @@ class Writer:
         A prompt that ends with the beginning of the draft of its stem gets the rest of that draft: a generation that
         is cut and sent again with its part ends as if it had never been cut.
         """
-        reader = ChatReader(self.model)
-        for opening, thinking in reader.openings(prompt):
+        for opening, thinking in self._reader.openings(prompt):
             key = self._key(prompt[:opening], sampling_seed)
             part = list(prompt[opening:])
-            ids = self._write(reader, prompt[:opening], thinking=thinking, key=key)
+            ids = self._write(prompt[:opening], thinking=thinking, key=key)
             if part != ids[: len(part)] and len(part) < len(ids):
                 continue
             ids = self._lengthen(ids, key=key, length=len(part) + at_least)
@@ -64,16 +64,16 @@ class Writer:
 
     def _key(self, stem: Sequence[int], sampling_seed: int | None) -> bytes:
         digest = blake2b(array("q", stem).tobytes(), digest_size=16)
-        digest.update(f"/{self.seed}/{sampling_seed}".encode())
+        digest.update(f"/{self._seed}/{sampling_seed}".encode())
         return digest.digest()
 
-    def _write(self, reader: ChatReader, stem: Sequence[int], *, thinking: Thinking, key: bytes) -> list[int]:
+    def _write(self, stem: Sequence[int], *, thinking: Thinking, key: bytes) -> list[int]:
         rng = random.Random(key)
-        text = speak(reader.read(stem, thinking=thinking), rng)
-        return self.model.split_some(self.model.encode(text), share=self.noncanonical, rng=rng)
+        text = speak(self._reader.read(stem, thinking=thinking), rng)
+        return self._model.split_some(self._model.encode(text), share=self._noncanonical, rng=rng)
 
     def _lengthen(self, ids: list[int], *, key: bytes, length: int) -> list[int]:
         rng = random.Random(key + b"more")
         while len(ids) < length:
-            ids = ids + self.model.split_some(self.model.encode(babble(rng)), share=self.noncanonical, rng=rng)
+            ids = ids + self._model.split_some(self._model.encode(babble(rng)), share=self._noncanonical, rng=rng)
         return ids
