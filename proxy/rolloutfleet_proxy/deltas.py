@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from dataclasses import replace
+from os.path import commonprefix
 from typing import Any
 
 import msgspec
 from renderers.tagged import DEEPSEEK_V4_GRAMMAR
 
 from rolloutfleet_proxy.messages import Message
+from rolloutfleet_proxy.quirks import GEMMA_THOUGHT
 from rolloutfleet_proxy.render import Reader, Scan
 from rolloutfleet_proxy.vocabulary import Run
 
@@ -36,6 +39,9 @@ _INNER_MARKS = frozenset(
 
 # Formats whose whole content may turn out to be a tool call when it begins so.
 _CALLS_BEGIN = {"llama-3": "{"}
+
+# Formats in which text becomes a tool call's name by the mark that follows it.
+_CALLS_NAMED_BEFORE = {"inkling": "<|content_invoke_tool_json|>"}
 
 _UNKNOWN = "unknown"
 _SILENT = "silent"
@@ -76,6 +82,7 @@ class DeltaParser:
         self._quiet_marks = {vocabulary.convert_tokens_to_ids(mark) for mark in _INNER_MARKS} - {None}
         self._calls_begin = _CALLS_BEGIN.get(reader.name)
         self._think_end = _think_end(reader)
+        self._after_name = vocabulary.convert_tokens_to_ids(_CALLS_NAMED_BEFORE.get(reader.name, ""))
 
         self._closed: list[int] = []
         """What lies before the current run of text, packed."""
@@ -200,7 +207,11 @@ class DeltaParser:
         self._scans += 1
         if self._scans <= _MOST_SCANS:
             try:
-                return self._reader.scan(packed)
+                scan = self._reader.scan(packed)
+                if self._after_name is not None and scan.content:
+                    named = self._reader.scan([*packed, self._after_name])
+                    scan = replace(scan, content=commonprefix((scan.content, named.content)))
+                return scan
             except Exception:  # a parser may fail on what no model is expected to write; the end will tell
                 pass
         self._holding = True
@@ -262,6 +273,8 @@ def _text_marks(reader: Reader) -> tuple[str, ...]:
     marks = [mark for mark in ("<think>", "</think>") if reader.vocabulary.convert_tokens_to_ids(mark) is None]
     if reader.name == "deepseek-v4":
         marks += DEEPSEEK_V4_GRAMMAR.text_markers
+    if reader.name == "gemma4":
+        marks.append(GEMMA_THOUGHT)
     return tuple(marks)
 
 

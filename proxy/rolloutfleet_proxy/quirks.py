@@ -10,7 +10,10 @@
 4. GLM and MiniMax write null content as the word "None", most formats drop a message whose role they don't know without
    a word, and gpt-oss looks for a tool's name on the tool message, which OpenAI's API puts on the call only:
    `renderable` fills in what they need and refuses what they would drop.
-5. A reasoning mark spelled with ordinary tokens (`<`, `/think>`) is rightly no mark to Qwen3's scan of tokens, but then
+5. Gemma 4 takes `thought` and its line break, which open a thought, by their tokens, which a packed run hides; and a
+   thought channel that opens after other text swallows that text. Llama 3 forgets what comes before a later role
+   header. `readable` and `stripped` see to it that such a mark in the middle of a reply is text.
+6. A reasoning mark spelled with ordinary tokens (`<`, `/think>`) is rightly no mark to Qwen3's scan of tokens, but then
    its split of the text takes it for one. The tail of such reasoning becomes content. Left as it is: it is the model's
    own odd text, and tokens are unharmed.
 """
@@ -26,6 +29,7 @@ import renderers.parsers
 import renderers.parsing
 
 from rolloutfleet_proxy.messages import Message, joined_text
+from rolloutfleet_proxy.vocabulary import Run, Vocabulary
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
@@ -34,6 +38,8 @@ _VERBATIM = frozenset({"default", "inkling", "laguna-xs-2.1", "laguna-s-2.1", "l
 _STRIPS_CONTENT = frozenset({"glm-4.5", "glm-5", "glm-5.1", "glm-5.3"})
 _KNOWS_DEVELOPERS = frozenset({"gpt-oss"})
 _NEEDS_TOOL_NAMES = frozenset({"gpt-oss"})
+_MARK_ONLY_AT_START = {"gemma4": "<|channel>", "llama-3": "<|end_header_id|>"}
+GEMMA_THOUGHT = "thought\n"
 _DEEPSEEK = frozenset({"deepseek-v3", "deepseek-r1"})
 _DEEPSEEK_ASSISTANT = "<\uff5cAssistant\uff5c>"
 _DEEPSEEK_OUTPUTS_END = "<\uff5ctool\u2581outputs\u2581end\uff5c>"
@@ -92,10 +98,22 @@ def assistant_mark(name: str) -> tuple[str, ...]:
     return (_DEEPSEEK_ASSISTANT, _DEEPSEEK_OUTPUTS_END) if name in _DEEPSEEK else ()
 
 
-def stripped(name: str, *, reasoning: str, content: str) -> tuple[str, str]:
-    """Reasoning and content without what a later token could still take away (3)."""
+def readable(name: str, packed: list[int], vocabulary: Vocabulary) -> list[int]:
+    """The packed reply without marks that a parser would stumble over (5)."""
+    mark = _MARK_ONLY_AT_START.get(name)
+    token_id = None if mark is None else vocabulary.convert_tokens_to_ids(mark)
+    if token_id is None or token_id not in packed[1:]:
+        return packed
+    text = Run(vocabulary.token_bytes(token_id))
+    return [*packed[:1], *(text if each == token_id else each for each in packed[1:])]
+
+
+def stripped(name: str, *, reasoning: str, content: str, closed: bool) -> tuple[str, str]:
+    """Reasoning and content without what a later token could still take away (3, 5)."""
     if name in _VERBATIM:
         return reasoning, content
+    if name == "gemma4" and closed:
+        reasoning = reasoning.removeprefix(GEMMA_THOUGHT)
     return reasoning.strip(), content.strip() if name in _STRIPS_CONTENT else content
 
 

@@ -28,6 +28,7 @@ from rolloutfleet_proxy.quirks import (
     Unrenderable,
     assistant_mark,
     generation_tail,
+    readable,
     renderable,
     strict_json,
     stripped,
@@ -313,8 +314,14 @@ class Reader:
 
     def scan(self, packed: list[int]) -> Scan:
         """What packed ids (`Vocabulary.packed`) say, if they were the whole reply."""
+        packed = readable(self.name, packed, self.vocabulary)
         parsed = self._renderer.parse_response(packed, tools=self._tools, prompt_ids=self._tail or None)
-        reasoning, content = stripped(self.name, reasoning=parsed.reasoning_content or "", content=parsed.content or "")
+        reasoning, content = stripped(
+            self.name,
+            reasoning=parsed.reasoning_content or "",
+            content=parsed.content or "",
+            closed=parsed.reasoning_complete is not False,
+        )
         calls: list[dict[str, Any]] = []
         malformed: list[ParsedToolCall] = []
         for attempt in parsed.tool_calls:

@@ -270,6 +270,7 @@ FAMILIES = {
                 *("<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|image>", "<|image|>"),
                 *("<image|>", '<|"|>'),
             ),
+            marks=("thought\n",),
         ),
     )
 }
