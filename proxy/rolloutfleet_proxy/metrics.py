@@ -1,6 +1,7 @@
 """What /metrics shows of this process's life. The durable counters are the ledger's; they are added at a scrape."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -48,8 +49,32 @@ class Metrics:
             "Turns whose engine named a weight version that this proxy did not know",
             registry=self.registry,
         )
-        self.in_flight = Gauge("rolloutfleet_calls_in_flight", "Chat calls under way", registry=self.registry)
+        self.in_flight_now = 0
+        in_flight = Gauge("rolloutfleet_calls_in_flight", "Chat calls under way", registry=self.registry)
+        in_flight.set_function(lambda: self.in_flight_now)
         self._errors: dict[str, int] = {}
+        self._checks = {"made": 0, "passed": 0}
+
+    @contextmanager
+    def call_in_flight(self) -> Iterator[None]:
+        """Count a call as under way until the block ends."""
+        self.in_flight_now += 1
+        try:
+            yield
+        finally:
+            self.in_flight_now -= 1
+
+    def check_prefix(self, *, made: int, passed: int) -> None:
+        """Count a committed turn's checks against its candidates' ids."""
+        self.prefix_checks.labels("passed").inc(passed)
+        self.prefix_checks.labels("failed").inc(made - passed)
+        self._checks["made"] += made
+        self._checks["passed"] += passed
+
+    @property
+    def checks(self) -> dict[str, int]:
+        """Prefix checks of committed turns since this process started."""
+        return dict(self._checks)
 
     def refuse(self, reason: str) -> None:
         """Count an answer that is an error."""

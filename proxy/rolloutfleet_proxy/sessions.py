@@ -148,9 +148,10 @@ def touch(transaction: Transaction, session: int) -> None:
     transaction.execute("UPDATE sessions SET touched = ? WHERE id = ?", (transaction.served, session))
 
 
-def count_open(connection: sqlite3.Connection) -> int:
-    found: int = connection.execute("SELECT count(*) FROM sessions WHERE state = 'open'").fetchone()[0]
-    return found
+def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many sessions are open, and how many ended but still have rows."""
+    row = connection.execute("SELECT count(*) FILTER (WHERE state = 'open'), count(*) FROM sessions").fetchone()
+    return {"open": row[0], "ended": row[1] - row[0]}
 
 
 def list_sessions(

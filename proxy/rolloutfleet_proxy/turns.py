@@ -9,12 +9,14 @@ import sqlite3
 from array import array
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from rolloutfleet_proxy.store.transaction import CREATED, LIVE, TURNS, Transaction
 from rolloutfleet_proxy.tree import Node
+
+TRUNCATED = "length"
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -53,6 +55,8 @@ class NewTurn:
     mixed_cache: bool
     run: int
     extras: dict[str, Any] | None
+    created_at: float
+    """Seconds since the epoch at which its call began."""
 
     @property
     def new_tokens(self) -> int:
@@ -67,6 +71,21 @@ class Brief:
     body: bytes
     idempotency_key: str | None
     delivered: bool
+    tokens: int
+    """Of its whole prompt and its output: where a child's own prompt ids begin."""
+    truncated: bool
+    """It ended for want of tokens, and has no end of its own."""
+
+    @classmethod
+    def of(cls, new: NewTurn) -> Self:
+        return cls(
+            name=new.name,
+            body=new.body,
+            idempotency_key=new.idempotency_key,
+            delivered=new.delivered,
+            tokens=new.prompt_tokens + len(new.output_ids),
+            truncated=new.finish_reason == TRUNCATED,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +122,15 @@ VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 """
 
 
-def commit_turn(transaction: Transaction, turn: NewTurn) -> tuple[int, float]:
-    """Add a turn to its session; returns its number and when it was made (seconds since the epoch).
+def commit_turn(transaction: Transaction, turn: NewTurn) -> int:
+    """Add a turn to its session; returns its number.
 
     Raises SessionOver where the session has been closed or deleted since.
     """
     row = transaction.row("SELECT turns FROM sessions WHERE id = ? AND state = 'open'", (turn.session,))
     if row is None:
         raise SessionOver
-    number = row[0] + 1
+    number: int = row[0] + 1
     transaction.execute(
         _INSERT,
         (
@@ -139,7 +158,7 @@ def commit_turn(transaction: Transaction, turn: NewTurn) -> tuple[int, float]:
             turn.mixed_cache,
             turn.run,
             None if turn.extras is None else _encode(turn.extras),
-            transaction.wall,
+            turn.created_at,
         ),
     )
     transaction.execute(
@@ -148,7 +167,30 @@ def commit_turn(transaction: Transaction, turn: NewTurn) -> tuple[int, float]:
     )
     transaction.count(TURNS, CREATED)
     transaction.count(TURNS, LIVE)
-    return number, transaction.wall
+    return number
+
+
+def committed(new: NewTurn, number: int) -> Turn:
+    """The turn that `commit_turn` made of a new one."""
+    return Turn(
+        session=new.session,
+        number=number,
+        name=new.name,
+        parent=new.parent,
+        trajectory=None,
+        messages=new.messages,
+        output=new.output,
+        prompt_ids=new.prompt_ids,
+        prompt_tokens=new.prompt_tokens,
+        output_ids=new.output_ids,
+        logprobs=new.logprobs,
+        versions=new.versions,
+        finish_reason=new.finish_reason,
+        mixed_cache=new.mixed_cache,
+        extras=new.extras or {},
+        reward=None,
+        created_at=new.created_at,
+    )
 
 
 def set_delivered(transaction: Transaction, session: int, number: int, delivered: bool) -> None:
@@ -159,25 +201,36 @@ def set_delivered(transaction: Transaction, session: int, number: int, delivered
 def load_nodes(connection: sqlite3.Connection, session: int) -> list[tuple[Node, Brief]]:
     """The session's tree as memory holds it, in order of commit."""
     rows = connection.execute(
-        "SELECT number, parent, start, length, history, request, reasonings, name, body, idempotency_key, delivered"
-        " FROM turns WHERE session = ? ORDER BY number",
+        "SELECT number, parent, start, length, history, request, reasonings, name, body, idempotency_key, delivered,"
+        " prompt_tokens + length(output_ids) / 4, finish_reason FROM turns WHERE session = ? ORDER BY number",
         (session,),
     )
-    return [
-        (
-            Node(
-                turn=number,
-                parent=parent,
-                start=start,
-                length=length,
-                history=history,
-                request=request,
-                reasonings=tuple((index, bytes.fromhex(digest)) for index, digest in _decode(reasonings)),
-            ),
-            Brief(name=name, body=body, idempotency_key=key, delivered=bool(delivered)),
-        )
-        for number, parent, start, length, history, request, reasonings, name, body, key, delivered in rows
-    ]
+    return [(_node(row[:7]), _brief(row[7:])) for row in rows]
+
+
+def _node(row: tuple[Any, ...]) -> Node:
+    number, parent, start, length, history, request, reasonings = row
+    return Node(
+        turn=number,
+        parent=parent,
+        start=start,
+        length=length,
+        history=history,
+        request=request,
+        reasonings=tuple((index, bytes.fromhex(digest)) for index, digest in _decode(reasonings)),
+    )
+
+
+def _brief(row: tuple[Any, ...]) -> Brief:
+    name, body, idempotency_key, delivered, tokens, finish_reason = row
+    return Brief(
+        name=name,
+        body=body,
+        idempotency_key=idempotency_key,
+        delivered=bool(delivered),
+        tokens=tokens,
+        truncated=finish_reason == TRUNCATED,
+    )
 
 
 _SELECT = """

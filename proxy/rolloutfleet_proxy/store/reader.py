@@ -21,6 +21,10 @@ class Reader:
     async def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._snapshot, query)
 
+    def run_blocking(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """The same for other threads, which may wait."""
+        return self._thread.submit(self._snapshot, query).result()
+
     def close(self) -> None:
         self._thread.shutdown(wait=True)
         self._connection.close()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
@@ -119,9 +120,12 @@ class Writer:
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 self._run_one(job, transaction, counts)
+            failpoints.reach(failpoints.IN_TRANSACTION)
             write_counts(connection, counts)
             self._clock.save(connection, transaction.served)
+            failpoints.reach(failpoints.BEFORE_COMMIT)
             connection.execute("COMMIT")
+            failpoints.reach(failpoints.AFTER_COMMIT)
         except sqlite3.Error as error:
             self._undo()
             return _explain(error)

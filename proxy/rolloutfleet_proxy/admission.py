@@ -1,0 +1,31 @@
+"""Is there room for more sessions here? The limits of one proxy: open sessions, and bytes of its store."""
+
+import shutil
+from pathlib import Path
+
+from rolloutfleet.spec import STORE_SHARE_OF_STORAGE, LimitsSpec
+from rolloutfleet_proxy.store.database import FILE
+
+
+class Admission:
+    """Counts open sessions as they start and end, and looks at the store's size when asked."""
+
+    def __init__(self, limits: LimitsSpec, folder: Path, *, sessions_open: int) -> None:
+        self._limits = limits
+        self._folder = folder
+        self.sessions_open = sessions_open
+
+    def has_room(self, sessions: int) -> bool:
+        """Whether so many more sessions fit."""
+        most = self._limits.sessions
+        return (most is None or self.sessions_open + sessions <= most) and self._store_bytes() < self._most_bytes()
+
+    def _store_bytes(self) -> int:
+        files = (self._folder / FILE, self._folder / f"{FILE}-wal")
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def _most_bytes(self) -> float:
+        """The limit given, else a share of what the disk holds for this store: its own bytes and what is free."""
+        if self._limits.bytes is not None:
+            return self._limits.bytes
+        return STORE_SHARE_OF_STORAGE * (shutil.disk_usage(self._folder).free + self._store_bytes())

@@ -1,0 +1,85 @@
+"""Who may call a route, and what a handler is given."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from rolloutfleet.errors import (
+    FORBIDDEN_SCOPE,
+    INVALID_KEY,
+    SESSION_UNKNOWN,
+)
+from rolloutfleet_proxy.auth import presented_key
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.refusals import gone
+from rolloutfleet_proxy.sessions import Gone, Session
+
+
+def proxy_of(request: Request) -> Proxy:
+    """The proxy that this app serves."""
+    proxy: Proxy = request.app.state.proxy
+    return proxy
+
+
+def require_admin(request: Request) -> None:
+    """Lets the admin's key pass. Raises ApiError 401 or 403."""
+    key = presented_key(request.headers)
+    if not proxy_of(request).admin.match(key):
+        raise _no_key() if key is None else ApiError(403, FORBIDDEN_SCOPE, "This needs the admin key.")
+
+
+def require_session(action: str | None = None) -> Callable[[Request, str], Awaitable[Session]]:
+    """A dependency that finds the path's session for the admin, or for the session's own key.
+
+    With an `action` the session's key is not enough: `agent_may` must name it. Raises ApiError 401, 403, 404, 410.
+    """
+
+    async def find(request: Request, session_id: str) -> Session:
+        proxy = proxy_of(request)
+        key = presented_key(request.headers)
+        if key is None:
+            raise _no_key()
+        if proxy.admin.match(key):
+            return _there(await proxy.sessions.named(session_id), session_id)
+        session = await session_with_key(proxy, key, session_id)
+        if action is not None and action not in session.agent_may:
+            raise ApiError(
+                403, FORBIDDEN_SCOPE, f"This session's key may not {action}: start it with agent_may: [{action!r}]."
+            )
+        return session
+
+    return find
+
+
+async def session_with_key(proxy: Proxy, key: str | None, session_id: str | None) -> Session:
+    """The session that a key opens; `session_id` is the one that the path names, if it names one.
+
+    Raises ApiError 401 for an unknown key, 403 for another session's, 410 for one of a session that is gone.
+    """
+    if key is None:
+        raise _no_key()
+    found = await proxy.sessions.with_key(key)
+    if found is None:
+        raise ApiError(401, INVALID_KEY, "This key is not known here.")
+    if session_id is not None and found.name != session_id:
+        raise ApiError(403, FORBIDDEN_SCOPE, "This key belongs to another session.")
+    return _there(found, found.name)
+
+
+def _there(found: Session | Gone | None, name: str) -> Session:
+    if found is None:
+        raise ApiError(404, SESSION_UNKNOWN, f"There is no session {name[:80]!r} here.", param="session_id")
+    if isinstance(found, Gone):
+        raise gone(found)
+    return found
+
+
+def _no_key() -> ApiError:
+    return ApiError(401, INVALID_KEY, "A key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`.")
+
+
+ThisProxy = Annotated[Proxy, Depends(proxy_of)]
+AdminOnly = Depends(require_admin)
+AnySession = Annotated[Session, Depends(require_session())]

@@ -1,0 +1,74 @@
+"""What a proxy says of itself: health, readiness, figures, sums, metrics."""
+
+import asyncio
+import os
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from rolloutfleet_proxy import memory
+from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
+from rolloutfleet_proxy.sessions import count_by_state
+from rolloutfleet_proxy.store.audit import audit
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """Alive. Says nothing about the store or the gateway."""
+    return {"status": "alive"}
+
+
+@router.get("/ready")
+async def ready(proxy: ThisProxy) -> dict[str, Any]:
+    """This proxy alone can serve: its store is open. Peers place sessions by what it says here."""
+    return {
+        "ready": True,
+        "ordinal": proxy.owner.ordinal,
+        "store_id": proxy.owner.store_id,
+        "sessions_open": proxy.admission.sessions_open,
+        "room": proxy.admission.has_room(1),
+    }
+
+
+@router.get("/stats", dependencies=[AdminOnly])
+async def stats(proxy: ThisProxy) -> dict[str, Any]:
+    """This proxy's figures. Memory is that of the whole process tree."""
+    sessions, taken = await asyncio.gather(proxy.reader.run(count_by_state), asyncio.to_thread(memory.of_tree))
+    weights = proxy.weights
+    return {
+        "ordinal": proxy.owner.ordinal,
+        "ordinals": [proxy.owner.ordinal],
+        "store_id": proxy.owner.store_id,
+        "pid": os.getpid(),
+        "run": weights.run,
+        "version": weights.version,
+        "epoch": weights.epoch,
+        "paused": weights.paused,
+        "sessions": sessions,
+        "in_flight": proxy.in_flight,
+        **asdict(taken),
+        "caches": proxy.cache_sizes(),
+        "drain": None,
+        "boots": [],
+        "dump": {"failing": False, "error": None},
+        "settings": {"generation": proxy.settings.generation},
+        "refused": proxy.metrics.refusals,
+        "prefix_checks": proxy.metrics.checks,
+    }
+
+
+@router.get("/audit", dependencies=[AdminOnly])
+async def sums(proxy: ThisProxy) -> dict[str, Any]:
+    """Promise 5: what came and what became of it, from counters and recounted from rows."""
+    return {**await proxy.reader.run(audit), "ordinals": [proxy.owner.ordinal]}
+
+
+@router.get("/metrics")
+async def metrics(proxy: ThisProxy) -> Response:
+    """For Prometheus."""
+    ledger, taken = await asyncio.gather(proxy.reader.run(audit), asyncio.to_thread(memory.of_tree))
+    return Response(proxy.metrics.exposition(ledger, asdict(taken)), media_type=CONTENT_TYPE_LATEST)

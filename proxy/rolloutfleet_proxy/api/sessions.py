@@ -1,0 +1,134 @@
+"""Sessions over HTTP: start, list, show, turns, touch, close, delete."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from rolloutfleet.wire import Closed, StartedSessions, StartSessions
+from rolloutfleet_proxy import sessions as sessions_module
+from rolloutfleet_proxy import trajectories
+from rolloutfleet_proxy.api.access import AdminOnly, AnySession, ThisProxy, require_session
+from rolloutfleet_proxy.refusals import ended
+from rolloutfleet_proxy.sessions import CLOSED, DELETED, OPEN, Session
+from rolloutfleet_proxy.starting import start_here
+from rolloutfleet_proxy.turns import Turn, load_turns
+
+router = APIRouter()
+
+PAGE = 1000
+"""Rows of a list's page at the most."""
+
+Limit = Annotated[int, Query(ge=1, le=PAGE)]
+Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
+
+
+@router.post("/sessions", status_code=201, dependencies=[AdminOnly], response_model_exclude_none=True)
+async def start_sessions(asked: StartSessions, request: Request, proxy: ThisProxy) -> StartedSessions:
+    """Start one session, or a group of them for one task, on a ready proxy with room."""
+    return await start_here(proxy, asked, request.headers.get("idempotency-key"))
+
+
+@router.get("/sessions", dependencies=[AdminOnly])
+async def list_sessions(
+    proxy: ThisProxy,
+    state: Annotated[str | None, Query(pattern="^(open|closed|deleted)$")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Sessions of this proxy whose rows are there, oldest first."""
+    rows = await proxy.reader.run(
+        lambda connection: sessions_module.list_sessions(connection, state=state, after=int(cursor or 0), limit=limit)
+    )
+    return {
+        "sessions": [{**shown, "ordinal": proxy.owner.ordinal} for _, shown in rows],
+        "cursor": str(rows[-1][0]) if len(rows) == limit else None,
+        "ordinals": [proxy.owner.ordinal],
+    }
+
+
+@router.get("/sessions/{session_id}")
+async def show_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]:
+    """One session."""
+    figures = await proxy.reader.run(lambda connection: trajectories.figures(connection, session.id))
+    return {
+        "session_id": session.name,
+        "group_id": session.group,
+        "task_id": session.task_id,
+        "ordinal": proxy.owner.ordinal,
+        "state": session.state,
+        "created_at": session.created_at,
+        "idle_seconds": 0.0 if len(session.calls) else max(0.0, proxy.clock.now() - figures.touched),
+        "in_flight": len(session.calls),
+        "turns": session.turns,
+        "tokens": session.tokens,
+        "trajectories": figures.trajectories,
+        "leased": figures.leased,
+        "stale_after": session.stale_after,
+        "limits": session.limits,
+        "metadata": session.metadata or {},
+        "agent_may": sorted(session.agent_may),
+    }
+
+
+@router.get("/sessions/{session_id}/turns")
+async def show_turns(
+    session: AnySession, proxy: ThisProxy, cursor: Cursor = None, limit: Limit = 100
+) -> dict[str, Any]:
+    """A session's turns in order of commit, with ids, log-probabilities and versions."""
+    turns = await proxy.reader.run(
+        lambda connection: load_turns(connection, session.id, after=int(cursor or 0), limit=limit)
+    )
+    return {
+        "turns": [_shown(session, turn) for turn in turns],
+        "cursor": str(turns[-1].number) if len(turns) == limit else None,
+    }
+
+
+@router.post("/sessions/{session_id}/touch")
+async def touch_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]:
+    """Keep a session from going stale."""
+    if session.state != OPEN:
+        raise ended(session)
+    await proxy.writer.run(lambda transaction: sessions_module.touch(transaction, session.id))
+    return {"session_id": session.name}
+
+
+@router.post("/sessions/{session_id}/close")
+async def close_session(session: Annotated[Session, Depends(require_session("close"))], proxy: ThisProxy) -> Closed:
+    """End a session: calls in flight end with 410, and what is unrewarded becomes a trajectory."""
+    if session.state == DELETED:
+        raise ended(session)
+    done = await proxy.writer.run(lambda transaction: trajectories.close_session(transaction, session.id))
+    proxy.end_session(session, CLOSED, freed=done.freed)
+    return Closed(session_id=session.name, trajectory_id=done.trajectory_id)
+
+
+@router.delete("/sessions/{session_id}", status_code=204)
+async def delete_session(session: Annotated[Session, Depends(require_session("delete"))], proxy: ThisProxy) -> Response:
+    """End a session and discard its turns; what is leased stays with its lease."""
+    if session.state == DELETED:
+        raise ended(session)
+    done = await proxy.writer.run(lambda transaction: trajectories.delete_session(transaction, session.id))
+    proxy.end_session(session, DELETED, freed=done.freed)
+    return Response(status_code=204)
+
+
+def _shown(session: Session, turn: Turn) -> dict[str, Any]:
+    """A turn in design.md's form; `versions` has one entry a token, as `output_ids` has."""
+    parent = None if turn.parent is None else session.briefs.get(turn.parent)
+    return {
+        "turn_id": turn.name,
+        "parent_id": None if parent is None else parent.name,
+        "trajectory_id": (
+            None if turn.trajectory is None else trajectories.trajectory_name(session.name, turn.trajectory)
+        ),
+        "finish_reason": turn.finish_reason,
+        "prompt_tokens": turn.prompt_tokens,
+        "completion_tokens": len(turn.output_ids),
+        "output_ids": turn.output_ids.tolist(),
+        "logprobs": turn.logprobs.tolist(),
+        "versions": turn.versions_by_token(),
+        "reward": turn.reward,
+        "mixed_cache": turn.mixed_cache,
+        "created_at": turn.created_at,
+    }

@@ -1,0 +1,124 @@
+"""The proxy as an ASGI app: which request goes where, and what every error looks like."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rolloutfleet.errors import (
+    INTERNAL,
+    INVALID_JSON,
+    INVALID_REQUEST,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+)
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, weights
+from rolloutfleet_proxy.auth import BadKeyFile
+from rolloutfleet_proxy.chat_route import ChatRoute, serves
+from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.forwarding import Forwarding
+from rolloutfleet_proxy.proxy import Proxy, open_proxy
+from rolloutfleet_proxy.quirks import Unrenderable
+from rolloutfleet_proxy.refusals import not_written
+from rolloutfleet_proxy.store.database import StoreUnusable
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+
+MISTAKES = (BadKeyFile, StoreUnusable, Unrenderable)
+"""Why an app may fail to open that a user can mend."""
+
+
+def create_app(settings: ProxySettings) -> "ProxyApp":
+    """The whole proxy. Its parts open with the app's lifespan and close with it."""
+    return ProxyApp(settings)
+
+
+class ProxyApp:
+    """What the server calls: passes on what belongs to another proxy, then the generation path, then the rest.
+
+    `mistake` is why it did not open, where a user can mend that.
+    """
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self.mistake: Exception | None = None
+        self._settings = settings
+        self._control = _control(self._opened)
+        self._serve: ASGIApp = self._control
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve(scope, receive, send)
+
+    @asynccontextmanager
+    async def _opened(self, control: FastAPI) -> AsyncIterator[None]:
+        try:
+            async with open_proxy(self._settings) as proxy:
+                control.state.proxy = proxy
+                self._serve = Forwarding(_Split(ChatRoute(proxy), control), proxy)
+                yield
+                self._serve = control
+        except MISTAKES as mistake:
+            self.mistake = mistake
+            raise
+
+
+class _Split:
+    def __init__(self, chat: ChatRoute, control: ASGIApp) -> None:
+        self._chat = chat
+        self._control = control
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._chat if serves(scope) else self._control)(scope, receive, send)
+
+
+def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
+    app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url="/docs", redoc_url=None)  # type: ignore[arg-type]
+    for module in (figures, models, sessions, rewards, exports, weights, peers):
+        app.include_router(module.router)
+    app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _answer_http_error)  # type: ignore[arg-type]
+    app.add_exception_handler(StoreFull, _answer_store_error)
+    app.add_exception_handler(StoreBroken, _answer_store_error)
+    app.add_exception_handler(Exception, _answer_mistake)
+    return app
+
+
+async def _answer_mistake(request: Request, error: Exception) -> Response:
+    """What nothing else caught is ours: the server logs it with its traceback, the client is told without it."""
+    return _answer(request, ApiError(500, INTERNAL, "The proxy made a mistake; its log says more."))
+
+
+def _answer(request: Request, error: ApiError) -> Response:
+    proxy: Proxy = request.app.state.proxy
+    proxy.metrics.refuse(error.code)
+    response = Response(error.body(), status_code=error.status, media_type=MEDIA_TYPE)
+    response.raw_headers += error.headers()
+    return response
+
+
+async def _answer_api_error(request: Request, error: ApiError) -> Response:
+    return _answer(request, error)
+
+
+async def _answer_invalid(request: Request, error: RequestValidationError) -> Response:
+    """400 for the first thing that is wrong, named by its path in the body, query or path."""
+    problem = error.errors()[0]
+    if problem["type"] == "json_invalid":
+        return _answer(request, ApiError(400, INVALID_JSON, f"The body is no JSON: {problem['ctx']['error']}."))
+    _, *where = problem["loc"]
+    name = ".".join(str(part) for part in where) or None
+    message = f"{name}: {problem['msg']}" if name else problem["msg"]
+    return _answer(request, ApiError(400, INVALID_REQUEST, message, param=name))
+
+
+async def _answer_http_error(request: Request, error: HTTPException) -> Response:
+    code = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}.get(error.status_code, INVALID_REQUEST)
+    return _answer(request, ApiError(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}."))
+
+
+async def _answer_store_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StoreFull | StoreBroken)
+    return _answer(request, not_written(error))

@@ -1,0 +1,48 @@
+"""The `rolloutfleet-proxy` command."""
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import uvicorn
+
+from rolloutfleet_proxy.app import create_app
+from rolloutfleet_proxy.settings import BadSettings, read_settings
+
+BACKLOG = 4096
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until told to stop. Exits with 2 where the settings or the store can't be used."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        settings = read_settings(arguments)
+    except BadSettings as error:
+        sys.exit(_said(error))
+    app = create_app(settings)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            loop="uvloop",
+            http="httptools",
+            lifespan="on",
+            access_log=False,
+            log_level="warning",
+            backlog=BACKLOG,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(settings.drain_timeout),
+        )
+    )
+    server.run()
+    if app.mistake is not None:
+        sys.exit(_said(app.mistake))
+    if not server.started:
+        sys.exit(1)
+
+
+def _said(error: Exception) -> int:
+    for line in str(error).splitlines():
+        print(f"rolloutfleet-proxy: {line}", file=sys.stderr)
+    return 2

@@ -1,0 +1,31 @@
+"""Places where a test has the process die, to show what a crash there leaves behind.
+
+Nothing happens unless the environment names one: ROLLOUTFLEET_FAILPOINT=before_commit:3 kills this process, as
+`kill -9` does, when it comes to that place for the third time.
+"""
+
+import os
+import signal
+from typing import Final
+
+VARIABLE: Final = "ROLLOUTFLEET_FAILPOINT"
+
+BEFORE_ENGINE: Final = "before_engine"
+AFTER_ENGINE: Final = "after_engine"
+IN_TRANSACTION: Final = "in_transaction"
+BEFORE_COMMIT: Final = "before_commit"
+AFTER_COMMIT: Final = "after_commit"
+BEFORE_ANSWER: Final = "before_answer"
+PLACES = (BEFORE_ENGINE, AFTER_ENGINE, IN_TRANSACTION, BEFORE_COMMIT, AFTER_COMMIT, BEFORE_ANSWER)
+
+_place, _, _times = os.environ.get(VARIABLE, "").partition(":")
+_left = int(_times or 1)
+
+
+def reach(place: str) -> None:
+    """Die here, if this is the place and the time."""
+    global _left
+    if place == _place:
+        _left -= 1
+        if _left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,5 @@
+"""The proxy's log."""
+
+import logging
+
+logger = logging.getLogger("rolloutfleet.proxy")

@@ -1,0 +1,170 @@
+"""One proxy: its parts, opened in order and closed in reverse, and the few acts that touch several of them."""
+
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.admission import Admission
+from rolloutfleet_proxy.answer import Answers
+from rolloutfleet_proxy.auth import AdminKeys, BadKeyFile, load_admin_keys, make_admin_key
+from rolloutfleet_proxy.engine import Engine
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.metrics import Metrics
+from rolloutfleet_proxy.paths import Paths
+from rolloutfleet_proxy.peers import Peers
+from rolloutfleet_proxy.refusals import ended
+from rolloutfleet_proxy.sessions import OPEN, Session, Sessions, count_by_state
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.tokenizing import Tokenizing
+from rolloutfleet_proxy.weights import Weights
+
+STORE_FOLDER = "store"
+ADMIN_KEY_FILE = "admin.key"
+
+_SESSIONS_SHARE = 0.25
+"""Of the caches' bytes, for sessions' trees; a half is for token ids, and the rest for encoded text."""
+_IDS_SHARE = 0.5
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Proxy:
+    """What handlers are given."""
+
+    settings: ProxySettings
+    owner: Owner
+    admin: AdminKeys
+    clock: ServedClock
+    writer: Writer
+    reader: Reader
+    sessions: Sessions
+    paths: Paths
+    admission: Admission
+    tokenizing: Tokenizing
+    answers: Answers
+    engine: Engine
+    weights: Weights
+    peers: Peers
+    metrics: Metrics
+    started_at: float = field(default_factory=time.time)
+
+    @property
+    def in_flight(self) -> int:
+        """Chat calls under way in all sessions."""
+        return self.metrics.in_flight_now
+
+    def write_soon(self, operation: Callable[[Transaction], object]) -> None:
+        """Write what no answer waits for. A failure is logged; the rows then say less, never something wrong."""
+        self.writer.submit(operation).add_done_callback(_log_failure)
+
+    def end_session(self, session: Session, state: str, *, freed: Iterable[str]) -> None:
+        """Follow the store: the session has ended, so its calls in flight do, and rows that are gone are forgotten."""
+        if session.state == OPEN:
+            self.admission.sessions_open -= 1
+        session.state = state
+        session.calls.end_all(ended(session))
+        self.forget(freed)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop what memory holds of sessions whose rows are gone."""
+        for name in names:
+            self.sessions.forget(name)
+
+    def cache_sizes(self) -> dict[str, int]:
+        """Bytes of each cache."""
+        return {
+            "sessions": self.sessions.cached_bytes,
+            "ids": self.paths.cached_bytes,
+            "text": self.tokenizing.cache_nbytes,
+        }
+
+
+@asynccontextmanager
+async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
+    """Open the store and everything that stands on it; close it all at the end.
+
+    Raises StoreUnusable, BadKeyFile, or Unrenderable where the model's chat format can't be had.
+    """
+    admin = _admin_keys(settings)
+    async with AsyncExitStack() as stack:
+        database = open_database(settings.state_dir / STORE_FOLDER)
+        stack.callback(database.close)
+        owner = Owner(settings.ordinal, database.store_id)
+        clock = ServedClock(database.connect(read_only=True))
+        writer = Writer(database, clock)
+        stack.push_async_callback(writer.close)
+        reader = Reader(database)
+        stack.callback(reader.close)
+        tokenizing = await Tokenizing.open(settings)
+        stack.push_async_callback(tokenizing.close)
+        engine = Engine(
+            settings.gateway_url,
+            engine_urls=settings.engine_urls,
+            api_key=_gateway_key(settings),
+            silence=settings.engine_timeout,
+        )
+        stack.push_async_callback(engine.aclose)
+        weights = await Weights.open(writer, max_hold=settings.sessions.max_hold)
+        peers = Peers(settings, owner)
+        stack.push_async_callback(peers.close)
+        yield Proxy(
+            settings=settings,
+            owner=owner,
+            admin=admin,
+            clock=clock,
+            writer=writer,
+            reader=reader,
+            sessions=Sessions(reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes)),
+            paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
+            admission=Admission(
+                settings.sessions.limits, database.folder, sessions_open=(await reader.run(count_by_state))["open"]
+            ),
+            tokenizing=tokenizing,
+            answers=Answers(settings.model, tokenizing.token_bytes),
+            engine=engine,
+            weights=weights,
+            peers=peers,
+            metrics=Metrics(),
+        )
+
+
+def _admin_keys(settings: ProxySettings) -> AdminKeys:
+    """The keys of the file that is named; on loopback alone, a key made for this proxy."""
+    if settings.admin_key_file is not None:
+        return load_admin_keys(settings.admin_key_file)
+    if not _is_loopback(settings.host):
+        raise BadKeyFile(f"listening on {settings.host} needs an admin key: set admin_key_file to a file with one")
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    file = settings.state_dir / ADMIN_KEY_FILE
+    if not file.exists():
+        make_admin_key(file)
+    logger.info("the admin key is in %s", file)
+    return load_admin_keys(file)
+
+
+def _gateway_key(settings: ProxySettings) -> str | None:
+    file = settings.gateway_api_key_file
+    try:
+        return None if file is None else file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise BadKeyFile(f"the gateway's key file {file} can't be read: {error}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _log_failure(future: Any) -> None:
+    if not future.cancelled() and future.exception() is not None:
+        logger.warning("a note could not be written: %s", future.exception())
