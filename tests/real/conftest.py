@@ -1,5 +1,6 @@
 """The real SGLang, once for the whole run, on this machine's CPU."""
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -47,14 +48,40 @@ def real_server(sglang: Installed, tmp_path_factory: pytest.TempPathFactory) -> 
         pytest.fail(f"The real SGLang does not serve. {reason}")
 
 
+@pytest.fixture(scope="session")
+def simulated_server(sglang: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The simulated engine, set to be as the real one is: same model directory, context and first version."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "rolloutfleet_engine", "--port", str(port)),
+        *("--model-path", str(sglang.model("first")), "--weight-version", "1"),
+        *("--max-context", str(launch.CONTEXT_LENGTH), "--token-latency", "0.001"),
+    ]
+    log = tmp_path_factory.mktemp("simulated") / "log"
+    with serving(command, port=port, log=log, deadline=SECONDS_TO_START) as server:
+        yield server
+
+
+@pytest.fixture
+async def simulated_engine(simulated_server: Server, sglang: Installed) -> AsyncIterator[Engine]:
+    async with Engine(simulated_server.url) as engine:
+        await set_right(engine, sglang)
+        yield engine
+
+
 @pytest.fixture
 async def real_engine(real_server: Server, sglang: Installed) -> AsyncIterator[Engine]:
     """The real engine, running and with its first weights, whatever the test before it left."""
     async with Engine(real_server.url) as engine:
-        await engine.go_on()
-        await engine.post("/abort_request", {"abort_all": True})
-        info = (await engine.get("/model_info")).body
-        if (info["model_path"], info["weight_version"]) != (str(sglang.model("first")), "1"):
-            update = {"model_path": str(sglang.model("first")), "weight_version": "1"}
-            assert (await engine.post("/update_weights_from_disk", update)).status == 200
+        await set_right(engine, sglang)
         yield engine
+
+
+async def set_right(engine: Engine, sglang: Installed) -> None:
+    """Nothing in flight, not paused, the first weights as version 1."""
+    await engine.go_on()
+    await engine.post("/abort_request", {"abort_all": True})
+    first = {"model_path": str(sglang.model("first")), "weight_version": "1"}
+    info = (await engine.get("/model_info")).body
+    if any(info[name] != value for name, value in first.items()):
+        assert (await engine.post("/update_weights_from_disk", first)).status == 200

@@ -117,7 +117,7 @@ class Engine:
 
 def read(response: httpx.Response) -> Reply:
     content_type = response.headers.get("content-type")
-    is_json = content_type == "application/json"
+    is_json = content_type == "application/json" and response.content != b""
     return Reply(response.status_code, content_type, response.json() if is_json else response.text)
 
 

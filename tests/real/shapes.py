@@ -1,14 +1,26 @@
 """The shape of JSON values: fields and types without the values, so that two answers can be compared."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 JSON = Any
 Shape = Any
-ANY = "anything"
-"""Stands in a shape for what is not compared."""
+ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A place where two shapes differ, as `body.loads[].queues`, and what each has there."""
+
+    path: str
+    real: Shape
+    simulated: Shape
+
+    def __str__(self) -> str:
+        return f"{self.path}: real {brief(self.real)}, simulated {brief(self.simulated)}"
 
 
 def shape_of(value: JSON) -> Shape:
@@ -30,33 +42,22 @@ def kind_of(value: JSON) -> str:
 
 def shape_of_stream(events: list[JSON]) -> Shape:
     """What follows what: runs of alike events count once, however many there are."""
-    shapes = (event if isinstance(event, str) else shape_of(event) for event in events)
-    return tuple(shape for shape, _ in groupby(shapes, key=lambda shape: json.dumps(shape, sort_keys=True)))
+    shapes = [event if isinstance(event, str) else shape_of(event) for event in events]
+    runs = groupby(shapes, key=lambda shape: json.dumps(shape, sort_keys=True))
+    return tuple(next(run) for _, run in runs)
 
 
-def differences(expected: Shape, seen: Shape, *, path: str = "") -> Iterator[str]:
-    """One line for each place where `seen` is not as `expected`."""
-    if ANY in (expected, seen):
-        return
-    if isinstance(expected, dict) and isinstance(seen, dict):
-        for name in sorted(expected.keys() | seen.keys()):
-            yield from field_differences(expected, seen, name, path=f"{path}.{name}" if path else name)
-    elif isinstance(expected, list | tuple) and type(expected) is type(seen) and len(expected) == len(seen):
-        for index, (wanted, got) in enumerate(zip(expected, seen, strict=True)):
-            yield from differences(wanted, got, path=f"{path}[{index}]" if isinstance(expected, tuple) else f"{path}[]")
-    elif expected != seen:
-        yield f"{path}: real {brief(expected)}, simulated {brief(seen)}"
-
-
-def field_differences(
-    expected: Mapping[str, Shape], seen: Mapping[str, Shape], name: str, *, path: str
-) -> Iterator[str]:
-    if name not in seen:
-        yield f"{path}: real {brief(expected[name])}, simulated has no such field"
-    elif name not in expected:
-        yield f"{path}: simulated {brief(seen[name])}, real has no such field"
-    else:
-        yield from differences(expected[name], seen[name], path=path)
+def differences(real: Shape, simulated: Shape, *, path: str) -> Iterator[Difference]:
+    if isinstance(real, dict) and isinstance(simulated, dict):
+        for name in sorted(real.keys() | simulated.keys()):
+            yield from differences(real.get(name, ABSENT), simulated.get(name, ABSENT), path=f"{path}.{name}")
+    elif isinstance(real, tuple) and isinstance(simulated, tuple) and len(real) == len(simulated):
+        for index, (one, other) in enumerate(zip(real, simulated, strict=True)):
+            yield from differences(one, other, path=f"{path}[{index}]")
+    elif isinstance(real, list) and isinstance(simulated, list) and len(real) == len(simulated) == 1:
+        yield from differences(real[0], simulated[0], path=f"{path}[]")
+    elif real != simulated:
+        yield Difference(path, real, simulated)
 
 
 def brief(shape: Shape) -> str:
