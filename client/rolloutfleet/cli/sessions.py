@@ -14,6 +14,7 @@ from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Ur
 class State(StrEnum):
     OPEN = "open"
     CLOSED = "closed"
+    DELETED = "deleted"
 
 
 def sessions(

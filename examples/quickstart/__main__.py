@@ -1,0 +1,258 @@
+"""`make quickstart`: agents through a whole local fleet, a proxy killed on the way, nothing lost.
+
+Starts what fleet.yaml describes (two proxies, the real SGLang gateway, two simulated engines), runs some
+dozens of agents with the stock OpenAI SDK, kills a proxy in the middle, rewards, exports and acknowledges,
+and compares what the agents saw with what the fleet kept. Exit status 1 where any check fails.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from examples.quickstart import checks
+from examples.quickstart.agents import REQUESTS, Agent
+from examples.quickstart.checks import Check, Taken
+from examples.quickstart.record import Record
+from examples.quickstart.trainer import Trainer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rolloutfleet.specfile import load_fleet
+from rolloutfleet_operator.local import Happening, LocalFleet, LocalFleetError, Phase
+
+RESOURCE = Path(__file__).with_name("fleet.yaml")
+GROUP = 6
+KILL_AFTER = 0.35
+"""The share of the users' requests that are answered when a proxy is killed."""
+
+console = Console(highlight=False)
+
+
+@dataclass
+class Run:
+    """What the run has gathered."""
+
+    record: Record = field(default_factory=Record)
+    sessions: dict[str, Agent] = field(default_factory=dict)
+    killed: tuple[int, int] | None = None
+    """Ordinal and process id."""
+    answers_at_kill: int = 0
+    turns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    taken: dict[str, Taken] = field(default_factory=dict)
+    tokens: int = 0
+    audit_before: dict[str, Any] = field(default_factory=dict)
+    audit: dict[str, Any] = field(default_factory=dict)
+    stats: list[dict[str, Any]] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+
+def main() -> int:
+    asked = _arguments()
+    folder = Path(tempfile.mkdtemp(prefix="rolloutfleet-quickstart-"))
+    try:
+        run = asyncio.run(_run(folder, groups=max(1, asked.agents // GROUP)))
+    except LocalFleetError as error:
+        console.print(f"[red]{error}[/]\nlogs: {folder / 'logs'}")
+        return 1
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        return 130
+    _show(run)
+    if not all(check.ok for check in run.checks):
+        console.print(f"\n[red]A check failed.[/] Stores and logs are kept in {folder}")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    _show_next()
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make quickstart", description=__doc__)
+    parser.add_argument("--agents", type=int, default=36, help="how many agents run at once (default 36)")
+    return parser.parse_args()
+
+
+async def _run(folder: Path, *, groups: int) -> Run:
+    run = Run()
+    async with _fleet(folder) as fleet, Trainer(fleet.whereabouts()) as trainer:
+        for index in range(groups):
+            for started in await trainer.start_group(f"trip-{index}", GROUP):
+                _add_agent(run, started)
+        await _run_agents(run, fleet)
+        await _gather(run, trainer)
+        await _reward_and_take(run, trainer)
+        run.checks = _judge(run, await trainer.engine_log(), fleet)
+    return run
+
+
+@contextlib.asynccontextmanager
+async def _fleet(folder: Path) -> AsyncIterator[LocalFleet]:
+    """The fleet of fleet.yaml; what happens to its processes is said line by line."""
+    console.print(f"[bold]rolloutfleet up {os.path.relpath(RESOURCE)}[/]")
+
+    def report(happening: Happening) -> None:
+        worth_a_line = happening.again or happening.phase in (Phase.READY, Phase.ENDED)
+        if worth_a_line and happening.text not in ("stopping", "stopped"):
+            console.print(f"  {happening.name}: {happening.text}")
+
+    fleet = LocalFleet(load_fleet(RESOURCE), state_dir=folder, beside=RESOURCE.parent, report=report)
+    await fleet.start()
+    try:
+        yield fleet
+    finally:
+        await fleet.stop()
+
+
+def _add_agent(run: Run, started: dict[str, Any]) -> None:
+    run.sessions[started["session_id"]] = Agent(
+        number=len(run.sessions),
+        session_id=started["session_id"],
+        base_url=started["base_url"],
+        api_key=started["api_key"],
+        record=run.record,
+        progress=lambda: None,
+    )
+
+
+async def _run_agents(run: Run, fleet: LocalFleet) -> None:
+    """All agents at once, and a SIGKILL for one proxy when a good part of the work is done."""
+    agents = list(run.sessions.values())
+    total = len(agents) * len(REQUESTS)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("requests answered"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bar = progress.add_task(f"{len(agents)} agents", total=total)
+
+        def answered() -> None:
+            progress.advance(bar)
+            if run.killed is None and progress.tasks[0].completed >= total * KILL_AFTER:
+                _kill_a_proxy(run, fleet)
+
+        for agent in agents:
+            agent.progress = answered
+        async with asyncio.TaskGroup() as group:
+            for agent in agents:
+                group.create_task(agent.run())
+
+
+def _kill_a_proxy(run: Run, fleet: LocalFleet) -> None:
+    victim = fleet.whereabouts()["proxies"][-1]
+    run.killed = (victim["ordinal"], victim["pid"])
+    run.answers_at_kill = len(run.record.answers)
+    console.print(f"  [bold]kill -9 {victim['pid']}[/] (proxy-{victim['ordinal']}, in the middle of its calls)")
+    os.kill(victim["pid"], signal.SIGKILL)
+
+
+async def _gather(run: Run, trainer: Trainer) -> None:
+    for session_id in run.sessions:
+        for turn in await trainer.turns(session_id):
+            run.turns[turn["turn_id"]] = turn
+    run.tokens = sum(turn["completion_tokens"] for turn in run.turns.values())
+    run.audit_before = await trainer.audit()
+
+
+async def _reward_and_take(run: Run, trainer: Trainer) -> None:
+    """Reward and close each session, look at all trajectories and give them back, then take them for good."""
+    for index, session_id in enumerate(run.sessions):
+        await trainer.reward(session_id, index % 3 / 2)
+        await trainer.close(session_id)
+    looked_at = [taken async for taken in trainer.exports("individual")]
+    run.taken = checks.taken_turns(looked_at)
+    for taken in looked_at:
+        await trainer.release(taken["lease_id"])
+    trained = []
+    async for taken in trainer.exports("concat"):
+        trained.append(taken)
+        await trainer.acknowledge(taken["lease_id"])
+    run.checks.append(
+        checks.count(
+            "trajectories exported again under the same id",
+            (each in _trajectory_ids(looked_at) for each in _trajectory_ids(trained)),
+        )
+    )
+    run.audit, run.stats = await trainer.audit(), await trainer.stats()
+
+
+def _trajectory_ids(exports: Sequence[dict[str, Any]]) -> set[str]:
+    return {trajectory["trajectory_id"] for export in exports for trajectory in export["trajectories"]}
+
+
+def _judge(run: Run, engine_log: list[dict[str, Any]], fleet: LocalFleet) -> list[Check]:
+    record = run.record
+    pids = {proxy["ordinal"]: proxy["pid"] for proxy in fleet.whereabouts()["proxies"]}
+    came_back = run.killed is not None and pids[run.killed[0]] != run.killed[1]
+    acknowledged = run.audit["turns"]["acknowledged"]
+    return [
+        Check("proxies killed, and back on their address", int(came_back), 1),
+        checks.answers_are_kept(record, run.turns),
+        checks.turns_were_answers(record, run.turns),
+        checks.follow_ups_extend(record, run.turns),
+        checks.prefixes_hold(run.taken),
+        checks.tokens_are_the_engines(run.taken, engine_log),
+        checks.answers_are_exported(record, run.taken),
+        *run.checks,
+        Check("turns acknowledged by the trainer", acknowledged, len(run.turns)),
+        checks.sums_are_equal(run.audit_before, "sums of the audit, before the export"),
+        checks.sums_are_equal(run.audit, "sums of the audit, after it"),
+    ]
+
+
+def _show(run: Run) -> None:
+    streamed = sum(answer.streamed for answer in run.record.answers)
+    memory = ", ".join(f"{figures['rss_bytes'] / 2**20:.0f} MiB" for figures in run.stats)
+    figures = Table(box=None, show_header=False, pad_edge=False, title="What was captured", title_justify="left")
+    figures.add_column()
+    figures.add_column()
+    for name, value in (
+        ("sessions", str(len(run.sessions))),
+        ("turns", f"{len(run.turns)} ({streamed} streamed; {run.answers_at_kill} before the kill)"),
+        ("tokens sampled", f"{run.tokens:,}"),
+        ("branches", f"{checks.branches(run.turns.values())} in {len(run.sessions)} sessions"),
+        ("calls that agents made again", str(run.record.attempts_that_failed)),
+        ("memory of the proxies", memory),
+        ("turns", _sums(run.audit["turns"])),
+        ("sessions", _sums(run.audit["sessions"])),
+    ):
+        figures.add_row(name, value)
+    console.print()
+    console.print(figures)
+    table = Table(box=None, pad_edge=False, title="\nWhat was checked", title_justify="left", header_style="bold")
+    table.add_column("")
+    table.add_column("check")
+    table.add_column("made", justify="right")
+    table.add_column("passed", justify="right")
+    for check in run.checks:
+        table.add_row("[green]✓[/]" if check.ok else "[red]✗[/]", check.name, str(check.made), str(check.passed))
+    console.print(table)
+
+
+def _sums(sums: dict[str, Any]) -> str:
+    parts = {name: sums[name] for name in ("live", "leased", "acknowledged", "dumped")}
+    discarded = sum(sums["discarded"].values())
+    right = " + ".join(f"{value} {name}" for name, value in {**parts, "discarded": discarded}.items())
+    return f"{sums['created']} created + {sums['imported']} imported = {right}"
+
+
+def _show_next() -> None:
+    resource = os.path.relpath(RESOURCE)
+    console.print(
+        f"""
+[bold]Next[/]
+  .venv/bin/rolloutfleet up {resource}     the same fleet, until Ctrl-C
+  .venv/bin/rolloutfleet status                                in a second terminal: figures and sums
+  .venv/bin/rolloutfleet sessions                              then: turns SESSION, export --help
+  less examples/quickstart/agents.py                           an agent, with the stock OpenAI SDK"""
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
