@@ -14,7 +14,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import replace
-from os.path import commonprefix
 from typing import Any
 
 import msgspec
@@ -210,7 +209,8 @@ class DeltaParser:
                 scan = self._reader.scan(packed)
                 if self._after_name is not None and scan.content:
                     named = self._reader.scan([*packed, self._after_name])
-                    scan = replace(scan, content=commonprefix((scan.content, named.content)))
+                    stays = named.content if scan.content.startswith(named.content) else ""
+                    scan = replace(scan, content=stays)
                 return scan
             except Exception:  # a parser may fail on what no model is expected to write; the end will tell
                 pass
