@@ -80,7 +80,7 @@ async def flush_cache(engine: Engine, exchange: Exchange) -> None:
         else "Cache flushed.\nPlease check backend logs for more details. "
         "(When there are running or waiting requests, the operation will not be performed.)\n"
     )
-    await exchange.send(text.encode(), 400 if busy else 200, kind=b"text/plain; charset=utf-8")
+    await exchange.send(text.encode(), 400 if busy else 200)
 
 
 async def health(engine: Engine, exchange: Exchange) -> None:
@@ -122,7 +122,7 @@ async def server_info(engine: Engine, exchange: Exchange) -> None:
             "dp_size": 1,
             "pp_size": 1,
             "max_total_num_tokens": 64 * engine.context,
-            "max_running_requests": 4096,
+            "max_running_requests": None,
             "internal_states": [{"last_gen_throughput": 0.0, "weight_version": engine.version}],
             "version": SGLANG_VERSION,
             "frontend": "rolloutfleet-engine",

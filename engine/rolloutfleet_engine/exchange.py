@@ -12,6 +12,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+JSON_TYPE = b"application/json"
+
 encode = msgspec.json.Encoder().encode
 
 
@@ -52,15 +54,15 @@ class Exchange:
         return asyncio.create_task(watching())
 
     async def answer(self, value: object, status: int = 200) -> None:
-        await self.send(encode(value), status)
+        await self.send(encode(value), status, JSON_TYPE)
 
-    async def send(self, body: bytes, status: int = 200, kind: bytes = b"application/json") -> None:
+    async def send(self, body: bytes, status: int = 200, kind: bytes | None = None) -> None:
         await self._start(status, kind, len(body))
         await self._send({"type": "http.response.body", "body": body})
 
     async def send_half(self, body: bytes) -> None:
         """Promises the whole body and sends half: the server closes the connection when the route returns."""
-        await self._start(200, b"application/json", len(body))
+        await self._start(200, JSON_TYPE, len(body))
         await self._send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
 
     async def start_events(self) -> None:
@@ -72,8 +74,8 @@ class Exchange:
     async def end_events(self) -> None:
         await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
-    async def _start(self, status: int, kind: bytes, length: int | None) -> None:
-        headers = [(b"content-type", kind)]
+    async def _start(self, status: int, kind: bytes | None, length: int | None) -> None:
+        headers = [(b"content-type", kind)] if kind is not None else []
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

@@ -13,7 +13,7 @@ import msgspec
 from rolloutfleet_engine.call import Call, reply_body
 from rolloutfleet_engine.ending import shown_text
 from rolloutfleet_engine.engine import Engine
-from rolloutfleet_engine.exchange import Exchange, encode
+from rolloutfleet_engine.exchange import JSON_TYPE, Exchange, encode
 from rolloutfleet_engine.faults import HTTP_ERRORS, SPOILERS
 from rolloutfleet_engine.requests import (
     RequestRefused,
@@ -122,9 +122,9 @@ async def whole_answer(engine: Engine, exchange: Exchange, call: Call, work: Wor
     if kind == "cut_stream":
         await exchange.send_half(data)
     elif kind == "garbage_json":
-        await exchange.send(truncated(data))
+        await exchange.send(truncated(data), kind=JSON_TYPE)
     else:
-        await exchange.send(data)
+        await exchange.send(data, kind=JSON_TYPE)
     return True
 
 

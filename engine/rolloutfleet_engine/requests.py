@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,9 +47,9 @@ class SamplingParams(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
     stream_interval: int | None = None
     logit_bias: dict[str, float] | None = None
     sampling_seed: int | None = None
-    custom_params: msgspec.Raw | None = None
+    custom_params: Any = None
     beam_width: int | None = None
-    watermark: msgspec.Raw | None = None
+    watermark: Any = None
     choice: list[str] | None = None
 
     @property
@@ -71,7 +71,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     rid: str | None = None
     text: str | None = None
     input_ids: list[int] | None = None
-    sampling_params: msgspec.Raw = msgspec.Raw(b"{}")
+    sampling_params: dict[str, Any] | None = None
     stream: bool | None = False
     return_logprob: bool | None = False
     logprob_start_len: int | None = -1
@@ -117,20 +117,18 @@ class UpdateWeights(msgspec.Struct, kw_only=True):
 
 
 generate_decoder = msgspec.json.Decoder(GenerateRequest)
-sampling_decoder = msgspec.json.Decoder(SamplingParams | None)
 
 
-def read_sampling(raw: msgspec.Raw) -> SamplingParams:
+def read_sampling(given: dict[str, Any] | None) -> SamplingParams:
     """Raises `RequestRefused` with the text of SGLang's schema check."""
     try:
-        sampling = sampling_decoder.decode(raw)
+        return msgspec.convert(given or {}, SamplingParams)
     except msgspec.ValidationError as error:
         message = str(error).replace("Object contains unknown field", "unknown field")
         if message.startswith("unknown field"):
             known = ", ".join(f"`{name}`" for name in SamplingParams.__struct_fields__)
             message = f"{message.partition(' - ')[0]}, expected one of {known}"
         raise RequestRefused(message, bare=True) from error
-    return sampling or SamplingParams()
 
 
 def check_sampling(sampling: SamplingParams) -> None:
