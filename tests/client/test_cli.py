@@ -1,0 +1,141 @@
+"""The command line's answers to mistakes: one line, exit status 2, no traceback."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolloutfleet.cli import app
+from rolloutfleet.cli.export import described
+from rolloutfleet.cli.failures import CommandFailed
+from rolloutfleet.cli.show import size, span
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """`rolloutfleet …` in an empty folder."""
+
+    def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUTFLEET_")}
+        return subprocess.run(
+            [sys.executable, "-m", "rolloutfleet.cli", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**inherited, "COLUMNS": "120", **variables},
+            timeout=60,
+        )
+
+    return run
+
+
+def book(folder: Path, **changes: Any) -> Path:
+    """The state folder of a fleet whose proxy does not answer."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    folder.mkdir(parents=True)
+    (folder / "admin.key").write_text("rfa-0123456789abcdef\n")
+    written: dict[str, Any] = {
+        "name": "math",
+        "admin_key_file": str(folder / "admin.key"),
+        "gateway": {"url": "http://127.0.0.1:1"},
+        "engines": [],
+        "proxies": [{"ordinal": 0, "url": f"http://127.0.0.1:{port}", "pid": 1}],
+    }
+    (folder / "fleet.json").write_text(json.dumps({**written, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["statu"], "No such command 'statu'"),
+        (["status", "--jsn"], "No such option: --jsn"),
+        (["turns"], "Missing argument 'SESSION' (see rolloutfleet turns --help)"),
+        (["export", "--max", "x"], "Invalid value for '--max'"),
+        (["export", "--session", "a", "--max", "1"], "--session, --group and --max exclude each other"),
+        (["export", "--ack"], "--ack forgets what was exported, so it needs -o FILE"),
+        (["export", "--format", "safetensors"], "safetensors are for a file; say -o FILE"),
+        (["status"], "start one with `rolloutfleet up FILE`"),
+        (["status", "--state-dir", "here"], "no fleet runs from here"),
+        (["status", "--url", "http://127.0.0.1:1"], "--url needs --admin-key-file"),
+        (["status", "--url", "http://127.0.0.1:1", "--admin-key-file", "none"], "admin key file none can't be read"),
+        (["status", "--url", "http://127.0.0.1:1", "--state-dir", "x"], "name two fleets"),
+        (["up", "none.yaml"], "none.yaml: can't be read: No such file or directory"),
+        (["up", "bad.yaml"], "bad.yaml: spec.model: is missing"),
+        (["up", "good.yaml", "--engine-key-file", "none"], "none is no file"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path, words: list[str], problem: str) -> None:
+    (tmp_path / "bad.yaml").write_text("kind: RolloutFleet\nmetadata: {name: a}\nspec: {engine: {}}\n")
+    (tmp_path / "good.yaml").write_text("kind: RolloutFleet\nmetadata: {name: a}\nspec: {model: m, engine: {}}\n")
+    done = run(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert problem in done.stderr
+    assert done.stderr.startswith("rolloutfleet: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_only_fleet_here_is_found_and_one_that_does_not_answer_is_said(run: Run, tmp_path: Path) -> None:
+    book(tmp_path / ".rolloutfleet" / "math")
+    done = run("sessions")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rolloutfleet: no proxy answers at http://127.0.0.1:")
+
+
+def test_of_several_fleets_one_must_be_chosen(run: Run, tmp_path: Path) -> None:
+    book(tmp_path / ".rolloutfleet" / "math")
+    book(tmp_path / ".rolloutfleet" / "code")
+    done = run("status")
+    assert done.returncode == 2
+    assert "choose one with --state-dir: .rolloutfleet/code, .rolloutfleet/math" in done.stderr
+
+
+def test_a_fleet_can_be_named_by_the_environment(run: Run, tmp_path: Path) -> None:
+    folder = book(tmp_path / "elsewhere")
+    assert "no proxy answers" in run("status", ROLLOUTFLEET_FLEET_FILE=str(folder / "fleet.json")).stderr
+    by_url = {"ROLLOUTFLEET_URL": "http://127.0.0.1:1", "ROLLOUTFLEET_ADMIN_KEY_FILE": str(folder / "admin.key")}
+    assert "no proxy answers at http://127.0.0.1:1" in run("status", **by_url).stderr
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"proxies": [1]}', '{"proxies": []}'])
+def test_a_broken_fleet_file_is_said(run: Run, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "fleet.json"
+    file.write_text(content)
+    done = run("status", "--fleet-file", "fleet.json")
+    assert done.returncode == 2
+    assert "fleet.json" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_every_command_explains_itself_and_its_options(run: Run) -> None:
+    overview = run()
+    assert overview.returncode == 0
+    for command in app.registered_commands:
+        assert command.name is not None
+        assert command.name in overview.stdout
+        assert command.callback is not None
+        assert command.callback.__doc__
+        helped = run(command.name, "--help")
+        assert helped.returncode == 0
+        assert f"Usage: rolloutfleet {command.name}" in helped.stdout
+
+
+def test_figures_read_well() -> None:
+    assert [size(amount) for amount in (None, 0, 1023, 1536, 5 * 2**30)] == ["-", "0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+    assert [span(seconds) for seconds in (None, 4.6, 123, 3900)] == ["-", "4s", "2m 3s", "1h 5m"]
+
+
+def test_an_answer_that_is_no_export_is_said() -> None:
+    with pytest.raises(CommandFailed, match="no safetensors file"):
+        described(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
