@@ -32,7 +32,7 @@ from rolloutfleet.errors import (
 from rolloutfleet_proxy import big_reply
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
-from rolloutfleet_proxy.reply_stream import Chunk, EventSplitter, StreamedError, StreamedReply, is_unfinished
+from rolloutfleet_proxy.reply_stream import BigEvent, Chunk, EventSplitter, StreamedError, StreamedReply
 
 PauseMode = Literal["abort", "retract", "in_place"]
 OnChunk = Callable[[Chunk], None]
@@ -218,18 +218,17 @@ class Engine:
     async def _read_stream(
         self, response: aiohttp.ClientResponse, request: GenerateRequest, on_chunk: OnChunk
     ) -> Evidence:
-        splitter = EventSplitter(max_bytes=MAX_REPLY)
+        splitter = EventSplitter(big=self._big_reply, max_bytes=MAX_REPLY)
         streamed = StreamedReply(with_logprobs=request.with_logprobs)
         async for data in response.content.iter_any():
             events = splitter.feed(data)
-            if events and max(map(len, events)) > self._big_reply:
-                events = [event for event in events if len(event) <= self._big_reply or not is_unfinished(event)]
-                big = next((event for event in events if len(event) > self._big_reply), None)
-                if big is not None:
-                    evidence = await big_reply.read(_pieces(big), request.expected())
-                    streamed.check_sent(evidence.output_ids)
-                    return evidence
-            chunk = streamed.add(events) if events else None
+            last = next((event for event in events if isinstance(event, BigEvent) and not event.unfinished), None)
+            # A big event that is unfinished is left out: what it has comes again with the next one.
+            chunk = streamed.add([event for event in events if not isinstance(event, BigEvent)])
+            if last is not None:
+                evidence = await big_reply.read(_each(last.pieces), request.expected())
+                streamed.check_sent(evidence.output_ids)
+                return evidence
             if streamed.reply is not None:
                 # Checked before its last tokens are shown: what is refused is not handed over.
                 evidence = check(streamed.reply, request.expected())
@@ -266,7 +265,7 @@ class Engine:
             return self._known[1]
         try:
             async with self._control("GET", f"{self._gateway}/workers", timeout=CONTROL_TIMEOUT) as response:
-                listed = await response.json()
+                listed = msgspec.json.decode(await response.read())
             urls = tuple(worker["url"].rstrip("/") for worker in listed["workers"])
         except (
             aiohttp.ClientError,
@@ -428,6 +427,6 @@ async def _rest(head: bytes, response: aiohttp.ClientResponse) -> AsyncIterator[
         yield data
 
 
-async def _pieces(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), 1 << 20):
-        yield data[start : start + (1 << 20)]
+async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece

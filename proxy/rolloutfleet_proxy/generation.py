@@ -72,7 +72,14 @@ class Generation:
         parts: list[Evidence] = []
         made: array[int] = array("i")
         for number in range(self.max_rounds):
-            part = await self._round(_next_round(request, made, number=number), on_chunk)
+            try:
+                part = await self._round(_next_round(request, made, number=number), on_chunk)
+            except ApiError as error:
+                # A gateway takes paused engines for dead, and needs a moment to find them again: no reason to lose
+                # what is made.
+                if error.status != 503 or not parts:
+                    raise
+                part = None
             if part is not None and part.finish_reason != "abort":
                 parts.append(part)
                 return _whole(parts)

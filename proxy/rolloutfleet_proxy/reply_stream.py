@@ -9,6 +9,7 @@ repeating events that came together only the last is read, and only its ids unti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from rolloutfleet_proxy.evidence import Alternative, Reason, Refused, Reply, Token, decode, undecodable
 
+_DATA = b"data:"
 _DONE = b"[DONE]"
 _UNFINISHED = b'"finish_reason":null'
 _RETRACTED = "abort"
@@ -56,31 +58,86 @@ _decode_progress = msgspec.json.Decoder(_Progress).decode
 _decode_failure = msgspec.json.Decoder(_Failure).decode
 
 
-def is_unfinished(event: bytes) -> bool:
-    """Whether more events follow, by the letters: in compact JSON no text can hold these."""
-    return _UNFINISHED in event
+@dataclass(frozen=True, slots=True)
+class BigEvent:
+    """An event too large to be handled in one go: its data, in pieces as they came."""
+
+    pieces: list[bytes]
+    unfinished: bool
+    """More events follow."""
 
 
 class EventSplitter:
-    """Cuts a byte stream into the data of its server-sent events."""
+    """Cuts a byte stream into the data of its server-sent events.
 
-    def __init__(self, *, max_bytes: int) -> None:
+    Events beyond `big` bytes are never joined: each pass over 20 MB takes 10 to 40 ms.
+    """
+
+    def __init__(self, *, big: int, max_bytes: int) -> None:
+        self._big = big
+        self._max_bytes = max_bytes
         self._pieces: list[bytes] = []
         self._bytes = 0
-        self._max_bytes = max_bytes
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> list[bytes | BigEvent]:
         """The events that `data` completes, comments left out. Raises Refused where one is beyond all bounds."""
+        events: list[bytes | BigEvent] = []
+        while self._bytes + len(data) > self._big:
+            end = self._end(data)
+            if end is None:
+                self._keep(data)
+                return events
+            self._keep(data[: end[0]])
+            events += self._taken()
+            data = data[end[1] :]
+        self._keep(data)
+        # An event's JSON is one line, so pieces of it are joined once, not with every piece that comes.
+        if b"\n" in data:
+            *complete, rest = b"".join(self._pieces).split(b"\n\n")
+            self._pieces, self._bytes = [rest], len(rest)
+            events += _data(complete)
+        return events
+
+    def _keep(self, data: bytes) -> None:
         self._pieces.append(data)
         self._bytes += len(data)
         if self._bytes > self._max_bytes:
             raise Refused(Reason.TOO_BIG, f"An event of the stream is larger than {self._max_bytes} bytes.")
-        # An event's JSON is one line, so pieces of it are joined once, not with every piece that comes.
-        if b"\n" not in data:
+
+    def _end(self, data: bytes) -> tuple[int, int] | None:
+        """Where in `data` the current event ends, and the next begins."""
+        if data.startswith(b"\n") and self._pieces and self._pieces[-1].endswith(b"\n"):
+            return 0, 1
+        place = data.find(b"\n\n")
+        return None if place < 0 else (place, place + 2)
+
+    def _taken(self) -> list[bytes | BigEvent]:
+        pieces, size = self._pieces, self._bytes
+        self._pieces, self._bytes = [], 0
+        if size <= self._big:
+            return _data([b"".join(pieces)])
+        head = b""
+        while len(head) < len(_DATA) and pieces:
+            head += pieces.pop(0)
+        if not head.startswith(_DATA):
             return []
-        *complete, rest = b"".join(self._pieces).split(b"\n\n")
-        self._pieces, self._bytes = [rest], len(rest)
-        return [event[5:].strip() for event in complete if event.startswith(b"data:")]
+        pieces = [head[len(_DATA) :], *pieces]
+        return [BigEvent(pieces, unfinished=_holds(pieces, _UNFINISHED))]
+
+
+def _data(events: Sequence[bytes]) -> list[bytes | BigEvent]:
+    return [event[len(_DATA) :].strip() for event in events if event.startswith(_DATA)]
+
+
+def _holds(pieces: Sequence[bytes], letters: bytes) -> bool:
+    """Whether the letters stand in the joined pieces; in compact JSON no text can hold a quoted name."""
+    overlap = len(letters) - 1
+    before = b""
+    for piece in pieces:
+        if letters in piece or letters in before + piece[:overlap]:
+            return True
+        before = (before + piece)[-overlap:] if len(piece) < overlap else piece[-overlap:]
+    return False
 
 
 class StreamedReply:
@@ -112,7 +169,7 @@ class StreamedReply:
             raise Refused(Reason.STREAM_ORDER, "The stream changed tokens that it had sent.")
 
     def _read(self, event: bytes) -> None:
-        if self._repeats and not self._with_logprobs and is_unfinished(event):
+        if self._repeats and not self._with_logprobs and _UNFINISHED in event:
             progress = self._progress(event)
             self._repeat(progress.output_ids)
             return
