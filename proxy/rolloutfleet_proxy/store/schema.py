@@ -98,7 +98,7 @@ CREATE TABLE leases (
     statuses TEXT NOT NULL,         -- JSON: [[session name, status], ...] as first answered
     state TEXT NOT NULL,            -- open, released, expired, acknowledged
     expires REAL NOT NULL,          -- served seconds
-    created_at REAL NOT NULL
+    changed_at REAL NOT NULL        -- seconds since the epoch, when it got its state
 ) STRICT;
 CREATE INDEX leases_by_expiry ON leases (state, expires);
 
@@ -111,6 +111,7 @@ CREATE TABLE leased (
     acknowledged INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (lease, session, number)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX leased_by_trajectory ON leased (session, number);
 
 -- Answers already given to calls that carried an Idempotency-Key.
 CREATE TABLE idempotency (
