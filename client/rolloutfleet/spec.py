@@ -12,7 +12,7 @@ a cluster has (images, resources, node selectors, pod templates) is read, checke
 
 import posixpath
 import re
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -28,6 +28,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from rolloutfleet.status import FleetStatus
 from rolloutfleet.units import Duration, Quantity, parse_quantity
 
 API_VERSION: Final = "rolloutfleet.dev/v1alpha1"
@@ -419,8 +420,8 @@ class RolloutFleet(SpecModel):
     kind: Literal["RolloutFleet"] = KIND
     metadata: Metadata
     spec: FleetSpec
-    status: dict[str, Any] | None = None
-    """Written by the operator; ignored in a file."""
+    status: FleetStatus | None = None
+    """Written by the operator; means nothing in a file that is applied."""
 
 
 def memory_limit(spec: FleetSpec) -> int:

@@ -96,6 +96,22 @@ def test_what_the_cluster_adds_to_metadata_is_let_through() -> None:
     assert read.metadata.name == "math"
 
 
+def test_a_status_as_the_cluster_gives_it_is_read() -> None:
+    status = {
+        "replicas": 3,
+        "restart": {"observedID": "2026-11-21"},
+        "current": {"action": "restart", "pod": "math-1", "since": "2026-11-21T08:00:00Z", "waitingFor": "slot"},
+        "conditions": [{"type": "Ready", "status": "False", "reason": "ProxyNotReady", "observedGeneration": 2}],
+        "somethingNewer": 1,
+    }
+    read = RolloutFleet.model_validate({**SMALLEST, "status": status}, by_name=False).status
+    assert read is not None
+    assert read.restart.observed_id == "2026-11-21"
+    assert read.current is not None
+    assert read.current.waiting_for == "slot"
+    assert read.conditions[0].observed_generation == 2
+
+
 def test_the_store_may_fill_80_percent_of_its_volume() -> None:
     def limit(**storage: Any) -> int | None:
         return sessions_in_force(fleet(proxies={"storage": storage}).spec).limits.bytes

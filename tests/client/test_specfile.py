@@ -62,3 +62,11 @@ def test_every_mistake_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(FleetFileError) as caught:
         load_fleet(written(tmp_path, GOOD.replace("model: m,", "modle: m, suspend: 3, image: 4,")))
     assert len(caught.value.problems) == 4
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_is_a_fleet(example: Path) -> None:
+    assert load_fleet(example).spec.model
