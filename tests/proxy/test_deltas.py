@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.proxy.models.families import FAMILIES, Family, chat_format
+from tests.proxy.models.families import FAMILIES, Family, chat_format, write_model
 
-from rolloutfleet_proxy.deltas import Delta, DeltaParser
-from rolloutfleet_proxy.render import ChatFormat
+from rolloutfleet_engine import model_path
+from rolloutfleet_proxy.deltas import Delta, DeltaParser, StreamDiverged
+from rolloutfleet_proxy.render import ChatFormat, Reader, Scan, load
 from rolloutfleet_proxy.vocabulary import Vocabulary
 
 TOOLS = [
@@ -195,3 +197,114 @@ def test_any_tokens_at_all(models: Path, name: str) -> None:
         assert joined(flatten(sent)) == flat(message)
 
     check()
+
+
+class Counting:
+    """A reader that counts how often it is asked."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.name = reader.name
+        self.vocabulary = reader.vocabulary
+        self.reader = reader
+        self.scans = 0
+
+    def scan(self, packed: list[int]) -> Scan:
+        self.scans += 1
+        return self.reader.scan(packed)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_long_reply_is_parsed_at_its_marks_only(models: Path, name: str) -> None:
+    model, family = chat_format(name, models), FAMILIES[name]
+    assert family.reply is not None
+    reader = Counting(model.reader(prompt_of(model, "first"), TOOLS, None, seed=b"turn"))
+    parser = DeltaParser(reader)  # type: ignore[arg-type]
+    text = family.reply("hm and so on. " * 300, "It was. " * 300, CALLS if family.parallel else [])
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    sent = [parser.feed([token_id]) for token_id in output]
+    marks = sum(token_id in model.vocabulary.marks for token_id in output)
+    assert reader.scans <= 3 * (marks + len(family.marks)) + 3
+    assert len(list(filter(None, sent))) > 500
+
+
+def test_noise_is_not_parsed_again_and_again(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    reader = Counting(model.reader(prompt_of(model, "first"), TOOLS, None, seed=b"turn"))
+    parser = DeltaParser(reader)  # type: ignore[arg-type]
+    mark = model.vocabulary.encode("<tool_response>", add_special_tokens=False)
+    for _ in range(5000):
+        parser.feed(mark)
+    assert reader.scans <= 500
+    message = model.parse(prompt_of(model, "first"), mark * 5000, TOOLS, None, seed=b"turn").message
+    assert joined(parser.finish(message))["content"].endswith("<tool_response>")
+
+
+def test_spaces_at_the_end_wait(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    parser = DeltaParser(model.reader([], None, None, seed=b""))
+    texts = ["\n\n", "Hello", "  \n", "there", "\n"]
+    sent = [joined(parser.feed(model.vocabulary.encode(text, add_special_tokens=False)))["content"] for text in texts]
+    assert sent == ["", "Hello", "", "  \nthere", ""]
+    assert parser.finish({"role": "assistant", "content": "Hello  \nthere"}) == []
+
+
+def test_a_character_leaves_whole(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    parser = DeltaParser(model.reader([], None, None, seed=b""))
+    sent = [joined(parser.feed([token_id]))["content"] for token_id in byte_ids(model.vocabulary, "é🙂")]
+    assert sent == ["", "é", "", "", "", "🙂"]
+
+
+def test_a_tool_call_leaves_when_it_is_complete(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    calls = "".join(f'<tool_call>{{"name": "find", "arguments": {{"n": {n}}}}}</tool_call>' for n in range(2))
+    output = model.vocabulary.encode(calls + "<|im_end|>", add_special_tokens=False)
+    sent, _ = streamed(model, prompt_of(model, "first"), [[token_id] for token_id in output])
+    end = model.vocabulary.convert_tokens_to_ids("</tool_call>")
+    closes = [position for position, token_id in enumerate(output) if token_id == end]
+    assert [position for position, deltas in enumerate(sent) if deltas] == closes
+
+
+class TestStopStrings:
+    @given(st.lists(st.integers(1, 4), max_size=10))
+    @settings(deadline=None)
+    def test_nothing_of_a_stop_string_is_streamed(self, sizes: list[int]) -> None:
+        model = load(model_path())
+        output = byte_ids(model.vocabulary, "Fine. \nOb\nObserved.\nObservation: no")
+        parser = DeltaParser(model.reader([], None, None, seed=b""), stops=["\nObservation:", "###"])
+        sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))
+        message = model.parse([], output, None, None, seed=b"", stop="\nObservation:").message
+        assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
+
+    def test_one_that_ended_nothing_is_content(self, models: Path) -> None:
+        model = chat_format("qwen3", models)
+        parser = DeltaParser(model.reader([], None, None, seed=b""), stops=["stop"])
+        sent = parser.feed(model.vocabulary.encode("Please stop.", add_special_tokens=False))
+        assert joined(sent)["content"] == "Please"
+        assert joined(parser.finish({"role": "assistant", "content": "Please stop."}))["content"] == " stop."
+
+
+def test_another_message_than_was_streamed_is_an_error(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    call = '<tool_call>{"name": "find", "arguments": {}}</tool_call>'
+    for text, message in [
+        ("Hello there", {"content": "Goodbye"}),
+        ("<think>hm ", {"content": "", "reasoning_content": "ha"}),
+        (call, {"content": ""}),
+    ]:
+        parser = DeltaParser(model.reader([], None, None, seed=b""))
+        parser.feed(model.vocabulary.encode(text, add_special_tokens=False))
+        with pytest.raises(StreamDiverged):
+            parser.finish({"role": "assistant", **message})
+
+
+def test_a_vocabulary_that_cannot_be_read_by_bytes_is_streamed_at_the_end(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m", FAMILIES["qwen3"])
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"], {"type": "Fuse"}]}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    model = load(directory, renderer="qwen3")
+    output = model.vocabulary.encode("Hello there.<|im_end|>", add_special_tokens=False)
+    sent, message = streamed(model, [], [[token_id] for token_id in output])
+    assert flatten(sent[:-1]) == []
+    assert joined(sent[-1])["content"] == message["content"] == "Hello there."
