@@ -1,0 +1,256 @@
+"""A fleet for tests: simulated engines, the real gateway, and proxies, each a process of its own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+from tests.real.processes import Server, end_group, ends_with_this_process, free_port, serving, wait_until_ready
+
+from rolloutfleet_engine.model import model_path
+
+MODEL = "simulated"
+SECONDS_TO_START = 60.0
+Json = Any
+
+_PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": 60}
+
+
+@dataclass
+class ProxyProcess:
+    """One proxy, which can be killed and started again on its port and store."""
+
+    ordinal: int
+    port: int
+    folder: Path
+    settings: dict[str, Json]
+    environment: dict[str, str] = field(default_factory=dict)
+    process: "subprocess.Popen[bytes] | None" = None
+    boots: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def key(self) -> str:
+        return (self.folder.parent / "admin.key").read_text().strip()
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "proxy.log"
+
+    def start(self, *prefix: str) -> None:
+        """Start it and wait until it is ready; `prefix` is a command to run it under."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / "settings.json"
+        file.write_text(json.dumps(self.settings))
+        command = [
+            *ends_with_this_process(),
+            *prefix,
+            sys.executable,
+            "-m",
+            "rolloutfleet_proxy",
+            "--settings",
+            str(file),
+        ]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*ends_with_this_process(), *prefix, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self.environment,
+                start_new_session=True,
+            )
+        self.boots += 1
+        wait_until_ready(self.process, url=f"{self.url}/ready", log=self.log, until=time.monotonic() + SECONDS_TO_START)
+
+    def kill(self) -> None:
+        """SIGKILL, to the proxy and its helper processes."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            end_group(self.process)
+            self.process = None
+
+    def admin(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=60)
+
+    def start_session(self, **asked: Json) -> "AgentSession":
+        with self.admin() as admin:
+            reply = admin.post("/sessions", json=asked)
+        assert reply.status_code == 201, reply.text
+        return AgentSession(self, **{name: reply.json()[name] for name in ("session_id", "api_key", "base_url")})
+
+    def audit(self) -> Json:
+        with self.admin() as admin:
+            return admin.get("/audit").raise_for_status().json()
+
+    def stats(self) -> Json:
+        with self.admin() as admin:
+            return admin.get("/stats").raise_for_status().json()
+
+
+@dataclass(frozen=True)
+class AgentSession:
+    """A session as an agent has it, and what the admin sees of it."""
+
+    proxy: ProxyProcess
+    session_id: str
+    api_key: str
+    base_url: str
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=self.base_url, api_key=self.api_key, **{"max_retries": 0, "timeout": 60, **options}
+        )
+
+    def async_client(self, **options: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, **(_PATIENT | options))
+
+    def turns(self) -> list[Json]:
+        with self.proxy.admin() as admin:
+            return (
+                admin.get(f"/sessions/{self.session_id}/turns", params={"limit": 1000})
+                .raise_for_status()
+                .json()["turns"]
+            )
+
+    def show(self) -> Json:
+        with self.proxy.admin() as admin:
+            return admin.get(f"/sessions/{self.session_id}").raise_for_status().json()
+
+    def post(self, path: str, body: Json = None, **headers: str) -> httpx.Response:
+        with self.proxy.admin() as admin:
+            return admin.post(f"/sessions/{self.session_id}/{path}", json=body, headers=headers)
+
+    def raw_chat(self, body: Json, **headers: str) -> httpx.Response:
+        """A chat call without an SDK; header names are written with underscores."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.post(
+            f"{self.base_url}/chat/completions",
+            content=body if isinstance(body, bytes) else json.dumps(body),
+            headers={"authorization": f"Bearer {self.api_key}", "content-type": "application/json", **named},
+            timeout=60,
+        )
+
+
+@dataclass(frozen=True)
+class EngineControl:
+    """The simulated engine's own routes."""
+
+    url: str
+
+    def log(self) -> list[Json]:
+        ended: list[Json] = httpx.get(f"{self.url}/log").raise_for_status().json()["requests"]
+        return ended
+
+    def counters(self) -> dict[str, int]:
+        counted: dict[str, int] = httpx.get(f"{self.url}/counters").raise_for_status().json()
+        return counted
+
+    def fault(self, kind: str, **options: Json) -> None:
+        httpx.post(f"{self.url}/faults", json={"kind": kind, **options}).raise_for_status()
+
+    def clear_faults(self) -> None:
+        httpx.delete(f"{self.url}/faults").raise_for_status()
+
+
+@dataclass(frozen=True)
+class Fleet:
+    engines: list[EngineControl]
+    gateway: Server
+    proxies: list[ProxyProcess]
+
+    @property
+    def proxy(self) -> ProxyProcess:
+        return self.proxies[0]
+
+    @property
+    def engine(self) -> EngineControl:
+        return self.engines[0]
+
+
+@contextlib.contextmanager
+def running_fleet(
+    folder: Path,
+    *,
+    proxies: int = 1,
+    engines: int = 1,
+    engine_options: tuple[str, ...] = (),
+    settings: Mapping[str, Json] | None = None,
+) -> Iterator[Fleet]:
+    """All its processes, until the block ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "admin.key").write_text("an-admin-key-for-tests-alone\n")
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(_engine(folder, index, engine_options)) for index in range(engines)]
+        gateway = stack.enter_context(running_gateway(folder, [engine.url for engine in running]))
+        ports = [free_port() for _ in range(proxies)]
+        fleet = Fleet(
+            [EngineControl(engine.url) for engine in running],
+            gateway,
+            [
+                ProxyProcess(
+                    ordinal,
+                    port,
+                    folder / f"proxy-{ordinal}",
+                    {
+                        "fleet": "test",
+                        "model": MODEL,
+                        "tokenizer": {"path": str(model_path())},
+                        "ordinal": ordinal,
+                        "replicas": proxies,
+                        "port": port,
+                        "peers": {"ports": ports},
+                        "state_dir": str(folder / f"proxy-{ordinal}" / "state"),
+                        "gateway_url": gateway.url,
+                        "admin_key_file": str(folder / "admin.key"),
+                        **(settings or {}),
+                    },
+                )
+                for ordinal, port in enumerate(ports)
+            ],
+        )
+        for proxy in fleet.proxies:
+            stack.callback(proxy.stop)
+            proxy.start()
+        yield fleet
+
+
+def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.AbstractContextManager[Server]:
+    port = free_port()
+    command = [sys.executable, "-m", "rolloutfleet_engine", "--port", str(port), "--served-model-name", MODEL]
+    return serving(
+        [*command, "--seed", str(index), "--log-size", "100000", "--weight-version", "1", *options],
+        port=port,
+        log=folder / f"engine-{index}.log",
+        deadline=SECONDS_TO_START,
+    )
+
+
+def running_gateway(folder: Path, engines: list[str]) -> contextlib.AbstractContextManager[Server]:
+    """The real gateway, with the settings that a fleet gives it."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "sglang_router.launch_router"),
+        *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())),
+        *("--policy", "manual", "--disable-retries", "--disable-circuit-breaker"),
+        *("--health-check-interval-secs", "1", "--log-level", "warn"),
+        *("--worker-urls", *engines),
+    ]
+    return serving(command, port=port, log=folder / "gateway.log", ready_path="/readiness", deadline=SECONDS_TO_START)
