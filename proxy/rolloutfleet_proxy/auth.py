@@ -10,8 +10,8 @@ MINIMUM_KEY = 16
 """Characters of an admin key at the least."""
 
 
-class BadAdminKey(Exception):
-    """The admin key can't be used; the message says why and what to do."""
+class BadKeyFile(Exception):
+    """A key file can't be used; the message says why and what to do."""
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
@@ -35,10 +35,10 @@ class AdminKeys:
         self._hashes = []
         for key in keys:
             if len(key) < MINIMUM_KEY:
-                raise BadAdminKey(f"an admin key has {len(key)} characters; it needs at least {MINIMUM_KEY}")
+                raise BadKeyFile(f"an admin key has {len(key)} characters; it needs at least {MINIMUM_KEY}")
             self._hashes.append(key_hash(key))
         if not self._hashes:
-            raise BadAdminKey("there is no admin key")
+            raise BadKeyFile("there is no admin key")
 
     def match(self, key: str | None) -> bool:
         if key is None:
@@ -52,12 +52,12 @@ class AdminKeys:
 def load_admin_keys(file: Path) -> AdminKeys:
     """Read keys from a file, one a line (a mounted secret, or what `rolloutfleet up` made).
 
-    Raises BadAdminKey where it can't be read, is empty, or holds a key that is too short.
+    Raises BadKeyFile where it can't be read, is empty, or holds a key that is too short.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadAdminKey(f"the admin key file {file} can't be read: {error}") from None
+        raise BadKeyFile(f"the admin key file {file} can't be read: {error}") from None
     return AdminKeys(line.strip() for line in lines if line.strip())
 
 

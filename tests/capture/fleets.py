@@ -115,20 +115,16 @@ class AgentSession:
     base_url: str
 
     def client(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(
-            base_url=self.base_url, api_key=self.api_key, **{"max_retries": 0, "timeout": 60, **options}
-        )
+        return openai.OpenAI(base_url=self.base_url, api_key=self.api_key, **(_PATIENT | options))
 
     def async_client(self, **options: Any) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, **(_PATIENT | options))
 
     def turns(self) -> list[Json]:
         with self.proxy.admin() as admin:
-            return (
-                admin.get(f"/sessions/{self.session_id}/turns", params={"limit": 1000})
-                .raise_for_status()
-                .json()["turns"]
-            )
+            reply = admin.get(f"/sessions/{self.session_id}/turns", params={"limit": 1000}).raise_for_status()
+        turns: list[Json] = reply.json()["turns"]
+        return turns
 
     def show(self) -> Json:
         with self.proxy.admin() as admin:
