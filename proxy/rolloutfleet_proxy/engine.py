@@ -53,6 +53,7 @@ WORKERS_FRESH = 5.0
 """Seconds that the gateway's list of engines is taken for true."""
 _END_OF_STREAM = 0.25
 """Seconds that a complete stream has to end in; then its connection is closed rather than kept."""
+_SHOWN_AT_ONCE = 1000
 _LARGE_BODY = 1 << 19
 _MAX_ERROR_BODY = 1 << 16
 
@@ -228,6 +229,7 @@ class Engine:
             if last is not None:
                 evidence = await big_reply.read(_each(last.pieces), request.expected())
                 streamed.check_sent(evidence.output_ids)
+                await _show_rest(evidence, streamed.count, request, on_chunk)
                 return evidence
             if streamed.reply is not None:
                 # Checked before its last tokens are shown: what is refused is not handed over.
@@ -405,6 +407,19 @@ def error_message(body: bytes) -> str:
 
 def _seconds(value: str | None) -> float | None:
     return float(value) if value is not None and value.isascii() and value.isdigit() else None
+
+
+async def _show_rest(evidence: Evidence, start: int, request: GenerateRequest, on_chunk: OnChunk) -> None:
+    """Hand over the tokens of a big reply from `start` on, a few at a time."""
+    rows = evidence.top_logprobs
+    for first in range(start, len(evidence.output_ids), _SHOWN_AT_ONCE):
+        some = slice(first, first + _SHOWN_AT_ONCE)
+        ids = evidence.output_ids[some].tolist()
+        if request.with_logprobs:
+            on_chunk(Chunk(ids, evidence.logprobs[some].tolist(), None if rows is None else rows[some]))
+        else:
+            on_chunk(Chunk(ids))
+        await asyncio.sleep(0)
 
 
 async def _drained(response: aiohttp.ClientResponse) -> None:

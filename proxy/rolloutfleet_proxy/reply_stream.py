@@ -151,6 +151,11 @@ class StreamedReply:
         self._tokens: list[Token] = []
         self._alternatives: list[list[Alternative]] = []
 
+    @property
+    def count(self) -> int:
+        """Tokens handed over."""
+        return len(self._ids)
+
     def add(self, events: Sequence[bytes]) -> Chunk | None:
         """Read events that came together; what is new in them. Raises Refused or StreamedError."""
         events = [event for event in events if event != _DONE]

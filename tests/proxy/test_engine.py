@@ -564,22 +564,28 @@ async def test_a_big_reply_does_not_hold_the_loop(server: Server, streamed: bool
     made = long_reply(count)
     whole = json.dumps(made, separators=(",", ":")).encode()
     expected = check(decode(whole), request().expected())
-    early = b"data: " + json.dumps(reply(made["output_ids"][:2], finish_reason=None)).encode() + b"\n\n"
+    start = reply(made["output_ids"][:2], finish_reason=None)
+    start["meta_info"]["output_token_logprobs"] = made["meta_info"]["output_token_logprobs"][:2]
+    early = b"data: " + json.dumps(start).encode() + b"\n\n"
     pieces = [early, b"data: " + whole + b"\n\n", b"data: [DONE]\n\n"] if streamed else [whole]
 
     async def behave(exchange: Exchange) -> None:
         # Piece by piece, so that the server in this loop isn't what is measured.
         await exchange.begin_stream()
         for piece in pieces:
-            for start in range(0, len(piece), 1 << 16):
-                await exchange.send(piece[start : start + (1 << 16)])
+            for place in range(0, len(piece), 1 << 16):
+                await exchange.send(piece[place : place + (1 << 16)])
                 await asyncio.sleep(0)
         await exchange.send(b"")
 
     server.behaviour = behave
+    chunks: list[Chunk] = []
     async with client(server) as engine, Ticker() as ticker:
-        evidence = await engine.generate(request(), (lambda chunk: None) if streamed else None)
+        evidence = await engine.generate(request(with_logprobs=True), chunks.append if streamed else None)
     assert evidence == expected
+    if streamed:
+        assert [id for chunk in chunks for id in chunk.output_ids] == made["output_ids"]
+        assert array("f", [lp for chunk in chunks for lp in chunk.logprobs or ()]) == evidence.logprobs
     assert len(whole) > 15_000_000
     assert ticker.longest < 0.05
 
