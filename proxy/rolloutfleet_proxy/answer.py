@@ -16,7 +16,6 @@ from msgspec import Struct
 from rolloutfleet.wire import FinishReason
 from rolloutfleet_proxy.chat import ChatRequest
 from rolloutfleet_proxy.deltas import Delta
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.evidence import Finish
 from rolloutfleet_proxy.turns import Turn
 
@@ -173,11 +172,6 @@ class AnswerStream:
 
     def _event(self, choice: dict[str, Any]) -> bytes:
         return self._head + _encode(choice) + self._tail
-
-
-def error_event(error: ApiError) -> bytes:
-    """The event that ends a stream which failed: the OpenAI SDKs raise it as an error."""
-    return b"data: " + error.body() + b"\n\n"
 
 
 def _delta_form(delta: Delta) -> dict[str, Any]:

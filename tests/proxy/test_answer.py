@@ -13,12 +13,10 @@ from rolloutfleet_proxy.answer import (
     TOP_LOGPROBS,
     Answers,
     AnswerStream,
-    error_event,
     finish_reason,
 )
 from rolloutfleet_proxy.chat import ChatRequest, parse_chat
 from rolloutfleet_proxy.deltas import Delta, ToolCallDelta
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.turns import Turn
 
 TEXTS = {1: b"Hel", 2: b"lo ", 3: "é".encode()[:1], 4: "é".encode()[1:], 5: b"<|im_end|>", 6: b"Hey"}
@@ -192,8 +190,3 @@ def test_how_a_turn_ended() -> None:
     assert finish_reason("stop", has_tool_calls=True) == "tool_calls"
     # A call that the limit cut through is none: what is there of it is text.
     assert finish_reason("length", has_tool_calls=True) == "length"
-
-
-def test_an_error_event_is_the_errors_body() -> None:
-    error = ApiError(502, "engine_error", "broke")
-    assert error_event(error) == b"data: " + error.body() + b"\n\n"
