@@ -16,18 +16,17 @@ from rolloutfleet.errors import (
     NOT_FOUND,
 )
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, weights
+from rolloutfleet_proxy.api import exports, figures, models, rewards, sessions
 from rolloutfleet_proxy.auth import BadKeyFile
 from rolloutfleet_proxy.chat_route import ChatRoute, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
-from rolloutfleet_proxy.forwarding import Forwarding
+from rolloutfleet_proxy.model_files import ModelUnreadable
 from rolloutfleet_proxy.proxy import Proxy, open_proxy
-from rolloutfleet_proxy.quirks import Unrenderable
 from rolloutfleet_proxy.refusals import not_written
 from rolloutfleet_proxy.store.database import StoreUnusable
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
-MISTAKES = (BadKeyFile, StoreUnusable, Unrenderable)
+MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
 
 
@@ -56,7 +55,7 @@ class ProxyApp:
         try:
             async with open_proxy(self._settings) as proxy:
                 control.state.proxy = proxy
-                self._serve = Forwarding(_Split(ChatRoute(proxy), control), proxy)
+                self._serve = _Split(ChatRoute(proxy), control)
                 yield
                 self._serve = control
         except MISTAKES as mistake:
@@ -75,7 +74,7 @@ class _Split:
 
 def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
     app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url="/docs", redoc_url=None)  # type: ignore[arg-type]
-    for module in (figures, models, sessions, rewards, exports, weights, peers):
+    for module in (figures, models, sessions, rewards, exports):
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]

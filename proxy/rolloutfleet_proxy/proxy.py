@@ -1,6 +1,8 @@
 """One proxy: its parts, opened in order and closed in reverse, and the few acts that touch several of them."""
 
+import asyncio
 import ipaddress
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,8 +18,9 @@ from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.metrics import Metrics
 from rolloutfleet_proxy.paths import Paths
-from rolloutfleet_proxy.peers import Peers
 from rolloutfleet_proxy.refusals import ended
+from rolloutfleet_proxy.render import ChatFormat
+from rolloutfleet_proxy.render_process import ModelSource
 from rolloutfleet_proxy.sessions import OPEN, Session, Sessions, count_by_state
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
@@ -30,9 +33,12 @@ from rolloutfleet_proxy.weights import Weights
 STORE_FOLDER = "store"
 ADMIN_KEY_FILE = "admin.key"
 
-_SESSIONS_SHARE = 0.25
-"""Of the caches' bytes, for sessions' trees; a half is for token ids, and the rest for encoded text."""
-_IDS_SHARE = 0.5
+MODELS_FOLDER = "models"
+HUB_TOKEN = "HF_TOKEN"
+"""Where the environment holds the key to gated models."""
+
+_SESSIONS_SHARE, _IDS_SHARE, _TEXT_SHARE = 0.25, 0.5, 0.25
+"""Of the caches' bytes: for sessions' trees, for the ids of turns, and for text with its ids."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -52,9 +58,12 @@ class Proxy:
     answers: Answers
     engine: Engine
     weights: Weights
-    peers: Peers
     metrics: Metrics
     started_at: float = field(default_factory=time.time)
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        return self.tokenizing.chat_format
 
     @property
     def in_flight(self) -> int:
@@ -91,7 +100,7 @@ class Proxy:
 async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
     """Open the store and everything that stands on it; close it all at the end.
 
-    Raises StoreUnusable, BadKeyFile, or Unrenderable where the model's chat format can't be had.
+    Raises StoreUnusable, BadKeyFile, and ModelUnreadable.
     """
     admin = _admin_keys(settings)
     async with AsyncExitStack() as stack:
@@ -103,7 +112,7 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
         stack.push_async_callback(writer.close)
         reader = Reader(database)
         stack.callback(reader.close)
-        tokenizing = await Tokenizing.open(settings)
+        tokenizing = await _open_tokenizing(settings)
         stack.push_async_callback(tokenizing.close)
         engine = Engine(
             settings.gateway_url,
@@ -113,8 +122,6 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
         )
         stack.push_async_callback(engine.aclose)
         weights = await Weights.open(writer, max_hold=settings.sessions.max_hold)
-        peers = Peers(settings, owner)
-        stack.push_async_callback(peers.close)
         yield Proxy(
             settings=settings,
             owner=owner,
@@ -128,12 +135,25 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
                 settings.sessions.limits, database.folder, sessions_open=(await reader.run(count_by_state))["open"]
             ),
             tokenizing=tokenizing,
-            answers=Answers(settings.model, tokenizing.token_bytes),
+            answers=Answers(settings.model, tokenizing.chat_format.token_bytes),
             engine=engine,
             weights=weights,
-            peers=peers,
             metrics=Metrics(),
         )
+
+
+async def _open_tokenizing(settings: ProxySettings) -> Tokenizing:
+    """A model on the hub is fetched once, to this proxy's volume; a restart downloads nothing."""
+    tokenizer = settings.tokenizer
+    source = ModelSource(
+        source=tokenizer.path or tokenizer.hub or settings.model,
+        renderer=tokenizer.renderer,
+        thinking_retention=tokenizer.thinking_retention,
+        download_to=str(settings.state_dir / MODELS_FOLDER),
+        cache_bytes=int(_TEXT_SHARE * settings.cache_bytes),
+    )
+    chat_format = await asyncio.to_thread(source.load, token=os.environ.get(HUB_TOKEN))
+    return Tokenizing(chat_format, source)
 
 
 def _admin_keys(settings: ProxySettings) -> AdminKeys:

@@ -22,12 +22,13 @@ from rolloutfleet_proxy.answer import CACHED_TOKENS, TOP_LOGPROBS, finish_reason
 from rolloutfleet_proxy.calls import Call
 from rolloutfleet_proxy.chat import ChatRequest
 from rolloutfleet_proxy.engine import GenerateRequest, ids_json, passed_on
-from rolloutfleet_proxy.errors import ApiError, evidence_refused
+from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
 from rolloutfleet_proxy.evidence import Evidence, Refused
 from rolloutfleet_proxy.generation import Generation
 from rolloutfleet_proxy.messages import Conversation, append, conversation, reasoning_digest
 from rolloutfleet_proxy.metrics import COMMITTED
 from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.quirks import Unrenderable
 from rolloutfleet_proxy.refusals import ended, not_written
 from rolloutfleet_proxy.render import Candidate, Parsed, Prompt
 from rolloutfleet_proxy.retries import Attempt
@@ -100,9 +101,14 @@ class _Making:
         if nodes:
             path = await self.proxy.paths.get(self.session.id, nodes[0].turn)
             candidates[0] = self._candidate(nodes[0], lambda: path)
-        return await self.proxy.tokenizing.prompt(
-            self.request.messages, self.request.tools, self.request.template_kwargs, candidates
-        )
+        try:
+            return await self.proxy.tokenizing.prompt(
+                self.request.messages, self.request.tools, self.request.template_kwargs, candidates
+            )
+        except Unrenderable as error:
+            raise invalid("messages", f"{error}.") from None
+        except LookupError:
+            raise ended(self.session) from None
 
     def _candidate(self, node: Node, load: Any) -> Candidate:
         return Candidate(node.length, load, truncated=self.session.briefs[node.turn].truncated)
@@ -113,7 +119,7 @@ class _Making:
 
     def _stream(self, prompt: Prompt) -> TurnStream:
         events = self.proxy.answers.stream(self.name, self.began, self.request)
-        parser = self.proxy.tokenizing.delta_parser(
+        parser = self.proxy.tokenizing.deltas(
             prompt.ids,
             self.request.tools,
             self.request.template_kwargs,
@@ -138,7 +144,7 @@ class _Making:
             prompt_tokens=len(prompt.ids),
             max_new_tokens=self._budget(len(prompt.ids)),
             sampling=self._sampling(),
-            vocab_size=self.proxy.tokenizing.vocabulary_size,
+            vocab_size=self.proxy.chat_format.vocabulary_size,
             top_logprobs=self.request.top_logprobs,
             with_logprobs=stream is not None and self.request.logprobs,
             headers=passed_on(self.headers),
@@ -155,7 +161,7 @@ class _Making:
 
     def _budget(self, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ApiError 400 where prompt and budget exceed the context."""
-        context = self.proxy.tokenizing.context_length
+        context = self.proxy.chat_format.context_length
         asked = self.request.max_tokens
         if context is None:
             return asked or UNKNOWN_CONTEXT_BUDGET
@@ -171,7 +177,7 @@ class _Making:
 
     def _sampling(self) -> dict[str, Any]:
         """The request's, with the chat format's own stop tokens: the engine is given ids, and knows of no format."""
-        own = self.proxy.tokenizing.stop_token_ids
+        own = self.proxy.chat_format.stop_token_ids
         given = self.request.sampling.get("stop_token_ids", ())
         return {**self.request.sampling, "stop_token_ids": [*own, *given], "skip_special_tokens": False}
 

@@ -23,7 +23,7 @@ def proxy_of(request: Request) -> Proxy:
     return proxy
 
 
-def require_admin(request: Request) -> None:
+async def require_admin(request: Request) -> None:
     """Lets the admin's key pass. Raises ApiError 401 or 403."""
     key = presented_key(request.headers)
     if not proxy_of(request).admin.match(key):
@@ -80,6 +80,11 @@ def _no_key() -> ApiError:
     return ApiError(401, INVALID_KEY, "A key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`.")
 
 
-ThisProxy = Annotated[Proxy, Depends(proxy_of)]
+async def _this_proxy(request: Request) -> Proxy:
+    # A plain function would be run in a thread by FastAPI.
+    return proxy_of(request)
+
+
+ThisProxy = Annotated[Proxy, Depends(_this_proxy)]
 AdminOnly = Depends(require_admin)
 AnySession = Annotated[Session, Depends(require_session())]

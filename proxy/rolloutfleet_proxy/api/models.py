@@ -30,6 +30,6 @@ def _models(proxy: Proxy) -> dict[str, Any]:
         "object": "model",
         "created": int(proxy.started_at),
         "owned_by": "rolloutfleet",
-        "max_model_len": proxy.tokenizing.context_length,
+        "max_model_len": proxy.chat_format.context_length,
     }
     return {"object": "list", "data": [model]}
