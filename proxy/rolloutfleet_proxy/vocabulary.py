@@ -157,10 +157,11 @@ class Vocabulary:
             return list(token_ids)
         result: list[int] = []
         start = 0
-        for position in [index for index, token_id in enumerate(token_ids) if token_id in marks]:
+        for mark in filter(marks.__contains__, token_ids):
+            position = token_ids.index(mark, start)
             if position > start:
                 result.append(Run(self.joined_bytes(token_ids[start:position])))
-            result.append(token_ids[position])
+            result.append(mark)
             start = position + 1
         if start < len(token_ids):
             result.append(Run(self.joined_bytes(token_ids[start:])))
