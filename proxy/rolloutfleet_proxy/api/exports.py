@@ -1,0 +1,150 @@
+"""Exports and their leases over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Request
+from starlette.responses import StreamingResponse
+
+from rolloutfleet.errors import INVALID_REQUEST, LEASE_EXPIRED, UNSUPPORTED_PARAMETER
+from rolloutfleet.wire import (
+    IDEMPOTENCY_KEY_HEADER,
+    JSON_MEDIA_TYPE,
+    LEASE_ID_HEADER,
+    TENSORS_MEDIA_TYPE,
+    AckLease,
+    Acknowledged,
+    AskExport,
+    Released,
+    Renewed,
+    RenewLease,
+)
+from rolloutfleet_proxy import leases
+from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
+from rolloutfleet_proxy.api.negotiation import preferred
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.export_forms import HeaderTooLarge, json_pieces, safetensors
+from rolloutfleet_proxy.export_reads import ExportGone
+from rolloutfleet_proxy.idempotency import keyed_call
+from rolloutfleet_proxy.leases import Grant, LeaseChange
+from rolloutfleet_proxy.proxy import Proxy
+
+router = APIRouter(dependencies=[AdminOnly])
+
+CHUNK: Final = 256 * 1024
+"""Bytes of a body that are gathered before they are sent."""
+
+LeaseId = Annotated[str, Path(max_length=128)]
+Headers = dict[str, str]
+
+
+@router.post(
+    "/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {JSON_MEDIA_TYPE: {}, TENSORS_MEDIA_TYPE: {}}}},
+)
+async def export(asked: AskExport, request: Request, proxy: ThisProxy) -> StreamingResponse:
+    """Lease trajectories and send them, as JSON or as safetensors by Accept.
+
+    Where nothing is there to lease, `lease_id` is null and there is no Lease-Id. Cut off, lost or given back, the
+    same call with the same Idempotency-Key brings the same again.
+    """
+    media = preferred(request.headers.get("accept"), (JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE))
+    if media is None:
+        raise ApiError(406, INVALID_REQUEST, f"An export is {JSON_MEDIA_TYPE} or {TENSORS_MEDIA_TYPE}.", param="Accept")
+    if asked.as_ == "shards":
+        raise ApiError(400, UNSUPPORTED_PARAMETER, "This proxy keeps no shards yet: ask for as: tensors.", param="as")
+    call = keyed_call(
+        request.headers.get(IDEMPOTENCY_KEY_HEADER), scope="export", body=asked.model_dump_json().encode()
+    )
+    granted = await proxy.writer.run(lambda transaction: leases.grant(transaction, proxy.owner, asked, call))
+    proxy.forget(granted.freed)
+    try:
+        pieces, headers = await _body(proxy, granted, media)
+        first = await asyncio.to_thread(_gather, pieces)
+    except ExportGone as gone:
+        raise ApiError(409, LEASE_EXPIRED, f"{gone} was acknowledged elsewhere while it was read.") from None
+    return StreamingResponse(_stream(first, pieces), media_type=media, headers=headers)
+
+
+@router.post("/leases/{lease_id}/ack")
+async def acknowledge(lease_id: LeaseId, proxy: ThisProxy, asked: AckLease | None = None) -> Acknowledged:
+    """Trained: the trajectories named, or all of the lease. Again, it answers the same."""
+    named = None if asked is None else asked.trajectory_ids
+    done = await _change(proxy, lambda transaction: leases.acknowledge(transaction, lease_id, named))
+    return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids)
+
+
+@router.post("/leases/{lease_id}/release")
+async def release(lease_id: LeaseId, proxy: ThisProxy, asked: AckLease | None = None) -> Released:
+    """Give back the trajectories named, or all of the lease: they can be exported again."""
+    named = None if asked is None else asked.trajectory_ids
+    done = await _change(proxy, lambda transaction: leases.release(transaction, lease_id, named))
+    return Released(lease_id=lease_id, released=done.trajectory_ids)
+
+
+@router.post("/leases/{lease_id}/renew")
+async def renew(lease_id: LeaseId, proxy: ThisProxy, asked: RenewLease | None = None) -> Renewed:
+    """Let the lease run anew from now."""
+    seconds = (asked or RenewLease()).lease_seconds
+    done = await _change(proxy, lambda transaction: leases.renew(transaction, lease_id, seconds=seconds))
+    return Renewed(lease_id=lease_id, expires_in=done.expires_in)
+
+
+async def _change(proxy: Proxy, operation: Any) -> LeaseChange:
+    done: LeaseChange = await proxy.writer.run(operation)
+    proxy.forget(done.freed)
+    return done
+
+
+async def _body(proxy: Proxy, granted: Grant, media: str) -> tuple[Iterator[bytes], Headers]:
+    head = {
+        "lease_id": granted.lease,
+        "expires_in": granted.expires_in,
+        "run": proxy.weights.run,
+        "version": proxy.weights.version,
+        "sessions": [{"session_id": name, "status": status} for name, status in granted.statuses],
+        "ordinals": [proxy.owner.ordinal],
+        "failed": [],
+    }
+    headers = {} if granted.lease is None else {LEASE_ID_HEADER: granted.lease}
+    read = proxy.reader.run_blocking
+    if media == JSON_MEDIA_TYPE:
+        return json_pieces(read, granted, head), headers
+    try:
+        file = await asyncio.to_thread(safetensors, read, granted, head)
+    except HeaderTooLarge:
+        await _give_back(proxy, granted)
+        raise ApiError(
+            400,
+            INVALID_REQUEST,
+            "The messages of this export don't fit in a safetensors header (100 MB). Nothing is leased: "
+            f"ask for fewer trajectories, or for {JSON_MEDIA_TYPE}.",
+        ) from None
+    return file.pieces(), {**headers, "Content-Length": str(file.size)}
+
+
+async def _give_back(proxy: Proxy, granted: Grant) -> None:
+    lease = granted.lease
+    if lease is not None:
+        await _change(proxy, lambda transaction: leases.release(transaction, lease))
+
+
+async def _stream(first: bytes, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The body in chunks made by a worker thread. What fails midway cuts the connection: the reader sees it short."""
+    chunk = first
+    while chunk:
+        yield chunk
+        chunk = await asyncio.to_thread(_gather, pieces)
+
+
+def _gather(pieces: Iterator[bytes]) -> bytes:
+    gathered = []
+    size = 0
+    for piece in pieces:
+        gathered.append(piece)
+        size += len(piece)
+        if size >= CHUNK:
+            break
+    return b"".join(gathered)

@@ -1,0 +1,130 @@
+"""What training gets of a trajectory: its rows, their returns and their tensors. Pure.
+
+In a row, a token is trained where `loss_mask` is 1: it was sampled for a turn of this trajectory that no earlier row
+trains. Every other token is prompt there: log-probability 0, version -1, turn index -1. That holds also for what the
+engine sampled for another trajectory, or for a turn that an earlier row trains, so whatever is counted over
+log-probabilities, versions or turn indices counts each sampled token once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rolloutfleet.wire import ExportStyle
+
+TENSORS: Final[Mapping[str, type[np.generic]]] = {
+    "input_ids": np.int64,
+    "logprobs": np.float32,
+    "versions": np.int32,
+    "turn_ids": np.int32,
+    "loss_mask": np.uint8,
+}
+"""The tensors of a row, each with one element a token."""
+
+_ON_PROMPT: Final = {"logprobs": 0.0, "versions": -1, "turn_ids": -1, "loss_mask": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportTurn:
+    """A turn, without its tokens. A parent's number is lower than its children's."""
+
+    number: int
+    name: str
+    parent: int | None
+    prompt_tokens: int
+    """Of the whole prompt."""
+    output_tokens: int
+    reward: float | None
+    finish_reason: str
+    mixed_cache: bool
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence: everything from the root to the end of turn `last`."""
+
+    last: int
+    own: tuple[int, ...]
+    """Its turns that are of this trajectory, in order; in `individual`, the last alone."""
+    trained: frozenset[int]
+    """Those of `own` whose output is trained here."""
+    reward: float
+    """The row's return."""
+
+
+def rows(turns: Mapping[int, ExportTurn], kept: Sequence[int], *, style: ExportStyle, discount: float) -> list[Row]:
+    """The rows of a trajectory whose kept turns are `kept`; `turns` holds them and all they extend.
+
+    `concat`: a row for each leaf, a kept turn that no kept turn extends, in order of commit. Its reward is the return
+    at its first own turn, discounted along the row: G = r + discount * G of the next. A turn that several rows share
+    trains in the first. `individual`: a row for each turn, with the return r + discount * mean(G of its children).
+    A turn without a reward adds nothing.
+    """
+    kept = sorted(kept)
+    children: dict[int, list[int]] = {number: [] for number in kept}
+    for number in kept:
+        parent = turns[number].parent
+        if parent in children:
+            children[parent].append(number)
+    if style == "individual":
+        returns = _returns(turns, children, discount)
+        return [Row(number, (number,), frozenset((number,)), returns[number]) for number in kept]
+    made = []
+    untrained = set(kept)
+    for leaf in kept:
+        if children[leaf]:
+            continue
+        own = tuple(number for number in path(turns, leaf) if number in children)
+        trained = untrained.intersection(own)
+        untrained -= trained
+        made.append(Row(leaf, own, frozenset(trained), _return_along(turns, own, discount)))
+    return made
+
+
+def path(turns: Mapping[int, ExportTurn], last: int) -> list[int]:
+    """The numbers of the turns from the root to `last`. Raises KeyError where one is not there."""
+    found = []
+    at: int | None = last
+    while at is not None:
+        found.append(at)
+        at = turns[at].parent
+    return found[::-1]
+
+
+def input_ids(turns: Mapping[int, ExportTurn], row: Row, ids: Mapping[int, bytes]) -> npt.NDArray[np.int64]:
+    """All of a row's tokens; `ids` holds each turn's new prompt and output as int32."""
+    tokens = b"".join(ids[number] for number in path(turns, row.last))
+    return np.frombuffer(tokens, np.int32).astype(np.int64)
+
+
+def of_trained(
+    name: str, turns: Mapping[int, ExportTurn], row: Row, values: Mapping[int, Any]
+) -> npt.NDArray[np.generic]:
+    """One of the other tensors of a row. `values` holds, for each trained turn, one value or one an output token."""
+    tensor = np.full(turns[row.last].tokens, _ON_PROMPT[name], TENSORS[name])
+    for number in row.trained:
+        turn = turns[number]
+        tensor[turn.prompt_tokens : turn.tokens] = values[number]
+    return tensor
+
+
+def _return_along(turns: Mapping[int, ExportTurn], own: Sequence[int], discount: float) -> float:
+    total = 0.0
+    for number in reversed(own):
+        total = (turns[number].reward or 0.0) + discount * total
+    return total
+
+
+def _returns(turns: Mapping[int, ExportTurn], children: Mapping[int, list[int]], discount: float) -> dict[int, float]:
+    returns: dict[int, float] = {}
+    for number in sorted(children, reverse=True):
+        behind = [returns[child] for child in children[number]]
+        returns[number] = (turns[number].reward or 0.0) + (discount * sum(behind) / len(behind) if behind else 0.0)
+    return returns
