@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +27,14 @@ from examples.quickstart.trainer import Trainer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from tokenizers import Tokenizer
 
 from rolloutfleet.specfile import load_fleet
+from rolloutfleet_engine import model_path
 from rolloutfleet_operator.local import Happening, LocalFleet, LocalFleetError, Phase
 
 RESOURCE = Path(__file__).with_name("fleet.yaml")
-GROUP = 6
+GROUP = 3
 KILL_AFTER = 0.35
 """The share of the users' requests that are answered when a proxy is killed."""
 
@@ -44,8 +47,10 @@ class Run:
 
     record: Record = field(default_factory=Record)
     sessions: dict[str, Agent] = field(default_factory=dict)
-    killed: tuple[int, int] | None = None
-    """Ordinal and process id."""
+    killed: dict[str, Any] | None = None
+    """The entry of fleet.json for the proxy that was killed, as it was then."""
+    bereft: list[Agent] = field(default_factory=list)
+    """Agents whose proxy was killed while they were at work."""
     answers_at_kill: int = 0
     turns: dict[str, dict[str, Any]] = field(default_factory=dict)
     taken: dict[str, Taken] = field(default_factory=dict)
@@ -145,11 +150,19 @@ async def _run_agents(run: Run, fleet: LocalFleet) -> None:
 
 
 def _kill_a_proxy(run: Run, fleet: LocalFleet) -> None:
-    victim = fleet.whereabouts()["proxies"][-1]
-    run.killed = (victim["ordinal"], victim["pid"])
+    """The one with most agents at work; those at the other never notice."""
+
+    def at_work(proxy: dict[str, Any]) -> list[Agent]:
+        here = (agent for agent in run.sessions.values() if agent.base_url.startswith(f"{proxy['url']}/"))
+        return [agent for agent in here if not agent.done]
+
+    run.killed = max(fleet.whereabouts()["proxies"], key=lambda proxy: len(at_work(proxy)))
+    run.bereft = at_work(run.killed)
     run.answers_at_kill = len(run.record.answers)
-    console.print(f"  [bold]kill -9 {victim['pid']}[/] (proxy-{victim['ordinal']}, in the middle of its calls)")
-    os.kill(victim["pid"], signal.SIGKILL)
+    console.print(
+        f"  [bold]kill -9 {run.killed['pid']}[/] (proxy-{run.killed['ordinal']}, {len(run.bereft)} agents at work)"
+    )
+    os.kill(run.killed["pid"], signal.SIGKILL)
 
 
 async def _gather(run: Run, trainer: Trainer) -> None:
@@ -188,11 +201,10 @@ def _trajectory_ids(exports: Sequence[dict[str, Any]]) -> set[str]:
 
 def _judge(run: Run, engine_log: list[dict[str, Any]], fleet: LocalFleet) -> list[Check]:
     record = run.record
-    pids = {proxy["ordinal"]: proxy["pid"] for proxy in fleet.whereabouts()["proxies"]}
-    came_back = run.killed is not None and pids[run.killed[0]] != run.killed[1]
     acknowledged = run.audit["turns"]["acknowledged"]
     return [
-        Check("proxies killed, and back on their address", int(came_back), 1),
+        checks.count("proxies killed, and back on their address", [_is_back(run.killed, fleet)]),
+        checks.count("agents of that proxy that went on", (agent.done for agent in run.bereft)),
         checks.answers_are_kept(record, run.turns),
         checks.turns_were_answers(record, run.turns),
         checks.follow_ups_extend(record, run.turns),
@@ -206,6 +218,14 @@ def _judge(run: Run, engine_log: list[dict[str, Any]], fleet: LocalFleet) -> lis
     ]
 
 
+def _is_back(killed: dict[str, Any] | None, fleet: LocalFleet) -> bool:
+    now = {proxy["ordinal"]: proxy for proxy in fleet.whereabouts()["proxies"]}
+    if killed is None:
+        return False
+    proxy = now[killed["ordinal"]]
+    return bool(proxy["pid"] != killed["pid"] and proxy["url"] == killed["url"])
+
+
 def _show(run: Run) -> None:
     streamed = sum(answer.streamed for answer in run.record.answers)
     memory = ", ".join(f"{figures['rss_bytes'] / 2**20:.0f} MiB" for figures in run.stats)
@@ -213,14 +233,15 @@ def _show(run: Run) -> None:
     figures.add_column()
     figures.add_column()
     for name, value in (
-        ("sessions", str(len(run.sessions))),
+        ("sessions", f"{len(run.sessions)} ({_placement(run)})"),
         ("turns", f"{len(run.turns)} ({streamed} streamed; {run.answers_at_kill} before the kill)"),
         ("tokens sampled", f"{run.tokens:,}"),
+        ("tokenised again, other ids", f"in {_tokenised_otherwise(run)} turns, had anybody done it"),
         ("branches", f"{checks.branches(run.turns.values())} in {len(run.sessions)} sessions"),
         ("calls that agents made again", str(run.record.attempts_that_failed)),
         ("memory of the proxies", memory),
-        ("turns", _sums(run.audit["turns"])),
-        ("sessions", _sums(run.audit["sessions"])),
+        ("sum of turns", _sums(run.audit["turns"])),
+        ("sum of sessions", _sums(run.audit["sessions"])),
     ):
         figures.add_row(name, value)
     console.print()
@@ -235,6 +256,21 @@ def _show(run: Run) -> None:
     console.print(table)
 
 
+def _placement(run: Run) -> str:
+    proxies = Counter(agent.base_url.split("/sessions/")[0] for agent in run.sessions.values())
+    return ", ".join(f"{count} at {url}" for url, count in sorted(proxies.items()))
+
+
+def _tokenised_otherwise(run: Run) -> int:
+    """How many outputs a tokenizer would write with other ids; what capture by text would have trained on."""
+    tokenizer = Tokenizer.from_file(str(model_path() / "tokenizer.json"))
+    outputs = (turn["output_ids"] for turn in run.turns.values())
+    return sum(
+        tokenizer.encode(tokenizer.decode(ids, skip_special_tokens=False), add_special_tokens=False).ids != ids
+        for ids in outputs
+    )
+
+
 def _sums(sums: dict[str, Any]) -> str:
     parts = {name: sums[name] for name in ("live", "leased", "acknowledged", "dumped")}
     discarded = sum(sums["discarded"].values())
@@ -243,15 +279,15 @@ def _sums(sums: dict[str, Any]) -> str:
 
 
 def _show_next() -> None:
-    resource = os.path.relpath(RESOURCE)
-    console.print(
-        f"""
-[bold]Next[/]
-  .venv/bin/rolloutfleet up {resource}     the same fleet, until Ctrl-C
-  .venv/bin/rolloutfleet status                                in a second terminal: figures and sums
-  .venv/bin/rolloutfleet sessions                              then: turns SESSION, export --help
-  less examples/quickstart/agents.py                           an agent, with the stock OpenAI SDK"""
-    )
+    steps = {
+        f"rolloutfleet up {os.path.relpath(RESOURCE)}": "the same fleet, until Ctrl-C",
+        "rolloutfleet status": "in a second terminal: figures and sums",
+        "rolloutfleet sessions": "then: rolloutfleet turns, rolloutfleet export --help",
+        f"less {os.path.relpath(RESOURCE.with_name('agents.py'))}": "an agent, with the stock OpenAI SDK",
+    }
+    console.print("\n[bold]Next[/] (after: source .venv/bin/activate)")
+    for command, meaning in steps.items():
+        console.print(f"  {command:<48}{meaning}", soft_wrap=True)
 
 
 if __name__ == "__main__":

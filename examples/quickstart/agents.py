@@ -37,6 +37,7 @@ class Agent:
     record: Record
     progress: Callable[[], None]
     messages: list[dict[str, Any]] = field(default_factory=list)
+    done: bool = False
 
     @property
     def streams(self) -> bool:
@@ -63,6 +64,7 @@ class Agent:
                 self.messages.append({"role": "user", "content": request.format(city=city)})
                 await self._answer_request(client)
                 self.progress()
+        self.done = True
 
     async def _answer_request(self, client: openai.AsyncOpenAI) -> None:
         for _ in range(CALLS_A_REQUEST):
