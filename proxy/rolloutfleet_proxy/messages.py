@@ -127,12 +127,13 @@ def _canonical_tool_call(call: Any) -> Any:
 
 def _canonical_arguments(arguments: Any) -> list[Any]:
     """Marked as JSON or text: text that isn't JSON never equals a JSON string of the same letters."""
-    if isinstance(arguments, str):
-        try:
-            arguments = _decode_json(arguments)
-        except (ValueError, RecursionError):
-            return ["text", arguments]
-    return ["json", _canonical_numbers(arguments)]
+    value = arguments
+    try:
+        if isinstance(arguments, str):
+            value = _decode_json(arguments)
+        return ["json", _canonical_numbers(value)]
+    except (ValueError, RecursionError):
+        return ["text" if isinstance(arguments, str) else "json", arguments]
 
 
 def _canonical_numbers(value: Any) -> Any:

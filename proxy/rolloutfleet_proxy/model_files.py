@@ -5,6 +5,7 @@ Weights are never read, and no code that comes with a model is run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _FILES = [
     "chat_template.jinja",
     "chat_template.json",
 ]
+_NEEDED = ("tokenizer.json", "config.json")
 # Some tokenizers give this or more for "no limit".
 _NO_LIMIT = 10**9
 
@@ -82,14 +84,14 @@ def _downloaded(name: str, *, token: str | None, download_to: Path | None) -> Pa
         return Path(found)
 
     try:
-        return snapshot(local_files_only=True)
+        with contextlib.suppress(LocalEntryNotFoundError):
+            found = snapshot(local_files_only=True)
+            if all((found / file).is_file() for file in _NEEDED):
+                return found
+        return snapshot(local_files_only=False)
     except HFValidationError as error:
         raise ModelUnreadable(f"{name} is no directory, and can't be a model's name: {error}") from error
-    except LocalEntryNotFoundError:
-        pass
-    try:
-        return snapshot(local_files_only=False)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, OSError) as error:
         raise ModelUnreadable(f"{name} is no directory, and can't be fetched: {error}") from error
 
 

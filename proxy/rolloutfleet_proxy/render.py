@@ -333,8 +333,12 @@ class Reader:
         return Scan(reasoning, content, calls, self._texts_of(malformed, packed))
 
     def read(self, packed: list[int]) -> Parsed:
-        """The message that packed ids make."""
-        scan = self.scan(packed)
+        """The message that packed ids make. What a parser fails on is text: tokens that were made are never lost."""
+        try:
+            scan = self.scan(packed)
+        except Exception:
+            log.warning("a reply that the chat format %s can't read stays as text", self.name, exc_info=True)
+            scan = Scan("", self.vocabulary.decode(packed), [], [])
         content = "\n".join([scan.content, *scan.malformed] if scan.content else scan.malformed)
         message: Message = {"role": "assistant", "content": content or (None if scan.tool_calls else "")}
         if scan.reasoning:
@@ -390,7 +394,10 @@ def _arguments_text(arguments: Any) -> str | None:
         except (ValueError, RecursionError):
             return None
     elif isinstance(arguments, dict):
-        text = json.dumps(arguments, ensure_ascii=False)
+        try:
+            text = json.dumps(arguments, ensure_ascii=False)
+        except RecursionError:
+            return None
     else:
         return None
     return text if _is_unicode(text) else json.dumps(arguments)

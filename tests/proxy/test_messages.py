@@ -105,8 +105,10 @@ def test_the_seed_covers_tools_and_template_arguments() -> None:
 
 
 def test_an_argument_of_any_depth_or_size_is_digested() -> None:
-    deep = "[" * 100_000 + "]" * 100_000
-    assert digest(call(deep)) != digest(call(deep + " "))
+    for depth in (100, 400, 600, 900, 990, 100_000):
+        deep = "[" * depth + "]" * depth
+        assert digest(call(deep)) != digest(call(deep[1:-1]))
+        assert digest(call(deep)) == digest(call(deep))
     assert digest(call('{"n": 123456789012345678901234567890}')) != digest(
         call('{"n": 123456789012345678901234567891}')
     )

@@ -327,6 +327,13 @@ class TestMessages:
         assert "tool_calls" not in message
         assert message["content"] == f"So:\n<tool_call>\n{body}\n</tool_call>"
 
+    def test_what_a_parser_fails_on_stays_as_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr("renderers.qwen3.parse_qwen3", fail)
+        assert self.parse("Fine.<|im_end|>")["content"] == "Fine.<|im_end|>"
+
     def test_half_a_character_in_arguments_stays_escaped(self) -> None:
         [call] = self.call('{"name": "find", "arguments": {"q": "\\ud800"}}')["tool_calls"]
         assert call["function"]["arguments"].encode() == b'{"q": "\\ud800"}'
@@ -408,6 +415,19 @@ class TestLoading:
             load(model_path(), renderer="glm-4.5")
         with pytest.raises(ModelUnreadable, match="no-such-renderer"):
             load(model_path(), renderer="no-such-renderer")
+
+    def test_a_hub_name_that_was_fetched_needs_no_network(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        cached = tmp_path / "models--Qwen--Qwen3-8B"
+        (cached / "refs").mkdir(parents=True)
+        (cached / "refs" / "main").write_text("c0ffee")
+        write_model(cached / "snapshots" / "c0ffee", FAMILIES["qwen3"])
+        assert load("Qwen/Qwen3-8B", download_to=tmp_path).name == "qwen3"
+
+        with pytest.raises(ModelUnreadable, match="can't be fetched"):
+            load("Qwen/Qwen3-14B", download_to=tmp_path)
 
     def test_neither_directory_nor_name(self, tmp_path: Path) -> None:
         with pytest.raises(ModelUnreadable, match="is no directory"):
