@@ -95,6 +95,18 @@ class WeightState:
             "since": gate.since,
         }
 
+    def shown(self) -> dict[str, Any]:
+        """The form in which users see it."""
+        gate = self.gate
+        return {
+            "run": self.versions.run,
+            "version": self.versions.version,
+            "epoch": gate.epoch,
+            "paused": gate.paused,
+            "mode": gate.mode,
+            "paused_since": gate.since if gate.paused else None,
+        }
+
     @staticmethod
     def from_json(value: dict[str, Any]) -> "WeightState":
         """Raises KeyError, TypeError or ValueError where it is not of that form."""
@@ -145,12 +157,7 @@ def advanced(state: WeightState, *, version: int, epoch: int | None) -> WeightSt
     if epoch is not None and epoch < state.gate.epoch:
         raise stale_epoch(epoch, state.gate)
     if version < known.version:
-        raise Stale(
-            VERSION_BACKWARDS,
-            f"The weights are at version {known.version} of run {known.run}, so {version} would go back. "
-            "A trainer that recovered to an older checkpoint says so with POST /recover and a new run.",
-            {"version": known.version, "run": known.run},
-        )
+        raise stale_version(version, known)
     return replace(state, versions=replace(known, version=version))
 
 
@@ -180,6 +187,15 @@ def stale_epoch(asked: int, gate: Gate) -> Stale:
         EPOCH_STALE,
         f"Epoch {asked} is taken or over: the current one is {gate.epoch}, {state}.",
         {"epoch": gate.epoch, "paused": gate.paused},
+    )
+
+
+def stale_version(asked: int, known: Versions) -> Stale:
+    return Stale(
+        VERSION_BACKWARDS,
+        f"The weights are at version {known.version} of run {known.run}, so {asked} would go back. "
+        "A trainer that recovered to an older checkpoint says so with POST /recover and a new run.",
+        {"version": known.version, "run": known.run},
     )
 
 

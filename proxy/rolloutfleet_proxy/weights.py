@@ -101,8 +101,6 @@ class Weights:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.state = state
-        self.engines = asyncio.Lock()
-        """Held by whoever commands the engines under the current epoch; no other epoch begins meanwhile."""
         self._store = store
         self._max_hold = max_hold
         self._clock = clock
@@ -159,23 +157,14 @@ class Weights:
 
     def figures(self) -> dict[str, Any]:
         """What GET /version answers of this proxy."""
-        gate = self.state.gate
-        return {
-            "run": self.run,
-            "version": self.version,
-            "epoch": gate.epoch,
-            "paused": gate.paused,
-            "mode": gate.mode,
-            "paused_since": gate.since if gate.paused else None,
-            "past_max_hold": self.overdue,
-        }
+        return {**self.state.shown(), "past_max_hold": self.overdue}
 
     def submission(self) -> Submission:
         return Submission(self)
 
     async def hold(self, *, epoch: int, mode: PauseMode) -> None:
         """Stop submitting; from the return on, no call is sent to an engine. Safe to repeat. Raises Stale."""
-        await self._change_gate(lambda state: weight_state.paused(state, epoch=epoch, mode=mode, now=self._wall()))
+        await self._change(lambda state: weight_state.paused(state, epoch=epoch, mode=mode, now=self._wall()))
 
     async def settled(self, *, epoch: int, timeout: float) -> None:
         """Return when nothing of this proxy generates; at once in the modes that leave calls at the engines.
@@ -203,7 +192,7 @@ class Weights:
 
     async def release(self, *, epoch: int) -> None:
         """Submit again. Safe to repeat, and right for an epoch that this proxy never heard of. Raises Stale."""
-        await self._change_gate(lambda state: weight_state.released(state, epoch=epoch, now=self._wall()))
+        await self._change(lambda state: weight_state.released(state, epoch=epoch, now=self._wall()))
 
     async def advance(self, version: int, *, epoch: int | None = None) -> None:
         """Go to a version that is no older. Raises Stale."""
@@ -215,7 +204,7 @@ class Weights:
 
     async def join_gate(self, heard: Gate) -> None:
         """Take another proxy's epoch and pause where they are newer."""
-        await self._change_gate(lambda state: weight_state.joined(state, replace(state, gate=heard)))
+        await self._change(lambda state: weight_state.joined(state, replace(state, gate=heard)))
 
     async def join_versions(self, heard: Versions) -> None:
         """Take another proxy's run and version where they are newer, and catch up on recoveries."""
@@ -230,10 +219,6 @@ class Weights:
         for answer in answers:
             await self.join_versions(answer.versions)
             await self.join_gate(answer.gate)
-
-    async def _change_gate(self, transition: Callable[[WeightState], WeightState]) -> None:
-        async with self.engines:
-            await self._change(transition)
 
     async def _change(self, transition: Callable[[WeightState], WeightState]) -> None:
         # In a task of its own: a caller that goes away must not leave memory and disk apart.

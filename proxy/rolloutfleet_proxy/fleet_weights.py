@@ -1,0 +1,300 @@
+"""Pause, continue, version and recovery over several proxies, step by step.
+
+The proxy that gets the call leads. It first asks everyone how things stand, so that what would be refused changes
+nothing; then it does the step itself, durably, and only then tells the others. A proxy that starts meanwhile listens
+before it asks around, so it either hears of the step or finds it at the leader's.
+
+A proxy that can't be reached does not stop a step: it is named in the answer, and when it comes back it takes what
+the others know. Without fleet scope the leader is the fleet.
+"""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from rolloutfleet.errors import ENGINE_TIMEOUT, EPOCH_STALE, PAUSE_TIMEOUT, STORE_FAILED
+from rolloutfleet.wire import PauseMode
+from rolloutfleet_proxy import weight_state
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull
+from rolloutfleet_proxy.weight_state import Gate, Recovery, Refused, Stale, Versions, WeightState
+from rolloutfleet_proxy.weights import Weights
+
+T = TypeVar("T")
+
+ENGINE_PATIENCE = 10.0
+"""Seconds for the engines to confirm that they go on."""
+
+
+class Member(Protocol):
+    """Another proxy of the fleet. Every method raises ApiError where it does not answer as it should."""
+
+    @property
+    def ordinal(self) -> int: ...
+
+    async def state(self) -> WeightState: ...
+
+    async def join(self, *, gate: Gate | None = None, versions: Versions | None = None) -> WeightState:
+        """Tell it what is known; returns what it knows then, which may be newer."""
+        ...
+
+    async def settled(self, *, epoch: int, timeout: float) -> None:
+        """As Weights.settled."""
+        ...
+
+
+class Engines(Protocol):
+    """All engines at once. Both raise ApiError unless every one confirmed."""
+
+    async def pause(self, mode: str) -> None: ...
+
+    async def resume(self) -> None: ...
+
+
+class Coverage:
+    """Which other proxies took part in every step so far, and which did not, and why."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = {member.ordinal: member for member in members}
+        self.failed: dict[int, ApiError] = {}
+
+    def lost(self, ordinal: int, error: ApiError) -> None:
+        self.failed[ordinal] = error
+        self.members.pop(ordinal, None)
+
+    async def each(self, ask: Callable[[Member], Awaitable[T]], *, fatal: Collection[str] = ()) -> dict[int, T]:
+        """Ask all at once. Who fails is lost, but for the error codes that are fatal: such an error is raised."""
+
+        async def asked(member: Member) -> T | None:
+            try:
+                return await ask(member)
+            except ApiError as error:
+                if error.code in fatal:
+                    raise
+                self.lost(member.ordinal, error)
+                return None
+
+        members = list(self.members.values())
+        answers = await together(*(asked(member) for member in members))
+        return {member.ordinal: answer for member, answer in zip(members, answers, strict=True) if answer is not None}
+
+    def named(self, leader: int) -> dict[str, Any]:
+        """The part of an answer that says which ordinals it covers."""
+        failed = sorted(self.failed.items())
+        return {
+            "ordinals": sorted({leader, *self.members} - set(self.failed)),
+            "failed": [{"ordinal": ordinal, **msgspec.json.decode(error.body())} for ordinal, error in failed],
+        }
+
+
+class FleetWeights:
+    """Leads the steps that begin at this proxy. `members` are the others; none where it does a step alone."""
+
+    def __init__(self, own: Weights, *, ordinal: int, engines: Engines, clock: Callable[[], float]) -> None:
+        self._own = own
+        self._ordinal = ordinal
+        self._engines = engines
+        self._clock = clock
+        self._engines_paused_in: int | None = None
+        self._commands = asyncio.Lock()
+        """Held while engines are commanded under an epoch, and while the epoch changes: a newer pause tells every
+        proxy before it tells the engines, so what an older one still does to them comes first."""
+
+    async def show(self, members: Sequence[Member]) -> dict[str, Any]:
+        """The newest that is known, and what each proxy knows."""
+        coverage = Coverage(members)
+        heard = await coverage.each(lambda member: member.state())
+        known = {self._ordinal: self._own.state, **heard}
+        proxies = [{"ordinal": ordinal, **state.shown()} for ordinal, state in sorted(known.items())]
+        return {**_newest(known.values()).shown(), **coverage.named(self._ordinal), "proxies": proxies}
+
+    async def pause(
+        self, members: Sequence[Member], *, mode: PauseMode, timeout: float, epoch: int | None
+    ) -> dict[str, Any]:
+        """Return once nothing generates; in the modes that leave calls at the engines, once these confirmed.
+
+        In wait mode the engines are paused last (retract): nothing of the fleet is there by then.
+        Raises Stale where the epoch is taken or over, and Refused where it took longer than `timeout` (504) or the
+        engines failed: the pause is then undone, and the body names those who could not be told to go on.
+        """
+        deadline = self._clock() + timeout
+        known = await self._known(members)
+        if epoch is None:
+            epoch = weight_state.next_epoch(known)
+        for state in known:
+            weight_state.paused(state, epoch=epoch, mode=mode, now=0.0)
+        coverage = Coverage(members)
+        try:
+            async with asyncio.timeout(deadline - self._clock()):
+                await self._stop(coverage, epoch=epoch, mode=mode, deadline=deadline)
+        except BaseException as error:
+            undone = await asyncio.shield(self._undo(Coverage(members), epoch, error))
+            if isinstance(error, Stale):
+                raise Stale(error.code, error.message, {**undone, **error.stands}) from error
+            if isinstance(error, ApiError | TimeoutError):
+                raise _not_paused(error, timeout, undone) from error
+            raise
+        return self._answer(coverage)
+
+    async def resume(self, members: Sequence[Member], *, epoch: int | None) -> dict[str, Any]:
+        """Engines go on, then proxies. Raises Stale for an older epoch, and ApiError where the engines fail;
+        nothing has changed then."""
+        known = await self._known(members)
+        if epoch is None:
+            epoch = max(state.gate.epoch for state in known)
+        for state in known:
+            weight_state.released(state, epoch=epoch, now=0.0)
+        async with self._commands:
+            weight_state.released(self._own.state, epoch=epoch, now=0.0)
+            await self._resume_engines()
+            await self._own.release(epoch=epoch)
+        return await self._proxies_go_on(Coverage(members))
+
+    async def advance(self, members: Sequence[Member], *, version: int, epoch: int | None) -> dict[str, Any]:
+        """Go to a version in the newest run that is known. Raises Stale; nothing has changed then."""
+        newest = _newest(await self._known(members))
+        weight_state.advanced(newest, version=version, epoch=epoch)
+        await self._own.join_versions(newest.versions)
+        await self._own.advance(version, epoch=epoch)
+        return await self._tell_versions(Coverage(members))
+
+    async def recover(self, members: Sequence[Member], recovery: Recovery) -> dict[str, Any]:
+        """Begin a new run. Raises Stale where the run is no greater; nothing has changed then."""
+        newest = _newest(await self._known(members))
+        weight_state.recovered(newest, recovery)
+        await self._own.join_versions(newest.versions)
+        await self._own.recover(recovery)
+        return await self._tell_versions(Coverage(members))
+
+    async def heard(self, *, gate: Gate | None, versions: Versions | None) -> WeightState:
+        """Take what a leading proxy tells; returns what is known then. Raises ApiError where engines fail."""
+        if versions is not None:
+            await self._own.join_versions(versions)
+        if gate is not None:
+            await self._heard_gate(gate)
+        return self._own.state
+
+    async def _known(self, members: Sequence[Member]) -> list[WeightState]:
+        heard = await Coverage(members).each(lambda member: member.state())
+        return [self._own.state, *heard.values()]
+
+    async def _stop(self, coverage: Coverage, *, epoch: int, mode: PauseMode, deadline: float) -> None:
+        async with self._commands:
+            await self._own.hold(epoch=epoch, mode=mode)
+        await self._tell_pause(coverage)
+        if mode == "wait":
+            await self._settle(coverage, epoch, deadline)
+            await self._pause_engines(epoch, "retract")
+        else:
+            await self._pause_engines(epoch, mode)
+            await self._settle(coverage, epoch, deadline)
+
+    async def _tell_pause(self, coverage: Coverage) -> None:
+        gate = self._own.state.gate
+        for state in (await coverage.each(lambda member: member.join(gate=gate))).values():
+            if (state.gate.order, state.gate.mode) != (gate.order, gate.mode):
+                raise weight_state.stale_epoch(gate.epoch, state.gate)
+
+    async def _settle(self, coverage: Coverage, epoch: int, deadline: float) -> None:
+        """Wait for all. Who is lost meanwhile is named; who is not done in time ends the pause."""
+        left = deadline - self._clock()
+        await together(
+            self._own.settled(epoch=epoch, timeout=left),
+            coverage.each(lambda member: member.settled(epoch=epoch, timeout=left), fatal=(PAUSE_TIMEOUT, EPOCH_STALE)),
+        )
+
+    async def _pause_engines(self, epoch: int, mode: PauseMode) -> None:
+        async with self._commands:
+            gate = self._own.state.gate
+            if gate.order != (epoch, False):
+                raise weight_state.stale_epoch(epoch, gate)
+            self._engines_paused_in = epoch
+            await self._engines.pause(mode)
+
+    async def _heard_gate(self, gate: Gate) -> None:
+        async with self._commands:
+            mine = self._engines_paused_in
+            if not gate.paused and mine is not None and mine <= gate.epoch and gate.order > self._own.state.gate.order:
+                # Whoever continues may have told the engines before this proxy, then still pausing them, did.
+                await self._resume_engines()
+            await self._own.join_gate(gate)
+
+    async def _resume_engines(self) -> None:
+        try:
+            async with asyncio.timeout(ENGINE_PATIENCE):
+                await self._engines.resume()
+        except TimeoutError:
+            message = f"The engines did not confirm within {ENGINE_PATIENCE:g} s that they go on."
+            raise ApiError(504, ENGINE_TIMEOUT, message) from None
+        self._engines_paused_in = None
+
+    async def _proxies_go_on(self, coverage: Coverage) -> dict[str, Any]:
+        gate = self._own.state.gate
+        for ordinal, state in (await coverage.each(lambda member: member.join(gate=gate))).items():
+            if state.gate.order != gate.order:
+                coverage.lost(ordinal, weight_state.stale_epoch(gate.epoch, state.gate))
+        return self._answer(coverage)
+
+    async def _undo(self, coverage: Coverage, epoch: int, why: BaseException) -> dict[str, Any]:
+        """Engines and proxies go on, each as far as it can be told; returns how things stand then."""
+        async with self._commands:
+            gate = self._own.state.gate
+            kept = (gate.paused and gate.epoch > epoch) or _newer_pause(epoch, why)
+            engines = None if kept else await _error_of(self._resume_engines())
+            own = await _error_of(self._own.release(epoch=epoch))
+        if own is not None and not isinstance(own, Stale):
+            coverage.lost(self._ordinal, own)
+        over = Gate(epoch=epoch, since=self._own.state.gate.since)
+        await coverage.each(lambda member: member.join(gate=over))
+        stands = self._answer(coverage)
+        return stands if engines is None else {**stands, "engines": msgspec.json.decode(engines.body())}
+
+    async def _tell_versions(self, coverage: Coverage) -> dict[str, Any]:
+        versions = self._own.state.versions
+        for ordinal, state in (await coverage.each(lambda member: member.join(versions=versions))).items():
+            if (state.versions.run, state.versions.version) != (versions.run, versions.version):
+                coverage.lost(ordinal, weight_state.stale_version(versions.version, state.versions))
+        return self._answer(coverage)
+
+    def _answer(self, coverage: Coverage) -> dict[str, Any]:
+        return {**self._own.figures(), **coverage.named(self._ordinal)}
+
+
+async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run all at once; the first error ends the rest and is raised as it is."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _error_of(work: Awaitable[None]) -> ApiError | None:
+    try:
+        await work
+    except ApiError as error:
+        return error
+    except (StoreFull, StoreBroken, StoreClosed) as error:
+        return ApiError(507 if isinstance(error, StoreFull) else 503, STORE_FAILED, str(error))
+    return None
+
+
+def _not_paused(why: ApiError | TimeoutError, timeout: float, stands: dict[str, Any]) -> Refused:
+    undone = "It was undone" if not (stands["failed"] or "engines" in stands) else "It was undone as far as can be seen"
+    if isinstance(why, TimeoutError) or why.code == PAUSE_TIMEOUT:
+        message = f"Something still generates after {timeout:g} s. {undone}: the fleet is not paused."
+        return Refused(504, PAUSE_TIMEOUT, message, stands)
+    return Refused(why.status, why.code, f"{why.message} {undone}: the fleet is not paused.", stands)
+
+
+def _newer_pause(epoch: int, why: BaseException) -> bool:
+    """Whether what ended this pause is one that has the engines now."""
+    return isinstance(why, Stale) and bool(why.stands.get("paused")) and why.stands["epoch"] > epoch
+
+
+def _newest(states: Iterable[WeightState]) -> WeightState:
+    return functools.reduce(weight_state.joined, states)
