@@ -8,7 +8,7 @@ import pytest
 from tests.real.engines import Engine
 from tests.real.processes import NotServing, Server, free_port, serving
 from tests.real.sglang import launch
-from tests.real.sglang.install import Installed, find
+from tests.real.sglang.places import Installed, find
 
 HERE = Path(__file__).parent
 SECONDS_TO_START = 240.0

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 from tests.real.engines import Engine, Generation, Reply, until
-from tests.real.sglang.install import Installed
+from tests.real.sglang.places import Installed
 
 TURN_TOKENS = 2500
 TOKENS_BEFORE_UPDATE = 100

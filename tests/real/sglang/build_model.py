@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging
 
 # As initialised, the weights give nearly equal log-probabilities to all tokens, and a wrong one would go unseen.
 SPREAD = 6.0
@@ -33,6 +34,7 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, required=True)
     arguments.add_argument("--output", type=Path, required=True)
     chosen = arguments.parse_args()
+    logging.disable_progress_bar()
     build(shipped=chosen.shipped, seed=chosen.seed, output=chosen.output)
 
 

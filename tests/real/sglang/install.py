@@ -1,95 +1,32 @@
-"""Installs the real SGLang that the tests in tests/real judge by: `make sglang`.
-
-It stands outside the clone, in the user's cache, because it takes about 10 GB: every clone whose lock, driver stand-in
-and model script are the same shares one. A half-made one has no stamp and is made anew.
-"""
+"""Installs the real SGLang that the tests in tests/real judge by, where it is not installed yet: `make sglang`."""
 
 import argparse
 import contextlib
 import fcntl
-import hashlib
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-SGLANG_VERSION = "0.5.23"
+from tests.real.sglang import launch
+from tests.real.sglang.places import (
+    DRIVER_SOURCE,
+    LOCK,
+    MODEL_SCRIPT,
+    SGLANG_VERSION,
+    SHIPPED_MODEL,
+    Installed,
+    cache_root,
+    environment_is_whole,
+    places,
+    stamp_of,
+)
+
 PYTHON_VERSIONS = ">=3.11,<3.13"  # newer ones have no wheels for all that SGLang pins
-
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[2]
-LOCK = HERE / "requirements.lock"
-DRIVER_SOURCE = HERE / "libcuda.c"
-MODEL_SCRIPT = HERE / "build_model.py"
-SHIPPED_MODEL = REPOSITORY / "engine" / "rolloutfleet_engine" / "model"
+IMPORTED = "sglang.srt.entrypoints.http_server, sglang.srt.managers.scheduler, sglang.srt.models.qwen3"
 WEIGHT_SEEDS = {"first": 1, "second": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """Where the parts of the real engine stand."""
-
-    environment: Path
-    models: Path
-
-    @property
-    def python(self) -> Path:
-        return self.environment / "bin" / "python"
-
-    @property
-    def driver(self) -> Path:
-        """The folder with the stand-in for libcuda.so.1, for LD_LIBRARY_PATH."""
-        return self.environment / "driver"
-
-    def model(self, name: str) -> Path:
-        return self.models / name
-
-
-def cache_root() -> Path:
-    if chosen := os.environ.get("ROLLOUTFLEET_CACHE"):
-        return Path(chosen).expanduser()
-    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(user_cache).expanduser() / "rolloutfleet"
-
-
-def digest_of(*files: Path) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def places() -> Installed:
-    environment = cache_root() / f"sglang-{SGLANG_VERSION}-{digest_of(LOCK, DRIVER_SOURCE)}"
-    shipped = sorted(path for path in SHIPPED_MODEL.iterdir() if path.is_file())
-    models = cache_root() / f"tiny-qwen3-{digest_of(LOCK, MODEL_SCRIPT, *shipped)}"
-    return Installed(environment=environment, models=models)
-
-
-def find() -> Installed | None:
-    """The installed engine, or None where any part of it is missing."""
-    installed = places()
-    return installed if environment_is_whole(installed) and installed.models.is_dir() else None
-
-
-def environment_is_whole(installed: Installed) -> bool:
-    # The interpreter is asked too: it breaks when the Python below it is removed or upgraded away.
-    return stamp_of(installed).is_file() and answers(installed.python)
-
-
-def stamp_of(installed: Installed) -> Path:
-    return installed.environment / ".complete"
-
-
-def answers(python: Path) -> bool:
-    try:
-        return subprocess.run([python, "-c", ""], capture_output=True, timeout=60).returncode == 0
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager
@@ -101,8 +38,8 @@ def alone(root: Path) -> Iterator[None]:
         yield
 
 
-def run(*command: str | Path) -> None:
-    subprocess.run([str(part) for part in command], check=True, stdin=subprocess.DEVNULL)
+def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> None:
+    subprocess.run([str(part) for part in command], check=True, stdin=subprocess.DEVNULL, env=environment)
 
 
 def install() -> Installed:
@@ -126,6 +63,8 @@ def make_environment(installed: Installed) -> None:
         *("--require-hashes", "--only-binary", ":all:", LOCK),
     )
     make_driver(installed)
+    # Shows that it can be imported here, and leaves the byte code that the engine's first start would else wait for.
+    run(installed.python, "-c", f"import {IMPORTED}", environment=launch.environment(installed))
     stamp_of(installed).touch()
     print(f"Installed in {time.monotonic() - started:.0f} s", flush=True)
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.real.sglang.install import Installed
+from tests.real.sglang.places import Installed
 
 CONTEXT_LENGTH = 8192
 CACHED_TOKENS = 20_000

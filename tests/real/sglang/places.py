@@ -1,0 +1,83 @@
+"""Where the real SGLang and its models stand, and whether they are whole.
+
+They stand outside the clone, in the user's cache, because they take about 10 GB: all clones whose lock, driver
+stand-in and model script are the same share them.
+"""
+
+import hashlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+SGLANG_VERSION = "0.5.23"
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[2]
+LOCK = HERE / "requirements.lock"
+DRIVER_SOURCE = HERE / "libcuda.c"
+MODEL_SCRIPT = HERE / "build_model.py"
+SHIPPED_MODEL = REPOSITORY / "engine" / "rolloutfleet_engine" / "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The real engine, once it is installed."""
+
+    environment: Path
+    models: Path
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    @property
+    def driver(self) -> Path:
+        """The folder with the stand-in for libcuda.so.1, for LD_LIBRARY_PATH."""
+        return self.environment / "driver"
+
+    def model(self, name: str) -> Path:
+        return self.models / name
+
+
+def cache_root() -> Path:
+    if chosen := os.environ.get("ROLLOUTFLEET_CACHE"):
+        return Path(chosen).expanduser()
+    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(user_cache).expanduser() / "rolloutfleet"
+
+
+def digest_of(*files: Path) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def places() -> Installed:
+    environment = cache_root() / f"sglang-{SGLANG_VERSION}-{digest_of(LOCK, DRIVER_SOURCE)}"
+    shipped = sorted(path for path in SHIPPED_MODEL.iterdir() if path.is_file())
+    models = cache_root() / f"tiny-qwen3-{digest_of(LOCK, MODEL_SCRIPT, *shipped)}"
+    return Installed(environment=environment, models=models)
+
+
+def find() -> Installed | None:
+    """The installed engine, or None where any part of it is missing."""
+    installed = places()
+    return installed if environment_is_whole(installed) and installed.models.is_dir() else None
+
+
+def environment_is_whole(installed: Installed) -> bool:
+    # The interpreter is asked too: it breaks when the Python below it is removed or upgraded away.
+    return stamp_of(installed).is_file() and answers(installed.python)
+
+
+def stamp_of(installed: Installed) -> Path:
+    return installed.environment / ".complete"
+
+
+def answers(python: Path) -> bool:
+    try:
+        return subprocess.run([python, "-c", ""], capture_output=True, timeout=60).returncode == 0
+    except OSError:
+        return False
