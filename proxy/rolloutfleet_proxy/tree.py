@@ -6,7 +6,7 @@ messages, the chain after its own answer, and the digests of the reasoning that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rolloutfleet_proxy.messages import Conversation
@@ -85,14 +85,14 @@ class Tree:
 
         Reasoning that the conversation leaves out matches; reasoning that it changes, or adds, doesn't.
         """
-        given = [(index, given) for index, given in enumerate(conversation.reasonings) if given is not None]
-        chains = conversation.chains
+        chains, reasonings = conversation.chains, conversation.reasonings
+        alike: dict[int, bool] = {}
         found: list[Node] = []
         for length in range(len(chains) - 1, 0, -1):
             nodes = self._by_history.get(chains[length])
             if nodes is None:
                 continue
-            equal = [node for node in nodes if node.length == length and self._reasons_alike(node, given)]
+            equal = [node for node in nodes if node.length == length and self._is_alike(node, reasonings, alike)]
             equal.sort(key=_turn_number, reverse=True)
             found += equal
         return found
@@ -112,21 +112,27 @@ class Tree:
             raise ValueError(f"turn {node.turn} has an unknown parent, {node.parent}")
         return parent
 
-    def _reasons_alike(self, node: Node, given: list[tuple[int, bytes]]) -> bool:
-        left = len(given)
-        while left and given[left - 1][0] >= node.length:
-            left -= 1
+    def _is_alike(self, node: Node, reasonings: Sequence[bytes | None], alike: dict[int, bool]) -> bool:
+        """Whether a turn and all it continues reasoned as is given. `alike` keeps what was found, for the next."""
+        path = []
         current: Node | None = node
-        while left and current is not None:
-            if given[left - 1][0] >= current.start:
-                own = dict(current.reasonings)
-                while left and given[left - 1][0] >= current.start:
-                    index, digest = given[left - 1]
-                    if own.get(index) != digest:
-                        return False
-                    left -= 1
+        while current is not None and current.turn not in alike:
+            path.append(current)
             current = None if current.parent is None else self._nodes[current.parent]
-        return left == 0
+        result = current is None or alike[current.turn]
+        for each in reversed(path):
+            result = result and _own_is_alike(each, reasonings)
+            alike[each.turn] = result
+        return result
+
+
+def _own_is_alike(node: Node, reasonings: Sequence[bytes | None]) -> bool:
+    own = dict(node.reasonings)
+    for index in range(node.start, node.length):
+        given = reasonings[index]
+        if given is not None and own.get(index) != given:
+            return False
+    return True
 
 
 def _turn_number(node: Node) -> int:
