@@ -15,7 +15,6 @@ import contextlib
 import sys
 from array import array
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -77,7 +76,7 @@ async def read(reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
 
 
 def _framed(expected: Expected) -> bytes:
-    content = msgspec.msgpack.encode(asdict(expected))
+    content = msgspec.msgpack.encode(expected)
     return len(content).to_bytes(_LENGTH_BYTES, "big") + content
 
 
@@ -121,7 +120,7 @@ def main() -> None:
     """The process's work."""
     source = sys.stdin.buffer
     length = int.from_bytes(source.read(_LENGTH_BYTES), "big")
-    expected = Expected(**msgspec.msgpack.decode(source.read(length)))
+    expected = msgspec.msgpack.decode(source.read(length), type=Expected)
     sys.stdout.buffer.write(msgspec.msgpack.encode(_outcome(expected, source.read())))
 
 

@@ -14,12 +14,12 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, Literal
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 
 from rolloutfleet.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -60,8 +60,7 @@ _MAX_ERROR_BODY = 1 << 16
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateRequest:
+class GenerateRequest(Struct, frozen=True, kw_only=True):
     """One round at an engine.
 
     `prompt_json` is the prompt's ids as a JSON array (`ids_json`). `sampling` has SGLang's names and lacks
@@ -73,11 +72,11 @@ class GenerateRequest:
     prompt_json: bytes
     prompt_tokens: int
     max_new_tokens: int
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = {}
     vocab_size: int | None = None
     top_logprobs: int = 0
     with_logprobs: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
     def body(self, *, stream: bool) -> bytes:
         """The JSON of `/generate`."""

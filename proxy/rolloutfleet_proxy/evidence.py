@@ -17,12 +17,12 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 Finish = Literal["stop", "length", "abort"]
 
@@ -126,8 +126,7 @@ class Reply(Struct):
     meta_info: Meta
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """The tokens from `start` to before `end` were made by the weights of this version."""
 
     version: int
@@ -135,8 +134,7 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What was asked for, which a reply is held against.
 
     `vocab_size` is the model's (its rows, which can be more than the tokenizer's words); None is not checked.
@@ -148,8 +146,7 @@ class Expected:
     top_logprobs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """A checked reply, or several joined: `output_ids` int32 and `logprobs` float32 are of one length.
 
     `spans` covers them exactly, in order; None where the engine named no numeric version.
@@ -179,7 +176,7 @@ def decode(body: bytes) -> Reply:
     try:
         return _decode_reply(body)
     except (ValueError, RecursionError) as error:
-        raise undecodable(body, str(error)) from None
+        raise _undecodable(body, str(error)) from None
 
 
 def check(reply: Reply, expected: Expected) -> Evidence:
@@ -391,7 +388,7 @@ def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
-def undecodable(body: bytes, error: str) -> Refused:
+def _undecodable(body: bytes, error: str) -> Refused:
     """Name the reason from the decoder's own words: a second, lenient parse would cost as much as the first."""
     found = _BAD_BYTE.search(error)
     if found is not None:

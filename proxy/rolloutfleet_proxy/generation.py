@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rolloutfleet.errors import ENGINE_ERROR
 from rolloutfleet_proxy.engine import Engine, GenerateRequest, OnChunk, extended_json
@@ -53,8 +55,7 @@ class Submission(Protocol):
     async def resumed(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Struct, frozen=True, kw_only=True):
     """What a turn's rounds need beside the request. `on_round` is told of each request sent to the gateway."""
 
     engine: Engine

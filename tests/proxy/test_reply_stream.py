@@ -49,7 +49,7 @@ def stream(events: list[bytes]) -> bytes:
 def feed(splitter: EventSplitter, piece: bytes) -> list[bytes]:
     """Events as bytes, big ones joined."""
     events = splitter.feed(piece)
-    return [b"".join(event.pieces).strip() if isinstance(event, BigEvent) else event for event in events]
+    return [b"".join(event.pieces) if isinstance(event, BigEvent) else event for event in events]
 
 
 def read(pieces: list[bytes], *, with_logprobs: bool, big: int) -> tuple[Reply | None, list[Chunk]]:
@@ -94,7 +94,7 @@ def test_of_repeating_events_that_came_together_the_last_is_read() -> None:
 
 
 def test_comments_are_left_out() -> None:
-    assert EventSplitter(big=1000, max_bytes=100).feed(b": still here\n\ndata: x\n\n") == [b"x"]
+    assert EventSplitter(big=1000, max_bytes=100).feed(b": still here\n\ndata: x\n\n") == [b" x"]
 
 
 @pytest.mark.parametrize("cut", range(1, 60))
@@ -107,7 +107,7 @@ def test_a_big_event_says_whether_more_follow(cut: int) -> None:
         assert isinstance(found[0], BigEvent)
         assert b"".join(found[0].pieces).strip() == event
         assert found[0].unfinished == unfinished
-        assert found[1:] == [b"x"]
+        assert found[1:] == [b" x"]
 
 
 def test_an_event_without_end_is_refused() -> None:
@@ -119,6 +119,10 @@ def test_an_event_without_end_is_refused() -> None:
 
 
 REFUSED: dict[str, tuple[list[bytes], str]] = {
+    "a token that was sent grows": (
+        [*repeating([1, 2]), reply([5, 67], [-1.0] * 2, total=2)],
+        Reason.STREAM_ORDER,
+    ),
     "tokens that were sent change": (
         [*repeating([1, 2]), reply([5, 5, 7], [-1.0] * 3, total=3)],
         Reason.STREAM_ORDER,
@@ -136,10 +140,11 @@ REFUSED: dict[str, tuple[list[bytes], str]] = {
 }
 
 
+@pytest.mark.parametrize("with_logprobs", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_refused(name: str, with_logprobs: bool) -> None:
     events, reason = REFUSED[name]
-    streamed = StreamedReply(with_logprobs=True)
+    streamed = StreamedReply(with_logprobs=with_logprobs)
     with pytest.raises(Refused) as caught:
         for event in events:
             streamed.add([event])
