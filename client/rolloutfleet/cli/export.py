@@ -124,11 +124,10 @@ def _write_durably(file: Path, content: bytes) -> None:
 
 def _show(taken: dict[str, Any], lease: str | None, *, output: Path | None, acknowledged: bool) -> None:
     out = console()
-    shown = table(None, "trajectory", "session", "task", "turns", "rows", numbers=("turns", "rows"))
+    shown = table("trajectory", "task", "turns", "rows", numbers=("turns", "rows"))
     for each in taken["trajectories"]:
         shown.add_row(
             each["trajectory_id"],
-            each["session_id"],
             text(each.get("task_id")),
             str(len(each["turns"])),
             str(len(each["rows"])),
@@ -141,7 +140,7 @@ def _show(taken: dict[str, Any], lease: str | None, *, output: Path | None, ackn
         if each["status"] != "leased":
             out.print(f"{each['session_id']}: {each['status'].replace('_', ' ')}")
     if lease and acknowledged:
-        out.print(f"written to {output} and acknowledged")
+        out.print(f"written to {output} and acknowledged", soft_wrap=True)
     elif lease and output is not None:
         left = span(taken.get("expires_in"))
-        out.print(f"written to {output}; lease {lease} ends in {left}: rolloutfleet ack {lease}")
+        out.print(f"written to {output}; lease {lease} ends in {left}: rolloutfleet ack {lease}", soft_wrap=True)

@@ -34,9 +34,7 @@ def sessions(
         print_json(found[:limit])
         return
     shown = table(
-        None,
         "session",
-        "group",
         "task",
         "state",
         "turns",
@@ -48,7 +46,6 @@ def sessions(
     for each in found[:limit]:
         shown.add_row(
             each["session_id"],
-            text(each.get("group_id")),
             text(each.get("task_id")),
             text(each.get("state")),
             text(each.get("turns")),

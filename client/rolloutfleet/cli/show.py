@@ -4,14 +4,19 @@ import json
 import sys
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 NOTHING = "-"
 
 
+WIDE = 250
+
+
 def console() -> Console:
-    return Console(highlight=False)
+    """For people; where nobody looks at a screen, lines are not broken."""
+    made = Console(highlight=False)
+    return made if made.is_terminal else Console(highlight=False, width=WIDE)
 
 
 def print_json(value: Any) -> None:
@@ -19,11 +24,12 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def table(title: str | None = None, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """A plain table; the columns in `numbers` are aligned to the right."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """A plain table; the columns in `numbers` are aligned to the right, the first is never broken."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        justify: JustifyMethod = "right" if column in numbers else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=index == 0)
     return made
 
 

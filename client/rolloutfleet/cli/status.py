@@ -42,7 +42,6 @@ def each_proxy(stats: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 def _proxies(proxies: list[dict[str, Any]], stats: dict[int, dict[str, Any]]) -> Any:
     shown = table(
-        None,
         "proxy",
         "address",
         "state",
@@ -75,7 +74,7 @@ def _proxies(proxies: list[dict[str, Any]], stats: dict[int, dict[str, Any]]) ->
 
 def _audit(audit: dict[str, Any]) -> Any:
     columns = ("", *TERMS, "discarded", "balanced")
-    shown = table(None, *columns, numbers=columns[1:])
+    shown = table(*columns, numbers=columns[1:])
     for name in ("turns", "sessions"):
         sums = audit[name]
         discarded = ", ".join(f"{reason} {count}" for reason, count in sums["discarded"].items() if count)

@@ -17,7 +17,10 @@ def turns(
     admin_key_file: AdminKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a session's turns: parent, tokens, weight versions, reward. --json has ids and log-probabilities."""
+    """List a session's turns: number, the parent's number, tokens, weight versions, reward.
+
+    --json has the parents' ids, and each token's id, log-probability and version.
+    """
     where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
     with Fleet(where) as fleet:
         found = all_turns(fleet, session)
@@ -25,14 +28,15 @@ def turns(
         print_json(found)
         return
     numbers = ("prompt", "output", "reward")
-    shown = table(
-        None, "turn", "parent", "trajectory", "finish", "prompt", "output", "versions", "reward", numbers=numbers
-    )
+    columns = ("turn", "", "parent", "trajectory", "finish", "prompt", "output", "versions", "reward")
+    shown = table(*columns, numbers=("", "parent", "prompt", "output", "reward"))
+    places = {each["turn_id"]: place for place, each in enumerate(found, start=1)}
     for each in found:
         shown.add_row(
             each["turn_id"],
-            text(each["parent_id"]),
-            text(each["trajectory_id"]),
+            str(places[each["turn_id"]]),
+            text(places.get(each["parent_id"])),
+            text((each["trajectory_id"] or "").removeprefix(f"{session}-")),
             each["finish_reason"],
             str(each["prompt_tokens"]),
             str(each["completion_tokens"]),

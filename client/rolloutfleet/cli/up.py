@@ -162,7 +162,7 @@ class _Screen:
 
     def show_addresses(self, local: "LocalFleet", *, file: Path, state_dir: Path) -> None:
         book = local.whereabouts()
-        addresses = table(None, "", "address")
+        addresses = table("", "address")
         for proxy in book["proxies"]:
             addresses.add_row(f"proxy {proxy['ordinal']}", proxy["url"])
         addresses.add_row("gateway", book["gateway"]["url"])
