@@ -27,7 +27,6 @@ def turns(
     if as_json:
         print_json(found)
         return
-    numbers = ("prompt", "output", "reward")
     columns = ("turn", "", "parent", "trajectory", "finish", "prompt", "output", "versions", "reward")
     shown = table(*columns, numbers=("", "parent", "prompt", "output", "reward"))
     places = {each["turn_id"]: place for place, each in enumerate(found, start=1)}
