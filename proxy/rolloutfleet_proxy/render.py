@@ -134,7 +134,7 @@ class ChatFormat:
             config = _config_of({"name": renderer, **(options or {})})
             self._config = merge_chat_template_kwargs(config, template_kwargs)
             self._renderer = create_renderer(vocabulary, self._config)
-        except (ValidationError, ValueError, TypeError, AssertionError) as error:
+        except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
         self._stops = frozenset(self.stop_token_ids)
