@@ -15,9 +15,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from rolloutfleet.errors import ENGINE_TIMEOUT, EPOCH_STALE, PAUSE_TIMEOUT, STORE_FAILED
+from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, EPOCH_STALE, PAUSE_TIMEOUT, STORE_FAILED
 from rolloutfleet.wire import PauseMode
 from rolloutfleet_proxy import weight_state
+from rolloutfleet_proxy.engine import Engine
+from rolloutfleet_proxy.engine import PauseMode as EnginePause
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull
 from rolloutfleet_proxy.weight_state import Gate, Recovery, Refused, Stale, Versions, WeightState
@@ -47,11 +49,33 @@ class Member(Protocol):
 
 
 class Engines(Protocol):
-    """All engines at once. Both raise ApiError unless every one confirmed."""
+    """All engines at once."""
 
-    async def pause(self, mode: str) -> None: ...
+    async def pause(self, mode: EnginePause) -> None:
+        """Raises ApiError unless every engine confirmed."""
+        ...
 
-    async def resume(self) -> None: ...
+    async def resume(self) -> dict[str, str]:
+        """Those that did not confirm, by address. Raises ApiError where none did."""
+        ...
+
+
+class EngineCommands:
+    """The engines of a gateway."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def pause(self, mode: EnginePause) -> None:
+        failed = await self._engine.pause(mode)
+        if failed:
+            raise _unconfirmed("be paused", failed)
+
+    async def resume(self) -> dict[str, str]:
+        failed = await self._engine.resume()
+        if failed and len(failed) == len(await self._engine.engines()):
+            raise _unconfirmed("go on", failed)
+        return failed
 
 
 class Coverage:
@@ -140,8 +164,10 @@ class FleetWeights:
         return self._answer(coverage)
 
     async def resume(self, members: Sequence[Member], *, epoch: int | None) -> dict[str, Any]:
-        """Engines go on, then proxies. Raises Stale for an older epoch, and ApiError where the engines fail;
-        nothing has changed then."""
+        """Engines go on, then proxies. Engines that did not confirm are named under `engines_failed`.
+
+        Raises Stale for an older epoch, and ApiError where no engine confirmed; nothing has changed then.
+        """
         known = await self._known(members)
         if epoch is None:
             epoch = max(state.gate.epoch for state in known)
@@ -149,9 +175,9 @@ class FleetWeights:
             weight_state.released(state, epoch=epoch, now=0.0)
         async with self._commands:
             weight_state.released(self._own.state, epoch=epoch, now=0.0)
-            await self._resume_engines()
+            failures = await self._resume_engines()
             await self._own.release(epoch=epoch)
-        return await self._proxies_go_on(Coverage(members))
+        return _with_failures(await self._proxies_go_on(Coverage(members)), failures)
 
     async def advance(self, members: Sequence[Member], *, version: int, epoch: int | None) -> dict[str, Any]:
         """Go to a version in the newest run that is known. Raises Stale; nothing has changed then."""
@@ -187,6 +213,7 @@ class FleetWeights:
         await self._tell_pause(coverage)
         if mode == "wait":
             await self._settle(coverage, epoch, deadline)
+            # Nothing of the fleet is there any more; what somebody else runs is held, not cut.
             await self._pause_engines(epoch, "retract")
         else:
             await self._pause_engines(epoch, mode)
@@ -206,7 +233,7 @@ class FleetWeights:
             coverage.each(lambda member: member.settled(epoch=epoch, timeout=left), fatal=(PAUSE_TIMEOUT, EPOCH_STALE)),
         )
 
-    async def _pause_engines(self, epoch: int, mode: PauseMode) -> None:
+    async def _pause_engines(self, epoch: int, mode: EnginePause) -> None:
         async with self._commands:
             gate = self._own.state.gate
             if gate.order != (epoch, False):
@@ -222,14 +249,15 @@ class FleetWeights:
                 await self._resume_engines()
             await self._own.join_gate(gate)
 
-    async def _resume_engines(self) -> None:
+    async def _resume_engines(self) -> dict[str, str]:
         try:
             async with asyncio.timeout(ENGINE_PATIENCE):
-                await self._engines.resume()
+                failures = await self._engines.resume()
         except TimeoutError:
             message = f"The engines did not confirm within {ENGINE_PATIENCE:g} s that they go on."
             raise ApiError(504, ENGINE_TIMEOUT, message) from None
         self._engines_paused_in = None
+        return failures
 
     async def _proxies_go_on(self, coverage: Coverage) -> dict[str, Any]:
         gate = self._own.state.gate
@@ -243,14 +271,19 @@ class FleetWeights:
         async with self._commands:
             gate = self._own.state.gate
             kept = (gate.paused and gate.epoch > epoch) or _newer_pause(epoch, why)
-            engines = None if kept else await _error_of(self._resume_engines())
+            failures = {} if kept else await self._engines_going_on()
             own = await _error_of(self._own.release(epoch=epoch))
         if own is not None and not isinstance(own, Stale):
             coverage.lost(self._ordinal, own)
         over = Gate(epoch=epoch, since=self._own.state.gate.since)
         await coverage.each(lambda member: member.join(gate=over))
-        stands = self._answer(coverage)
-        return stands if engines is None else {**stands, "engines": msgspec.json.decode(engines.body())}
+        return _with_failures(self._answer(coverage), failures)
+
+    async def _engines_going_on(self) -> dict[str, str]:
+        try:
+            return await self._resume_engines()
+        except ApiError as error:
+            return {"*": error.message}
 
     async def _tell_versions(self, coverage: Coverage) -> dict[str, Any]:
         versions = self._own.state.versions
@@ -273,6 +306,15 @@ async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
             task.cancel()
 
 
+def _with_failures(answer: dict[str, Any], failures: dict[str, str]) -> dict[str, Any]:
+    return {**answer, "engines_failed": failures} if failures else answer
+
+
+def _unconfirmed(what: str, failed: dict[str, str]) -> ApiError:
+    engines = "; ".join(f"{url}: {why}" for url, why in failed.items())
+    return ApiError(502, ENGINE_ERROR, f"Not every engine confirmed that it would {what} ({engines}).")
+
+
 async def _error_of(work: Awaitable[None]) -> ApiError | None:
     try:
         await work
@@ -284,7 +326,11 @@ async def _error_of(work: Awaitable[None]) -> ApiError | None:
 
 
 def _not_paused(why: ApiError | TimeoutError, timeout: float, stands: dict[str, Any]) -> Refused:
-    undone = "It was undone" if not (stands["failed"] or "engines" in stands) else "It was undone as far as can be seen"
+    undone = (
+        "It was undone"
+        if not (stands["failed"] or "engines_failed" in stands)
+        else "It was undone as far as can be seen"
+    )
     if isinstance(why, TimeoutError) or why.code == PAUSE_TIMEOUT:
         message = f"Something still generates after {timeout:g} s. {undone}: the fleet is not paused."
         return Refused(504, PAUSE_TIMEOUT, message, stands)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 RETRY_AFTER = 10.0
 """Seconds that a call is told to stay away for, once a pause is past `max_hold`."""
-STRAGGLER_GRACE = 2.0
+STRAGGLER_GRACE = 3.0
 """Seconds that the parts of aborted calls have to come back in. What then is still out was behind the pause: the
 paused engine holds it unbegun, so the proxy cuts it itself and sends it anew later."""
 

@@ -90,9 +90,10 @@ class SimulatedEngines:
             raise ApiError(502, "engine_error", "An engine did not confirm.")
         self._become(mode)
 
-    async def resume(self) -> None:
+    async def resume(self) -> dict[str, str]:
         await asyncio.sleep(self.chance.uniform(0, 1))
         self._become(None)
+        return {}
 
     async def generate(self, seconds: float) -> bool:
         """False where it was cut. What comes while paused is held unbegun."""
