@@ -20,6 +20,7 @@ from rolloutfleet_proxy.api import exports, figures, models, rewards, sessions
 from rolloutfleet_proxy.auth import BadKeyFile
 from rolloutfleet_proxy.chat_route import ChatRoute, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.housekeeping import kept
 from rolloutfleet_proxy.model_files import ModelUnreadable
 from rolloutfleet_proxy.proxy import Proxy, open_proxy
 from rolloutfleet_proxy.refusals import not_written
@@ -53,7 +54,7 @@ class ProxyApp:
     @asynccontextmanager
     async def _opened(self, control: FastAPI) -> AsyncIterator[None]:
         try:
-            async with open_proxy(self._settings) as proxy:
+            async with open_proxy(self._settings) as proxy, kept(proxy):
                 control.state.proxy = proxy
                 self._serve = _Split(ChatRoute(proxy), control)
                 yield

@@ -51,7 +51,8 @@ class Call:
     task: asyncio.Task[None] | None = None
     _listeners: "set[Listener]" = field(default_factory=set)
     _grace: asyncio.TimerHandle | None = None
-    _ended_by: ApiError | None = None
+    ended_by: ApiError | None = None
+    """Why it was cut, where it was."""
 
     @property
     def abandoned(self) -> bool:
@@ -90,7 +91,7 @@ class Call:
         """Cut the generation; every waiter gets `error`, unless the turn is already with the store."""
         if self.committing or self.outcome.done() or self.task is None:
             return
-        self._ended_by = error
+        self.ended_by = error
         self.task.cancel()
 
     def _abandon(self) -> None:
@@ -145,7 +146,7 @@ class Calls:
         try:
             outcome.set_result(await work(call))
         except asyncio.CancelledError:
-            outcome.set_exception(call._ended_by or ApiError(503, "shutting_down", "The proxy is stopping."))
+            outcome.set_exception(call.ended_by or ApiError(503, "shutting_down", "The proxy is stopping."))
         except BaseException as error:
             outcome.set_exception(error)
             if not isinstance(error, Exception):

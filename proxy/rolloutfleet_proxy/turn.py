@@ -8,6 +8,7 @@
 6. It is committed. Only then does the answer leave.
 """
 
+import asyncio
 import secrets
 import time
 from array import array
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rolloutfleet.errors import CONTEXT_LENGTH_EXCEEDED, MODEL_NOT_FOUND, TOKEN_LIMIT, TURN_LIMIT
+from rolloutfleet.errors import CANCELLED, CONTEXT_LENGTH_EXCEEDED, MODEL_NOT_FOUND, TOKEN_LIMIT, TURN_LIMIT
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.answer import CACHED_TOKENS, TOP_LOGPROBS, finish_reason
 from rolloutfleet_proxy.calls import Call
@@ -25,6 +26,7 @@ from rolloutfleet_proxy.engine import GenerateRequest, ids_json, passed_on
 from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
 from rolloutfleet_proxy.evidence import Evidence, Refused
 from rolloutfleet_proxy.generation import Generation
+from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.messages import Conversation, append, conversation, reasoning_digest
 from rolloutfleet_proxy.metrics import COMMITTED
 from rolloutfleet_proxy.proxy import Proxy
@@ -54,8 +56,19 @@ def begin(proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt
     name = f"turn-{secrets.token_hex(12)}"
 
     async def work(call: Call) -> Turn:
+        making = _Making(proxy, session, request, attempt, headers, name, time.time(), call)
         with proxy.metrics.call_in_flight():
-            return await _Making(proxy, session, request, attempt, headers, name, time.time(), call).run()
+            try:
+                return await making.run()
+            except ApiError as error:
+                proxy.metrics.calls.labels(error.code).inc()
+                raise
+            except asyncio.CancelledError:
+                # Nobody may be left to be told, so it is said here what became of it.
+                fate = call.ended_by.code if call.ended_by is not None else CANCELLED
+                proxy.metrics.calls.labels(fate).inc()
+                logger.info("%s of %s was ended: %s; nothing is recorded", name, session.name, fate)
+                raise
 
     return session.calls.start(
         turn_name=name,
