@@ -47,6 +47,8 @@ ALLOWED = (
 ENDLESS = 7000
 """Tokens of a generation that is ended long before."""
 LONG = 1000
+SHORT = 60
+"""Enough for a first event of a stream, others and a last, also where a busy machine puts several tokens in one."""
 LEFT_OUT = object()
 STOP_STRING = "ar"
 
@@ -66,7 +68,9 @@ def prompt(seed: str, *, length: int = 20) -> list[int]:
     return [picked.randrange(300, 1900) for _ in range(length)]
 
 
-def generate(name: str, *, sampling: dict[str, JSON] | None = None, max_new_tokens: int = 8, **fields: JSON) -> Request:
+def generate(
+    name: str, *, sampling: dict[str, JSON] | None = None, max_new_tokens: int = SHORT, **fields: JSON
+) -> Request:
     params = {"max_new_tokens": max_new_tokens, "temperature": 1.0, "ignore_eos": True}
     body = {"input_ids": prompt(name), "sampling_params": params | (sampling or {}), "return_logprob": True}
     return Request("/generate", {key: value for key, value in (body | fields).items() if value is not LEFT_OUT})

@@ -64,7 +64,7 @@ def make_environment(installed: Installed) -> None:
     )
     make_driver(installed)
     # Shows that it can be imported here, and leaves the byte code that the engine's first start would else wait for.
-    run(installed.python, "-c", f"import {IMPORTED}", environment=launch.environment(installed))
+    run(installed.python, "-W", "ignore", "-c", f"import {IMPORTED}", environment=launch.environment(installed))
     stamp_of(installed).touch()
     print(f"Installed in {time.monotonic() - started:.0f} s", flush=True)
 
