@@ -116,8 +116,9 @@ def extended_json(prompt_json: bytes, ids: Sequence[int]) -> bytes:
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of a request's headers (names in lower case) those that go upstream."""
-    return {name: headers[name] for name in PASSED_ON if name in headers}
+    """Of a request's headers (names in lower case) those that go upstream; a value that can't is left out."""
+    values = ((name, headers.get(name, "")) for name in PASSED_ON)
+    return {name: value for name, value in values if value and value.isascii() and value.isprintable()}
 
 
 class Engine:

@@ -208,6 +208,11 @@ async def test_headers_go_up_only_as_meant(server: Server) -> None:
     assert "authorization" not in server.seen[-1].headers
 
 
+@pytest.mark.parametrize("value", ["", "a\r\nx-evil: 1", "a\x00", "\xe9", "a\x7f"])
+def test_a_header_that_cannot_go_upstream_is_left_out(value: str) -> None:
+    assert passed_on({"x-request-id": value, "tracestate": "a=b"}) == {"tracestate": "a=b"}
+
+
 def test_ids_as_json() -> None:
     assert ids_json(array("i", [1, 2])) == ids_json([1, 2]) == b"[1,2]"
     assert extended_json(b"[1,2]", [3]) == b"[1,2,3]"

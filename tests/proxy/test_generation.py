@@ -257,6 +257,21 @@ async def test_a_round_behind_a_pause_is_sent_again_when_it_is_over(streamed: bo
     assert evidence.spans == (Span(2, 0, TOKENS),)
 
 
+@both
+async def test_a_pause_that_the_proxy_was_not_told_of_cuts_no_turn_short(streamed: bool) -> None:
+    async with stage(token_latency=0.01) as on:
+        turn = asyncio.ensure_future(on.turn(streamed=streamed))
+        await on.until(running=1)
+        await asyncio.sleep(0.15)
+        assert await on.engine.pause("abort") == {}
+        await on.until(held=1)
+        assert not turn.done()
+        assert await on.engine.resume() == {}
+        evidence = await turn
+        await check_against_log(on, evidence)
+    assert (on.rounds, len(evidence.output_ids), evidence.finish_reason) == (2, TOKENS, "length")
+
+
 async def test_cut_too_often_a_turn_ends_with_length() -> None:
     async with stage() as on:
         await on.fault(kind="bare_abort", after_tokens=5, count=3)
