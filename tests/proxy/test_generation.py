@@ -101,6 +101,18 @@ class Stage:
             while not counts.items() <= (await self.http.get("/counters")).json().items():
                 await asyncio.sleep(0.01)
 
+    async def until_more(self, tokens: int = 5) -> None:
+        """Wait until the engine's one request has made this many more tokens."""
+        await self.until(running=1)
+        start = await self._tokens()
+        async with asyncio.timeout(20):
+            while await self._tokens() < start + tokens:
+                await asyncio.sleep(0.005)
+
+    async def _tokens(self) -> int:
+        used: int = (await self.http.get("/v1/loads")).json()["loads"][0]["num_total_tokens"]
+        return used
+
     async def fault(self, **fault: Any) -> None:
         (await self.http.post("/faults", json=fault)).raise_for_status()
 
@@ -187,8 +199,7 @@ async def test_a_turn_cut_by_a_weight_update_goes_on(streamed: bool) -> None:
     async with stage(token_latency=0.01) as on:
         turn = asyncio.ensure_future(on.turn(streamed=streamed, min_new_tokens=TOKENS))
         for version in (2, 3):
-            await on.until(running=1)
-            await asyncio.sleep(0.15)
+            await on.until_more()
             await on.pause("abort")
             assert on.weights.in_flight == 0
             await on.go_on(version)
@@ -208,8 +219,7 @@ async def test_a_turn_cut_by_a_weight_update_goes_on(streamed: bool) -> None:
 async def test_a_turn_that_the_engine_keeps_has_a_version_for_each_token(mode: str, streamed: bool) -> None:
     async with stage(token_latency=0.01) as on:
         turn = asyncio.ensure_future(on.turn(streamed=streamed))
-        await on.until(running=1)
-        await asyncio.sleep(0.15)
+        await on.until_more()
         await on.pause(mode)
         await on.go_on(2)
         evidence = await turn
@@ -224,8 +234,7 @@ async def test_an_engine_without_versions_leaves_them_to_the_proxy_by_chunk() ->
     async with stage(token_latency=0.01) as on:
         await on.fault(kind="missing_version")
         turn = asyncio.ensure_future(on.turn(streamed=True))
-        await on.until(running=1)
-        await asyncio.sleep(0.15)
+        await on.until_more()
         await on.weights.advance(2)
         evidence = await turn
     assert evidence.spans is not None
@@ -261,8 +270,7 @@ async def test_a_round_behind_a_pause_is_sent_again_when_it_is_over(streamed: bo
 async def test_a_pause_that_the_proxy_was_not_told_of_cuts_no_turn_short(streamed: bool) -> None:
     async with stage(token_latency=0.01) as on:
         turn = asyncio.ensure_future(on.turn(streamed=streamed))
-        await on.until(running=1)
-        await asyncio.sleep(0.15)
+        await on.until_more()
         assert await on.engine.pause("abort") == {}
         await on.until(held=1)
         assert not turn.done()
@@ -478,7 +486,6 @@ async def test_cancelled_while_it_flows_the_engine_stops(gateway: str, slow_engi
 async def test_cancelled_in_mid_generation_the_engine_stops(gateway: str, slow_engine: str) -> None:
     async with through(gateway, slow_engine) as on:
         turn = asyncio.ensure_future(on.turn(tokens=400, rid="whole"))
-        await on.until(running=1)
-        await asyncio.sleep(0.6)
+        await on.until_more()
         await left(on, turn)
         assert len((await on.log())[-1]["output_ids"]) < 100
