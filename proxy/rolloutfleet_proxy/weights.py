@@ -12,7 +12,7 @@ A pause never ends by itself. Past `max_hold` seconds of it, calls that wait get
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -107,6 +107,7 @@ class Weights:
         self._wall = wall
         self._paused_at = clock() - paused_for
         self._changing = asyncio.Lock()
+        self._starting = False
         self._calls: set[Submission] = set()
         self._held: set[asyncio.Future[None]] = set()
         self._settling: set[asyncio.Future[None]] = set()
@@ -149,6 +150,11 @@ class Weights:
     def waiting(self) -> int:
         """Calls that wait for the pause to end."""
         return len(self._held)
+
+    @property
+    def starting(self) -> bool:
+        """Whether calls wait because the peers have not been asked yet how things stand."""
+        return self._starting
 
     @property
     def overdue(self) -> bool:
@@ -210,7 +216,11 @@ class Weights:
         """Take another proxy's run and version where they are newer, and catch up on recoveries."""
         await self._change(lambda state: weight_state.joined(state, replace(state, versions=heard)))
 
-    async def adopt(self, answers: list[WeightState]) -> None:
+    def begin_starting(self) -> None:
+        """Hold calls until the peers have been asked: `adopt` ends that."""
+        self._starting = True
+
+    async def adopt(self, answers: Iterable[WeightState]) -> None:
         """What a starting proxy does: take the newest of its own and of those peers that answered.
 
         It must listen before it asks: a pause that did not reach it is then known to the one who paused, who holds
@@ -219,6 +229,8 @@ class Weights:
         for answer in answers:
             await self.join_versions(answer.versions)
             await self.join_gate(answer.gate)
+        self._starting = False
+        _wake(self._held)
 
     async def _change(self, transition: Callable[[WeightState], WeightState]) -> None:
         # In a task of its own: a caller that goes away must not leave memory and disk apart.
@@ -262,8 +274,8 @@ class Weights:
         return self._paused_at + self._max_hold - self._clock()
 
     async def _passed(self) -> None:
-        while self.paused:
-            left = self._hold_left()
+        while self.paused or self._starting:
+            left = self._hold_left() if self.paused else self._max_hold
             if left <= 0:
                 raise ApiError(
                     503,

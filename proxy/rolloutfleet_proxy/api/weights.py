@@ -1,0 +1,100 @@
+"""Version, recovery, pause and continue over HTTP, and the steps that a leading proxy asks of this one."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+
+from rolloutfleet.errors import INVALID_REQUEST
+from rolloutfleet.wire import Continue, Pause, Recover, SetVersion, Whole
+from rolloutfleet.wire import Request as WireRequest
+from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.fleet_members import JOIN_PATH, SETTLED_PATH, STATE_PATH, RemoteMember
+from rolloutfleet_proxy.fleet_weights import Member
+from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.weight_state import Recovery, WeightState
+
+router = APIRouter(dependencies=[AdminOnly])
+
+Scope = Annotated[Literal["proxy", "fleet"], Query(description="`fleet`: all proxies, led by this one")]
+
+
+class Settled(WireRequest):
+    """What a leading proxy waits for."""
+
+    epoch: Whole
+    timeout: float
+
+
+def credentials(request: Request) -> dict[str, str]:
+    """The headers that show who calls: a leading proxy passes its caller's on, and keeps no key of its own."""
+    return {name: request.headers[name] for name in ("authorization", "x-api-key") if name in request.headers}
+
+
+def members(proxy: Proxy, request: Request, scope: str) -> list[Member]:
+    """The other proxies that a step covers."""
+    if scope == "proxy":
+        return []
+    caller = credentials(request)
+    return [RemoteMember(proxy.peers, ordinal, credentials=caller) for ordinal in proxy.peers.others]
+
+
+@router.get("/version")
+async def show_version(request: Request, proxy: ThisProxy, scope: Scope = "proxy") -> dict[str, Any]:
+    """Run, version, epoch and pause. In fleet scope the newest that a proxy knows, and under `proxies` each one's."""
+    return await proxy.fleet_weights.show(members(proxy, request, scope))
+
+
+@router.put("/version")
+async def set_version(asked: SetVersion, request: Request, proxy: ThisProxy, scope: Scope = "proxy") -> dict[str, Any]:
+    """The engines have these weights now. Equal is fine; backwards is 409 with the current version."""
+    return await proxy.fleet_weights.advance(members(proxy, request, scope), version=asked.version, epoch=asked.epoch)
+
+
+@router.post("/recover")
+async def recover(asked: Recover, request: Request, proxy: ThisProxy, scope: Scope = "proxy") -> dict[str, Any]:
+    """Begin a new run at a checkpoint, which may be older; what is newer is dropped or kept."""
+    recovery = Recovery(run=asked.run, version=asked.version, newer=asked.newer)
+    return await proxy.fleet_weights.recover(members(proxy, request, scope), recovery)
+
+
+@router.post("/pause")
+async def pause(
+    request: Request, proxy: ThisProxy, asked: Pause | None = None, scope: Scope = "proxy"
+) -> dict[str, Any]:
+    """Stop generation; returns when nothing generates, or (retract, in_place) when every engine has confirmed."""
+    asked = asked or Pause()
+    return await proxy.fleet_weights.pause(
+        members(proxy, request, scope), mode=asked.mode, timeout=asked.timeout, epoch=asked.epoch
+    )
+
+
+@router.post("/continue")
+async def go_on(
+    request: Request, proxy: ThisProxy, asked: Continue | None = None, scope: Scope = "proxy"
+) -> dict[str, Any]:
+    """Engines go on, then proxies. An older epoch is 409 with the current one."""
+    asked = asked or Continue()
+    return await proxy.fleet_weights.resume(members(proxy, request, scope), epoch=asked.epoch)
+
+
+@router.get(STATE_PATH, include_in_schema=False)
+async def state(proxy: ThisProxy) -> dict[str, Any]:
+    """What this proxy knows."""
+    return proxy.weights.state.as_json()
+
+
+@router.post(JOIN_PATH, include_in_schema=False)
+async def join(told: dict[str, Any], proxy: ThisProxy) -> dict[str, Any]:
+    """Take what a leading proxy tells; answers with what is known then, which may be newer."""
+    try:
+        heard = WeightState.from_json(told)
+    except (LookupError, TypeError, ValueError) as error:
+        raise ApiError(400, INVALID_REQUEST, f"This is no state of a proxy's weights: {error!r}.") from None
+    return (await proxy.fleet_weights.heard(gate=heard.gate, versions=heard.versions)).as_json()
+
+
+@router.post(SETTLED_PATH, include_in_schema=False)
+async def settled(asked: Settled, proxy: ThisProxy) -> None:
+    """Answers when nothing of this proxy generates."""
+    await proxy.weights.settled(epoch=asked.epoch, timeout=asked.timeout)
