@@ -4,15 +4,24 @@ A turn's row holds only what its parent lacks, so they are put together from the
 """
 
 from array import array
+from typing import NamedTuple
 
 from rolloutfleet_proxy.caches import ByteCache
+from rolloutfleet_proxy.engine import ids_json
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.turns import load_ids
 
 _ENTRY_BYTES = 400
 
-Path = tuple["array[int]", "array[int]"]
-"""(whole prompt, output) of a turn."""
+
+class Path(NamedTuple):
+    """The ids of a turn and of all before it."""
+
+    prompt_ids: "array[int]"
+    """The whole prompt's."""
+    output_ids: "array[int]"
+    prompt_json: bytes
+    """The prompt's ids as a JSON array: what was sent to the engine, and what the next turn's begins with."""
 
 
 class Paths:
@@ -28,12 +37,14 @@ class Paths:
 
     def keep(self, session: int, number: int, path: Path) -> None:
         """Remember a turn that was just committed: the next request most likely continues it."""
-        self._lately.put((session, number), path, _ENTRY_BYTES + 4 * (len(path[0]) + len(path[1])))
+        ids = len(path.prompt_ids) + len(path.output_ids)
+        self._lately.put((session, number), path, _ENTRY_BYTES + 4 * ids + len(path.prompt_json))
 
     async def get(self, session: int, number: int) -> Path:
         """Raises LookupError where the turn is gone."""
         path = self._lately.get((session, number))
         if path is None:
-            path = await self._reader.run(lambda connection: load_ids(connection, session, number))
+            prompt, output = await self._reader.run(lambda connection: load_ids(connection, session, number))
+            path = Path(prompt, output, ids_json(prompt))
             self.keep(session, number, path)
         return path

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -54,14 +55,13 @@ class Candidate:
     length: int
     """How many of the request's messages it covers, its answer included."""
     load: Callable[[], tuple[Sequence[int], Sequence[int]]]
-    """Its prompt ids and its output ids."""
-    truncated: bool = False
-    """Whether it ended for want of tokens, not by itself. Its close is then made here, as part of the prompt."""
+    """Its prompt ids and its output ids. An output without an end token was cut short, and is closed in the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    ids: list[int]
+    ids: array[int]
+    """int32."""
     parent: int | None
     """Index of the candidate whose prompt and output the ids begin with."""
     branch_reason: str | None
@@ -172,17 +172,17 @@ class ChatFormat:
             extension = renders.extension(tail, output, new, tools, template_kwargs)
             if extension is None:
                 continue
-            prior = [*prompt_ids, *output_ids]
-            ids = prior + extension
+            prior = _joined(prompt_ids, output_ids)
+            ids = prior + array("i", extension)
             checked += 1
             if _begins_with(ids, prior):
                 return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=True)
 
-        ids = renders.full(renderable(self.name, messages), tools, template_kwargs)
+        ids = array("i", renders.full(renderable(self.name, messages), tools, template_kwargs))
         for index, candidate in enumerate(candidates):
             prompt_ids, output_ids = candidate.load()
             checked += 1
-            if _begins_with(ids, [*prompt_ids, *output_ids]):
+            if _begins_with(ids, _joined(prompt_ids, output_ids)):
                 return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=False)
         return Prompt(ids, None, TOKENS_DIFFER if candidates else None, checked, 0, bridged=False)
 
@@ -202,7 +202,7 @@ class ChatFormat:
         if rendered is None:
             return None
         prior = tail + output
-        if not _begins_with(rendered.token_ids, prior):
+        if rendered.token_ids[: len(prior)] != prior:
             return None
         extension: list[int] = rendered.token_ids[len(prior) :]
         return extension
@@ -412,8 +412,15 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _begins_with(ids: list[int], prior: list[int]) -> bool:
-    return ids[: len(prior)] == prior
+def _joined(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> array[int]:
+    """Both as one array; arrays are joined without a Python number for each token."""
+    joined = array("i", prompt_ids)
+    joined.extend(output_ids)
+    return joined
+
+
+def _begins_with(ids: array[int], prior: array[int]) -> bool:
+    return ids[: len(prior)].tobytes() == prior.tobytes()
 
 
 def _last_stop(ids: Sequence[int], stops: frozenset[int], block: int = 256) -> int:

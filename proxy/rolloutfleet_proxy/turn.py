@@ -17,22 +17,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rolloutfleet.errors import CANCELLED, CONTEXT_LENGTH_EXCEEDED, MODEL_NOT_FOUND, TOKEN_LIMIT, TURN_LIMIT
+from rolloutfleet.errors import CANCELLED, CONTEXT_LENGTH_EXCEEDED, INTERNAL, MODEL_NOT_FOUND, TOKEN_LIMIT, TURN_LIMIT
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.answer import CACHED_TOKENS, TOP_LOGPROBS, finish_reason
 from rolloutfleet_proxy.calls import Call
 from rolloutfleet_proxy.chat import ChatRequest
-from rolloutfleet_proxy.engine import GenerateRequest, ids_json, passed_on
+from rolloutfleet_proxy.engine import GenerateRequest, extended_json, ids_json, passed_on
 from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
 from rolloutfleet_proxy.evidence import Evidence, Refused
 from rolloutfleet_proxy.generation import Generation
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.messages import Conversation, append, conversation, reasoning_digest
 from rolloutfleet_proxy.metrics import COMMITTED
+from rolloutfleet_proxy.paths import Path
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.quirks import Unrenderable
 from rolloutfleet_proxy.refusals import ended, not_written
 from rolloutfleet_proxy.render import Candidate, Parsed, Prompt
+from rolloutfleet_proxy.render_process import RenderProcessFailed
 from rolloutfleet_proxy.retries import Attempt
 from rolloutfleet_proxy.sessions import Session
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
@@ -95,36 +97,36 @@ class _Making:
     async def run(self) -> Turn:
         asked = conversation(self.request.messages, self.request.tools, self.request.template_kwargs)
         nodes = self.session.tree.matches(asked)[:MOST_CANDIDATES]
-        prompt = await self._prompt(nodes)
+        path = await self.proxy.paths.get(self.session.id, nodes[0].turn) if nodes else None
+        prompt = await self._prompt(nodes, path)
+        prompt_json = _prompt_json(prompt, path)
         parent = None if prompt.parent is None else nodes[prompt.parent]
         stream = self._stream(prompt) if self.request.stream else None
         async with self.proxy.weights.submission() as submission:
-            evidence = await self._generate(prompt, stream, submission)
+            evidence = await self._generate(prompt, prompt_json, stream, submission)
         parsed = await self._parse(prompt, evidence)
         if stream is not None:
             stream.finish(parsed.message)
-        made = await self._commit(self._row(asked, prompt, parent, evidence, parsed, submission), prompt)
+        made = await self._commit(self._row(asked, prompt, parent, evidence, parsed, submission), prompt, prompt_json)
         if stream is not None:
             stream.end(made)
         return made
 
-    async def _prompt(self, nodes: Sequence[Node]) -> Prompt:
-        """The deepest turn's ids are at hand, most likely; those of others are read if it comes to that."""
-        candidates = [self._candidate(node, partial(self._load, node.turn)) for node in nodes]
-        if nodes:
-            path = await self.proxy.paths.get(self.session.id, nodes[0].turn)
-            candidates[0] = self._candidate(nodes[0], lambda: path)
+    async def _prompt(self, nodes: Sequence[Node], path: Path | None) -> Prompt:
+        """`path` is the deepest turn's, most likely the parent's; those of others are read if it comes to that."""
+        candidates = [Candidate(node.length, partial(self._load, node.turn)) for node in nodes]
+        if path is not None:
+            candidates[0] = Candidate(nodes[0].length, lambda: path[:2])
         try:
             return await self.proxy.tokenizing.prompt(
                 self.request.messages, self.request.tools, self.request.template_kwargs, candidates
             )
         except Unrenderable as error:
             raise invalid("messages", f"{error}.") from None
+        except RenderProcessFailed as error:
+            raise ApiError(503, INTERNAL, f"{error}.", retry_after=1.0) from None
         except LookupError:
             raise ended(self.session) from None
-
-    def _candidate(self, node: Node, load: Any) -> Candidate:
-        return Candidate(node.length, load, truncated=self.session.briefs[node.turn].truncated)
 
     def _load(self, number: int) -> tuple["array[int]", "array[int]"]:
         """Called on the tokenizer's thread, which may wait for a read."""
@@ -141,7 +143,9 @@ class _Making:
         )
         return TurnStream(self.call, self.proxy.answers, events, parser, with_logprobs=self.request.logprobs)
 
-    async def _generate(self, prompt: Prompt, stream: TurnStream | None, submission: Submission) -> Evidence:
+    async def _generate(
+        self, prompt: Prompt, prompt_json: bytes, stream: TurnStream | None, submission: Submission
+    ) -> Evidence:
         failpoints.reach(failpoints.BEFORE_ENGINE)
         generation = Generation(
             engine=self.proxy.engine,
@@ -153,7 +157,7 @@ class _Making:
         asked = GenerateRequest(
             rid=self.name,
             routing_key=self.session.name,
-            prompt_json=ids_json(prompt.ids),
+            prompt_json=prompt_json,
             prompt_tokens=len(prompt.ids),
             max_new_tokens=self._budget(len(prompt.ids)),
             sampling=self._sampling(),
@@ -232,7 +236,7 @@ class _Making:
             messages=self.request.messages[start:],
             tools=self._tools() if parent is None else None,
             output=parsed.message,
-            prompt_ids=array("i", prompt.ids[covered:]),
+            prompt_ids=prompt.ids[covered:],
             prompt_tokens=len(prompt.ids),
             output_ids=evidence.output_ids,
             logprobs=evidence.logprobs,
@@ -258,7 +262,7 @@ class _Making:
             extras[TOP_LOGPROBS] = evidence.top_logprobs
         return extras or None
 
-    async def _commit(self, new: NewTurn, prompt: Prompt) -> Turn:
+    async def _commit(self, new: NewTurn, prompt: Prompt, prompt_json: bytes) -> Turn:
         """From here on only the store decides: a caller who leaves, or a session that is closed, changes nothing."""
         self.call.committing = True
         try:
@@ -271,7 +275,7 @@ class _Making:
         first = not self.session.turns
         self.session.add(_node(made, new), Brief.of(new), new.new_tokens)
         self.proxy.sessions.used(self.session)
-        self.proxy.paths.keep(self.session.id, number, (array("i", prompt.ids), new.output_ids))
+        self.proxy.paths.keep(self.session.id, number, Path(prompt.ids, new.output_ids, prompt_json))
         self._count(made, prompt, first=first)
         failpoints.reach(failpoints.BEFORE_ANSWER)
         return made
@@ -291,6 +295,13 @@ def _check_limits(session: Session) -> None:
         raise ApiError(400, TURN_LIMIT, f"Rollout stopped: this session's limit is {turns} turns.")
     if tokens is not None and session.tokens >= tokens:
         raise ApiError(400, TOKEN_LIMIT, f"Rollout stopped: this session's limit is {tokens} tokens.")
+
+
+def _prompt_json(prompt: Prompt, path: Path | None) -> bytes:
+    """The prompt for the engine. Where the deepest turn is the parent only what is new must be written."""
+    if path is None or prompt.parent != 0:
+        return ids_json(prompt.ids)
+    return extended_json(path.prompt_json, prompt.ids[len(path.prompt_ids) :])
 
 
 def _node(made: Turn, new: NewTurn) -> Node:

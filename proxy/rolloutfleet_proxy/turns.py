@@ -16,8 +16,6 @@ import msgspec
 from rolloutfleet_proxy.store.transaction import CREATED, LIVE, TURNS, Transaction
 from rolloutfleet_proxy.tree import Node
 
-TRUNCATED = "length"
-
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -73,8 +71,6 @@ class Brief:
     delivered: bool
     tokens: int
     """Of its whole prompt and its output: where a child's own prompt ids begin."""
-    truncated: bool
-    """It ended for want of tokens, and has no end of its own."""
 
     @classmethod
     def of(cls, new: NewTurn) -> Self:
@@ -84,7 +80,6 @@ class Brief:
             idempotency_key=new.idempotency_key,
             delivered=new.delivered,
             tokens=new.prompt_tokens + len(new.output_ids),
-            truncated=new.finish_reason == TRUNCATED,
         )
 
 
@@ -202,7 +197,7 @@ def load_nodes(connection: sqlite3.Connection, session: int) -> list[tuple[Node,
     """The session's tree as memory holds it, in order of commit."""
     rows = connection.execute(
         "SELECT number, parent, start, length, history, request, reasonings, name, body, idempotency_key, delivered,"
-        " prompt_tokens + length(output_ids) / 4, finish_reason FROM turns WHERE session = ? ORDER BY number",
+        " prompt_tokens + length(output_ids) / 4 FROM turns WHERE session = ? ORDER BY number",
         (session,),
     )
     return [(_node(row[:7]), _brief(row[7:])) for row in rows]
@@ -222,14 +217,13 @@ def _node(row: tuple[Any, ...]) -> Node:
 
 
 def _brief(row: tuple[Any, ...]) -> Brief:
-    name, body, idempotency_key, delivered, tokens, finish_reason = row
+    name, body, idempotency_key, delivered, tokens = row
     return Brief(
         name=name,
         body=body,
         idempotency_key=idempotency_key,
         delivered=bool(delivered),
         tokens=tokens,
-        truncated=finish_reason == TRUNCATED,
     )
 
 

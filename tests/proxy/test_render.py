@@ -72,7 +72,7 @@ class Session:
         number = len(self.turns).to_bytes(4, "big")
         message = self.model.parse(prompt.ids, output, TOOLS, self.kwargs, seed=number).message
         self.messages.append({k: v for k, v in message.items() if keep_reasoning or k != "reasoning_content"})
-        self.turns.append(Turn(prompt.ids, list(output), len(self.messages)))
+        self.turns.append(Turn(prompt.ids.tolist(), list(output), len(self.messages)))
         return message
 
 
@@ -119,7 +119,7 @@ def test_a_follow_up_begins_with_its_parents_tokens(models: Path, name: str, see
         if session.turns:
             assert (prompt.parent, prompt.branch_reason, prompt.bridged) == (0, None, True)
             assert (prompt.checked, prompt.passed) == (1, 1)
-            assert prompt.ids[: len(session.turns[-1].ids)] == session.turns[-1].ids
+            assert prompt.ids[: len(session.turns[-1].ids)].tolist() == session.turns[-1].ids
             assert len(prompt.ids) > len(session.turns[-1].ids)
         calls = (CALLS if family.parallel else CALLS[:1])[: rng.randint(0, 2)]
         output = split(model, family.reply(f"hm {turn}", f"so {turn}", calls), rng)
@@ -167,7 +167,7 @@ def test_a_truncated_parent_is_closed(models: Path, name: str, cut: str) -> None
         assert "tool_calls" not in message
     second = session.ask(user("Go on."))
     assert (second.parent, second.bridged) == (0, True)
-    assert second.ids[: len(first.ids) + len(output)] == [*first.ids, *output]
+    assert second.ids[: len(first.ids) + len(output)].tolist() == [*first.ids, *output]
     # The close is made here, after the output: what is sampled stays exactly what was sampled.
     closing = second.ids[len(first.ids) + len(output) :]
     assert model.decode(closing).index("Go on.") > 0
@@ -185,7 +185,7 @@ def test_a_stop_token_in_the_middle_of_the_output_is_kept(models: Path, name: st
     session.answer(first, output)
     second = session.ask(user("Go on."))
     assert (second.parent, second.bridged) == (0, True)
-    assert second.ids[: len(first.ids) + len(output)] == [*first.ids, *output]
+    assert second.ids[: len(first.ids) + len(output)].tolist() == [*first.ids, *output]
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -468,7 +468,7 @@ class TestTheModelsOwnTemplate:
         messages = [{"role": "system", "content": "Be brief. " * 500}, user("Hello?")]
         whole = model.prompt(messages, None, None, []).ids
         text = model.decode(whole)
-        assert whole == model.vocabulary.encode(text, add_special_tokens=False)
+        assert whole.tolist() == model.vocabulary.encode(text, add_special_tokens=False)
         before = model.cache_nbytes
         model.prompt([*messages[:1], user("Well?")], None, None, [])
         assert model.cache_nbytes - before < 1000
