@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.capture.fleets import ProxyProcess, running_gateway
 from tests.real.engines import Engine
 from tests.real.processes import NotServing, Server, free_port, serving
+from tests.real.request_log import RequestLog
 from tests.real.sglang import launch
 from tests.real.sglang.places import Installed, find
 
@@ -34,18 +36,57 @@ def sglang() -> Installed:
 
 @pytest.fixture(scope="session")
 def real_server(sglang: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    port = free_port()
+    port, folder = free_port(), tmp_path_factory.mktemp("sglang")
     try:
         with serving(
-            launch.command(sglang, model=sglang.model("first"), port=port),
+            launch.command(sglang, model=sglang.model("first"), port=port, request_log=folder / "requests"),
             port=port,
-            log=tmp_path_factory.mktemp("sglang") / "log",
+            log=folder / "log",
             environment=launch.environment(sglang),
             deadline=SECONDS_TO_START,
         ) as server:
             yield server
     except NotServing as reason:
         pytest.fail(f"The real SGLang does not serve. {reason}")
+
+
+@pytest.fixture(scope="session")
+def request_log(real_server: Server) -> RequestLog:
+    return RequestLog(real_server.log.parent / "requests")
+
+
+@pytest.fixture(scope="session")
+def real_gateway(real_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_gateway(tmp_path_factory.mktemp("gateway"), [real_server.url]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_proxy(
+    real_gateway: Server, sglang: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """A proxy on the real gateway and the real engine."""
+    folder, port = tmp_path_factory.mktemp("proxy"), free_port()
+    (folder / "admin.key").write_text("an-admin-key-for-tests-alone\n")
+    model = str(sglang.model("first"))
+    settings = {
+        "fleet": "real",
+        "model": "tiny",
+        "tokenizer": {"path": model},
+        "port": port,
+        "state_dir": str(folder / "proxy" / "state"),
+        "gateway_url": real_gateway.url,
+        "admin_key_file": str(folder / "admin.key"),
+        "sessions": {"retryGrace": "0s"},
+    }
+    proxy = ProxyProcess(0, port, folder / "proxy", settings)
+    try:
+        proxy.start()
+        with proxy.admin() as admin:
+            admin.put("/version", json={"version": 1}).raise_for_status()
+        yield proxy
+    finally:
+        proxy.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,8 @@
 """The real gateway in front of the real engine: what the proxy relies on when it talks to the one through the other."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
-from tests.capture.fleets import running_gateway
 from tests.real.engines import Engine, Generation, until
 from tests.real.processes import Server
 
@@ -11,15 +10,9 @@ ENDLESS = 8000
 """Tokens that take the engine far longer than any test waits for it to stop."""
 
 
-@pytest.fixture(scope="module")
-def gateway_server(real_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_gateway(tmp_path_factory.mktemp("gateway"), [real_server.url]) as server:
-        yield server
-
-
 @pytest.fixture
-async def gateway(gateway_server: Server) -> AsyncIterator[Engine]:
-    async with Engine(gateway_server.url) as gateway:
+async def gateway(real_gateway: Server) -> AsyncIterator[Engine]:
+    async with Engine(real_gateway.url) as gateway:
         yield gateway
 
 

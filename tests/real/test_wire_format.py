@@ -143,6 +143,7 @@ REQUESTS = {
     "weights from nowhere": Request("/update_weights_from_disk", {"model_path": "/no/such/model"}),
     "flush the cache": Request("/flush_cache", b""),
     "health": Request("/health", method="GET"),
+    "whether it takes requests": Request("/ready", method="GET"),
     "health by a generation": Request("/health_generate", method="GET"),
     "the model": Request("/model_info", method="GET"),
     "the model, by its older name": Request("/get_model_info", method="GET"),
@@ -277,10 +278,11 @@ async def paused(engine: Engine, stream: bool, mode: str) -> list[Reply]:
     generation = await in_flight(engine, stream=stream, name=f"paused {mode}", max_new_tokens=LONG)
     pause = await engine.pause(mode)
     held = engine.start(generate(f"held {mode} {stream}", stream=stream).body)
+    ready = await engine.get("/ready")
     version = await engine.post("/update_weight_version", {"new_version": "2", "abort_all_requests": False})
     assert not held.task.done()
     go_on = await engine.go_on()
-    return [pause, version, go_on, await generation.reply(), await held.reply()]
+    return [pause, ready, version, go_on, await generation.reply(), await held.reply()]
 
 
 async def paused_to_abort(engine: Engine, stream: bool) -> list[Reply]:

@@ -10,7 +10,7 @@ CONTEXT_LENGTH = 8192
 CACHED_TOKENS = 20_000
 
 
-def command(installed: Installed, *, model: Path, port: int) -> list[str]:
+def command(installed: Installed, *, model: Path, port: int, request_log: Path) -> list[str]:
     return [
         *(str(installed.python), "-m", "sglang.launch_server"),
         *("--host", "127.0.0.1", "--port", str(port)),
@@ -18,6 +18,9 @@ def command(installed: Installed, *, model: Path, port: int) -> list[str]:
         *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
         *("--mem-fraction-static", "0.2", "--max-total-tokens", str(CACHED_TOKENS)),
         *("--disable-overlap-schedule", "--skip-server-warmup"),
+        # All of each request and answer, a line of JSON each: what tests compare a store with.
+        *("--log-requests", "--log-requests-level", "3", "--log-requests-format", "json"),
+        *("--log-requests-target", str(request_log)),
         "--sleep-on-idle",  # else its scheduler keeps a whole core busy while nothing runs
     ]
 
