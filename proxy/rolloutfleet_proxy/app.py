@@ -16,10 +16,11 @@ from rolloutfleet.errors import (
     NOT_FOUND,
 )
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.api import exports, figures, models, rewards, sessions
+from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, weights
 from rolloutfleet_proxy.auth import BadKeyFile
 from rolloutfleet_proxy.chat_route import ChatRoute, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.forwarding import Forwarding
 from rolloutfleet_proxy.housekeeping import kept
 from rolloutfleet_proxy.model_files import ModelUnreadable
 from rolloutfleet_proxy.proxy import Proxy, open_proxy
@@ -56,7 +57,14 @@ class ProxyApp:
         try:
             async with open_proxy(self._settings) as proxy, kept(proxy):
                 control.state.proxy = proxy
-                self._serve = _Split(ChatRoute(proxy), control)
+                self._serve = Forwarding(
+                    _Split(ChatRoute(proxy), control),
+                    proxy.peers,
+                    own=proxy.owner,
+                    ephemeral=self._settings.ephemeral,
+                    body_limit=self._settings.body_limit,
+                    refuse=proxy.metrics.refuse,
+                )
                 yield
                 self._serve = control
         except MISTAKES as mistake:
@@ -75,7 +83,7 @@ class _Split:
 
 def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
     app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url="/docs", redoc_url=None)  # type: ignore[arg-type]
-    for module in (figures, models, sessions, rewards, exports):
+    for module in (figures, models, sessions, rewards, exports, weights, peers):
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]

@@ -14,10 +14,13 @@ from rolloutfleet_proxy.admission import Admission
 from rolloutfleet_proxy.answer import Answers
 from rolloutfleet_proxy.auth import AdminKeys, BadKeyFile, load_admin_keys, make_admin_key
 from rolloutfleet_proxy.engine import Engine
+from rolloutfleet_proxy.fleet_weights import EngineCommands, FleetWeights
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.metrics import Metrics
 from rolloutfleet_proxy.paths import Paths
+from rolloutfleet_proxy.peers import Peer, Peers
+from rolloutfleet_proxy.placement import Placement
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.render import ChatFormat
 from rolloutfleet_proxy.render_process import ModelSource
@@ -58,6 +61,9 @@ class Proxy:
     answers: Answers
     engine: Engine
     weights: Weights
+    fleet_weights: FleetWeights
+    peers: Peers
+    placement: Placement
     metrics: Metrics
     started_at: float = field(default_factory=time.time)
 
@@ -69,6 +75,16 @@ class Proxy:
     def in_flight(self) -> int:
         """Chat calls under way in all sessions."""
         return self.metrics.in_flight_now
+
+    def as_peer(self) -> Peer:
+        """This proxy, as its peers see it."""
+        return Peer(
+            ordinal=self.owner.ordinal,
+            url=self.peers.address(self.owner.ordinal),
+            state="ready",
+            sessions_open=self.admission.sessions_open,
+            room=self.admission.has_room(1),
+        )
 
     def write_soon(self, operation: Callable[[Transaction], object]) -> None:
         """Write what no answer waits for. A failure is logged; the rows then say less, never something wrong."""
@@ -122,7 +138,9 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
         )
         stack.push_async_callback(engine.aclose)
         weights = await Weights.open(writer, max_hold=settings.sessions.max_hold)
-        yield Proxy(
+        peers = Peers(settings)
+        stack.push_async_callback(peers.close)
+        proxy = Proxy(
             settings=settings,
             owner=owner,
             admin=admin,
@@ -138,8 +156,15 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             answers=Answers(settings.model, tokenizing.chat_format.token_bytes),
             engine=engine,
             weights=weights,
+            fleet_weights=FleetWeights(
+                weights, ordinal=owner.ordinal, engines=EngineCommands(engine), clock=time.monotonic
+            ),
+            peers=peers,
+            placement=Placement(peers),
             metrics=Metrics(),
         )
+        peers.begin(weights, own=proxy.as_peer)
+        yield proxy
 
 
 async def _open_tokenizing(settings: ProxySettings) -> Tokenizing:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from rolloutfleet.errors import INVALID_REQUEST, LEASE_EXPIRED, UNSUPPORTED_PARAMETER
 from rolloutfleet.wire import (
@@ -26,6 +26,7 @@ from rolloutfleet_proxy.api.negotiation import preferred
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.export_forms import HeaderTooLarge, json_pieces, safetensors
 from rolloutfleet_proxy.export_reads import ExportGone
+from rolloutfleet_proxy.forwarding import PassedOn, check_owner, owner_of_names
 from rolloutfleet_proxy.idempotency import keyed_call
 from rolloutfleet_proxy.leases import Grant, LeaseChange
 from rolloutfleet_proxy.proxy import Proxy
@@ -44,12 +45,15 @@ Headers = dict[str, str]
     response_class=StreamingResponse,
     responses={200: {"content": {JSON_MEDIA_TYPE: {}, TENSORS_MEDIA_TYPE: {}}}},
 )
-async def export(asked: AskExport, request: Request, proxy: ThisProxy) -> StreamingResponse:
+async def export(asked: AskExport, request: Request, proxy: ThisProxy) -> Response:
     """Lease trajectories and send them, as JSON or as safetensors by Accept.
 
     Where nothing is there to lease, `lease_id` is null and there is no Lease-Id. Cut off, lost or given back, the
     same call with the same Idempotency-Key brings the same again.
     """
+    elsewhere = _elsewhere(proxy, asked)
+    if elsewhere is not None:
+        return PassedOn(proxy.peers, elsewhere, body=await request.body())
     media = preferred(request.headers.get("accept"), (JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE))
     if media is None:
         raise ApiError(406, INVALID_REQUEST, f"An export is {JSON_MEDIA_TYPE} or {TENSORS_MEDIA_TYPE}.", param="Accept")
@@ -90,6 +94,16 @@ async def renew(lease_id: LeaseId, proxy: ThisProxy, asked: RenewLease | None = 
     seconds = (asked or RenewLease()).lease_seconds
     done = await _change(proxy, lambda transaction: leases.renew(transaction, lease_id, seconds=seconds))
     return Renewed(lease_id=lease_id, expires_in=done.expires_in)
+
+
+def _elsewhere(proxy: Proxy, asked: AskExport) -> int | None:
+    """The ordinal of the proxy whose sessions are asked for; None where they are this one's, or nobody's."""
+    param = "group_id" if asked.session_ids is None else "session_ids"
+    owner = owner_of_names(asked.session_ids or (), group=asked.group_id, param=param)
+    if owner is None or owner.ordinal == proxy.owner.ordinal:
+        return None
+    check_owner(owner, proxy.owner, replicas=proxy.peers.replicas, ephemeral=proxy.settings.ephemeral)
+    return owner.ordinal
 
 
 async def _change(proxy: Proxy, operation: Any) -> LeaseChange:

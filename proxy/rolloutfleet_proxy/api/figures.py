@@ -25,12 +25,15 @@ async def health() -> dict[str, str]:
 @router.get("/ready")
 async def ready(proxy: ThisProxy) -> dict[str, Any]:
     """This proxy alone can serve: its store is open. Peers place sessions by what it says here."""
+    seen = proxy.as_peer()
     return {
         "ready": True,
-        "ordinal": proxy.owner.ordinal,
+        "state": seen.state,
+        "ordinal": seen.ordinal,
         "store_id": proxy.owner.store_id,
-        "sessions_open": proxy.admission.sessions_open,
-        "room": proxy.admission.has_room(1),
+        "sessions_open": seen.sessions_open,
+        "room": seen.room,
+        "weights": proxy.weights.state.as_json(),
     }
 
 
@@ -48,6 +51,7 @@ async def stats(proxy: ThisProxy) -> dict[str, Any]:
         "version": weights.version,
         "epoch": weights.epoch,
         "paused": weights.paused,
+        "past_max_hold": weights.overdue,
         "sessions": sessions,
         "in_flight": proxy.in_flight,
         **asdict(taken),

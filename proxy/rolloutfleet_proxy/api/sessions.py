@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rolloutfleet.wire import Closed, StartedSessions, StartSessions
+from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, Closed, StartedSessions, StartSessions
 from rolloutfleet_proxy import sessions as sessions_module
 from rolloutfleet_proxy import trajectories
 from rolloutfleet_proxy.api.access import AdminOnly, AnySession, ThisProxy, require_session
@@ -22,10 +22,19 @@ Limit = Annotated[int, Query(ge=1, le=PAGE)]
 Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
 
 
-@router.post("/sessions", status_code=201, dependencies=[AdminOnly], response_model_exclude_none=True)
-async def start_sessions(asked: StartSessions, request: Request, proxy: ThisProxy) -> StartedSessions:
+@router.post(
+    "/sessions",
+    status_code=201,
+    dependencies=[AdminOnly],
+    response_model=StartedSessions,
+    response_model_exclude_none=True,
+)
+async def start_sessions(asked: StartSessions, request: Request, proxy: ThisProxy) -> Any:
     """Start one session, or a group of them for one task, on a ready proxy with room."""
-    return await start_here(proxy, asked, request.headers.get("idempotency-key"))
+    key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
+    return await proxy.placement.start(
+        request, sessions=asked.group_size, key=key, here=lambda: start_here(proxy, asked, key)
+    )
 
 
 @router.get("/sessions", dependencies=[AdminOnly])
