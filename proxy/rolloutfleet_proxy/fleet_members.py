@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rolloutfleet_proxy.lineage import Counts
 from rolloutfleet_proxy.peers import Peers, unavailable
 from rolloutfleet_proxy.weight_state import Gate, Versions, WeightState
 
 STATE_PATH: Final = "/peers/weights"
 JOIN_PATH: Final = "/peers/weights/join"
 SETTLED_PATH: Final = "/peers/weights/settled"
+RECOVERED_PATH: Final = "/peers/weights/recovered"
 
 PATIENCE: Final = 5.0
 """Seconds for an answer; long enough for a proxy that is being restarted in place."""
@@ -35,6 +37,13 @@ class RemoteMember:
 
     async def settled(self, *, epoch: int, timeout: float) -> None:
         await self._ask("POST", SETTLED_PATH, {"epoch": epoch, "timeout": timeout}, patience=timeout + PATIENCE)
+
+    async def recovery_counts(self, run: int) -> Counts:
+        answer = await self._ask("GET", f"{RECOVERED_PATH}?run={run}")
+        try:
+            return Counts(**answer)
+        except TypeError as error:
+            raise unavailable(self._ordinal, f"its answer is not understood ({error!r})") from None
 
     async def _ask(self, method: str, path: str, content: Any = None, *, patience: float = PATIENCE) -> Any:
         return await self._peers.ask(

@@ -10,7 +10,9 @@ the others know. Without fleet scope the leader is the fleet.
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -21,6 +23,7 @@ from rolloutfleet_proxy import weight_state
 from rolloutfleet_proxy.engine import Engine
 from rolloutfleet_proxy.engine import PauseMode as EnginePause
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.lineage import Counts
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull
 from rolloutfleet_proxy.weight_state import Gate, Recovery, Refused, Stale, Versions, WeightState
 from rolloutfleet_proxy.weights import Weights
@@ -45,6 +48,10 @@ class Member(Protocol):
 
     async def settled(self, *, epoch: int, timeout: float) -> None:
         """As Weights.settled."""
+        ...
+
+    async def recovery_counts(self, run: int) -> Counts:
+        """As Weights.recovery_counts."""
         ...
 
 
@@ -185,15 +192,24 @@ class FleetWeights:
         weight_state.advanced(newest, version=version, epoch=epoch)
         await self._own.join_versions(newest.versions)
         await self._own.advance(version, epoch=epoch)
-        return await self._tell_versions(Coverage(members))
+        coverage = Coverage(members)
+        await self._tell_versions(coverage)
+        return self._answer(coverage)
 
     async def recover(self, members: Sequence[Member], recovery: Recovery) -> dict[str, Any]:
-        """Begin a new run. Raises Stale where the run is no greater; nothing has changed then."""
+        """Begin a new run; the answer counts what was marked and dropped where it covers.
+
+        Raises Stale where the run is no greater; nothing has changed then.
+        """
         newest = _newest(await self._known(members))
         weight_state.recovered(newest, recovery)
         await self._own.join_versions(newest.versions)
         await self._own.recover(recovery)
-        return await self._tell_versions(Coverage(members))
+        coverage = Coverage(members)
+        await self._tell_versions(coverage)
+        counted = await coverage.each(lambda member: member.recovery_counts(recovery.run))
+        counts = [await self._own.recovery_counts(recovery.run), *counted.values()]
+        return {**self._answer(coverage), "recovered": _summed(counts)}
 
     async def heard(self, *, gate: Gate | None, versions: Versions | None) -> WeightState:
         """Take what a leading proxy tells; returns what is known then. Raises ApiError where engines fail."""
@@ -285,12 +301,11 @@ class FleetWeights:
         except ApiError as error:
             return {"*": error.message}
 
-    async def _tell_versions(self, coverage: Coverage) -> dict[str, Any]:
+    async def _tell_versions(self, coverage: Coverage) -> None:
         versions = self._own.state.versions
         for ordinal, state in (await coverage.each(lambda member: member.join(versions=versions))).items():
             if (state.versions.run, state.versions.version) != (versions.run, versions.version):
                 coverage.lost(ordinal, weight_state.stale_version(versions.version, state.versions))
-        return self._answer(coverage)
 
     def _answer(self, coverage: Coverage) -> dict[str, Any]:
         return {**self._own.figures(), **coverage.named(self._ordinal)}
@@ -340,6 +355,15 @@ def _not_paused(why: ApiError | TimeoutError, timeout: float, stands: dict[str, 
 def _newer_pause(epoch: int, why: BaseException) -> bool:
     """Whether what ended this pause is one that has the engines now."""
     return isinstance(why, Stale) and bool(why.stands.get("paused")) and why.stands["epoch"] > epoch
+
+
+def _summed(counts: Iterable[Counts]) -> dict[str, int]:
+    """Counts over proxies, and what is marked and kept."""
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(asdict(one))
+    kept = {f"kept_{kind}": total[f"marked_{kind}"] - total[f"dropped_{kind}"] for kind in ("trajectories", "turns")}
+    return {**total, **kept}
 
 
 def _newest(states: Iterable[WeightState]) -> WeightState:

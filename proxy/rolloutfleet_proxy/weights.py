@@ -22,8 +22,9 @@ import msgspec
 
 from rolloutfleet.errors import PAUSE_TIMEOUT, PAUSED
 from rolloutfleet.wire import PauseMode
-from rolloutfleet_proxy import weight_state
+from rolloutfleet_proxy import lineage, recovery, weight_state
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.lineage import Counts
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.weight_state import HOLDING_MODES, Gate, Recovery, Versions, WeightState
 
@@ -39,7 +40,6 @@ _RUN = "run"
 _VERSION = "version"
 _EPOCH = "epoch"
 _PAUSE = "pause"
-_RECOVERIES = "recoveries"
 
 
 class Store(Protocol):
@@ -101,6 +101,8 @@ class Weights:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.state = state
+        self.on_freed: Callable[[tuple[str, ...]], object] = lambda names: None
+        """Told of sessions whose rows a recovery freed."""
         self._store = store
         self._max_hold = max_hold
         self._clock = clock
@@ -204,9 +206,13 @@ class Weights:
         """Go to a version that is no older. Raises Stale."""
         await self._change(lambda state: weight_state.advanced(state, version=version, epoch=epoch))
 
-    async def recover(self, recovery: Recovery) -> None:
+    async def recover(self, to: Recovery) -> None:
         """Begin a new run at a version that may be older. Safe to repeat. Raises Stale."""
-        await self._change(lambda state: weight_state.recovered(state, recovery))
+        await self._change(lambda state: weight_state.recovered(state, to))
+
+    async def recovery_counts(self, run: int) -> Counts:
+        """What the recovery that began this run has done here so far."""
+        return await self._store.run(partial(lineage.counts, run=run))
 
     async def join_gate(self, heard: Gate) -> None:
         """Take another proxy's epoch and pause where they are newer."""
@@ -240,8 +246,9 @@ class Weights:
         async with self._changing:
             after = transition(self.state)
             if after != self.state:
-                await self._store.run(partial(_save, before=self.state, after=after))
+                freed = await self._store.run(partial(_save, before=self.state, after=after))
                 self._apply(after)
+                self.on_freed(freed)
 
     def _apply(self, after: WeightState) -> None:
         before, self.state = self.state, after
@@ -312,7 +319,7 @@ def _load(transaction: Transaction) -> tuple[WeightState, float]:
         {
             "run": transaction.fact(_RUN, 0),
             "version": transaction.fact(_VERSION, 0),
-            "recoveries": msgspec.json.decode(transaction.fact(_RECOVERIES, "[]")),
+            "recoveries": lineage.load_recoveries(transaction),
             "epoch": transaction.fact(_EPOCH, 0),
             "mode": pause.get("mode"),
             "since": pause.get("since", 0.0),
@@ -321,13 +328,14 @@ def _load(transaction: Transaction) -> tuple[WeightState, float]:
     return state, transaction.served - pause.get("served", transaction.served)
 
 
-def _save(transaction: Transaction, *, before: WeightState, after: WeightState) -> None:
+def _save(transaction: Transaction, *, before: WeightState, after: WeightState) -> tuple[str, ...]:
+    """Write what changed, and do what recoveries say; returns the sessions freed by that."""
     form = after.as_json()
     transaction.set_fact(_RUN, form["run"])
     transaction.set_fact(_VERSION, form["version"])
-    if after.versions.recoveries != before.versions.recoveries:
-        transaction.set_fact(_RECOVERIES, msgspec.json.encode(form["recoveries"]).decode())
     if after.gate != before.gate:
         pause = {"mode": form["mode"], "since": form["since"], "served": transaction.served}
         transaction.set_fact(_EPOCH, form["epoch"])
         transaction.set_fact(_PAUSE, msgspec.json.encode(pause).decode())
+    heard = [one for one in after.versions.recoveries if one not in before.versions.recoveries]
+    return tuple(name for one in heard for name in recovery.apply(transaction, one))

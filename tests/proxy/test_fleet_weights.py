@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from rolloutfleet.errors import OWNER_UNAVAILABLE
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.fleet_weights import FleetWeights, Member
+from rolloutfleet_proxy.lineage import Counts
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.weight_state import Gate, Recovery, Refused, Stale, Versions, WeightState
@@ -194,6 +195,9 @@ class Link:
         await self.network.carry(
             lambda: self.to.weights.settled(epoch=epoch, timeout=timeout), patience=timeout + PATIENCE
         )
+
+    async def recovery_counts(self, run: int) -> Counts:
+        return await self.network.carry(lambda: self.to.weights.recovery_counts(run))
 
 
 class Fleet:

@@ -1,5 +1,6 @@
 """Version, recovery, pause and continue over HTTP, and the steps that a leading proxy asks of this one."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -9,7 +10,7 @@ from rolloutfleet.wire import Continue, Pause, Recover, SetVersion, Whole
 from rolloutfleet.wire import Request as WireRequest
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.fleet_members import JOIN_PATH, SETTLED_PATH, STATE_PATH, RemoteMember
+from rolloutfleet_proxy.fleet_members import JOIN_PATH, RECOVERED_PATH, SETTLED_PATH, STATE_PATH, RemoteMember
 from rolloutfleet_proxy.fleet_weights import Member
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.weight_state import Recovery, WeightState
@@ -98,3 +99,9 @@ async def join(told: dict[str, Any], proxy: ThisProxy) -> dict[str, Any]:
 async def settled(asked: Settled, proxy: ThisProxy) -> None:
     """Answers when nothing of this proxy generates."""
     await proxy.weights.settled(epoch=asked.epoch, timeout=asked.timeout)
+
+
+@router.get(RECOVERED_PATH, include_in_schema=False)
+async def recovered(run: Whole, proxy: ThisProxy) -> dict[str, Any]:
+    """What a recovery has done here."""
+    return asdict(await proxy.weights.recovery_counts(run))

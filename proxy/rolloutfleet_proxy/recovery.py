@@ -1,0 +1,37 @@
+"""What a recovery does to the trajectories that are there: see `lineage` for which, and for those to come."""
+
+from rolloutfleet_proxy import lineage
+from rolloutfleet_proxy.lineage import RECOVERED
+from rolloutfleet_proxy.store.transaction import DISCARDED, Transaction
+from rolloutfleet_proxy.trajectories import READY, move_trajectory, settle
+from rolloutfleet_proxy.weight_state import Recovery
+
+_SUSPECT = """
+SELECT DISTINCT turns.session, turns.trajectory, trajectories.state, trajectories.turns
+FROM turns JOIN trajectories ON trajectories.session = turns.session AND trajectories.number = turns.trajectory
+    AND trajectories.state IN ('ready', 'leased')
+WHERE turns.state = 'live' AND turns.run < ?
+    AND EXISTS (SELECT 1 FROM json_each(CAST(turns.versions AS TEXT)) AS version WHERE version.value ->> 0 > ?)
+ORDER BY turns.session, turns.trajectory
+"""
+
+
+def apply(transaction: Transaction, recovery: Recovery) -> tuple[str, ...]:
+    """Mark what is of weights that no longer are, and discard of it what is ready, where the recovery drops.
+
+    Returns the sessions whose rows were freed.
+    """
+    lineage.add_recovery(transaction, recovery.run, recovery.version, recovery.newer)
+    touched = set()
+    for session, number, state, turns in transaction.rows(_SUSPECT, (recovery.run, recovery.version)):
+        mark = lineage.mark(transaction, session, number)
+        if mark is not None and mark.drop and state == READY:
+            move_trajectory(transaction, session, number, DISCARDED, reason=RECOVERED)
+            lineage.count_dropped(transaction, mark, turns=turns)
+            touched.add(session)
+    freed: tuple[str, ...] = ()
+    for session in sorted(touched):
+        # Settling one member of a group may free all of it.
+        if transaction.row("SELECT 1 FROM sessions WHERE id = ?", (session,)):
+            freed += settle(transaction, session)
+    return freed
