@@ -126,8 +126,8 @@ class Peers:
             async with self.http.request(
                 method,
                 self.address(ordinal) + path,
-                json=content,
-                headers=headers,
+                data=None if content is None else msgspec.json.encode(content),
+                headers={"Content-Type": "application/json", **headers},
                 timeout=aiohttp.ClientTimeout(total=patience, sock_connect=CONNECT_PATIENCE),
             ) as response:
                 status, body = response.status, await response.read()
