@@ -14,7 +14,6 @@ from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
 from benchmarks.rigs.plan import Plan
 from benchmarks.rigs.processes import StartFailed
-from rolloutfleet_engine.model import model_path
 
 RIGS: Final[dict[str, Callable[[Plan], Outcome]]] = {
     "generator": compared.generator,
@@ -93,10 +92,9 @@ def _show(figures: Sequence[Figure]) -> None:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    model = model_path()
-    base = Plan.quick(model) if options.quick else Plan(model=model)
+    base = Plan.quick() if options.quick else Plan()
     return Plan(
-        model=model,
+        model=options.model,
         pairs=options.pairs or base.pairs,
         warmup=base.warmup if options.warmup is None else options.warmup,
         window=options.window or base.window,
@@ -121,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sessions", type=int, nargs=2, metavar="N", help="the two sizes of the memory rig (500 10000)"
     )
+    parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory instead of the rigs' own")
     parser.add_argument("--seed", type=int, default=1, help="seed of texts and times (1)")
     parser.add_argument(
         "--results", type=Path, default=RESULTS, metavar="DIR", help="where the records go (benchmarks/results)"

@@ -21,7 +21,6 @@ from benchmarks.rigs import binaries
 from benchmarks.rigs.bench import Bench, bench, say
 from benchmarks.rigs.load import Shape
 from benchmarks.rigs.plan import Plan
-from rolloutfleet_engine.model import model_path
 
 RATE = 200
 """Samples a second."""
@@ -30,7 +29,7 @@ RATE = 200
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     binaries.build()
-    plan = Plan(model=model_path(), pairs=1, warmup=options.warmup, window=options.seconds)
+    plan = Plan(pairs=1, warmup=options.warmup, window=options.seconds)
     with bench(plan) as on:
         on.stub.set_latency(options.latency)
         stacks = _record(on, options)

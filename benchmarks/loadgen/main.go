@@ -34,8 +34,8 @@ func parseOptions() (o options) {
 	flag.IntVar(&o.sessions, "sessions", 0, "fixed: so many sessions, by -in-flight agents, then commands on stdin: "+
 		"'more N' for N more turns of each, 'quit'")
 	flag.IntVar(&o.turns, "turns", 6, "turns a session")
-	flag.IntVar(&o.shared, "shared-bytes", 10_000, "system message, the same in all sessions")
-	flag.IntVar(&o.task, "task-bytes", 4_000, "first user message, each session's own")
+	flag.IntVar(&o.shared, "shared-bytes", 8_000, "system message, the same in all sessions")
+	flag.IntVar(&o.task, "task-bytes", 3_000, "first user message, each session's own")
 	flag.IntVar(&o.message, "message-bytes", 1_000, "every later user message")
 	flag.IntVar(&o.maxTokens, "max-tokens", 2048, "max_tokens of every request")
 	flag.DurationVar(&o.warmup, "warmup", 10*time.Second, "time before the window")

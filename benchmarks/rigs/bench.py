@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.rigs import load, processes, stack, texts
 from benchmarks.rigs.load import Result, Shape, Target, Workload
+from benchmarks.rigs.model import write_model
 from benchmarks.rigs.plan import Plan
 
 
@@ -21,6 +22,7 @@ class Bench:
 
     plan: Plan
     folder: Path
+    model: Path
     texts: texts.Texts
     workload: Workload
     stub: stack.Stub
@@ -36,9 +38,7 @@ class Bench:
 
     @contextmanager
     def proxy_for_a_while(self, name: str, *, cache_bytes: int | None = None) -> Iterator[stack.Proxy]:
-        with stack.proxy(
-            self.folder / name, upstream=self.gateway, model=self.plan.model, cache_bytes=cache_bytes
-        ) as proxy:
+        with stack.proxy(self.folder / name, upstream=self.gateway, model=self.model, cache_bytes=cache_bytes) as proxy:
             self.commands[name] = proxy.process.command
             yield proxy
 
@@ -68,12 +68,14 @@ def bench(plan: Plan, *, reply_tokens: int = 1000, workload: Workload | None = N
     """Stub and gateway up, in a folder that goes away. Without a workload, requests are 24 KiB on average."""
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
-        said = texts.write(folder, model=plan.model, name=stack.MODEL, tokens=reply_tokens)
-        engine = exits.enter_context(stack.stub(folder, texts=said, model=plan.model))
+        model = plan.model or write_model(folder / "model", text=texts.prose())
+        said = texts.write(folder, model=model, name=stack.MODEL, tokens=reply_tokens)
+        engine = exits.enter_context(stack.stub(folder, texts=said, model=model))
         router = exits.enter_context(stack.gateway(folder, engine=engine))
         yield Bench(
             plan=plan,
             folder=folder,
+            model=model,
             texts=said,
             workload=workload or Workload.of_mean(said),
             stub=engine,

@@ -21,13 +21,10 @@ def capture_vs_gateway(plan: Plan) -> Outcome:
     """CPU of the gateway for a request ÷ CPU of the proxy for a request, engine answering at once."""
 
     def figures(pairs: Pairs) -> list[Figure]:
-        gateway = [alone.cpu_micros("gateway") for alone, _ in pairs]
-        proxy = [captured.cpu_micros("proxy") for _, captured in pairs]
-        ratios = [a / b for a, b in zip(gateway, proxy, strict=True)]
         return [
-            figure("capture_vs_gateway", "ratio", ratios, goal=at_least(0.5)),
-            figure("gateway_cpu_per_request", "us", gateway),
-            figure("proxy_cpu_per_request", "us", proxy),
+            figure("capture_vs_gateway", "ratio", [_cpu_ratio(*pair) for pair in pairs], goal=at_least(0.5)),
+            figure("gateway_cpu_per_request", "us", [alone.cpu_micros("gateway") for alone, _ in pairs]),
+            figure("proxy_cpu_per_request", "us", [captured.cpu_micros("proxy") for _, captured in pairs]),
             figure("proxy_rate_at_once", "1/s", [captured.rate for _, captured in pairs]),
         ]
 
@@ -43,6 +40,7 @@ def served_at(in_flight: int, *, goal: float) -> Callable[[Plan], Outcome]:
             figure(f"served_at_{in_flight}", "ratio", ratios, goal=at_least(goal)),
             figure(f"gateway_rate_at_{in_flight}", "1/s", [alone.rate for alone, _ in pairs]),
             figure(f"proxy_rate_at_{in_flight}", "1/s", [captured.rate for _, captured in pairs]),
+            figure(f"capture_vs_gateway_at_{in_flight}", "ratio", [_cpu_ratio(*pair) for pair in pairs]),
             figure(f"proxy_p99_at_{in_flight}", "ms", [captured.latency("p99") for _, captured in pairs]),
         ]
 
@@ -94,6 +92,10 @@ def generator(plan: Plan) -> Outcome:
                 figure("generator_p99_at_1600", "ms", [waiting.latency("p99")]),
             ],
         )
+
+
+def _cpu_ratio(alone: Result, captured: Result) -> float:
+    return alone.cpu_micros("gateway") / captured.cpu_micros("proxy")
 
 
 def _closed(plan: Plan, in_flight: int) -> Shape:

@@ -19,12 +19,12 @@ class Workload:
     """What a session says. Lengths are bytes of JSON."""
 
     turns: int = 6
-    shared: int = 10_000
-    task: int = 4_000
+    shared: int = 8_000
+    task: int = 3_000
     message: int = 1_000
 
     @classmethod
-    def of_mean(cls, texts: Texts, *, turns: int = 6, shared: int = 10_000, message: int = 1_000) -> "Workload":
+    def of_mean(cls, texts: Texts, *, turns: int = 6, shared: int = 8_000, message: int = 1_000) -> "Workload":
         """A task as long as makes a session's requests 24 KiB on average."""
         grows = texts.reply_bytes + message + _OVERHEAD
         task = MEAN_REQUEST_BYTES - shared - _OVERHEAD - grows * (turns - 1) // 2

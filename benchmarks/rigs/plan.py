@@ -2,21 +2,23 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`pairs` of runs, each with `warmup` and `window` seconds; `sessions` are the two sizes of the memory rig."""
 
-    model: Path
     pairs: int = 3
     warmup: float = 10.0
     window: float = 30.0
     sessions: tuple[int, int] = (500, 10_000)
     growth_sessions: int = 20
     seed: int = 1
+    model: Path | None = None
+    """A model directory to use instead of the rigs' own."""
 
     @classmethod
-    def quick(cls, model: Path) -> "Plan":
+    def quick(cls) -> Self:
         """Windows of 4 s: shows that the rigs work; the figures are not to be quoted."""
-        return cls(model=model, pairs=1, warmup=2.0, window=4.0, sessions=(50, 500), growth_sessions=3)
+        return cls(pairs=1, warmup=2.0, window=4.0, sessions=(50, 500), growth_sessions=3)

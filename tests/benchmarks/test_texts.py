@@ -5,6 +5,7 @@ from pathlib import Path
 
 from benchmarks.rigs import texts
 from benchmarks.rigs.load import MEAN_REQUEST_BYTES, Workload
+from benchmarks.rigs.model import write_model
 from tokenizers import Tokenizer
 
 from rolloutfleet_engine.model import model_path
@@ -28,3 +29,10 @@ def test_requests_are_24_kib_on_average(tmp_path: Path) -> None:
     first = workload.shared + workload.task
     bodies = [first + turn * (made.reply_bytes + workload.message) for turn in range(workload.turns)]
     assert abs(sum(bodies) / len(bodies) - MEAN_REQUEST_BYTES) < 1500
+
+
+def test_the_rigs_vocabulary_makes_as_many_tokens_as_published_ones(tmp_path: Path) -> None:
+    text = texts.prose()
+    tokenizer = Tokenizer.from_file(str(write_model(tmp_path, text=text) / "tokenizer.json"))
+    assert 4.0 < 100_000 / len(tokenizer.encode(text[100_000:200_000]).ids) < 4.5
+    assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] == tokenizer.get_vocab_size()
