@@ -85,7 +85,7 @@ class ChatRoute:
         if found is None:
             call = turn.begin(self._proxy, session, request, attempt, headers)
         else:
-            self._proxy.metrics.calls.labels(JOINED).inc()
+            self._proxy.metrics.calls[JOINED] += 1
             call = found
         await self._wait(session, call, request, receive, send)
 
@@ -95,7 +95,7 @@ class ChatRoute:
         if made is None:
             raise ended(session)
         self._note_delivery(session, number, delivered=True)
-        self._proxy.metrics.calls.labels(REPLAYED).inc()
+        self._proxy.metrics.calls[REPLAYED] += 1
         answers = self._proxy.answers
         if request.stream:
             await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})

@@ -32,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             log_level="warning",
             backlog=BACKLOG,
             timeout_keep_alive=75,
+            # Nothing here reads the caller's address, and each header costs every call.
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
             timeout_graceful_shutdown=int(settings.drain_timeout),
         )
     )

@@ -1,11 +1,15 @@
-"""What /metrics shows of this process's life. The durable counters are the ledger's; they are added at a scrape."""
+"""What this process counts of its own life, and /metrics. The durable counters are the ledger's, added at a scrape.
 
+Counts are plain numbers, changed on the event loop alone; they become Prometheus' families only when asked for.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 COMMITTED = "committed"
@@ -14,84 +18,64 @@ JOINED = "joined"
 
 
 class Metrics:
-    """One registry an app: two apps in a process don't add into each other."""
+    """Counts since the process started."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.calls = Counter(
-            "rolloutfleet_calls",
-            "Chat calls by what came of them: committed, replayed, joined, or the error's code",
-            ["outcome"],
-            registry=self.registry,
-        )
-        self.refused = Counter(
-            "rolloutfleet_refused",
-            "Calls answered with an error, by its code, or by the reason where an engine's reply was refused",
-            ["reason"],
-            registry=self.registry,
-        )
-        self.prefix_checks = Counter(
-            "rolloutfleet_prefix_checks",
-            "Token-by-token checks of a committed turn's prompt against its parent's ids",
-            ["result"],
-            registry=self.registry,
-        )
-        self.turns = Counter(
-            "rolloutfleet_turns",
-            "Committed turns: first of their session, extending a parent, or starting a branch",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.tokens = Counter("rolloutfleet_tokens", "Tokens of committed turns", ["kind"], registry=self.registry)
-        self.generations = Counter("rolloutfleet_generations", "Requests sent to the gateway", registry=self.registry)
-        self.version_differences = Counter(
-            "rolloutfleet_version_differences",
-            "Turns whose engine named a weight version that this proxy did not know",
-            registry=self.registry,
-        )
-        self.in_flight_now = 0
-        in_flight = Gauge("rolloutfleet_calls_in_flight", "Chat calls under way", registry=self.registry)
-        in_flight.set_function(lambda: self.in_flight_now)
-        self._errors: dict[str, int] = {}
-        self._checks = {"made": 0, "passed": 0}
+        self.calls: Counter[str] = Counter()
+        """Chat calls by what came of them: committed, replayed, joined, or an error's code."""
+        self.refused: Counter[str] = Counter()
+        """Answers that were errors, by code; a reply that was no evidence also by the reason."""
+        self.turns: Counter[str] = Counter()
+        """Committed turns: first of their session, extending a parent, or starting a branch."""
+        self.tokens: Counter[str] = Counter()
+        """Tokens of committed turns: prompt, completion."""
+        self.prefix_checks: Counter[str] = Counter()
+        """Token-by-token checks of a committed turn's prompt against an earlier turn's ids: passed, failed."""
+        self.generations = 0
+        """Requests sent to the gateway."""
+        self.version_differences = 0
+        """Turns whose engine named a weight version that this proxy did not know."""
+        self.in_flight = 0
+        """Chat calls under way."""
 
     @contextmanager
     def call_in_flight(self) -> Iterator[None]:
         """Count a call as under way until the block ends."""
-        self.in_flight_now += 1
+        self.in_flight += 1
         try:
             yield
         finally:
-            self.in_flight_now -= 1
+            self.in_flight -= 1
 
-    def check_prefix(self, *, made: int, passed: int) -> None:
-        """Count a committed turn's checks against its candidates' ids."""
-        self.prefix_checks.labels("passed").inc(passed)
-        self.prefix_checks.labels("failed").inc(made - passed)
-        self._checks["made"] += made
-        self._checks["passed"] += passed
-
-    @property
-    def checks(self) -> dict[str, int]:
-        """Prefix checks of committed turns since this process started."""
-        return dict(self._checks)
+    def sent(self) -> None:
+        """Count a request to the gateway."""
+        self.generations += 1
 
     def refuse(self, reason: str) -> None:
         """Count an answer that is an error."""
-        self.refused.labels(reason).inc()
-        self._errors[reason] = self._errors.get(reason, 0) + 1
-
-    @property
-    def refusals(self) -> dict[str, int]:
-        """Errors answered since this process started, by reason."""
-        return dict(self._errors)
+        self.refused[reason] += 1
 
     def exposition(self, audit: dict[str, Any], memory: dict[str, int]) -> bytes:
-        """The text that Prometheus reads: this process's figures, then the ledger and the memory."""
-        gauges = CollectorRegistry()
-        gauges.register(_Families(_ledger(audit)))
-        gauges.register(_Families(_memory(memory)))
-        return generate_latest(self.registry) + generate_latest(gauges)
+        """The text that Prometheus reads: this process's counts, the ledger, and the memory."""
+        registry = CollectorRegistry()
+        registry.register(_Families([*self._counts(), _ledger(audit), _memory(memory)]))
+        return generate_latest(registry)
+
+    def _counts(self) -> Iterator[Metric]:
+        yield _labelled("calls", "Chat calls by what came of them", "outcome", self.calls)
+        yield _labelled(
+            "refused", "Errors answered, by code or reason", "reason", self.refused
+        )
+        yield _labelled("turns", "Committed turns: first, extending a parent, starting a branch", "kind", self.turns)
+        yield _labelled("tokens", "Tokens of committed turns", "kind", self.tokens)
+        yield _labelled("prefix_checks", "Prompts compared with an earlier turn's ids", "result", self.prefix_checks)
+        yield CounterMetricFamily("rolloutfleet_generations", "Requests sent to the gateway", self.generations)
+        yield CounterMetricFamily(
+            "rolloutfleet_version_differences",
+            "Turns whose engine named a weight version that this proxy did not know",
+            self.version_differences,
+        )
+        yield GaugeMetricFamily("rolloutfleet_calls_in_flight", "Chat calls under way", self.in_flight)
 
 
 class _Families(Collector):
@@ -102,7 +86,14 @@ class _Families(Collector):
         return self._families
 
 
-def _ledger(audit: dict[str, Any]) -> Iterator[Metric]:
+def _labelled(name: str, said: str, label: str, counts: Counter[str]) -> Metric:
+    family = CounterMetricFamily(f"rolloutfleet_{name}", said, labels=[label])
+    for value, n in counts.items():
+        family.add_metric([value], n)
+    return family
+
+
+def _ledger(audit: dict[str, Any]) -> Metric:
     family = GaugeMetricFamily(
         "rolloutfleet_ledger", "Promise 5: turns and sessions by what became of them", labels=["kind", "term", "reason"]
     )
@@ -110,11 +101,11 @@ def _ledger(audit: dict[str, Any]) -> Iterator[Metric]:
         for term, n in audit[kind].items():
             for reason, count in n.items() if isinstance(n, dict) else [("", n)]:
                 family.add_metric([kind, term, reason], count)
-    yield family
+    return family
 
 
-def _memory(memory: dict[str, int]) -> Iterator[Metric]:
+def _memory(memory: dict[str, int]) -> Metric:
     family = GaugeMetricFamily("rolloutfleet_memory_bytes", "Memory of the proxy's process tree", labels=["kind"])
     for name, size in memory.items():
         family.add_metric([name.removesuffix("_bytes")], size)
-    yield family
+    return family

@@ -71,11 +71,6 @@ class Proxy:
     def chat_format(self) -> ChatFormat:
         return self.tokenizing.chat_format
 
-    @property
-    def in_flight(self) -> int:
-        """Chat calls under way in all sessions."""
-        return self.metrics.in_flight_now
-
     def as_peer(self) -> Peer:
         """This proxy, as its peers see it."""
         return Peer(

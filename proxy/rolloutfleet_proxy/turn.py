@@ -63,12 +63,12 @@ def begin(proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt
             try:
                 return await making.run()
             except ApiError as error:
-                proxy.metrics.calls.labels(error.code).inc()
+                proxy.metrics.calls[error.code] += 1
                 raise
             except asyncio.CancelledError:
                 # Nobody may be left to be told, so it is said here what became of it.
                 fate = call.ended_by.code if call.ended_by is not None else CANCELLED
-                proxy.metrics.calls.labels(fate).inc()
+                proxy.metrics.calls[fate] += 1
                 logger.info("%s of %s was ended: %s; nothing is recorded", name, session.name, fate)
                 raise
 
@@ -152,7 +152,7 @@ class _Making:
             weights=self.proxy.weights,
             submission=submission,
             max_rounds=self.proxy.settings.abort_rounds,
-            on_round=self.proxy.metrics.generations.inc,
+            on_round=self.proxy.metrics.sent,
         )
         asked = GenerateRequest(
             rid=self.name,
@@ -173,7 +173,7 @@ class _Making:
             raise evidence_refused(refused.reason, refused.message) from None
         failpoints.reach(failpoints.AFTER_ENGINE)
         if evidence.version_differs:
-            self.proxy.metrics.version_differences.inc()
+            self.proxy.metrics.version_differences += 1
         return evidence
 
     def _budget(self, prompt_tokens: int) -> int:
@@ -282,11 +282,12 @@ class _Making:
 
     def _count(self, made: Turn, prompt: Prompt, *, first: bool) -> None:
         metrics = self.proxy.metrics
-        metrics.calls.labels(COMMITTED).inc()
-        metrics.turns.labels("extending" if made.parent is not None else "first" if first else "branch").inc()
-        metrics.tokens.labels("prompt").inc(made.prompt_tokens)
-        metrics.tokens.labels("completion").inc(len(made.output_ids))
-        metrics.check_prefix(made=prompt.checked, passed=prompt.passed)
+        metrics.calls[COMMITTED] += 1
+        metrics.turns["extending" if made.parent is not None else "first" if first else "branch"] += 1
+        metrics.tokens["prompt"] += made.prompt_tokens
+        metrics.tokens["completion"] += len(made.output_ids)
+        metrics.prefix_checks["passed"] += prompt.passed
+        metrics.prefix_checks["failed"] += prompt.checked - prompt.passed
 
 
 def _check_limits(session: Session) -> None:

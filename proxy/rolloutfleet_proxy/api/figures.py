@@ -53,15 +53,15 @@ async def stats(proxy: ThisProxy) -> dict[str, Any]:
         "paused": weights.paused,
         "past_max_hold": weights.overdue,
         "sessions": sessions,
-        "in_flight": proxy.in_flight,
+        "in_flight": proxy.metrics.in_flight,
         **asdict(taken),
         "caches": proxy.cache_sizes(),
         "drain": None,
         "boots": [],
         "dump": {"failing": False, "error": None},
         "settings": {"generation": proxy.settings.generation},
-        "refused": proxy.metrics.refusals,
-        "prefix_checks": proxy.metrics.checks,
+        "refused": dict(proxy.metrics.refused),
+        "prefix_checks": dict(proxy.metrics.prefix_checks),
     }
 
 
