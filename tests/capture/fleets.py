@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import openai
-from tests.real.processes import Server, end_group, ends_with_this_process, free_port, serving, wait_until_ready
+from tests.real.processes import Server, end_group, end_of, ends_with_this_process, free_port, serving, wait_until_ready
 
 from rolloutfleet_engine.model import model_path
 
@@ -49,20 +49,21 @@ class ProxyProcess:
     def log(self) -> Path:
         return self.folder / "proxy.log"
 
+    @property
+    def store_file(self) -> Path:
+        return Path(self.settings["state_dir"]) / "store" / "store.sqlite3"
+
     def start(self, *prefix: str) -> None:
         """Start it and wait until it is ready; `prefix` is a command to run it under."""
+        self.launch(*prefix)
+        self.wait_until_ready()
+
+    def launch(self, *prefix: str) -> None:
+        """Start it, without a wait."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "settings.json"
         file.write_text(json.dumps(self.settings))
-        command = [
-            *ends_with_this_process(),
-            *prefix,
-            sys.executable,
-            "-m",
-            "rolloutfleet_proxy",
-            "--settings",
-            str(file),
-        ]
+        command = [sys.executable, "-m", "rolloutfleet_proxy", "--settings", str(file)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*ends_with_this_process(), *prefix, *command],
@@ -73,7 +74,22 @@ class ProxyProcess:
                 start_new_session=True,
             )
         self.boots += 1
+
+    def wait_until_ready(self) -> None:
+        """Raises NotServing where it ends before that."""
+        assert self.process is not None
         wait_until_ready(self.process, url=f"{self.url}/ready", log=self.log, until=time.monotonic() + SECONDS_TO_START)
+
+    def wait_until_killed(self, seconds: float) -> None:
+        """Return once SIGKILL has ended it, sent by itself or by others. Its helpers are left to notice."""
+        assert self.process is not None
+        assert self.process.wait(seconds) == -signal.SIGKILL, end_of(self.log)
+
+    def kill_alone(self) -> None:
+        """SIGKILL, to the proxy and not to its helpers."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.wait_until_killed(30)
 
     def kill(self) -> None:
         """SIGKILL, to the proxy and its helper processes."""
