@@ -109,10 +109,18 @@ class Engine:
     async def go_on(self) -> Reply:
         return await self.post("/continue_generation", {})
 
+    async def tokens_held(self) -> int:
+        """Tokens of prompts and outputs that its running requests have in the cache."""
+        held: int = (await self._load())["num_used_tokens"]
+        return held
+
     async def running_requests(self) -> int:
-        load = (await self.get("/v1/loads?include=core")).body["loads"][0]
+        load = await self._load()
         running: int = load["num_running_reqs"] + load["num_waiting_reqs"]
         return running
+
+    async def _load(self) -> JSON:
+        return (await self.get("/v1/loads?include=core")).body["loads"][0]
 
 
 def read(response: httpx.Response) -> Reply:

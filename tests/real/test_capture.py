@@ -4,8 +4,8 @@ The judge is the engine's own log of requests. Its weights are random, and so ar
 """
 
 import asyncio
-import threading
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -117,45 +117,52 @@ def test_what_the_engine_refuses_is_a_400_and_no_turn(session: AgentSession) -> 
     assert session.turns() == []
 
 
-class Talk(threading.Thread):
-    """A long streamed turn in another thread; what came, and how it ended."""
+class Talk:
+    """A long streamed turn, under way; how it ended once it has."""
 
-    def __init__(self, session: AgentSession, *, max_retries: int = 0) -> None:
-        super().__init__(daemon=True)
-        self._client = session.client(max_retries=max_retries)
-        self.pieces: list[str] = []
-        self.finish_reason: str | None = None
-        self.error: Exception | None = None
-        self.leaving = threading.Event()
+    def __init__(self, client: openai.AsyncOpenAI) -> None:
+        self._task = asyncio.create_task(self._run(client))
 
-    def run(self) -> None:
-        try:
-            stream = self._client.chat.completions.create(
-                model="tiny",
-                messages=[{"role": "user", "content": "Tell me everything."}],
-                max_tokens=LONG,
-                stream=True,
-                extra_body={"ignore_eos": True},
-            )
-            for chunk in stream:
-                self.pieces.append(chunk.choices[0].delta.content or "")
-                self.finish_reason = chunk.choices[0].finish_reason or self.finish_reason
-                if self.leaving.is_set():
-                    stream.close()
-                    return
-        except Exception as error:
-            self.error = error
+    async def _run(self, client: openai.AsyncOpenAI) -> str | None:
+        stream = await client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "Tell me everything."}],
+            max_tokens=LONG,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        finish_reason = None
+        async for chunk in stream:
+            finish_reason = chunk.choices[0].finish_reason
+        return finish_reason
 
-    async def begun(self, *, pieces: int = 50) -> None:
+    async def begun(self, engine: Engine, *, tokens: int = 100) -> None:
+        """The engine is asked, as text is held back where random words happen to begin a tool call."""
+
         async def enough() -> bool:
-            assert self.error is None, self.error
-            return len(self.pieces) > pieces
+            if self._task.done():
+                await self._task
+            return await engine.tokens_held() > tokens
 
         await until(enough)
 
-    async def ended(self) -> None:
-        await asyncio.to_thread(self.join, 60)
-        assert not self.is_alive()
+    async def leave(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def finish_reason(self) -> str | None:
+        return await asyncio.wait_for(self._task, 60)
+
+
+@pytest.fixture
+async def talk(session: AgentSession, real_engine: Engine) -> AsyncIterator[Talk]:
+    async with session.async_client() as client:
+        talking = Talk(client)
+        await talking.begun(real_engine)
+        yield talking
+        with contextlib.suppress(openai.APIError):
+            await talking.leave()
 
 
 async def pause_update_continue(
@@ -184,18 +191,15 @@ def version_one_again(real_proxy: ProxyProcess) -> Iterator[None]:
 @pytest.mark.parametrize("mode", ["abort", "retract", "in_place"])
 async def test_each_token_of_a_turn_has_the_version_it_was_made_with(
     session: AgentSession,
+    talk: Talk,
     real_engine: Engine,
     request_log: RequestLog,
     sglang: Installed,
     version_one_again: None,
     mode: str,
 ) -> None:
-    talk = Talk(session)
-    talk.start()
-    await talk.begun()
     await pause_update_continue(session, real_engine, sglang, mode=mode)
-    await talk.ended()
-    assert talk.error is None and talk.finish_reason == "length"
+    assert await talk.finish_reason() == "length"
 
     [turn] = session.turns()
     rounds = request_log.answered(session.session_id)
@@ -214,37 +218,32 @@ async def test_each_token_of_a_turn_has_the_version_it_was_made_with(
 
 
 async def test_a_pause_so_long_that_the_gateway_takes_the_engine_for_dead_loses_nothing(
-    session: AgentSession, real_engine: Engine, sglang: Installed, version_one_again: None
+    session: AgentSession, talk: Talk, real_engine: Engine, sglang: Installed, version_one_again: None
 ) -> None:
-    talk = Talk(session)
-    talk.start()
-    await talk.begun()
     await pause_update_continue(session, real_engine, sglang, mode="abort", seconds_paused=20)
-    await talk.ended()
-    assert talk.error is None and talk.finish_reason == "length"
+    assert await talk.finish_reason() == "length"
     [turn] = session.turns()
     assert turn["completion_tokens"] == LONG
     assert set(turn["versions"]) == {1, 2}
 
 
-async def test_a_deleted_session_ends_the_work_at_the_engine(session: AgentSession, real_engine: Engine) -> None:
-    talk = Talk(session)
-    talk.start()
-    await talk.begun()
+async def test_a_deleted_session_ends_the_work_at_the_engine(
+    session: AgentSession, talk: Talk, real_engine: Engine
+) -> None:
     assert await real_engine.running_requests() == 1
     with session.proxy.admin() as admin:
         assert (await asyncio.to_thread(admin.delete, f"/sessions/{session.session_id}")).status_code == 204
     await nothing_runs(real_engine)
-    await talk.ended()
-    assert talk.error is not None or talk.finish_reason is None
+    with pytest.raises(openai.APIError) as told:
+        await talk.finish_reason()
+    assert told.value.code == "session_deleted"
 
 
-async def test_a_client_that_leaves_ends_the_work_at_the_engine(session: AgentSession, real_engine: Engine) -> None:
-    talk = Talk(session)
-    talk.start()
-    await talk.begun()
-    talk.leaving.set()
-    await talk.ended()
+async def test_a_client_that_leaves_ends_the_work_at_the_engine(
+    session: AgentSession, talk: Talk, real_engine: Engine
+) -> None:
+    assert await real_engine.running_requests() == 1
+    await talk.leave()
     await nothing_runs(real_engine)
     assert session.turns() == []
 
