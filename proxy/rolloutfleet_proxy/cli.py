@@ -1,5 +1,6 @@
 """The `rolloutfleet-proxy` command."""
 
+import gc
 import logging
 import sys
 from collections.abc import Sequence
@@ -39,11 +40,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             timeout_graceful_shutdown=int(settings.drain_timeout),
         )
     )
+    _spare_the_collector()
     server.run()
     if app.mistake is not None:
         sys.exit(_said(app.mistake))
     if not server.started:
         sys.exit(1)
+
+
+def _spare_the_collector() -> None:
+    """What the imports made stays for good, so the collector of cycles need not look at it again and again.
+
+    Turns make few cycles and many objects: it looks for them every 50,000 new objects instead of every 700.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _said(error: Exception) -> int:
