@@ -55,8 +55,8 @@ class Run:
     turns: dict[str, dict[str, Any]] = field(default_factory=dict)
     taken: dict[str, Taken] = field(default_factory=dict)
     tokens: int = 0
-    audit_before: dict[str, Any] = field(default_factory=dict)
-    audit: dict[str, Any] = field(default_factory=dict)
+    audits_before: list[dict[str, Any]] = field(default_factory=list)
+    audits: list[dict[str, Any]] = field(default_factory=list)
     stats: list[dict[str, Any]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 
@@ -170,7 +170,7 @@ async def _gather(run: Run, trainer: Trainer) -> None:
         for turn in await trainer.turns(session_id):
             run.turns[turn["turn_id"]] = turn
     run.tokens = sum(turn["completion_tokens"] for turn in run.turns.values())
-    run.audit_before = await trainer.audit()
+    run.audits_before = await trainer.audits()
 
 
 async def _reward_and_take(run: Run, trainer: Trainer) -> None:
@@ -192,7 +192,7 @@ async def _reward_and_take(run: Run, trainer: Trainer) -> None:
             (each in _trajectory_ids(looked_at) for each in _trajectory_ids(trained)),
         )
     )
-    run.audit, run.stats = await trainer.audit(), await trainer.stats()
+    run.audits, run.stats = await trainer.audits(), await trainer.stats()
 
 
 def _trajectory_ids(exports: Sequence[dict[str, Any]]) -> set[str]:
@@ -201,7 +201,7 @@ def _trajectory_ids(exports: Sequence[dict[str, Any]]) -> set[str]:
 
 def _judge(run: Run, engine_log: list[dict[str, Any]], fleet: LocalFleet) -> list[Check]:
     record = run.record
-    acknowledged = run.audit["turns"]["acknowledged"]
+    acknowledged = sum(audit["turns"]["acknowledged"] for audit in run.audits)
     return [
         checks.count("proxies killed, and back on their address", [_is_back(run.killed, fleet)]),
         checks.count("agents of that proxy that went on", (agent.done for agent in run.bereft)),
@@ -213,8 +213,8 @@ def _judge(run: Run, engine_log: list[dict[str, Any]], fleet: LocalFleet) -> lis
         checks.answers_are_exported(record, run.taken),
         *run.checks,
         Check("turns acknowledged by the trainer", acknowledged, len(run.turns)),
-        checks.sums_are_equal(run.audit_before, "sums of the audit, before the export"),
-        checks.sums_are_equal(run.audit, "sums of the audit, after it"),
+        checks.sums_are_equal(run.audits_before, "sums of the audit, before the export"),
+        checks.sums_are_equal(run.audits, "sums of the audit, after it"),
     ]
 
 
@@ -233,15 +233,15 @@ def _show(run: Run) -> None:
     figures.add_column()
     figures.add_column()
     for name, value in (
-        ("sessions", f"{len(run.sessions)} ({_placement(run)})"),
+        ("sessions", f"{len(run.sessions)} ({_placement(run)}, by proxy)"),
         ("turns", f"{len(run.turns)} ({streamed} streamed; {run.answers_at_kill} before the kill)"),
         ("tokens sampled", f"{run.tokens:,}"),
         ("tokenised again, other ids", f"in {_tokenised_otherwise(run)} turns, had anybody done it"),
         ("branches", f"{checks.branches(run.turns.values())} in {len(run.sessions)} sessions"),
         ("calls that agents made again", str(run.record.attempts_that_failed)),
         ("memory of the proxies", memory),
-        ("sum of turns", _sums(run.audit["turns"])),
-        ("sum of sessions", _sums(run.audit["sessions"])),
+        ("sum of turns", _sums([audit["turns"] for audit in run.audits])),
+        ("sum of sessions", _sums([audit["sessions"] for audit in run.audits])),
     ):
         figures.add_row(name, value)
     console.print()
@@ -257,8 +257,9 @@ def _show(run: Run) -> None:
 
 
 def _placement(run: Run) -> str:
+    """How many sessions each proxy was given."""
     proxies = Counter(agent.base_url.split("/sessions/")[0] for agent in run.sessions.values())
-    return ", ".join(f"{count} at {url}" for url, count in sorted(proxies.items()))
+    return " + ".join(str(count) for _, count in sorted(proxies.items()))
 
 
 def _tokenised_otherwise(run: Run) -> int:
@@ -271,11 +272,13 @@ def _tokenised_otherwise(run: Run) -> int:
     )
 
 
-def _sums(sums: dict[str, Any]) -> str:
-    parts = {name: sums[name] for name in ("live", "leased", "acknowledged", "dumped")}
-    discarded = sum(sums["discarded"].values())
-    right = " + ".join(f"{value} {name}" for name, value in {**parts, "discarded": discarded}.items())
-    return f"{sums['created']} created + {sums['imported']} imported = {right}"
+def _sums(ledgers: list[dict[str, Any]]) -> str:
+    def total(term: str) -> int:
+        return sum(ledger[term] for ledger in ledgers)
+
+    discarded = sum(sum(ledger["discarded"].values()) for ledger in ledgers)
+    right = " + ".join(f"{total(term)} {term}" for term in ("live", "leased", "acknowledged", "dumped"))
+    return f"{total('created')} created + {total('imported')} imported = {right} + {discarded} discarded"
 
 
 def _show_next() -> None:

@@ -99,9 +99,14 @@ def prefixes_hold(taken: dict[str, Taken]) -> Check:
     return count("prefix checks", (holds(turn) for turn in children))
 
 
-def sums_are_equal(audit: dict[str, Any], name: str) -> Check:
-    """created + imported = live + leased + acknowledged + dumped + discarded, for turns and for sessions."""
-    return count(name, [bool(audit["balanced"]), *(_equal(audit[what]) for what in ("turns", "sessions"))])
+def sums_are_equal(audits: list[dict[str, Any]], name: str) -> Check:
+    """created + imported = live + leased + acknowledged + dumped + discarded, for turns and for sessions.
+
+    Each proxy says so itself, from its counters and from its rows; here it is added up once more.
+    """
+    own = (bool(audit["balanced"]) for audit in audits)
+    added = (_equal(audit[what]) for audit in audits for what in ("turns", "sessions"))
+    return count(name, (*own, *added))
 
 
 def _equal(sums: dict[str, Any]) -> bool:

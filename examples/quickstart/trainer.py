@@ -53,13 +53,11 @@ class Trainer:
         await self._call("POST", f"/sessions/{session_id}/close", {})
 
     async def exports(self, style: str) -> AsyncIterator[dict[str, Any]]:
-        """Leases everything that is finished, in several exports."""
-        while True:
-            asked = {"max_trajectories": PAGE_OF_TRAJECTORIES, "style": style}
-            taken = await self._call("POST", "/export?scope=fleet", asked)
-            if not taken["trajectories"]:
-                return
-            yield taken
+        """Leases everything that is finished, of one proxy after the other, in several exports."""
+        asked = {"max_trajectories": PAGE_OF_TRAJECTORIES, "style": style}
+        for url in self._urls:
+            while (taken := await self._call("POST", "/export", asked, url=url))["trajectories"]:
+                yield taken
 
     async def release(self, lease_id: str) -> None:
         await self._call("POST", f"/leases/{lease_id}/release", {})
@@ -67,9 +65,9 @@ class Trainer:
     async def acknowledge(self, lease_id: str) -> None:
         await self._call("POST", f"/leases/{lease_id}/ack", {})
 
-    async def audit(self) -> dict[str, Any]:
-        """The sums of the whole fleet."""
-        return dict(await self._call("GET", "/audit?scope=fleet"))
+    async def audits(self) -> list[dict[str, Any]]:
+        """The sums of each proxy, by ordinal."""
+        return [dict(await self._call("GET", "/audit", url=url)) for url in self._urls]
 
     async def stats(self) -> list[dict[str, Any]]:
         """The figures of each proxy, by ordinal."""

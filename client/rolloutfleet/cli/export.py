@@ -11,7 +11,7 @@ import httpx
 import typer
 
 from rolloutfleet.cli.failures import failed, wrong
-from rolloutfleet.cli.reach import FLEET_WIDE, Fleet
+from rolloutfleet.cli.reach import Fleet
 from rolloutfleet.cli.show import console, span, table, text
 from rolloutfleet.cli.where import AdminKeyFile, FleetFile, StateDir, Url, find_fleet
 from rolloutfleet.wire import JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE
@@ -55,7 +55,8 @@ def export(
     """Lease finished trajectories and write them to a file, as JSON or safetensors.
 
     Without --ack they come back to the fleet when the lease ends; `rolloutfleet ack` and `release` end it
-    earlier. Without -o only what was leased is shown, and given back at once.
+    earlier. Without -o only what was leased is shown, and given back at once. One export is of one proxy: call
+    it again, until there is nothing more, for what the others hold.
     """
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
@@ -68,7 +69,12 @@ def export(
     body |= {name: value for name, value in chosen.items() if value is not None}
     where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
     with Fleet(where) as fleet:
-        answer = fleet.send("POST", "/export", parameters=FLEET_WIDE, body=body, accept=_media_type(form))
+        # What is named has one owner, which any proxy finds; else each is asked until one has something.
+        proxies = [fleet] if session or group else fleet.each()
+        for proxy in proxies:
+            answer = proxy.send("POST", "/export", body=body, accept=_media_type(form))
+            if LEASE_ID_HEADER in answer.headers:
+                break
         _finish(fleet, answer, form, output=output, acknowledge=acknowledge)
 
 
@@ -79,7 +85,7 @@ def _media_type(form: Format) -> str:
 def _finish(fleet: Fleet, answer: httpx.Response, form: Format, *, output: Path | None, acknowledge: bool) -> None:
     """Keep the answer before the lease is ended, never after."""
     taken = answer.json() if form is Format.JSON else described(answer.content)
-    lease = answer.headers.get(LEASE_ID_HEADER) or taken.get("lease_id")
+    lease = answer.headers.get(LEASE_ID_HEADER)
     if output is not None and str(output) == "-":
         sys.stdout.buffer.write(answer.content)
         sys.stdout.buffer.flush()

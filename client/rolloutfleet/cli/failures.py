@@ -23,6 +23,11 @@ def failed(message: str) -> CommandFailed:
 
 def fail(error: CommandFailed) -> int:
     """Say it on the error output; the exit status."""
+    warn(error)
+    return error.exit_code
+
+
+def warn(error: CommandFailed) -> None:
+    """Say it on the error output."""
     for line in str(error).splitlines():
         print(f"rolloutfleet: {line}", file=sys.stderr)
-    return error.exit_code

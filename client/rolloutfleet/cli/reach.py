@@ -1,24 +1,30 @@
 """Calls to a fleet's native API, with its errors as a person reads them."""
 
+import copy
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
 
-from rolloutfleet.cli.failures import CommandFailed, failed, wrong
+from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.cli.where import Whereabouts
 
-FLEET_WIDE = {"scope": "fleet"}
 TIMEOUT = 120.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Fleet:
-    """A fleet as the command line sees it. Any proxy will do for a call; the next is tried when one is down."""
+    """A fleet as the command line sees it.
+
+    What has one owner can be asked of any proxy, which passes it on; the next is tried when one is down. What
+    each proxy knows of itself alone is asked of all.
+    """
 
     def __init__(self, where: Whereabouts) -> None:
         self._urls = where.urls
+        self._all_known = where.all_known
         local = all(urlsplit(url).hostname in LOOPBACK for url in where.urls)
         self._client = httpx.Client(
             headers={"authorization": f"Bearer {where.admin_key}"},
@@ -37,14 +43,48 @@ class Fleet:
     ) -> None:
         self._client.close()
 
+    def proxies(self) -> list[dict[str, Any]]:
+        """Ordinal, url and state of every proxy. Raises CommandFailed."""
+        found: list[dict[str, Any]] = self.get("/proxies")["proxies"]
+        return found
+
+    def each(self) -> Iterator["Fleet"]:
+        """Every proxy by itself."""
+        urls = self._urls if self._all_known else tuple(proxy["url"] for proxy in self.proxies())
+        for url in urls:
+            yield self._only(url)
+
+    def from_each(self, path: str) -> list[Any]:
+        """The answers of all proxies that answer; the others are named on the error output.
+
+        Raises CommandFailed where none does.
+        """
+        answers: list[Any] = []
+        problems: list[CommandFailed] = []
+        for proxy in self.each():
+            try:
+                answers.append(proxy.get(path))
+            except CommandFailed as error:
+                problems.append(error)
+        if not answers and problems:
+            raise problems[0]
+        for problem in problems:
+            warn(problem)
+        return answers
+
+    def _only(self, url: str) -> "Fleet":
+        one = copy.copy(self)
+        one._urls, one._all_known = (url,), True
+        return one
+
     def get(self, path: str, **parameters: str | int | None) -> Any:
         """The JSON answer. Raises CommandFailed."""
         given = {name: value for name, value in parameters.items() if value is not None}
         return _parsed(self.send("GET", path, parameters=given))
 
-    def post(self, path: str, body: object, **parameters: str) -> Any:
+    def post(self, path: str, body: object) -> Any:
         """The JSON answer. Raises CommandFailed."""
-        return _parsed(self.send("POST", path, parameters=parameters, body=body))
+        return _parsed(self.send("POST", path, body=body))
 
     def send(
         self,

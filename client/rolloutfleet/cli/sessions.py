@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rolloutfleet.cli.reach import FLEET_WIDE, Fleet
-from rolloutfleet.cli.show import console, print_json, span, table, text, warn_failed
+from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.cli.show import console, print_json, span, table, text
 from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
 
 
@@ -59,11 +59,12 @@ def sessions(
 
 
 def _all(fleet: Fleet, state: State | None) -> Iterator[dict[str, Any]]:
-    cursor: str | None = None
-    while True:
-        page = fleet.get("/sessions", state=state, cursor=cursor, **FLEET_WIDE)
-        warn_failed(page)
-        yield from page["sessions"]
-        cursor = page.get("cursor")
-        if not cursor:
-            return
+    """Page by page, proxy by proxy."""
+    for proxy in fleet.each():
+        cursor: str | None = None
+        while True:
+            page = proxy.get("/sessions", state=state, cursor=cursor)
+            yield from page["sessions"]
+            cursor = page.get("cursor")
+            if not cursor:
+                break

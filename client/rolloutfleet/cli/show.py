@@ -57,11 +57,3 @@ def span(seconds: float | None) -> str:
 
 def text(value: object) -> str:
     return NOTHING if value is None or value == "" else str(value)
-
-
-def warn_failed(answer: Any) -> None:
-    """Say which proxies an answer for the whole fleet does not cover."""
-    for each in answer.get("failed") or [] if isinstance(answer, dict) else []:
-        error = each.get("error")
-        reason = error.get("message") if isinstance(error, dict) else error
-        print(f"rolloutfleet: proxy {each.get('ordinal')} is not in this answer: {reason}", file=sys.stderr)

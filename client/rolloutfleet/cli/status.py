@@ -1,9 +1,10 @@
 """`rolloutfleet status`: how a fleet is."""
 
+from collections import Counter
 from typing import Any
 
-from rolloutfleet.cli.reach import FLEET_WIDE, Fleet
-from rolloutfleet.cli.show import console, print_json, size, table, text, warn_failed
+from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.cli.show import console, print_json, size, table, text
 from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
 
 TERMS = ("created", "imported", "live", "leased", "acknowledged", "dumped")
@@ -22,22 +23,33 @@ def status(
     """
     where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
     with Fleet(where) as fleet:
-        proxies = fleet.get("/proxies")["proxies"]
-        stats = fleet.get("/stats", **FLEET_WIDE)
-        audit = fleet.get("/audit", **FLEET_WIDE)
+        proxies = fleet.proxies()
+        stats = fleet.from_each("/stats")
+        audit = summed(fleet.from_each("/audit"))
     if as_json:
         print_json({"proxies": proxies, "stats": stats, "audit": audit})
         return
     out = console()
-    out.print(_proxies(proxies, each_proxy(stats)))
+    out.print(_proxies(proxies, {each["ordinal"]: each for each in stats}))
     out.print()
     out.print(_audit(audit))
-    warn_failed(stats)
 
 
-def each_proxy(stats: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """The figures by ordinal, of an answer for one proxy or for the fleet."""
-    return {each["ordinal"]: each for each in stats.get("proxies", [stats])}
+def summed(audits: list[dict[str, Any]]) -> dict[str, Any]:
+    """The audits of several proxies as one: balanced where each is."""
+    return {
+        "balanced": all(audit["balanced"] for audit in audits),
+        "turns": _summed([audit["turns"] for audit in audits]),
+        "sessions": _summed([audit["sessions"] for audit in audits]),
+        "ordinals": sorted(ordinal for audit in audits for ordinal in audit["ordinals"]),
+    }
+
+
+def _summed(ledgers: list[dict[str, Any]]) -> dict[str, Any]:
+    discarded: Counter[str] = Counter()
+    for ledger in ledgers:
+        discarded.update(ledger["discarded"])
+    return {**{term: sum(ledger[term] for ledger in ledgers) for term in TERMS}, "discarded": dict(discarded)}
 
 
 def _proxies(proxies: list[dict[str, Any]], stats: dict[int, dict[str, Any]]) -> Any:

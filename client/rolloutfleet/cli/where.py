@@ -48,9 +48,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """Any of the addresses will do: proxies answer for each other."""
+    """Where a fleet answers, and the key to it."""
 
     urls: tuple[str, ...]
+    all_known: bool
+    """True: these are all proxies. False: one address, which knows the others."""
     admin_key: str
 
 
@@ -63,7 +65,7 @@ def find_fleet(
             raise wrong("--url and --state-dir name two fleets; keep one")
         if admin_key_file is None:
             raise wrong("--url needs --admin-key-file, a file with the fleet's admin key")
-        return Whereabouts(urls=(url.rstrip("/"),), admin_key=_key(admin_key_file))
+        return Whereabouts(urls=(url.rstrip("/"),), all_known=False, admin_key=_key(admin_key_file))
     if state_dir is not None:
         fleet_file = state_dir / ADDRESS_BOOK
     book_file = fleet_file if fleet_file is not None else _only_fleet_here()
@@ -75,7 +77,7 @@ def find_fleet(
         raise wrong(f"{book_file} is no fleet.json of a local fleet") from None
     if not urls:
         raise wrong(f"the fleet of {book_file} has no proxies")
-    return Whereabouts(urls=urls, admin_key=_key(admin_key_file or key_file))
+    return Whereabouts(urls=urls, all_known=True, admin_key=_key(admin_key_file or key_file))
 
 
 def _only_fleet_here() -> Path:

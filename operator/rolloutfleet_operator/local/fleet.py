@@ -37,6 +37,7 @@ from rolloutfleet_operator.plan import Child, GiveUp, Kind, Observed, Phase, See
 
 PROBE_INTERVAL = 0.1
 PROBE_TIMEOUT = 2.0
+ACQUAINTED_WITHIN = 5.0
 
 
 class ChildFailed(LocalFleetError):
@@ -122,6 +123,7 @@ class LocalFleet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._written = ""
         self._stopping = False
+        self._acquainting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start every child and return when all are ready.
@@ -264,7 +266,7 @@ class LocalFleet:
 
     async def _watch_ready(self, running: _Running) -> None:
         body = running.child.body
-        async with httpx.AsyncClient(base_url=body.url, trust_env=False, timeout=PROBE_TIMEOUT) as client:
+        async with _client(base_url=body.url) as client:
             while running.phase is Phase.STARTING:
                 if await _answers(client, body.ready_path) and running.phase is Phase.STARTING:
                     running.phase, running.since = Phase.READY, self._clock()
@@ -293,15 +295,30 @@ class LocalFleet:
             await running.gone.wait()
 
     def _tell_where(self) -> None:
-        """Write fleet.json when it would change, from the first moment at which all are ready."""
-        wanted = self._site.children(self._fleet.spec)
-        if not self._up.is_set() and not all(self._is_ready(child.name) for child in wanted):
+        """Write fleet.json when it would change, from the first moment at which the fleet is up."""
+        if not self._up.is_set() and not self._came_up():
             return
         text = json.dumps(self.whereabouts(), indent=1)
         if text != self._written:
             write_whole(self.folder.address_book, text)
             self._written = text
         self._up.set()
+
+    def _came_up(self) -> bool:
+        if self._acquainting is None:
+            if not all(self._is_ready(child.name) for child in self._site.children(self._fleet.spec)):
+                return False
+            self._acquainting = self._spawn(self._acquaint())
+        return self._acquainting.done()
+
+    async def _acquaint(self) -> None:
+        """Give the proxies a moment to find each other; before, each would take all new sessions itself."""
+        key = self.folder.admin_key.read_text().strip()
+        urls = [self._site.url(proxy_name(ordinal)) for ordinal in range(self._fleet.spec.proxies.replicas)]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ACQUAINTED_WITHIN):
+                await asyncio.gather(*(_until_it_knows_all(url, key) for url in urls))
+        self._changed.set()
 
     def _is_ready(self, name: str) -> bool:
         running = self._running.get(name)
@@ -310,10 +327,26 @@ class LocalFleet:
     def _say(self, running: _Running, text: str) -> None:
         self._report(Happening(running.child.name, running.phase, text, running.ever_ready))
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _client(**more: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(trust_env=False, timeout=PROBE_TIMEOUT, **more)
+
+
+async def _until_it_knows_all(url: str, key: str) -> None:
+    """Return when that proxy sees every proxy ready."""
+    async with _client(base_url=url, headers={"authorization": f"Bearer {key}"}) as client:
+        while True:
+            with contextlib.suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
+                proxies = (await client.get("/proxies")).json()["proxies"]
+                if all(proxy["state"] == "ready" for proxy in proxies):
+                    return
+            await asyncio.sleep(PROBE_INTERVAL)
 
 
 async def _answers(client: httpx.AsyncClient, path: str) -> bool:
