@@ -205,6 +205,7 @@ def running_fleet(
     engines: int = 1,
     engine_options: tuple[str, ...] = (),
     settings: Mapping[str, Json] | None = None,
+    start_proxies: bool = True,
 ) -> Iterator[Fleet]:
     """All its processes, until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -240,7 +241,8 @@ def running_fleet(
         )
         for proxy in fleet.proxies:
             stack.callback(proxy.stop)
-            proxy.start()
+            if start_proxies:
+                proxy.start()
         yield fleet
 
 
