@@ -220,11 +220,26 @@ async def test_each_token_of_a_turn_has_the_version_it_was_made_with(
 async def test_a_pause_so_long_that_the_gateway_takes_the_engine_for_dead_loses_nothing(
     session: AgentSession, talk: Talk, real_engine: Engine, sglang: Installed, version_one_again: None
 ) -> None:
+    """Neither the turn that it cuts nor a call that comes meanwhile, with the retries that an SDK makes by default."""
+    held = asyncio.create_task(held_by_the_pause(real_engine, session.proxy.start_session()))
     await pause_update_continue(session, real_engine, sglang, mode="abort", seconds_paused=20)
     assert await talk.finish_reason() == "length"
     [turn] = session.turns()
     assert turn["completion_tokens"] == LONG
     assert set(turn["versions"]) == {1, 2}
+    assert await asyncio.wait_for(held, 60)
+
+
+async def held_by_the_pause(engine: Engine, session: AgentSession) -> str | None:
+    async def paused() -> bool:
+        return (await engine.get("/ready")).status == 503
+
+    await until(paused)
+    async with session.async_client(max_retries=openai.DEFAULT_MAX_RETRIES) as client:
+        reply = await client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=5
+        )
+    return reply.choices[0].finish_reason
 
 
 async def test_a_deleted_session_ends_the_work_at_the_engine(
