@@ -64,8 +64,9 @@ def mark(transaction: Transaction, session: int, number: int) -> Mark | None:
     return found
 
 
-def count_dropped(transaction: Transaction, found: Mark, *, turns: int) -> None:
+def count_dropped(transaction: Transaction, session: int, number: int, found: Mark) -> None:
     """Note that a marked trajectory has been discarded."""
+    (turns,) = transaction.rows("SELECT turns FROM trajectories WHERE session = ? AND number = ?", (session, number))[0]
     _count(transaction, found.run, Counts(dropped_trajectories=1, dropped_turns=turns))
 
 

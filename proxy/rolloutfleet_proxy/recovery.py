@@ -7,7 +7,7 @@ from rolloutfleet_proxy.trajectories import READY, move_trajectory, settle
 from rolloutfleet_proxy.weight_state import Recovery
 
 _SUSPECT = """
-SELECT DISTINCT turns.session, turns.trajectory, trajectories.state, trajectories.turns
+SELECT DISTINCT turns.session, turns.trajectory, trajectories.state
 FROM turns JOIN trajectories ON trajectories.session = turns.session AND trajectories.number = turns.trajectory
     AND trajectories.state IN ('ready', 'leased')
 WHERE turns.state = 'live' AND turns.run < ?
@@ -23,11 +23,11 @@ def apply(transaction: Transaction, recovery: Recovery) -> tuple[str, ...]:
     """
     lineage.add_recovery(transaction, recovery.run, recovery.version, recovery.newer)
     touched = set()
-    for session, number, state, turns in transaction.rows(_SUSPECT, (recovery.run, recovery.version)):
+    for session, number, state in transaction.rows(_SUSPECT, (recovery.run, recovery.version)):
         mark = lineage.mark(transaction, session, number)
         if mark is not None and mark.drop and state == READY:
             move_trajectory(transaction, session, number, DISCARDED, reason=RECOVERED)
-            lineage.count_dropped(transaction, mark, turns=turns)
+            lineage.count_dropped(transaction, session, number, mark)
             touched.add(session)
     freed: tuple[str, ...] = ()
     for session in sorted(touched):

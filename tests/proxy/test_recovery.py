@@ -135,7 +135,7 @@ def test_what_closes_later_is_judged_then(store: SyncStore) -> None:
         assert lineage.mark(transaction, session, late) == mark, "judged again, it is not counted again"
         if store.rows("SELECT state FROM trajectories WHERE number = ?", late) == [("ready",)]:
             move_trajectory(transaction, session, late, DISCARDED, reason=lineage.RECOVERED)
-            lineage.count_dropped(transaction, mark, turns=1)
+            lineage.count_dropped(transaction, session, late, mark)
 
     store.run(judged)
     assert trajectories(store) == [(late, "discarded", "newer"), (fine, "ready", None)]
