@@ -65,12 +65,13 @@ func (a *agent) open(turns int) (*session, error) {
 	p := a.play
 	number := p.opened.Add(1)
 	// A session's turns use the connection that opened it, where the address is the same: an SDK's client would too.
+	began := time.Now()
 	door, err := p.target.open(a.control, number, p.workload.tag)
 	if err != nil {
 		p.tally.failed("open_", err)
 		return nil, err
 	}
-	p.tally.sessions.Add(1)
+	p.tally.opened(time.Since(began))
 	return p.workload.session(number, door, turns), nil
 }
 

@@ -22,6 +22,7 @@ type tally struct {
 		replyBytes   atomic.Int64
 		latency      histogram
 		lag          histogram
+		opening      histogram
 	}
 
 	mutex        sync.Mutex
@@ -54,6 +55,14 @@ func (t *tally) answered(turn answeredTurn) {
 	t.window.lag.record(turn.sent.Sub(turn.began))
 }
 
+// opened counts a session that is ready for its first turn.
+func (t *tally) opened(took time.Duration) {
+	t.sessions.Add(1)
+	if t.inWindow.Load() {
+		t.window.opening.record(took)
+	}
+}
+
 func (t *tally) failed(prefix string, err error) {
 	kind := prefix + strings.ReplaceAll(kindOf(err), " ", "_")
 	t.mutex.Lock()
@@ -72,6 +81,8 @@ type windowReport struct {
 	Errors       map[string]int64 `json:"errors"`
 	Latency      latencyReport    `json:"latency_ms"`
 	Lag          latencyReport    `json:"lag_ms"`
+	Opened       int64            `json:"sessions_opened"`
+	Opening      latencyReport    `json:"opening_ms"`
 	RequestBytes float64          `json:"request_bytes"`
 	ReplyBytes   float64          `json:"reply_bytes"`
 	CPUSeconds   float64          `json:"generator_cpu_seconds"`
@@ -92,7 +103,8 @@ func (t *tally) windowReport(seconds, cpu float64) windowReport {
 	divisor := float64(max(answers, 1))
 	return windowReport{
 		Seconds: seconds, Answers: answers, Rate: float64(answers) / seconds, Errors: t.windowErrors,
-		Latency: t.window.latency.report(), Lag: t.window.lag.report(), CPUSeconds: cpu,
+		Latency: t.window.latency.report(), Lag: t.window.lag.report(),
+		Opened: t.window.opening.count.Load(), Opening: t.window.opening.report(), CPUSeconds: cpu,
 		RequestBytes: float64(t.window.requestBytes.Load()) / divisor,
 		ReplyBytes:   float64(t.window.replyBytes.Load()) / divisor,
 	}

@@ -10,25 +10,27 @@ from benchmarks.rigs.stack import Proxy
 PREFIX_CHECKS = re.compile(r'^rolloutfleet_prefix_checks_total\{result="(?P<result>\w+)"\} (?P<n>\S+)$', re.MULTILINE)
 
 
-def checks(proxy: Proxy, runs: Sequence[Answers]) -> list[Figure]:
-    """Committed turns = 2xx answers; passed prefix checks = committed turns that are not a session's first."""
+def checks(proxy: Proxy, runs: Sequence[Answers], *, label: str) -> list[Figure]:
+    """Committed turns = 2xx answers; passed prefix checks = committed turns that are not a session's first.
+
+    `label` ends the figures' names: a table has each name once.
+    """
     audit = proxy.get_json("/audit")
     committed = audit["turns"]["created"]
     passed = prefix_checks(proxy.get("/metrics").decode()).get("passed", 0)
     answered = sum(run.answers for run in runs)
     followed = sum(run.answers - run.first_turns for run in runs)
     return [
-        _check("turns_committed", [committed]),
-        _check("answers_not_committed", [answered - committed], must_be=0),
-        _check("prefix_checks_missing", [followed - passed], must_be=0),
-        _check("audit_unbalanced", [0 if audit["balanced"] else 1], must_be=0),
-        _check("errors", [sum(run.failed for run in runs)], must_be=0),
+        figure(f"turns_committed_{label}", "turns", [committed]),
+        _must_be_0(f"answers_not_committed_{label}", "turns", answered - committed),
+        _must_be_0(f"prefix_checks_missing_{label}", "turns", followed - passed),
+        _must_be_0(f"audit_unbalanced_{label}", "stores", 0 if audit["balanced"] else 1),
+        _must_be_0(f"errors_{label}", "errors", sum(run.failed for run in runs)),
     ]
 
 
-def _check(name: str, samples: list[float], *, must_be: float | None = None) -> Figure:
-    unit = "errors" if name == "errors" else "turns"
-    return figure(name, unit, samples, goal=None if must_be is None else exactly(must_be), check=True)
+def _must_be_0(name: str, unit: str, value: float) -> Figure:
+    return figure(name, unit, [value], goal=exactly(0), check=True)
 
 
 def prefix_checks(exposition: str) -> dict[str, int]:

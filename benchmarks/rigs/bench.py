@@ -56,9 +56,11 @@ class Bench:
         )
         self.runs.append(result.record())
         spent = ", ".join(f"{name} {result.cpu_micros(name):.0f}" for name in pids)
+        opening = result.window["opening_ms"]["p50"]
         say(
             f"  {target.name}: {result.rate:.0f}/s, p50 {result.latency('p50'):.0f} ms, "
-            f"p99 {result.latency('p99'):.0f} ms, errors {result.errors}; µs of CPU a request: {spent}"
+            f"p99 {result.latency('p99'):.0f} ms, opening a session {opening:.0f} ms, errors {result.errors}; "
+            f"µs of CPU a request: {spent}"
         )
         return result
 

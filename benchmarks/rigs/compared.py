@@ -28,7 +28,7 @@ def capture_vs_gateway(plan: Plan) -> Outcome:
             figure("proxy_rate_at_once", "1/s", [captured.rate for _, captured in pairs]),
         ]
 
-    return _paired(plan, latency=0.0, shape=_closed(plan, CAPTURE_IN_FLIGHT), figures=figures)
+    return _paired(plan, label="at_once", latency=0.0, shape=_closed(plan, CAPTURE_IN_FLIGHT), figures=figures)
 
 
 def served_at(in_flight: int, *, goal: float) -> Callable[[Plan], Outcome]:
@@ -45,7 +45,8 @@ def served_at(in_flight: int, *, goal: float) -> Callable[[Plan], Outcome]:
         ]
 
     def served(plan: Plan) -> Outcome:
-        return _paired(plan, latency=ENGINE_SECONDS, shape=_closed(plan, in_flight), figures=figures)
+        shape = _closed(plan, in_flight)
+        return _paired(plan, label=f"at_{in_flight}", latency=ENGINE_SECONDS, shape=shape, figures=figures)
 
     return served
 
@@ -63,7 +64,7 @@ def p99_added_ms(plan: Plan) -> Outcome:
         ]
 
     shape = Shape(rate=RATE, warmup=plan.warmup, window=plan.window)
-    return _paired(plan, latency=ENGINE_SECONDS, shape=shape, figures=figures)
+    return _paired(plan, label="open_loop", latency=ENGINE_SECONDS, shape=shape, figures=figures)
 
 
 def gateway_vs_itself(plan: Plan) -> Outcome:
@@ -102,7 +103,10 @@ def _closed(plan: Plan, in_flight: int) -> Shape:
     return Shape(in_flight=in_flight, warmup=plan.warmup, window=plan.window)
 
 
-def _paired(plan: Plan, *, latency: float, shape: Shape, figures: Callable[[Pairs], list[Figure]]) -> Outcome:
+Figures = Callable[[Pairs], list[Figure]]
+
+
+def _paired(plan: Plan, *, label: str, latency: float, shape: Shape, figures: Figures) -> Outcome:
     with bench(plan) as on:
         on.stub.set_latency(latency)
         proxy = on.proxy()
@@ -111,9 +115,9 @@ def _paired(plan: Plan, *, latency: float, shape: Shape, figures: Callable[[Pair
             say(f" pair {number + 1} of {plan.pairs}")
             alone = on.load(on.gateway.target, shape)
             pairs.append((alone, on.load(proxy.target, shape, watched={"proxy": proxy.process.pid})))
-        kept = accounts.checks(proxy, [captured.total for _, captured in pairs])
+        kept = accounts.checks(proxy, [captured.total for _, captured in pairs], label=label)
         lost = sum(alone.errors for alone, _ in pairs)
-        return _outcome(on, [*figures(pairs), *kept, figure("gateway_errors", "errors", [lost])])
+        return _outcome(on, [*figures(pairs), *kept, figure(f"gateway_errors_{label}", "errors", [lost])])
 
 
 def _outcome(on: Bench, figures: list[Figure]) -> Outcome:

@@ -1,6 +1,6 @@
 """Resident memory with many sessions open, against few: it must not grow with their number."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.rigs import accounts, load
@@ -74,8 +74,7 @@ def _point(on: Bench, sessions: int) -> tuple[Point, list[Figure]]:
             generator.tell("quit")
             total = Answers(**generator.expect("done")["total"])
         say(f"  resident {point.rss / MB:.0f} MB, stored {point.stored / MB:.0f} MB, caches {point.caches}")
-        kept = accounts.checks(proxy, [total])
-    return point, [replace(check, name=f"{check.name}_{sessions}_sessions") for check in kept]
+        return point, accounts.checks(proxy, [total], label=f"{sessions}_sessions")
 
 
 def _measure(proxy: Proxy, sessions: int) -> Point:

@@ -9,7 +9,7 @@ from rolloutfleet_proxy.metrics import Metrics
 
 def test_prefix_checks_are_read_by_result() -> None:
     metrics = Metrics()
-    metrics.prefix_checks.labels("passed").inc(1234)
-    metrics.prefix_checks.labels("failed").inc(2)
+    metrics.prefix_checks["passed"] += 1234
+    metrics.prefix_checks["failed"] += 2
     none: dict[str, Any] = {"turns": {}, "sessions": {}}
     assert prefix_checks(metrics.exposition(none, {}).decode()) == {"passed": 1234, "failed": 2}
