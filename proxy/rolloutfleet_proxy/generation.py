@@ -45,6 +45,8 @@ class Weights(Protocol):
     def version(self) -> int: ...
     @property
     def paused(self) -> bool: ...
+    @property
+    def lately_resumed(self) -> bool: ...
 
 
 class Submission(Protocol):
@@ -77,8 +79,8 @@ class Generation(Struct, frozen=True, kw_only=True):
                 part = await self._round(_next_round(request, made, number=number), on_chunk)
             except ApiError as error:
                 # A gateway takes paused engines for dead, and needs a moment to find them again: no reason to lose
-                # what is made.
-                if error.status != 503 or not parts:
+                # what is made, or a call that the pause held.
+                if error.status != 503 or not (parts or self.weights.lately_resumed):
                     raise
                 part = None
             if part is not None and part.finish_reason != "abort":

@@ -36,6 +36,10 @@ STRAGGLER_GRACE = 3.0
 """Seconds that the parts of aborted calls have to come back in. What then is still out was behind the pause: the
 paused engine holds it unbegun, so the proxy cuts it itself and sends it anew later."""
 
+FOUND_AGAIN = 15.0
+"""Seconds after a pause within which a gateway may still take the engines for dead: their health checks are held by
+a pause as generations are."""
+
 _RUN = "run"
 _VERSION = "version"
 _EPOCH = "epoch"
@@ -108,6 +112,7 @@ class Weights:
         self._clock = clock
         self._wall = wall
         self._paused_at = clock() - paused_for
+        self._resumed_at = float("-inf")
         self._changing = asyncio.Lock()
         self._starting = False
         self._calls: set[Submission] = set()
@@ -157,6 +162,11 @@ class Weights:
     def starting(self) -> bool:
         """Whether calls wait because the peers have not been asked yet how things stand."""
         return self._starting
+
+    @property
+    def lately_resumed(self) -> bool:
+        """Whether a pause ended so lately that the gateway may not have found the engines again."""
+        return self._clock() - self._resumed_at < FOUND_AGAIN
 
     @property
     def overdue(self) -> bool:
@@ -259,6 +269,8 @@ class Weights:
             return
         if after.gate.paused:
             self._paused_at = self._clock()
+        elif before.gate.paused:
+            self._resumed_at = self._clock()
         if after.gate.mode == "in_place":
             for call in self._calls:
                 call.held_in_place = True
