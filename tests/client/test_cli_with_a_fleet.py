@@ -119,8 +119,9 @@ def test_an_acknowledged_export_is_on_disk_and_gone_from_the_fleet(up: Up, tmp_p
     assert done.returncode == 0, done.stderr
     exported = json.loads(file.read_text())
     assert [turn["turn_id"] for turn in exported["trajectories"][0]["turns"]] == turns
-    again = asked(up, "export", "--session", session)
+    again = asked(up, "export", "--session", session, "-o", str(tmp_path / "none.json"))
     assert "nothing to export now" in again.stdout
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_safetensors_are_leased_until_they_are_acknowledged(up: Up, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def _finish(fleet: Fleet, answer: httpx.Response, form: Format, *, output: Path 
         sys.stdout.buffer.write(answer.content)
         sys.stdout.buffer.flush()
         return
-    if output is not None:
+    if lease and output is not None:
         _write_durably(output, answer.content)
     if lease and acknowledge:
         fleet.post(f"/leases/{lease}/ack", {})

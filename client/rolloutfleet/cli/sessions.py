@@ -1,7 +1,9 @@
 """`rolloutfleet sessions`: the sessions that a fleet holds."""
 
+import time
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -26,32 +28,25 @@ def sessions(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the sessions of all proxies: state, turns, and how long each has been idle."""
+    """List the sessions of all proxies, each proxy's oldest first."""
     where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
     with Fleet(where) as fleet:
-        found = [each for _, each in zip(range(limit + 1), _all(fleet, state), strict=False)]
+        found = list(islice(_all(fleet, state), limit + 1))
     if as_json:
         print_json(found[:limit])
         return
-    shown = table(
-        "session",
-        "task",
-        "state",
-        "turns",
-        "trajectories",
-        "in flight",
-        "idle",
-        numbers=("turns", "trajectories", "in flight", "idle"),
-    )
+    numbers = ("turns", "tokens", "trajectories", "age")
+    shown = table("session", "task", "state", *numbers, numbers=numbers)
+    now = time.time()
     for each in found[:limit]:
         shown.add_row(
             each["session_id"],
-            text(each.get("task_id")),
-            text(each.get("state")),
-            text(each.get("turns")),
-            text(each.get("trajectories")),
-            text(each.get("in_flight")),
-            span(each.get("idle_seconds")),
+            text(each["task_id"]),
+            each["state"],
+            str(each["turns"]),
+            str(each["tokens"]),
+            str(each["trajectories"]),
+            span(max(0.0, now - each["created_at"])),
         )
     console().print(shown)
     if len(found) > limit:
