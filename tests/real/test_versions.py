@@ -168,7 +168,7 @@ async def test_in_place_leaves_a_span_that_matches_no_weights(
 async def test_a_paused_engine_holds_new_calls_until_continued(real_engine: Engine, update: Update, mode: str) -> None:
     await real_engine.pause(mode)
     held = real_engine.start(turn_body(new_prompt(), max_new_tokens=5))
-    await update()
+    await update(flush_cache=mode != "in_place")
     assert not held.task.done()
     await real_engine.go_on()
     reply = await held.reply()
