@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED
+from rolloutfleet_proxy import lineage
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions import CLOSED, DELETED, OPEN
 from rolloutfleet_proxy.store.transaction import (
@@ -128,6 +129,10 @@ def close_turns(
         " VALUES (?, ?, ?, ?, ?, 'ready', ?)",
         (session, number, closed_by, reward_turn, turns, transaction.wall),
     )
+    mark = lineage.mark(transaction, session, number)
+    if mark is not None and mark.drop:
+        move_trajectory(transaction, session, number, DISCARDED, reason=lineage.RECOVERED)
+        lineage.count_dropped(transaction, session, number, mark)
     return number
 
 
@@ -330,7 +335,7 @@ def _free(transaction: Transaction, group: str) -> tuple[str, ...]:
     members = transaction.rows("SELECT id, name FROM sessions WHERE group_name = ?", (group,))
     transaction.execute(
         "INSERT OR REPLACE INTO tombstones (name, key_hash, group_name, reason, trajectory, created_at)"
-        " SELECT name, key_hash, group_name, coalesce(reason, fate),"
+        " SELECT name, key_hash, group_name, CASE state WHEN 'deleted' THEN state ELSE coalesce(reason, fate) END,"
         " (SELECT number FROM trajectories WHERE session = sessions.id AND closed_by = 'close'), ?"
         " FROM sessions WHERE group_name = ?",
         (transaction.wall, group),
