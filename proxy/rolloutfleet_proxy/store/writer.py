@@ -116,19 +116,24 @@ class Writer:
         connection = self._connection
         transaction = Transaction(connection, served=self._clock.now(), wall=self._wall())
         counts: Counter[tuple[str, str, str]] = Counter()
+        before = connection.total_changes
+        changed = True
         try:
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 self._run_one(job, transaction, counts)
             failpoints.reach(failpoints.IN_TRANSACTION)
             write_counts(connection, counts)
+            changed = connection.total_changes > before
             self._clock.save(connection, transaction.served)
             failpoints.reach(failpoints.BEFORE_COMMIT)
             connection.execute("COMMIT")
             failpoints.reach(failpoints.AFTER_COMMIT)
         except sqlite3.Error as error:
             self._undo()
-            return _explain(error)
+            explained = _explain(error)
+            # Where only the clock was to be saved, what was read stands: a proxy must start on a full disk.
+            return explained if changed or not isinstance(explained, StoreFull) else None
         return None
 
     def _run_one(self, job: _Job, transaction: Transaction, counts: Counter[tuple[str, str, str]]) -> None:
