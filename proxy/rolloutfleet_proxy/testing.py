@@ -90,7 +90,7 @@ class SyncStore:
         )
         covered, tokens = behind[0] if behind else (0, 0)
         turn = new_turn(session, parent=parent, covered=covered, tokens=tokens, **given)
-        return self.run(lambda transaction: commit_turn(transaction, turn))[0]
+        return self.run(lambda transaction: commit_turn(transaction, turn))
 
 
 def new_turn(
@@ -138,5 +138,6 @@ def new_turn(
         "mixed_cache": False,
         "run": 0,
         "extras": None,
+        "created_at": 1e9,
     }
     return NewTurn(**(fields | given))
