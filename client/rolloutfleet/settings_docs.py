@@ -1,0 +1,122 @@
+"""`python -m rolloutfleet.settings_docs > docs/settings.md`: the page of a proxy's settings, from their model."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet.units import parse_duration, parse_quantity
+
+NOT_IN_FORCE = frozenset(
+    {
+        "dump_dir",
+        "sessions.stale_after",
+        "sessions.unclaimed_after",
+        "sessions.cleanup_interval",
+        "sessions.dump.path",
+        "sessions.dump.volume",
+        "sessions.dump.keep.age",
+        "sessions.dump.keep.bytes",
+        "sessions.limits.turns",
+        "sessions.limits.tokens",
+    }
+)
+"""Settings of parts that are not there yet: take a name out with the change that makes it work."""
+
+INSTEAD = {
+    "admin_key_file": "Admin keys, one a line. Needed unless `host` is loopback: there a key is made in `admin.key` of "
+    "`state_dir`.",
+}
+"""What is said of a setting whose own description is behind the code."""
+
+HEAD = """\
+# Settings of a proxy
+
+`python -m rolloutfleet.settings_docs > docs/settings.md` writes this page from the model in `rolloutfleet/settings.py`;
+a test fails while it is out of date. `rolloutfleet up` writes a proxy's settings by itself
+([local-fleet.md](local-fleet.md)). A proxy that you start yourself gets them from
+
+1. a file, YAML or JSON: `rolloutfleet-proxy --settings proxy.yaml`;
+2. over it the environment: `ROLLOUTFLEET_PORT=8081`, and with two underscores for a field within a field,
+   `ROLLOUTFLEET_SESSIONS__RETRY_GRACE=20s`;
+3. over that flags: `--port 8082`. `rolloutfleet-proxy --help` lists those that there are.
+
+Durations are written `90s`, `1h30m`, `250ms` or as seconds; amounts of bytes `4Gi`, `500M` or as a number. A mistake is
+said with the field's name, and the exit status is 2.
+
+"""
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    lines = ["| setting | is | default | |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | {kind} | {default} | {meaning} |" for name, kind, default, meaning in rows(ProxySettings)]
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def rows(model: type[BaseModel], *, within: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """(dotted name, kind of value, default, meaning) of each field, those within a field in its place."""
+    for name, field in model.model_fields.items():
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            yield from rows(inner, within=f"{within}{name}.")
+            continue
+        dotted = within + name
+        meaning = _cell(INSTEAD.get(dotted, field.description or ""))
+        if dotted in NOT_IN_FORCE:
+            meaning = f"{meaning} *Not in force yet.*".strip()
+        yield dotted, _cell(_kind(_whole(field))), _default(field), meaning
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _whole(field: FieldInfo) -> Any:
+    """The annotation as it was written: pydantic keeps what stands around a type apart from it."""
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    assert value is not PydanticUndefined
+    if value is None:
+        return "unset"
+    shown = TypeAdapter(_whole(field)).dump_python(value, mode="json")
+    return f"`{_cell(shown if isinstance(shown, str) else json.dumps(shown))}`" if shown != "" else "empty"
+
+
+def _kind(annotation: Any) -> str:
+    """What a person may write there."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        readers = {getattr(each, "func", None) for each in arguments[1:]}
+        if parse_duration in readers:
+            return "duration"
+        return "bytes" if parse_quantity in readers else _kind(arguments[0])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin is list:
+        return f"list: {_kind(arguments[0])}"
+    if origin is dict:
+        return "mapping"
+    if origin is not None and type(None) in arguments:
+        return _kind(Union[*(each for each in arguments if each is not type(None))])
+    return _KINDS.get(annotation, "text")
+
+
+_KINDS = {int: "number", float: "number", bool: "true or false"}
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(page(), end="")
