@@ -13,6 +13,7 @@ from typing import Final
 
 from rolloutfleet.errors import ALREADY_LEASED, GROUP_UNKNOWN, LEASE_EXPIRED, LEASE_UNKNOWN, TRAJECTORY_UNKNOWN
 from rolloutfleet.wire import AskExport, ExportStatus
+from rolloutfleet_proxy import lineage
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.idempotency import KeyedCall, recall, remember
 from rolloutfleet_proxy.ids import LEASE, Owner
@@ -366,8 +367,12 @@ def _give_back(transaction: Transaction, members: Iterable[Member]) -> tuple[str
     members = sorted(members, key=_in_order)
     for member in members:
         state = transaction.rows("SELECT state FROM sessions WHERE id = ?", (member.session,))[0][0]
+        mark = lineage.mark(transaction, member.session, member.number)
         if state == DELETED:
             move_trajectory(transaction, member.session, member.number, DISCARDED, reason=DELETED)
+        elif mark is not None and mark.drop:
+            move_trajectory(transaction, member.session, member.number, DISCARDED, reason=lineage.RECOVERED)
+            lineage.count_dropped(transaction, member.session, member.number, mark)
         else:
             move_trajectory(transaction, member.session, member.number, READY)
     return _settle(transaction, members)

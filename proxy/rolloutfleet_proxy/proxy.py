@@ -76,7 +76,7 @@ class Proxy:
         return Peer(
             ordinal=self.owner.ordinal,
             url=self.peers.address(self.owner.ordinal),
-            state="ready",
+            state="starting" if self.weights.starting else "ready",
             sessions_open=self.admission.sessions_open,
             room=self.admission.has_room(1),
         )
@@ -158,6 +158,7 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             placement=Placement(peers),
             metrics=Metrics(),
         )
+        weights.on_freed = proxy.forget
         peers.begin(weights, own=proxy.as_peer)
         yield proxy
 

@@ -26,10 +26,11 @@ class _Names(BaseModel):
 
 async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
     """Start a group of sessions. Raises ApiError 429 where there is no room, 422 for a key used with another body."""
-    if not proxy.admission.has_room(asked.group_size):
-        raise ApiError(429, NO_ROOM, "This proxy has no room for more sessions now.", retry_after=RETRY_AFTER)
     call = keyed_call(idempotency_key, scope=SCOPE, body=asked.model_dump_json().encode())
-    names, started, is_new = await proxy.writer.run(partial(_start, owner=proxy.owner, asked=asked, call=call))
+    work = partial(
+        _start, owner=proxy.owner, asked=asked, call=call, has_room=proxy.admission.has_room(asked.group_size)
+    )
+    names, started, is_new = await proxy.writer.run(work)
     if is_new:
         proxy.admission.sessions_open += len(started)
     else:
@@ -49,13 +50,18 @@ def base_url(proxy: Proxy, session: str) -> str:
 
 
 def _start(
-    transaction: Transaction, *, owner: Owner, asked: StartSessions, call: KeyedCall | None
+    transaction: Transaction, *, owner: Owner, asked: StartSessions, call: KeyedCall | None, has_room: bool
 ) -> tuple[_Names, list[Started], bool]:
-    """(group and names, sessions, whether they are new). A retry gets the same with new keys; the old ones are void."""
+    """(group and names, sessions, whether they are new). A retry gets the same with new keys; the old ones are void.
+
+    A retry needs no room.
+    """
     before = None if call is None else recall(transaction, call)
     if before is not None:
         names = _Names.model_validate_json(before)
         return names, _again(transaction, owner, names.sessions), False
+    if not has_room:
+        raise ApiError(429, NO_ROOM, "This proxy has no room for more sessions now.", retry_after=RETRY_AFTER)
     group, started = start(
         transaction,
         owner,

@@ -8,7 +8,7 @@ import pytest
 
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy import lineage, recovery
-from rolloutfleet_proxy.leases import grant
+from rolloutfleet_proxy.leases import grant, release
 from rolloutfleet_proxy.lineage import Counts
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.transaction import DISCARDED, Transaction
@@ -159,3 +159,31 @@ def test_a_proxy_that_missed_recoveries_catches_up_on_all_of_them(store: SyncSto
     assert store._runner.run(catch_up()).state.versions == missed
     assert trajectories(store) == [(1, "ready", None), (2, "discarded", "older_run"), (3, "discarded", "newer")]
     assert freed == [()]
+
+
+def test_what_is_closed_after_a_recovery_is_judged_by_it(store: SyncStore) -> None:
+    [(session, _)] = store.start()
+    recover(store, 1, 5, "drop")
+    closed(store, session, 6, run=0)
+    closed(store, session, 5, 6, run=1)
+    assert trajectories(store) == [(1, "discarded", "newer"), (2, "ready", None)]
+    assert counts(store, 1) == Counts(1, 1, 1, 1)
+
+
+def test_what_was_leased_at_a_recovery_is_judged_when_it_is_given_back(store: SyncStore) -> None:
+    [(session, name)] = store.start()
+    closed(store, session, 6)
+    granted = store.run(lambda transaction: grant(transaction, store.owner, AskExport(session_ids=[name])))
+    recover(store, 1, 5, "drop")
+    assert granted.lease is not None
+    lease = granted.lease
+    store.run(lambda transaction: release(transaction, lease))
+    assert trajectories(store) == [(1, "discarded", "newer")]
+    assert counts(store, 1) == Counts(1, 1, 1, 1)
+
+
+def test_a_session_closed_with_nothing_that_a_recovery_leaves_is_freed(store: SyncStore) -> None:
+    [(session, name)] = store.start()
+    recover(store, 1, 5, "drop")
+    store.commit(session, name="x", version=9)
+    assert store.run(lambda transaction: close_session(transaction, session)).freed == (name,)

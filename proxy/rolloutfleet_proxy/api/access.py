@@ -37,20 +37,28 @@ def require_session(action: str | None = None) -> Callable[[Request, str], Await
     """
 
     async def find(request: Request, session_id: str) -> Session:
-        proxy = proxy_of(request)
-        key = presented_key(request.headers)
-        if key is None:
-            raise _no_key()
-        if proxy.admin.match(key):
-            return _there(await proxy.sessions.named(session_id), session_id)
-        session = await session_with_key(proxy, key, session_id)
-        if action is not None and action not in session.agent_may:
-            raise ApiError(
-                403, FORBIDDEN_SCOPE, f"This session's key may not {action}: start it with agent_may: [{action!r}]."
-            )
-        return session
+        return there(await find_session(request, session_id, action=action), session_id)
 
     return find
+
+
+async def find_session(request: Request, session_id: str, *, action: str | None = None) -> Session | Gone | None:
+    """What the path names, for the admin or for the session's own key; its tombstone where its rows are gone.
+
+    Raises ApiError 401, 403.
+    """
+    proxy = proxy_of(request)
+    key = presented_key(request.headers)
+    if key is None:
+        raise _no_key()
+    if proxy.admin.match(key):
+        return await proxy.sessions.named(session_id)
+    found = await _with_key(proxy, key, session_id)
+    if action is not None and isinstance(found, Session) and action not in found.agent_may:
+        raise ApiError(
+            403, FORBIDDEN_SCOPE, f"This session's key may not {action}: start it with agent_may: [{action!r}]."
+        )
+    return found
 
 
 async def session_with_key(proxy: Proxy, key: str | None, session_id: str | None) -> Session:
@@ -60,15 +68,21 @@ async def session_with_key(proxy: Proxy, key: str | None, session_id: str | None
     """
     if key is None:
         raise _no_key()
+    found = await _with_key(proxy, key, session_id)
+    return there(found, found.name)
+
+
+async def _with_key(proxy: Proxy, key: str, session_id: str | None) -> Session | Gone:
     found = await proxy.sessions.with_key(key)
     if found is None:
         raise ApiError(401, INVALID_KEY, "This key is not known here.")
     if session_id is not None and found.name != session_id:
         raise ApiError(403, FORBIDDEN_SCOPE, "This key belongs to another session.")
-    return _there(found, found.name)
+    return found
 
 
-def _there(found: Session | Gone | None, name: str) -> Session:
+def there(found: Session | Gone | None, name: str) -> Session:
+    """The session, if its rows are there. Raises ApiError 404 or 410."""
     if found is None:
         raise ApiError(404, SESSION_UNKNOWN, f"There is no session {name[:80]!r} here.", param="session_id")
     if isinstance(found, Gone):

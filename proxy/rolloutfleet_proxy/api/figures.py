@@ -5,11 +5,13 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from rolloutfleet_proxy import memory
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
+from rolloutfleet_proxy.api.scopes import PROXY, Scope, everywhere, summed
+from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.sessions import count_by_state
 from rolloutfleet_proxy.store.audit import audit
 
@@ -23,11 +25,13 @@ async def health() -> dict[str, str]:
 
 
 @router.get("/ready")
-async def ready(proxy: ThisProxy) -> dict[str, Any]:
-    """This proxy alone can serve: its store is open. Peers place sessions by what it says here."""
+async def ready(proxy: ThisProxy, response: Response) -> dict[str, Any]:
+    """This proxy alone can serve: its store is open, and it has heard of its peers. They place sessions by this."""
     seen = proxy.as_peer()
+    if seen.state != "ready":
+        response.status_code = 503
     return {
-        "ready": True,
+        "ready": seen.state == "ready",
         "state": seen.state,
         "ordinal": seen.ordinal,
         "store_id": proxy.owner.store_id,
@@ -38,8 +42,16 @@ async def ready(proxy: ThisProxy) -> dict[str, Any]:
 
 
 @router.get("/stats", dependencies=[AdminOnly])
-async def stats(proxy: ThisProxy) -> dict[str, Any]:
-    """This proxy's figures. Memory is that of the whole process tree."""
+async def stats(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
+    """This proxy's figures, or in fleet scope each one's under `proxies`. Memory is that of a whole process tree."""
+    own = await _stats(proxy)
+    if scope == PROXY:
+        return own
+    answers = await everywhere(proxy, request, "/stats", own)
+    return {"proxies": [answers.by_ordinal[ordinal] for ordinal in sorted(answers.by_ordinal)], **answers.coverage()}
+
+
+async def _stats(proxy: Proxy) -> dict[str, Any]:
     sessions, taken = await asyncio.gather(proxy.reader.run(count_by_state), asyncio.to_thread(memory.of_tree))
     weights = proxy.weights
     return {
@@ -66,9 +78,13 @@ async def stats(proxy: ThisProxy) -> dict[str, Any]:
 
 
 @router.get("/audit", dependencies=[AdminOnly])
-async def sums(proxy: ThisProxy) -> dict[str, Any]:
-    """Promise 5: what came and what became of it, from counters and recounted from rows."""
-    return {**await proxy.reader.run(audit), "ordinals": [proxy.owner.ordinal]}
+async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
+    """Promise 5: what came and what became of it, from counters and recounted from rows; in fleet scope added up."""
+    own = await proxy.reader.run(audit)
+    if scope == PROXY:
+        return {**own, "ordinals": [proxy.owner.ordinal]}
+    answers = await everywhere(proxy, request, "/audit", own)
+    return {**summed(list(answers.by_ordinal.values())), **answers.coverage()}
 
 
 @router.get("/metrics")

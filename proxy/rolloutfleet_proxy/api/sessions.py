@@ -7,9 +7,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, Closed, StartedSessions, StartSessions
 from rolloutfleet_proxy import sessions as sessions_module
 from rolloutfleet_proxy import trajectories
-from rolloutfleet_proxy.api.access import AdminOnly, AnySession, ThisProxy, require_session
+from rolloutfleet_proxy.api.access import AdminOnly, AnySession, ThisProxy, find_session, require_session, there
+from rolloutfleet_proxy.api.scopes import PROXY, Scope, cursors, everywhere, listed
+from rolloutfleet_proxy.errors import invalid
+from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
-from rolloutfleet_proxy.sessions import CLOSED, DELETED, OPEN, Session
+from rolloutfleet_proxy.sessions import CLOSED, DELETED, OPEN, Gone, Session
 from rolloutfleet_proxy.starting import start_here
 from rolloutfleet_proxy.turns import Turn, load_turns
 
@@ -18,6 +21,7 @@ router = APIRouter()
 PAGE = 1000
 """Rows of a list's page at the most."""
 
+State = Annotated[str | None, Query(pattern="^(open|closed|deleted)$")]
 Limit = Annotated[int, Query(ge=1, le=PAGE)]
 Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
 
@@ -39,20 +43,52 @@ async def start_sessions(asked: StartSessions, request: Request, proxy: ThisProx
 
 @router.get("/sessions", dependencies=[AdminOnly])
 async def list_sessions(
+    request: Request,
     proxy: ThisProxy,
-    state: Annotated[str | None, Query(pattern="^(open|closed|deleted)$")] = None,
-    cursor: Cursor = None,
+    state: State = None,
+    cursor: Annotated[str | None, Query(pattern=r"^[0-9:,]+$", max_length=100_000)] = None,
     limit: Limit = 100,
+    scope: Scope = PROXY,
 ) -> dict[str, Any]:
-    """Sessions of this proxy whose rows are there, oldest first."""
+    """Sessions whose rows are there, oldest first; in fleet scope so many of each proxy, one proxy after the other."""
+    if scope == PROXY:
+        page = await _page(proxy, state=state, cursor=_whole(cursor), limit=limit)
+        return {**page, "ordinals": [proxy.owner.ordinal]}
+    begun = _begun(cursor)
+    queries = {
+        ordinal: {"limit": limit} | ({"state": state} if state else {}) | ({"cursor": start} if start else {})
+        for ordinal, start in (begun or dict.fromkeys([proxy.owner.ordinal, *proxy.peers.others], "")).items()
+    }
+    mine = queries.pop(proxy.owner.ordinal, None)
+    own = None if mine is None else await _page(proxy, state=state, cursor=_whole(mine.get("cursor")), limit=limit)
+    answers = await everywhere(proxy, request, "/sessions", own, queries=queries)
+    return {**listed(answers, "sessions"), **answers.coverage()}
+
+
+async def _page(proxy: Proxy, *, state: str | None, cursor: int, limit: int) -> dict[str, Any]:
     rows = await proxy.reader.run(
-        lambda connection: sessions_module.list_sessions(connection, state=state, after=int(cursor or 0), limit=limit)
+        lambda connection: sessions_module.list_sessions(connection, state=state, after=cursor, limit=limit)
     )
     return {
         "sessions": [{**shown, "ordinal": proxy.owner.ordinal} for _, shown in rows],
         "cursor": str(rows[-1][0]) if len(rows) == limit else None,
-        "ordinals": [proxy.owner.ordinal],
     }
+
+
+def _whole(cursor: Any) -> int:
+    """Raises ApiError 400 for a cursor of fleet scope."""
+    try:
+        return int(cursor or 0)
+    except ValueError:
+        raise invalid("cursor", "This cursor is of scope=fleet.") from None
+
+
+def _begun(cursor: str | None) -> dict[int, str]:
+    """Raises ApiError 400 for a cursor of one proxy."""
+    try:
+        return cursors(cursor) if cursor else {}
+    except ValueError:
+        raise invalid("cursor", "This cursor is not of scope=fleet.") from None
 
 
 @router.get("/sessions/{session_id}")
@@ -103,8 +139,14 @@ async def touch_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]
 
 
 @router.post("/sessions/{session_id}/close")
-async def close_session(session: Annotated[Session, Depends(require_session("close"))], proxy: ThisProxy) -> Closed:
-    """End a session: calls in flight end with 410, and what is unrewarded becomes a trajectory."""
+async def close_session(session_id: str, request: Request, proxy: ThisProxy) -> Closed:
+    """End a session: calls in flight end with 410, and what is unrewarded becomes a trajectory. Again, the same."""
+    found = await find_session(request, session_id, action="close")
+    if isinstance(found, Gone):
+        before = await proxy.reader.run(lambda connection: trajectories.closed_before(connection, found.name))
+        if before is not None:
+            return Closed(session_id=found.name, trajectory_id=before.trajectory_id)
+    session = there(found, session_id)
     if session.state == DELETED:
         raise ended(session)
     done = await proxy.writer.run(lambda transaction: trajectories.close_session(transaction, session.id))

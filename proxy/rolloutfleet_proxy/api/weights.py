@@ -1,14 +1,15 @@
 """Version, recovery, pause and continue over HTTP, and the steps that a leading proxy asks of this one."""
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 
 from rolloutfleet.errors import INVALID_REQUEST
 from rolloutfleet.wire import Continue, Pause, Recover, SetVersion, Whole
 from rolloutfleet.wire import Request as WireRequest
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
+from rolloutfleet_proxy.api.scopes import PROXY, Scope, credentials
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.fleet_members import JOIN_PATH, RECOVERED_PATH, SETTLED_PATH, STATE_PATH, RemoteMember
 from rolloutfleet_proxy.fleet_weights import Member
@@ -16,8 +17,6 @@ from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.weight_state import Recovery, WeightState
 
 router = APIRouter(dependencies=[AdminOnly])
-
-Scope = Annotated[Literal["proxy", "fleet"], Query(description="`fleet`: all proxies, led by this one")]
 
 
 class Settled(WireRequest):
@@ -27,42 +26,35 @@ class Settled(WireRequest):
     timeout: float
 
 
-def credentials(request: Request) -> dict[str, str]:
-    """The headers that show who calls: a leading proxy passes its caller's on, and keeps no key of its own."""
-    return {name: request.headers[name] for name in ("authorization", "x-api-key") if name in request.headers}
-
-
 def members(proxy: Proxy, request: Request, scope: str) -> list[Member]:
     """The other proxies that a step covers."""
-    if scope == "proxy":
+    if scope == PROXY:
         return []
     caller = credentials(request)
     return [RemoteMember(proxy.peers, ordinal, credentials=caller) for ordinal in proxy.peers.others]
 
 
 @router.get("/version")
-async def show_version(request: Request, proxy: ThisProxy, scope: Scope = "proxy") -> dict[str, Any]:
+async def show_version(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
     """Run, version, epoch and pause. In fleet scope the newest that a proxy knows, and under `proxies` each one's."""
     return await proxy.fleet_weights.show(members(proxy, request, scope))
 
 
 @router.put("/version")
-async def set_version(asked: SetVersion, request: Request, proxy: ThisProxy, scope: Scope = "proxy") -> dict[str, Any]:
+async def set_version(asked: SetVersion, request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
     """The engines have these weights now. Equal is fine; backwards is 409 with the current version."""
     return await proxy.fleet_weights.advance(members(proxy, request, scope), version=asked.version, epoch=asked.epoch)
 
 
 @router.post("/recover")
-async def recover(asked: Recover, request: Request, proxy: ThisProxy, scope: Scope = "proxy") -> dict[str, Any]:
+async def recover(asked: Recover, request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
     """Begin a new run at a checkpoint, which may be older; what is newer is dropped or kept."""
     recovery = Recovery(run=asked.run, version=asked.version, newer=asked.newer)
     return await proxy.fleet_weights.recover(members(proxy, request, scope), recovery)
 
 
 @router.post("/pause")
-async def pause(
-    request: Request, proxy: ThisProxy, asked: Pause | None = None, scope: Scope = "proxy"
-) -> dict[str, Any]:
+async def pause(request: Request, proxy: ThisProxy, asked: Pause | None = None, scope: Scope = PROXY) -> dict[str, Any]:
     """Stop generation; returns when nothing generates, or (retract, in_place) when every engine has confirmed."""
     asked = asked or Pause()
     return await proxy.fleet_weights.pause(
@@ -72,7 +64,7 @@ async def pause(
 
 @router.post("/continue")
 async def go_on(
-    request: Request, proxy: ThisProxy, asked: Continue | None = None, scope: Scope = "proxy"
+    request: Request, proxy: ThisProxy, asked: Continue | None = None, scope: Scope = PROXY
 ) -> dict[str, Any]:
     """Engines go on, then proxies. An older epoch is 409 with the current one."""
     asked = asked or Continue()

@@ -1,0 +1,95 @@
+"""`?scope=fleet`: the proxy that is asked asks all others, and says who did not answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlencode
+
+import msgspec
+from fastapi import Query, Request
+
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.fleet_weights import together
+from rolloutfleet_proxy.proxy import Proxy
+
+PROXY: Final = "proxy"
+
+Scope = Annotated[Literal["proxy", "fleet"], Query(description="`fleet`: all proxies, asked by this one")]
+
+PATIENCE = 10.0
+"""Seconds that another proxy has to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What each proxy answered, by ordinal, and what those that did not were asked in vain with."""
+
+    by_ordinal: dict[int, Any]
+    failed: dict[int, ApiError]
+
+    def coverage(self) -> dict[str, Any]:
+        """The part of an admin answer that names the ordinals it covers."""
+        failed = sorted(self.failed.items())
+        return {
+            "ordinals": sorted(self.by_ordinal),
+            "failed": [{"ordinal": ordinal, **msgspec.json.decode(error.body())} for ordinal, error in failed],
+        }
+
+
+def credentials(request: Request) -> dict[str, str]:
+    """The headers that show who calls: a proxy passes its caller's on, and keeps no key of its own."""
+    return {name: request.headers[name] for name in ("authorization", "x-api-key") if name in request.headers}
+
+
+async def everywhere(
+    proxy: Proxy, request: Request, path: str, own: Any, *, queries: Mapping[int, Mapping[str, Any]] | None = None
+) -> Answers:
+    """This proxy's own answer beside those of all others to `GET path`, each with its own query if there are any.
+
+    With `queries` only the proxies that have one are asked.
+    """
+    found = Answers({}, {})
+    if own is not None:
+        found.by_ordinal[proxy.owner.ordinal] = own
+
+    async def ask(ordinal: int) -> None:
+        query = "" if queries is None else f"?{urlencode(queries[ordinal])}"
+        try:
+            found.by_ordinal[ordinal] = await proxy.peers.ask(
+                ordinal, "GET", path + query, headers=credentials(request), patience=PATIENCE
+            )
+        except ApiError as error:
+            found.failed[ordinal] = error
+
+    await together(*(ask(ordinal) for ordinal in proxy.peers.others if queries is None or ordinal in queries))
+    return found
+
+
+def listed(answers: Answers, name: str) -> dict[str, Any]:
+    """Pages of several proxies as one, in order of the ordinals; its cursor goes on where each of them ended."""
+    pages = [answers.by_ordinal[ordinal] for ordinal in sorted(answers.by_ordinal)]
+    cursors = {ordinal: page["cursor"] for ordinal, page in sorted(answers.by_ordinal.items()) if page["cursor"]}
+    return {
+        name: [row for page in pages for row in page[name]],
+        "cursor": ",".join(f"{ordinal}:{cursor}" for ordinal, cursor in cursors.items()) or None,
+    }
+
+
+def cursors(text: str) -> dict[int, str]:
+    """The proxies that have more to list, and from where on each goes on: what `listed` made. Raises ValueError."""
+    return {int(ordinal): cursor for ordinal, cursor in (part.split(":") for part in text.split(","))}
+
+
+def summed(audits: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several proxies' sums of promise 5 as one; balanced where each of them is."""
+    return {
+        **{name: _added([audit[name] for audit in audits]) for name in ("turns", "sessions", "shards", "keys")},
+        "balanced": all(audit["balanced"] for audit in audits),
+    }
+
+
+def _added(parts: list[Any]) -> Any:
+    if all(isinstance(part, dict) for part in parts):
+        names = {name: None for part in parts for name in part}
+        return {name: _added([part[name] for part in parts if name in part]) for name in names}
+    return sum(parts)
