@@ -51,7 +51,7 @@ SHORT = 60
 """Enough for a first event of a stream, others and a last, also where a busy machine puts several tokens in one."""
 LEFT_OUT = object()
 STOP_STRING = "er"
-"""In no special token: the real engine looks for stop strings in their names too, although the text leaves those out."""
+"""Part of no special token: the real engine looks into their names too, although its text leaves them out."""
 
 
 @dataclass(frozen=True, slots=True)
