@@ -34,7 +34,7 @@ from rolloutfleet_proxy.quirks import (
     strict_json,
     stripped,
 )
-from rolloutfleet_proxy.vocabulary import Run, Vocabulary
+from rolloutfleet_proxy.vocabulary import Packing, Run, Vocabulary, unpacked
 
 log = logging.getLogger(__name__)
 
@@ -101,13 +101,13 @@ class Renders(Protocol):
         messages: list[Message],
         tools: list[Any] | None,
         template_kwargs: Mapping[str, Any] | None,
-    ) -> list[int] | None:
+    ) -> array[int] | None:
         """What the new messages add after `tail + output`; None where the format can't say."""
         ...
 
     def full(
         self, messages: list[Message], tools: list[Any] | None, template_kwargs: Mapping[str, Any] | None
-    ) -> list[int]:
+    ) -> array[int]:
         """The whole conversation, ready for the next answer."""
         ...
 
@@ -133,7 +133,7 @@ class ChatFormat:
         try:
             config = _config_of({"name": renderer, **(options or {})})
             self._config = merge_chat_template_kwargs(config, template_kwargs)
-            self._renderer = create_renderer(vocabulary, self._config)
+            self._renderer = create_renderer(Packing(vocabulary), self._config)
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
@@ -173,12 +173,12 @@ class ChatFormat:
             if extension is None:
                 continue
             prior = _joined(prompt_ids, output_ids)
-            ids = prior + array("i", extension)
+            ids = prior + extension
             checked += 1
             if _begins_with(ids, prior):
                 return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=True)
 
-        ids = array("i", renders.full(renderable(self.name, messages), tools, template_kwargs))
+        ids = renders.full(renderable(self.name, messages), tools, template_kwargs)
         for index, candidate in enumerate(candidates):
             prompt_ids, output_ids = candidate.load()
             checked += 1
@@ -193,7 +193,7 @@ class ChatFormat:
         messages: list[Message],
         tools: list[Any] | None,
         template_kwargs: Mapping[str, Any] | None,
-    ) -> list[int] | None:
+    ) -> array[int] | None:
         renderer = self._renderer_for(template_kwargs)
         try:
             rendered = renderer.bridge_to_next_turn(tail, output, messages, tools=tools)
@@ -204,18 +204,17 @@ class ChatFormat:
         prior = tail + output
         if rendered.token_ids[: len(prior)] != prior:
             return None
-        extension: list[int] = rendered.token_ids[len(prior) :]
-        return extension
+        return unpacked(rendered.token_ids[len(prior) :])
 
     def full(
         self, messages: list[Message], tools: list[Any] | None, template_kwargs: Mapping[str, Any] | None
-    ) -> list[int]:
+    ) -> array[int]:
         renderer = self._renderer_for(template_kwargs)
         try:
-            ids: list[int] = renderer.render_ids(messages, tools=tools, add_generation_prompt=True)
+            ids = renderer.render_ids(messages, tools=tools, add_generation_prompt=True)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
             raise Unrenderable(f"the chat format {self.name} refuses the messages: {error}") from error
-        return ids
+        return unpacked(ids)
 
     # Tokens to messages
 
@@ -271,7 +270,7 @@ class ChatFormat:
             if renderer is None:
                 try:
                     config = merge_chat_template_kwargs(self._config, template_kwargs)
-                    renderer = create_renderer(self.vocabulary, config)
+                    renderer = create_renderer(Packing(self.vocabulary), config)
                 except (ValidationError, ValueError, TypeError) as error:
                     raise Unrenderable(
                         f"chat_template_kwargs don't fit the chat format {self.name}: {error}"

@@ -94,12 +94,12 @@ class RenderProcess:
         messages: list[Message],
         tools: list[Any] | None,
         template_kwargs: Mapping[str, Any] | None,
-    ) -> list[int] | None:
+    ) -> array[int] | None:
         return self._ask(_Ask(messages, tools, template_kwargs, (tail, output)))
 
     def full(
         self, messages: list[Message], tools: list[Any] | None, template_kwargs: Mapping[str, Any] | None
-    ) -> list[int]:
+    ) -> array[int]:
         ids = self._ask(_Ask(messages, tools, template_kwargs))
         if ids is None:
             raise RenderProcessFailed("a full render came back empty")
@@ -115,7 +115,7 @@ class RenderProcess:
             if self._process is not None:
                 self._discard(self._process)
 
-    def _ask(self, ask: _Ask) -> list[int] | None:
+    def _ask(self, ask: _Ask) -> array[int] | None:
         frame = msgspec.msgpack.encode(ask)
         with self._lock:
             for _ in range(_ATTEMPTS):
@@ -155,10 +155,10 @@ class RenderProcess:
         self._process = None
 
 
-def _ids_of(answer: _Answer) -> list[int] | None:
+def _ids_of(answer: _Answer) -> array[int] | None:
     if answer.refused is not None:
         raise Unrenderable(answer.refused)
-    return None if answer.ids is None else array("i", answer.ids).tolist()
+    return None if answer.ids is None else array("i", answer.ids)
 
 
 def _write(pipe: IO[bytes] | None, frame: bytes) -> None:
@@ -188,12 +188,12 @@ def _read_exactly(pipe: IO[bytes], size: int) -> bytes | None:
 def _answer(chat_format: ChatFormat, ask: _Ask) -> _Answer:
     try:
         if ask.bridge is None:
-            ids: list[int] | None = chat_format.full(ask.messages, ask.tools, ask.template_kwargs)
+            ids: array[int] | None = chat_format.full(ask.messages, ask.tools, ask.template_kwargs)
         else:
             ids = chat_format.extension(*ask.bridge, ask.messages, ask.tools, ask.template_kwargs)
     except Unrenderable as error:
         return _Answer(refused=str(error))
-    return _Answer(ids=None if ids is None else array("i", ids).tobytes())
+    return _Answer(ids=None if ids is None else ids.tobytes())
 
 
 def main() -> None:

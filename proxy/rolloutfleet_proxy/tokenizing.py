@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -123,13 +124,13 @@ class _NearRenders:
         messages: list[Message],
         tools: list[Any] | None,
         template_kwargs: Mapping[str, Any] | None,
-    ) -> list[int] | None:
+    ) -> array[int] | None:
         self._refuse_long(messages)
         return self._format.extension(tail, output, messages, tools, template_kwargs)
 
     def full(
         self, messages: list[Message], tools: list[Any] | None, template_kwargs: Mapping[str, Any] | None
-    ) -> list[int]:
+    ) -> array[int]:
         self._refuse_long(messages)
         return self._format.full(messages, tools, template_kwargs)
 

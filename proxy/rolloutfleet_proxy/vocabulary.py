@@ -20,6 +20,10 @@ from tokenizers import Tokenizer
 
 from rolloutfleet_proxy.template import ChatTemplate
 
+PACKED_FROM = 64
+"""Characters from which on a text's ids are packed: scaffolding, which a renderer may look into, is shorter."""
+
+_NO_ID = -1
 _ENTRY_BYTES = 250
 _MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
@@ -34,9 +38,34 @@ class Run(int):
     data: bytes
 
     def __new__(cls, data: bytes) -> Run:
-        run = super().__new__(cls, -1)
+        run = super().__new__(cls, _NO_ID)
         run.data = data
         return run
+
+
+class Encoded(int):
+    """A text's ids, packed into one; no token id equals it. `unpacked` takes them out again."""
+
+    ids: array[int]
+
+    def __new__(cls, ids: array[int]) -> Encoded:
+        encoded = super().__new__(cls, _NO_ID)
+        encoded.ids = ids
+        return encoded
+
+
+def unpacked(ids: list[int]) -> array[int]:
+    """Ids, with those that a `Packing` vocabulary packed taken out again."""
+    found = array("i", ids)
+    if _NO_ID not in found:
+        return found
+    found = array("i")
+    for token_id in ids:
+        if isinstance(token_id, Encoded):
+            found += token_id.ids
+        else:
+            found.append(token_id)
+    return found
 
 
 class _TokenBytes(dict[int, bytes]):
@@ -50,6 +79,8 @@ class _TokenBytes(dict[int, bytes]):
     def __missing__(self, token_id: int) -> bytes:
         if isinstance(token_id, Run):
             return token_id.data
+        if isinstance(token_id, Encoded):
+            return b"".join(map(self.__getitem__, token_id.ids))
         token = self._tokenizer.id_to_token(int(token_id)) if token_id >= 0 else None
         value = b"" if token is None else self._bytes(token)
         self[token_id] = value
@@ -104,16 +135,20 @@ class Vocabulary:
 
     def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
         """Token ids of a text. The list is the caller's own."""
+        return self.encoded(text, add_special_tokens=add_special_tokens).tolist()
+
+    def encoded(self, text: str, *, add_special_tokens: bool) -> array[int]:
+        """The same as an array, which is shared: it is not to be changed."""
         key = (text, add_special_tokens)
         with self._lock:
             ids = self._cache.get(key)
             if ids is not None:
                 self._cache.move_to_end(key)
-                return ids.tolist()
+                return ids
             # The variant without character offsets is up to twice as quick.
             [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-            found: list[int] = encoding.ids
-            self._remember(key, array("i", found))
+            found = array("i", encoding.ids)
+            self._remember(key, found)
         return found
 
     def decode(self, token_ids: Iterable[int], *_: object, skip_special_tokens: bool = False, **__: object) -> str:
@@ -189,6 +224,24 @@ class Vocabulary:
             text = self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         assert isinstance(text, str)
         return text
+
+
+class Packing:
+    """A vocabulary whose `encode` packs the ids of a text into one.
+
+    Renderers go through ids one by one in Python, to note for each of them what we don't ask for. Packed, rendering
+    costs as much as a conversation has messages, not as much as it has tokens.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vocabulary, name)
+
+    def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
+        ids = self._vocabulary.encoded(text, add_special_tokens=add_special_tokens)
+        return [Encoded(ids)] if len(text) >= PACKED_FROM else ids.tolist()
 
 
 def _entry_nbytes(key: tuple[str, bool], ids: array[int]) -> int:
