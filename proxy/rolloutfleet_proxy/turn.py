@@ -141,7 +141,14 @@ class _Making:
             seed=self.name.encode(),
             stops=self.request.stops,
         )
-        return TurnStream(self.call, self.proxy.answers, events, parser, with_logprobs=self.request.logprobs)
+        return TurnStream(
+            self.call,
+            self.proxy.answers,
+            events,
+            parser,
+            vocabulary_size=self.proxy.chat_format.vocabulary_size,
+            with_logprobs=self.request.logprobs,
+        )
 
     async def _generate(
         self, prompt: Prompt, prompt_json: bytes, stream: TurnStream | None, submission: Submission

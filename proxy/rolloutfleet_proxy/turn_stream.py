@@ -8,6 +8,7 @@ from rolloutfleet_proxy.answer import Answers, AnswerStream
 from rolloutfleet_proxy.calls import Call
 from rolloutfleet_proxy.deltas import DeltaParser, StreamDiverged
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.evidence import Reason, Refused
 from rolloutfleet_proxy.reply_stream import Chunk
 from rolloutfleet_proxy.turns import Turn
 
@@ -16,17 +17,27 @@ class TurnStream:
     """Writes a call's events. Nothing that it writes before `end` says how the turn ends."""
 
     def __init__(
-        self, call: Call, answers: Answers, events: AnswerStream, parser: DeltaParser, *, with_logprobs: bool
+        self,
+        call: Call,
+        answers: Answers,
+        events: AnswerStream,
+        parser: DeltaParser,
+        *,
+        vocabulary_size: int,
+        with_logprobs: bool,
     ) -> None:
         self._call = call
         self._answers = answers
         self._events = events
         self._parser = parser
+        self._vocabulary_size = vocabulary_size
         self._with_logprobs = with_logprobs
         self._opened = False
 
     def feed(self, chunk: Chunk) -> None:
-        """Send what new tokens say."""
+        """Send what new tokens say. Raises Refused for an id that is none of the model's: no parser may see it."""
+        if min(chunk.output_ids) < 0 or max(chunk.output_ids) >= self._vocabulary_size:
+            raise Refused(Reason.OUT_OF_VOCABULARY, "An output id of the stream is outside the vocabulary.")
         logprobs = None
         if self._with_logprobs and chunk.logprobs is not None:
             logprobs = self._answers.logprobs(chunk.output_ids, chunk.logprobs, chunk.top_logprobs)
