@@ -10,10 +10,11 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from rolloutfleet.errors import BODY_TOO_LARGE, INTERNAL
+from rolloutfleet.errors import INTERNAL
 from rolloutfleet_proxy import turn
 from rolloutfleet_proxy.api.access import session_with_key
 from rolloutfleet_proxy.auth import presented_key
+from rolloutfleet_proxy.body_limit import too_large
 from rolloutfleet_proxy.calls import Call
 from rolloutfleet_proxy.chat import ChatRequest, body_digest, parse_chat
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
@@ -58,15 +59,10 @@ class ChatRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._serve(scope, receive, send)
-        except ApiError as error:
-            self._proxy.metrics.refuse(error.code)
-            await _send_error(send, error)
         except ClientLeft:
             pass
-        except Exception:
-            logger.exception("a chat call failed by a mistake of ours")
-            self._proxy.metrics.refuse(INTERNAL)
-            await _send_error(send, ApiError(500, INTERNAL, "The proxy made a mistake; its log says more."))
+        except Exception as error:
+            await _send_error(send, self._refused(error))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -151,7 +147,7 @@ class ChatRoute:
             if error is not None:
                 if not started:
                     raise error
-                news += b"data: " + _as_api_error(error).body() + b"\n\n"
+                news += b"data: " + self._refused(error).body() + b"\n\n"
             elif not news and silent and not ended:
                 news = _COMMENT
             if news and not started:
@@ -161,6 +157,14 @@ class ChatRoute:
                 await send({"type": "http.response.body", "body": news, "more_body": not ended})
             if ended:
                 return
+
+    def _refused(self, error: BaseException) -> ApiError:
+        """What a caller is told of an error, which is counted here, and logged where it is a mistake of ours."""
+        if not isinstance(error, ApiError):
+            logger.error("a chat call failed by a mistake of ours", exc_info=error)
+            error = ApiError(500, INTERNAL, "The proxy made a mistake; its log says more.")
+        self._proxy.metrics.refuse(error.code)
+        return error
 
     def _note_delivery(self, session: Session, number: int, *, delivered: bool) -> None:
         brief = session.briefs.get(number)
@@ -183,7 +187,7 @@ def _attempt(headers: dict[str, str], body: bytes) -> Attempt:
 async def _read_body(receive: Receive, headers: dict[str, str], *, limit: int) -> bytes:
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientLeft
@@ -201,24 +205,14 @@ async def _read_body(receive: Receive, headers: dict[str, str], *, limit: int) -
 
 def _within(body: Any, limit: int) -> bytes:
     if len(body) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     return body  # type: ignore[no-any-return]
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, BODY_TOO_LARGE, f"The body is larger than the {limit} bytes that are allowed.")
 
 
 async def _left(receive: Receive) -> None:
     """Returns when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _as_api_error(error: BaseException) -> ApiError:
-    if isinstance(error, ApiError):
-        return error
-    return ApiError(500, INTERNAL, "The proxy made a mistake; its log says more.")
 
 
 async def _send_json(send: Send, body: bytes) -> None:
