@@ -1,6 +1,6 @@
 """A turn as a stream: what the engine's tokens say as they come, and the end once the turn is committed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolloutfleet.errors import INTERNAL
@@ -36,8 +36,9 @@ class TurnStream:
 
     def feed(self, chunk: Chunk) -> None:
         """Send what new tokens say. Raises Refused for an id that is none of the model's: no parser may see it."""
-        if min(chunk.output_ids) < 0 or max(chunk.output_ids) >= self._vocabulary_size:
-            raise Refused(Reason.OUT_OF_VOCABULARY, "An output id of the stream is outside the vocabulary.")
+        self._check(chunk.output_ids)
+        for row in chunk.top_logprobs or ():
+            self._check([token_id for _, token_id in row])
         logprobs = None
         if self._with_logprobs and chunk.logprobs is not None:
             logprobs = self._answers.logprobs(chunk.output_ids, chunk.logprobs, chunk.top_logprobs)
@@ -57,6 +58,10 @@ class TurnStream:
     def end(self, turn: Turn) -> None:
         """Send the finish reason, and what follows it."""
         self._emit(self._answers.ending(self._events, turn))
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if ids and (min(ids) < 0 or max(ids) >= self._vocabulary_size):
+            raise Refused(Reason.OUT_OF_VOCABULARY, "An id of the stream is outside the vocabulary.")
 
     def _emit(self, event: bytes) -> None:
         if not self._opened:

@@ -185,7 +185,7 @@ async def test_a_silent_stream_gets_comments_before_and_between_its_events(slow:
 SPOILS_ANY_TOKEN = (
     *("wrong_length", "extra_logprob", "nan", "null_logprob", "infinity", "sentinel", "positive", "bool"),
     *("string_logprob", "other_id_in_logprobs", "bad_id", "huge_id", "bool_id", "missing_ids", "missing_logprobs"),
-    *("missing_meta", "unknown_finish_reason", "wrong_count"),
+    *("missing_meta", "unknown_finish_reason", "missing_finish_reason", "wrong_count"),
 )
 BREAKS_OFF = {
     "cut_stream": "engine_error",
