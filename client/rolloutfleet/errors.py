@@ -65,6 +65,8 @@ ENGINE_OVERLOADED: Final = "engine_overloaded"
 ENGINE_UNREACHABLE: Final = "engine_unreachable"
 EVIDENCE_REFUSED: Final = "evidence_refused"
 CANCELLED: Final = "cancelled"
+CLIENT_GONE: Final = "client_gone"
+"""Only ever counted: there is nobody to be told."""
 
 # A mistake of ours (500).
 INTERNAL: Final = "internal"

@@ -75,7 +75,7 @@ class ProxySettings(BaseModel):
     engine_urls: list[Address] = Field(default_factory=list)
     """Engines to be told of aborts and pauses; asked from the gateway's `GET /workers` where empty."""
     admin_key_file: Path | None = None
-    """Admin keys, one a line. None is allowed on loopback only, and then admin calls need no key."""
+    """Admin keys, one a line. Needed unless `host` is loopback: there a key is made in `state_dir`/admin.key."""
     sessions: SessionsSpec = SessionsSpec()
     cache_bytes: PositiveQuantity = 64 * MIB
     """All caches of a process together."""

@@ -21,17 +21,9 @@ NOT_IN_FORCE = frozenset(
         "sessions.dump.volume",
         "sessions.dump.keep.age",
         "sessions.dump.keep.bytes",
-        "sessions.limits.turns",
-        "sessions.limits.tokens",
     }
 )
 """Settings of parts that are not there yet: take a name out with the change that makes it work."""
-
-INSTEAD = {
-    "admin_key_file": "Admin keys, one a line. Needed unless `host` is loopback: there a key is made in `admin.key` of "
-    "`state_dir`.",
-}
-"""What is said of a setting whose own description is behind the code."""
 
 HEAD = """\
 # Settings of a proxy
@@ -66,7 +58,7 @@ def rows(model: type[BaseModel], *, within: str = "") -> Iterator[tuple[str, str
             yield from rows(inner, within=f"{within}{name}.")
             continue
         dotted = within + name
-        meaning = _cell(INSTEAD.get(dotted, field.description or ""))
+        meaning = _cell(field.description or "")
         if dotted in NOT_IN_FORCE:
             meaning = f"{meaning} *Not in force yet.*".strip()
         yield dotted, _cell(_kind(_whole(field))), _default(field), meaning

@@ -301,8 +301,8 @@ class SimulatedSpec(SpecModel):
     """Seconds before the first token of each request."""
     token_latency: Duration = 0.001
     """Seconds for each further token."""
-    noncanonical: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """The share of words given as other ids than their tokenizer would choose; the text is the same."""
+    noncanonical: Annotated[float, Field(ge=0, le=1)] = 0.3
+    """The share of tokens given as other ids than their tokenizer would choose; the text is the same."""
     seed: Count = 0
 
 

@@ -32,7 +32,7 @@ Reward = Annotated[float, Field(ge=-1e30, le=1e30)]
 """Bounded well inside float32, which rewards and their discounted sums are exported as."""
 
 AgentMay = Literal["reward", "close", "delete"]
-SessionState = Literal["open", "closed"]
+SessionState = Literal["open", "closed", "deleted"]
 ExportStyle = Literal["concat", "individual"]
 ExportStatus = Literal["leased", "not_ready", "leased_elsewhere", "gone", "unknown"]
 PauseMode = Literal["abort", "wait", "retract", "in_place"]

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutfleet.errors import (
+    BODY_TOO_LARGE,
     INTERNAL,
     INVALID_JSON,
     INVALID_REQUEST,
@@ -18,6 +19,7 @@ from rolloutfleet.errors import (
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, weights
 from rolloutfleet_proxy.auth import BadKeyFile
+from rolloutfleet_proxy.body_limit import BodyLimit
 from rolloutfleet_proxy.chat_route import ChatRoute, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.forwarding import Forwarding
@@ -40,11 +42,12 @@ def create_app(settings: ProxySettings) -> "ProxyApp":
 class ProxyApp:
     """What the server calls: passes on what belongs to another proxy, then the generation path, then the rest.
 
-    `mistake` is why it did not open, where a user can mend that.
+    `mistake` is why it did not open, where a user can mend that; `proxy` is there while it is open.
     """
 
     def __init__(self, settings: ProxySettings) -> None:
         self.mistake: Exception | None = None
+        self.proxy: Proxy | None = None
         self._settings = settings
         self._control = _control(self._opened)
         self._serve: ASGIApp = self._control
@@ -56,9 +59,9 @@ class ProxyApp:
     async def _opened(self, control: FastAPI) -> AsyncIterator[None]:
         try:
             async with open_proxy(self._settings) as proxy, kept(proxy):
-                control.state.proxy = proxy
+                control.state.proxy = self.proxy = proxy
                 self._serve = Forwarding(
-                    _Split(ChatRoute(proxy), control),
+                    _Split(ChatRoute(proxy), control, body_limit=self._settings.body_limit),
                     proxy.peers,
                     own=proxy.owner,
                     ephemeral=self._settings.ephemeral,
@@ -73,16 +76,18 @@ class ProxyApp:
 
 
 class _Split:
-    def __init__(self, chat: ChatRoute, control: ASGIApp) -> None:
+    """The generation path reads its own bodies; for all other routes the limit is kept here."""
+
+    def __init__(self, chat: ChatRoute, control: ASGIApp, *, body_limit: int) -> None:
         self._chat = chat
-        self._control = control
+        self._control = BodyLimit(control, body_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await (self._chat if serves(scope) else self._control)(scope, receive, send)
 
 
 def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
-    app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url="/docs", redoc_url=None)  # type: ignore[arg-type]
+    app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)  # type: ignore[arg-type]
     for module in (figures, models, sessions, rewards, exports, weights, peers):
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
@@ -123,8 +128,10 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> Re
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
-    code = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}.get(error.status_code, INVALID_REQUEST)
-    return _answer(request, ApiError(error.status_code, code, f"{request.method} {request.url.path}: {error.detail}."))
+    code = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: BODY_TOO_LARGE}.get(error.status_code, INVALID_REQUEST)
+    return _answer(
+        request, ApiError(error.status_code, code, f"{request.method} {request.url.path}: {error.detail.rstrip('.')}.")
+    )
 
 
 async def _answer_store_error(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from rolloutfleet.errors import CLIENT_GONE, DRAINING
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.turns import Turn
 
@@ -96,13 +97,18 @@ class Call:
 
     def _abandon(self) -> None:
         if not self.waiters:
-            self.end(ApiError(499, "client_gone", "The caller went away and did not come back."))
+            self.end(ApiError(499, CLIENT_GONE, "The caller went away and did not come back."))
 
     def _finish(self) -> None:
         if self._grace is not None:
             self._grace.cancel()
         for listener in self._listeners:
             listener.wake()
+
+
+def stopping() -> ApiError:
+    """503: the proxy ends, and the next one will answer."""
+    return ApiError(503, DRAINING, "The proxy is stopping; nothing was recorded.", retry_after=1.0)
 
 
 class Calls:
@@ -141,12 +147,17 @@ class Calls:
         for call in list(self._calls):
             call.end(error)
 
+    async def ended(self) -> None:
+        """Return when none is under way."""
+        while self._calls:
+            await asyncio.wait([call.outcome for call in self._calls])
+
     async def _run(self, call: Call, work: Callable[[Call], Coroutine[Any, Any, Turn]]) -> None:
         outcome = call.outcome
         try:
             outcome.set_result(await work(call))
         except asyncio.CancelledError:
-            outcome.set_exception(call.ended_by or ApiError(503, "shutting_down", "The proxy is stopping."))
+            outcome.set_exception(call.ended_by or stopping())
         except BaseException as error:
             outcome.set_exception(error)
             if not isinstance(error, Exception):

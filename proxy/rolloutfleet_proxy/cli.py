@@ -1,16 +1,33 @@
 """The `rolloutfleet-proxy` command."""
 
+import asyncio
 import gc
 import logging
+import math
+import socket
 import sys
 from collections.abc import Sequence
 
 import uvicorn
 
-from rolloutfleet_proxy.app import create_app
+from rolloutfleet_proxy.app import ProxyApp, create_app
 from rolloutfleet_proxy.settings import BadSettings, read_settings
 
 BACKLOG = 4096
+CUT_GRACE = 5
+"""Seconds in which those who wait for a call that was cut are told so."""
+
+
+class _Server(uvicorn.Server):
+    """Told to stop it takes no more connections, lets calls finish, and cuts those that take too long."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        app = self.config.app
+        assert isinstance(app, ProxyApp)
+        if app.proxy is not None:
+            patience = app.proxy.settings.drain_timeout
+            asyncio.get_running_loop().call_later(patience, app.proxy.cut_calls)
+        await super().shutdown(sockets)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BadSettings as error:
         sys.exit(_said(error))
     app = create_app(settings)
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             app,
             host=settings.host,
@@ -37,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            timeout_graceful_shutdown=int(settings.drain_timeout),
+            timeout_graceful_shutdown=math.ceil(settings.drain_timeout) + CUT_GRACE,
         )
     )
     _spare_the_collector()

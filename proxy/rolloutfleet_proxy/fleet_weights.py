@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, EPOCH_STALE, PAUSE_TIMEOUT, STORE_FAILED
+from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, EPOCH_STALE, PAUSE_TIMEOUT, STORE_FAILED, STORE_FULL
 from rolloutfleet.wire import PauseMode
 from rolloutfleet_proxy import weight_state
 from rolloutfleet_proxy.engine import Engine
@@ -336,7 +336,8 @@ async def _error_of(work: Awaitable[None]) -> ApiError | None:
     except ApiError as error:
         return error
     except (StoreFull, StoreBroken, StoreClosed) as error:
-        return ApiError(507 if isinstance(error, StoreFull) else 503, STORE_FAILED, str(error))
+        full = isinstance(error, StoreFull)
+        return ApiError(507 if full else 503, STORE_FULL if full else STORE_FAILED, str(error))
     return None
 
 

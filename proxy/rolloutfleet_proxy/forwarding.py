@@ -13,8 +13,9 @@ import aiohttp
 from starlette.responses import Response
 from yarl import URL
 
-from rolloutfleet.errors import BODY_TOO_LARGE, INVALID_REQUEST, KEPT_ON_VOLUME, OWNER_GONE, STORE_LOST
+from rolloutfleet.errors import INVALID_REQUEST, KEPT_ON_VOLUME, OWNER_GONE, STORE_LOST
 from rolloutfleet_proxy.auth import presented_key
+from rolloutfleet_proxy.body_limit import too_large
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner, owner_of_key, owner_of_name
 from rolloutfleet_proxy.logs import logger
@@ -242,7 +243,7 @@ class _Upload:
         """Raises ApiError 413 where the body says that it is too large."""
         length = next((value for name, value in headers if name == b"content-length"), b"")
         if self._whole is None and length.isdigit() and int(length) > self._limit:
-            raise self._too_large()
+            raise too_large(self._limit)
 
     def data(self, headers: Headers) -> AsyncIterator[bytes] | bytes | None:
         """The body in aiohttp's terms; None for a request that has none."""
@@ -272,16 +273,13 @@ class _Upload:
                 data = message.get("body", b"")
                 size += len(data)
                 if size > self._limit:
-                    self.ended = self._too_large()
+                    self.ended = too_large(self._limit)
                     raise self.ended
                 more = message.get("more_body", False)
                 if data:
                     yield data
         finally:
             self._read.set()
-
-    def _too_large(self) -> ApiError:
-        return ApiError(413, BODY_TOO_LARGE, f"The body is larger than the {self._limit} bytes that are allowed.")
 
 
 def _raw_path(scope: Scope) -> str:

@@ -63,9 +63,7 @@ class Metrics:
 
     def _counts(self) -> Iterator[Metric]:
         yield _labelled("calls", "Chat calls by what came of them", "outcome", self.calls)
-        yield _labelled(
-            "refused", "Errors answered, by code or reason", "reason", self.refused
-        )
+        yield _labelled("refused", "Errors answered, by code or reason", "reason", self.refused)
         yield _labelled("turns", "Committed turns: first, extending a parent, starting a branch", "kind", self.turns)
         yield _labelled("tokens", "Tokens of committed turns", "kind", self.tokens)
         yield _labelled("prefix_checks", "Prompts compared with an earlier turn's ids", "result", self.prefix_checks)

@@ -13,6 +13,7 @@ from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.admission import Admission
 from rolloutfleet_proxy.answer import Answers
 from rolloutfleet_proxy.auth import AdminKeys, BadKeyFile, load_admin_keys, make_admin_key
+from rolloutfleet_proxy.calls import stopping
 from rolloutfleet_proxy.engine import Engine
 from rolloutfleet_proxy.fleet_weights import EngineCommands, FleetWeights
 from rolloutfleet_proxy.ids import Owner
@@ -93,6 +94,18 @@ class Proxy:
         session.calls.end_all(ended(session))
         self.forget(freed)
 
+    def cut_calls(self) -> list[Session]:
+        """End what is under way with a 503, as the proxy stops; returns the sessions that had calls."""
+        busy = self.sessions.in_memory(lambda session: len(session.calls) > 0)
+        for session in busy:
+            session.calls.end_all(stopping())
+        return busy
+
+    async def end_calls(self) -> None:
+        """The same, and return when they have ended."""
+        for session in self.cut_calls():
+            await session.calls.ended()
+
     def forget(self, names: Iterable[str]) -> None:
         """Drop what memory holds of sessions whose rows are gone."""
         for name in names:
@@ -159,6 +172,7 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             metrics=Metrics(),
         )
         weights.on_freed = proxy.forget
+        stack.push_async_callback(proxy.end_calls)
         peers.begin(weights, own=proxy.as_peer)
         yield proxy
 

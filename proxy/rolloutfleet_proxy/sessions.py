@@ -155,11 +155,14 @@ def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def list_sessions(
-    connection: sqlite3.Connection, *, state: str | None, after: int, limit: int
+    connection: sqlite3.Connection, *, state: str | None, after: int, limit: int, served: float
 ) -> list[tuple[int, dict[str, Any]]]:
-    """(row id, what the list shows) of sessions in order of creation, from behind row `after`."""
+    """(row id, what the list shows) of sessions in order of creation, from behind row `after`.
+
+    `served` is the served clock now, in seconds.
+    """
     rows = connection.execute(
-        "SELECT id, name, group_name, task_id, state, turns, tokens, trajectories, created_at FROM sessions"
+        "SELECT id, name, group_name, task_id, state, turns, tokens, trajectories, created_at, touched FROM sessions"
         " WHERE id > ? AND (? IS NULL OR state = ?) ORDER BY id LIMIT ?",
         (after, state, state, limit),
     )
@@ -175,6 +178,7 @@ def list_sessions(
                 "tokens": row[6],
                 "trajectories": row[7],
                 "created_at": row[8],
+                "idle_seconds": max(0.0, served - row[9]),
             },
         )
         for row in rows
@@ -255,6 +259,11 @@ class Sessions:
         if session is not None:
             self._by_key.pop(session.key_hash, None)
         return session
+
+    def calls_in_flight(self, name: str) -> int:
+        """Of a session; one that memory does not hold has none."""
+        session = self._alive.get(name)
+        return 0 if session is None else len(session.calls)
 
     def in_memory(self, matches: Callable[[Session], bool]) -> list[Session]:
         return [session for session in self._alive.values() if matches(session)]

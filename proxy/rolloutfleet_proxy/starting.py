@@ -5,8 +5,9 @@ from functools import partial
 from pydantic import BaseModel
 
 from rolloutfleet.errors import NO_ROOM, SESSION_DELETED
+from rolloutfleet.spec import LimitsSpec
 from rolloutfleet.wire import StartedSession, StartedSessions, StartSessions
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.errors import ApiError, invalid
 from rolloutfleet_proxy.idempotency import KeyedCall, keyed_call, recall, remember
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.proxy import Proxy
@@ -26,9 +27,17 @@ class _Names(BaseModel):
 
 async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
     """Start a group of sessions. Raises ApiError 429 where there is no room, 422 for a key used with another body."""
+    most = proxy.settings.sessions.limits.sessions
+    if most is not None and asked.group_size > most:
+        raise invalid("group_size", f"A proxy of this fleet has room for {most} sessions, and a group stays together.")
     call = keyed_call(idempotency_key, scope=SCOPE, body=asked.model_dump_json().encode())
     work = partial(
-        _start, owner=proxy.owner, asked=asked, call=call, has_room=proxy.admission.has_room(asked.group_size)
+        _start,
+        owner=proxy.owner,
+        asked=asked,
+        limits=_limits(asked, proxy.settings.sessions.limits),
+        call=call,
+        has_room=proxy.admission.has_room(asked.group_size),
     )
     names, started, is_new = await proxy.writer.run(work)
     if is_new:
@@ -50,7 +59,13 @@ def base_url(proxy: Proxy, session: str) -> str:
 
 
 def _start(
-    transaction: Transaction, *, owner: Owner, asked: StartSessions, call: KeyedCall | None, has_room: bool
+    transaction: Transaction,
+    *,
+    owner: Owner,
+    asked: StartSessions,
+    limits: dict[str, int],
+    call: KeyedCall | None,
+    has_room: bool,
 ) -> tuple[_Names, list[Started], bool]:
     """(group and names, sessions, whether they are new). A retry gets the same with new keys; the old ones are void.
 
@@ -69,7 +84,7 @@ def _start(
             count=asked.group_size,
             task_id=asked.task_id,
             metadata=asked.metadata or None,
-            limits=asked.limits.model_dump(exclude_none=True),
+            limits=limits,
             agent_may=asked.agent_may,
             stale_after=asked.stale_after,
         ),
@@ -78,6 +93,12 @@ def _start(
     if call is not None:
         remember(transaction, call, names.model_dump_json())
     return names, started, True
+
+
+def _limits(asked: StartSessions, fleet: LimitsSpec) -> dict[str, int]:
+    """The session's own limits, and the fleet's where it has none."""
+    ours = {"turns": fleet.turns, "tokens": fleet.tokens}
+    return {name: n for name, n in (ours | asked.limits.model_dump(exclude_none=True)).items() if n is not None}
 
 
 def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Started]:

@@ -23,7 +23,8 @@ from rolloutfleet.wire import (
 from rolloutfleet_proxy import leases
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.negotiation import preferred
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.api.scopes import PROXY, Scope
+from rolloutfleet_proxy.errors import ApiError, unsupported
 from rolloutfleet_proxy.export_forms import HeaderTooLarge, json_pieces, safetensors
 from rolloutfleet_proxy.export_reads import ExportGone
 from rolloutfleet_proxy.forwarding import PassedOn, check_owner, owner_of_names
@@ -45,12 +46,14 @@ Headers = dict[str, str]
     response_class=StreamingResponse,
     responses={200: {"content": {JSON_MEDIA_TYPE: {}, TENSORS_MEDIA_TYPE: {}}}},
 )
-async def export(asked: AskExport, request: Request, proxy: ThisProxy) -> Response:
+async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> Response:
     """Lease trajectories and send them, as JSON or as safetensors by Accept.
 
     Where nothing is there to lease, `lease_id` is null and there is no Lease-Id. Cut off, lost or given back, the
     same call with the same Idempotency-Key brings the same again.
     """
+    if scope != PROXY:
+        raise unsupported("scope", "a lease is one proxy's; ask each proxy of GET /proxies for its own.")
     elsewhere = _elsewhere(proxy, asked)
     if elsewhere is not None:
         return PassedOn(proxy.peers, elsewhere, body=await request.body())
@@ -68,7 +71,9 @@ async def export(asked: AskExport, request: Request, proxy: ThisProxy) -> Respon
         pieces, headers = await _body(proxy, granted, media)
         first = await asyncio.to_thread(_gather, pieces)
     except ExportGone as gone:
-        raise ApiError(409, LEASE_EXPIRED, f"{gone} was acknowledged elsewhere while it was read.") from None
+        raise ApiError(
+            409, LEASE_EXPIRED, f"{gone} was acknowledged elsewhere while it was read.", should_retry=False
+        ) from None
     return StreamingResponse(_stream(first, pieces), media_type=media, headers=headers)
 
 

@@ -67,12 +67,20 @@ async def list_sessions(
 
 async def _page(proxy: Proxy, *, state: str | None, cursor: int, limit: int) -> dict[str, Any]:
     rows = await proxy.reader.run(
-        lambda connection: sessions_module.list_sessions(connection, state=state, after=cursor, limit=limit)
+        lambda connection: sessions_module.list_sessions(
+            connection, state=state, after=cursor, limit=limit, served=proxy.clock.now()
+        )
     )
     return {
-        "sessions": [{**shown, "ordinal": proxy.owner.ordinal} for _, shown in rows],
+        "sessions": [_listed(proxy, shown) for _, shown in rows],
         "cursor": str(rows[-1][0]) if len(rows) == limit else None,
     }
+
+
+def _listed(proxy: Proxy, shown: dict[str, Any]) -> dict[str, Any]:
+    in_flight = proxy.sessions.calls_in_flight(shown["session_id"])
+    idle = {"idle_seconds": 0.0} if in_flight else {}
+    return {**shown, **idle, "in_flight": in_flight, "ordinal": proxy.owner.ordinal}
 
 
 def _whole(cursor: Any) -> int:
