@@ -50,7 +50,8 @@ class Asker:
     async def generate(self, prompt: list[int], **fields: Any) -> dict[str, Any]:
         reply = await self.http.post("/generate", json=self.body(prompt, **fields))
         assert reply.status_code == 200, reply.text
-        return json.loads(reply.text)
+        answer: dict[str, Any] = json.loads(reply.text)
+        return answer
 
     async def events(self, prompt: list[int], **fields: Any) -> AsyncIterator[str]:
         """The data of each event, `[DONE]` included."""
@@ -63,10 +64,12 @@ class Asker:
                     yield line.removeprefix("data: ")
 
     async def counters(self) -> dict[str, Any]:
-        return (await self.http.get("/counters")).json()
+        counted: dict[str, Any] = (await self.http.get("/counters")).json()
+        return counted
 
     async def log(self) -> list[dict[str, Any]]:
-        return json.loads((await self.http.get("/log")).text)["requests"]
+        ended: list[dict[str, Any]] = json.loads((await self.http.get("/log")).text)["requests"]
+        return ended
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from rolloutfleet_engine.faults import KINDS, SPOILERS, Fault
 
 
 def last_reply(text: str, *, stream: bool) -> dict[str, Any]:
-    return json.loads(text.strip().split("\n\n")[-2].removeprefix("data: ") if stream else text)
+    reply: dict[str, Any] = json.loads(text.strip().split("\n\n")[-2].removeprefix("data: ") if stream else text)
+    return reply
 
 
 def spoiled(kind: str, reply: dict[str, Any]) -> bool:
@@ -21,7 +22,7 @@ def spoiled(kind: str, reply: dict[str, Any]) -> bool:
     meta = reply.get("meta_info", {})
     ids = reply.get("output_ids", [])
     logprobs = meta.get("output_token_logprobs", [])
-    last = logprobs[-1] if logprobs else [None, None, None]
+    last: list[Any] = logprobs[-1] if logprobs else [None, None, None]
     tests: dict[str, Callable[[], bool]] = {
         "wrong_length": lambda: len(logprobs) == len(ids) - 1,
         "extra_logprob": lambda: len(logprobs) == len(ids) + 1,

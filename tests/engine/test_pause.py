@@ -34,7 +34,7 @@ class Streamed:
 
 
 def check_spans(reply: dict[str, Any], versions: list[str]) -> list[dict[str, Any]]:
-    spans = reply["meta_info"]["weight_versions"]
+    spans: list[dict[str, Any]] = reply["meta_info"]["weight_versions"]
     assert [span["version"] for span in spans] == versions
     assert spans[0]["start"] == 0
     assert spans[-1]["end"] == len(reply["output_ids"])

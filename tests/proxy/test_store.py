@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ async def writer(database: Database) -> AsyncIterator[Writer]:
     await writer.close()
 
 
-def note(name: str, value: object) -> object:
+def note(name: str, value: object) -> Callable[[Transaction], None]:
     def operation(transaction: Transaction) -> None:
         transaction.set_fact(name, value)
 
@@ -51,7 +51,7 @@ async def test_what_run_returned_from_is_on_disk(database: Database, writer: Wri
 
 async def test_operations_run_in_the_order_they_were_given(writer: Writer) -> None:
     order: list[int] = []
-    await asyncio.gather(*(writer.run(lambda transaction, n=n: order.append(n)) for n in range(500)))
+    await asyncio.gather(*(writer.run(lambda _, n=n: order.append(n)) for n in range(500)))  # type: ignore[misc]
     assert order == list(range(500))
 
 
