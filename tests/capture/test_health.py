@@ -1,0 +1,75 @@
+"""Promise 8: /health answers within a second whatever the load, while the worker is up."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from tests.capture.fleets import AgentSession, Fleet, running_fleet
+
+SECONDS = 8.0
+AGENTS = 60
+LONG = "A long document has many words in it. " * 6000
+"""Some 100,000 tokens of the shipped model: a render of this many is made in a process of its own."""
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("busy"), engine_options=("--latency", "0.05")) as running:
+        yield running
+
+
+async def ask(client: httpx.AsyncClient, session: AgentSession, **body: Any) -> int:
+    reply = await client.post(
+        f"{session.base_url}/chat/completions", json=body, headers={"authorization": f"Bearer {session.api_key}"}
+    )
+    return reply.status_code
+
+
+async def test_health_answers_while_agents_talk_long_prompts_are_rendered_and_exports_are_written(busy: Fleet) -> None:
+    proxy = busy.proxy
+    sessions = [proxy.start_session() for _ in range(AGENTS)]
+    reading = proxy.start_session()
+    until = time.monotonic() + SECONDS
+    statuses: list[int] = []
+    waits: list[float] = []
+
+    async def talk(client: httpx.AsyncClient, session: AgentSession) -> None:
+        while time.monotonic() < until:
+            said = [{"role": "user", "content": f"Tell me of {len(statuses)}"}]
+            statuses.append(await ask(client, session, messages=said, max_tokens=300))
+
+    async def read(client: httpx.AsyncClient) -> None:
+        while time.monotonic() < until:
+            said = [{"role": "user", "content": f"{len(statuses)} {LONG}"}]
+            statuses.append(await ask(client, reading, messages=said, max_tokens=5))
+
+    async def export(client: httpx.AsyncClient) -> None:
+        headers = {"authorization": f"Bearer {proxy.key}"}
+        while time.monotonic() < until:
+            for session in sessions[:10]:
+                rewarded = f"{proxy.url}/sessions/{session.session_id}/reward"
+                await client.post(rewarded, json={"reward": 1.0}, headers=headers)
+            reply = await client.post(f"{proxy.url}/export", json={"max_trajectories": 64}, headers=headers)
+            statuses.append(reply.status_code)
+            if reply.headers.get("lease-id"):
+                await client.post(f"{proxy.url}/leases/{reply.headers['lease-id']}/ack", headers=headers)
+            await asyncio.sleep(0.1)
+
+    async def probe() -> None:
+        async with httpx.AsyncClient(timeout=30) as prober:
+            while time.monotonic() < until:
+                began = time.monotonic()
+                assert (await prober.get(f"{proxy.url}/health")).status_code == 200
+                waits.append(time.monotonic() - began)
+                await asyncio.sleep(0.02)
+
+    async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None)) as client:
+        await asyncio.gather(*(talk(client, session) for session in sessions), read(client), export(client), probe())
+
+    assert set(statuses) == {200} and len(statuses) > 2 * AGENTS
+    assert len(waits) > 20
+    assert max(waits) < 1.0
+    assert proxy.audit()["balanced"]
