@@ -33,6 +33,8 @@ def environment(installed: Installed, inherited: Mapping[str, str] = os.environ)
         "SGLANG_USE_CPU_ENGINE": "1",
         "LD_LIBRARY_PATH": str(installed.driver),
         "OMP_NUM_THREADS": "1",
+        # Some penalties are compiled when first asked for, which takes a C++ compiler and Python's headers.
+        "TORCHDYNAMO_DISABLE": "1",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
     }
