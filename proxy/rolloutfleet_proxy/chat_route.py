@@ -33,6 +33,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _PATH = re.compile(r"^(?:/sessions/([^/]+))?/v1/chat/completions$")
+_RETRIED = re.compile(r"0*[1-9][0-9]*")
 _COMMENT = b": waiting for the engine\n\n"
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -176,11 +177,10 @@ class ChatRoute:
 
 def _attempt(headers: dict[str, str], body: bytes) -> Attempt:
     keyed = keyed_call(headers.get("idempotency-key"), scope="chat", body=b"")
-    retries = headers.get("x-stainless-retry-count", "0")
     return Attempt(
         body=body_digest(body),
         idempotency_key=None if keyed is None else keyed.key,
-        marked=retries.isdigit() and int(retries) > 0,
+        marked=_RETRIED.fullmatch(headers.get("x-stainless-retry-count", "")) is not None,
     )
 
 
