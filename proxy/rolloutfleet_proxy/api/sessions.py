@@ -21,6 +21,8 @@ router = APIRouter()
 PAGE = 1000
 """Rows of a list's page at the most."""
 
+_LAST_ROW = 2**63 - 1
+
 State = Annotated[str | None, Query(pattern="^(open|closed|deleted)$")]
 Limit = Annotated[int, Query(ge=1, le=PAGE)]
 Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
@@ -84,11 +86,14 @@ def _listed(proxy: Proxy, shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole(cursor: Any) -> int:
-    """Raises ApiError 400 for a cursor of fleet scope."""
+    """Raises ApiError 400 for a cursor of fleet scope, or one that no page ended with."""
     try:
-        return int(cursor or 0)
+        number = int(cursor or 0)
     except ValueError:
         raise invalid("cursor", "This cursor is of scope=fleet.") from None
+    if number > _LAST_ROW:
+        raise invalid("cursor", "No page ends with this cursor.")
+    return number
 
 
 def _begun(cursor: str | None) -> dict[int, str]:
