@@ -100,7 +100,7 @@ class StartSessions(Request):
     @classmethod
     def _small_enough(cls, metadata: dict[str, JsonValue]) -> dict[str, JsonValue]:
         try:
-            size = len(json.dumps(metadata, allow_nan=False).encode())
+            size = len(json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode())
         except (ValueError, RecursionError, UnicodeEncodeError) as error:
             raise ValueError(f"metadata can't be kept as JSON: {error}") from None
         if size > METADATA_LIMIT:
