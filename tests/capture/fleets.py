@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +182,15 @@ class EngineControl:
         httpx.delete(f"{self.url}/faults").raise_for_status()
 
 
+@dataclass(frozen=True, slots=True)
+class Gateway(Server):
+    metrics_url: str
+
+
 @dataclass(frozen=True)
 class Fleet:
     engines: list[EngineControl]
-    gateway: Server
+    gateway: Gateway
     proxies: list[ProxyProcess]
 
     @property
@@ -257,14 +262,17 @@ def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.Ab
     )
 
 
-def running_gateway(folder: Path, engines: list[str]) -> contextlib.AbstractContextManager[Server]:
+@contextlib.contextmanager
+def running_gateway(folder: Path, engines: list[str]) -> Iterator[Gateway]:
     """The real gateway, with the settings that a fleet gives it."""
-    port = free_port()
+    port, metrics_port = free_port(), free_port()
     command = [
         *(sys.executable, "-m", "sglang_router.launch_router"),
-        *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())),
+        *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics_port)),
         *("--policy", "manual", "--disable-retries", "--disable-circuit-breaker"),
         *("--health-check-interval-secs", "1", "--log-level", "warn"),
         *("--worker-urls", *engines),
     ]
-    return serving(command, port=port, log=folder / "gateway.log", ready_path="/readiness", deadline=SECONDS_TO_START)
+    log = folder / "gateway.log"
+    with serving(command, port=port, log=log, ready_path="/readiness", deadline=SECONDS_TO_START) as server:
+        yield Gateway(**asdict(server), metrics_url=f"http://127.0.0.1:{metrics_port}/metrics")
