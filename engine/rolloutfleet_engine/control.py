@@ -87,6 +87,11 @@ async def health(engine: Engine, exchange: Exchange) -> None:
     await exchange.send(b"", 200 if await engine.healthy() else 503)
 
 
+async def ready(engine: Engine, exchange: Exchange) -> None:
+    """Whether it takes requests; unlike its health, this is answered while it is paused."""
+    await exchange.send(b"", 503 if engine.paused else 200)
+
+
 async def model_info(engine: Engine, exchange: Exchange) -> None:
     await exchange.answer(
         {

@@ -30,6 +30,7 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("GET", "/flush_cache"): control.flush_cache,
     ("POST", "/flush_cache"): control.flush_cache,
     ("GET", "/health"): control.health,
+    ("GET", "/ready"): control.ready,
     ("GET", "/health_generate"): control.health,
     ("GET", "/model_info"): control.model_info,
     ("GET", "/get_model_info"): control.model_info,

@@ -183,3 +183,14 @@ async def test_a_pause_makes_the_health_check_fail(engine: Callable[..., Any]) -
 
 async def test_an_unknown_mode_is_refused(engine: Callable[..., Any]) -> None:
     assert (await engine().post("/pause_generation", mode="gently")).status_code == 400
+
+
+async def test_a_paused_engine_says_that_it_takes_no_requests(engine: Callable[..., Any]) -> None:
+    asker = engine()
+    assert (await asker.http.get("/ready")).status_code == 200
+    await asker.post("/pause_generation", mode="retract")
+    paused = await asker.http.get("/ready")
+    assert paused.status_code == 503
+    assert paused.content == b""
+    await asker.post("/continue_generation")
+    assert (await asker.http.get("/ready")).status_code == 200
