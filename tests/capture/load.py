@@ -178,7 +178,8 @@ class Load:
             try:
                 return await ask(client, request, headers, last)
             except _BROKEN as error:
-                if not isinstance(error.__cause__ or error, httpx.ConnectError):
+                # The SDK brings an HTTP client of its own, whose classes are not ours to import.
+                if type(error.__cause__ or error).__name__ != "ConnectError":
                     self.interrupted["stream" if way.stream else "chat"] += 1
                 await asyncio.sleep(AGAIN)
 
