@@ -112,10 +112,11 @@ def written_by(trace: Path, turns: list[str]) -> list[Call]:
 
 
 def assert_on_disk_first(calls: list[Call], turn: str, *, stream: bool, port: int) -> None:
-    stored = next(
-        call for call in calls if call.name == "pwrite64" and call.file.endswith("-wal") and turn in call.text
-    )
-    synced = next(call for call in calls if is_sync(call) and call.began > stored.ended)
+    written = [call for call in calls if call.name == "pwrite64" and call.file.endswith("-wal") and turn in call.text]
+    assert written, "the turn went to the write-ahead log"
+    stored = written[0]
+    synced = next((call for call in calls if is_sync(call) and call.began > stored.ended), None)
+    assert synced is not None, "nothing was synced after it"
     assert stored.succeeded and synced.succeeded
     answering = {call.file for call in calls if call.file.startswith(f"TCP:[127.0.0.1:{port}->") and turn in call.text}
     assert len(answering) == 1, "each call has its own connection"
