@@ -81,7 +81,10 @@ class _TokenBytes(dict[int, bytes]):
             return token_id.data
         if isinstance(token_id, Encoded):
             return b"".join(map(self.__getitem__, token_id.ids))
-        token = self._tokenizer.id_to_token(int(token_id)) if token_id >= 0 else None
+        if token_id < 0:
+            # Never kept: what packs ids is equal to such a key.
+            return b""
+        token = self._tokenizer.id_to_token(int(token_id))
         value = b"" if token is None else self._bytes(token)
         self[token_id] = value
         return value

@@ -112,3 +112,8 @@ class TestTemplates:
     def test_what_goes_wrong_is_one_error(self, source: str) -> None:
         with pytest.raises(ValueError, match="refuses the messages"):
             ChatTemplate(source).render([{}])
+
+
+def test_an_id_below_zero_stands_for_nothing_and_hides_no_packed_run(vocabulary: Vocabulary) -> None:
+    assert vocabulary.token_bytes(-1) == b""
+    assert vocabulary.joined_bytes([Run(b"packed")]) == b"packed"
