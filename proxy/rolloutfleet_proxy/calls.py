@@ -11,6 +11,7 @@ from typing import Any
 
 from rolloutfleet.errors import CLIENT_GONE, DRAINING
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.turns import Turn
 
 
@@ -159,6 +160,8 @@ class Calls:
         except asyncio.CancelledError:
             outcome.set_exception(call.ended_by or stopping())
         except BaseException as error:
+            if call.abandoned and not isinstance(error, ApiError):
+                logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error)
             outcome.set_exception(error)
             if not isinstance(error, Exception):
                 raise
