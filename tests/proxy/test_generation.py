@@ -268,7 +268,9 @@ async def test_a_pause_that_the_proxy_was_not_told_of_cuts_no_turn_short(streame
         turn = asyncio.ensure_future(on.turn(streamed=streamed, tokens=LONG))
         await on.until_under_way()
         assert await on.engine.pause("abort") == {}
-        await on.until(held=1)
+        await on.until(running=0)
+        assert await on.engine.any_paused()
+        assert on.rounds == 1, "an engine that says that it is paused is sent nothing"
         assert not turn.done()
         assert await on.engine.resume() == {}
         evidence = await turn
