@@ -272,21 +272,27 @@ def _check_tool_call(call: Any, *, at: str) -> None:
         raise unsupported(f"{at}.type", "only functions can be called.")
     if not isinstance(call.get("id"), str | None):
         raise invalid(f"{at}.id", "A tool call's id is a string.")
-    function = call.get("function")
-    if function is None:
-        raise missing(f"{at}.function")
-    if type(function) is not dict:
-        raise invalid(f"{at}.function", "A tool call's function is an object.")
-    name = function.get("name")
-    if name is None:
-        raise missing(f"{at}.function.name")
-    if type(name) is not str or not name:
-        raise invalid(f"{at}.function.name", "A function's name is a string.")
+    function = _named_function(call, of="tool call", at=f"{at}.function")
     _check_arguments(function.get("arguments"), at=f"{at}.function.arguments")
     for field in call.keys() - {"id", "type", "function"}:
         _check_depth(call[field], at=f"{at}.{field}")
     for field in function.keys() - {"name", "arguments"}:
         _check_depth(function[field], at=f"{at}.function.{field}")
+
+
+def _named_function(owner: dict[str, Any], *, of: str, at: str) -> dict[str, Any]:
+    """The function that a tool or a call of one names."""
+    function = owner.get("function")
+    if function is None:
+        raise missing(at)
+    if type(function) is not dict:
+        raise invalid(at, f"A {of}'s function is an object.")
+    name = function.get("name")
+    if name is None:
+        raise missing(f"{at}.name")
+    if type(name) is not str or not name:
+        raise invalid(f"{at}.name", "A function's name is a string.")
+    return function
 
 
 def _check_arguments(arguments: Any, *, at: str) -> None:
@@ -328,16 +334,7 @@ def _check_tool(tool: dict[str, Any], *, at: str) -> None:
         raise missing(f"{at}.type")
     if kind != "function":
         raise unsupported(f"{at}.type", "only functions are tools here.")
-    function = tool.get("function")
-    if function is None:
-        raise missing(f"{at}.function")
-    if type(function) is not dict:
-        raise invalid(f"{at}.function", "A tool's function is an object.")
-    name = function.get("name")
-    if name is None:
-        raise missing(f"{at}.function.name")
-    if type(name) is not str or not name:
-        raise invalid(f"{at}.function.name", "A function's name is a string.")
+    function = _named_function(tool, of="tool", at=f"{at}.function")
     if not isinstance(function.get("description"), str | None):
         raise invalid(f"{at}.function.description", "A function's description is a string.")
     if not isinstance(function.get("parameters"), dict | None):
