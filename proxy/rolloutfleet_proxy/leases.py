@@ -19,7 +19,7 @@ from rolloutfleet_proxy.idempotency import KeyedCall, recall, remember
 from rolloutfleet_proxy.ids import LEASE, Owner
 from rolloutfleet_proxy.sessions import DELETED, OPEN
 from rolloutfleet_proxy.store.transaction import ACKNOWLEDGED, DISCARDED, LEASED, Row, Transaction
-from rolloutfleet_proxy.trajectories import READY, move_trajectory, settle, trajectory_name
+from rolloutfleet_proxy.trajectories import READY, drop_marked, move_trajectory, settle, trajectory_name
 
 LEASE_OPEN: Final = "open"
 RELEASED: Final = "released"
@@ -370,10 +370,7 @@ def _give_back(transaction: Transaction, members: Iterable[Member]) -> tuple[str
         mark = lineage.mark(transaction, member.session, member.number)
         if state == DELETED:
             move_trajectory(transaction, member.session, member.number, DISCARDED, reason=DELETED)
-        elif mark is not None and mark.drop:
-            move_trajectory(transaction, member.session, member.number, DISCARDED, reason=lineage.RECOVERED)
-            lineage.count_dropped(transaction, member.session, member.number, mark)
-        else:
+        elif not drop_marked(transaction, member.session, member.number, mark):
             move_trajectory(transaction, member.session, member.number, READY)
     return _settle(transaction, members)
 

@@ -1,9 +1,8 @@
 """What a recovery does to the trajectories that are there: see `lineage` for which, and for those to come."""
 
 from rolloutfleet_proxy import lineage
-from rolloutfleet_proxy.lineage import RECOVERED
-from rolloutfleet_proxy.store.transaction import DISCARDED, Transaction
-from rolloutfleet_proxy.trajectories import READY, move_trajectory, settle
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.trajectories import READY, drop_marked, settle
 from rolloutfleet_proxy.weight_state import Recovery
 
 _SUSPECT = """
@@ -25,9 +24,7 @@ def apply(transaction: Transaction, recovery: Recovery) -> tuple[str, ...]:
     touched = set()
     for session, number, state in transaction.rows(_SUSPECT, (recovery.run, recovery.version)):
         mark = lineage.mark(transaction, session, number)
-        if mark is not None and mark.drop and state == READY:
-            move_trajectory(transaction, session, number, DISCARDED, reason=RECOVERED)
-            lineage.count_dropped(transaction, session, number, mark)
+        if state == READY and drop_marked(transaction, session, number, mark):
             touched.add(session)
     freed: tuple[str, ...] = ()
     for session in sorted(touched):

@@ -129,10 +129,7 @@ def close_turns(
         " VALUES (?, ?, ?, ?, ?, 'ready', ?)",
         (session, number, closed_by, reward_turn, turns, transaction.wall),
     )
-    mark = lineage.mark(transaction, session, number)
-    if mark is not None and mark.drop:
-        move_trajectory(transaction, session, number, DISCARDED, reason=lineage.RECOVERED)
-        lineage.count_dropped(transaction, session, number, mark)
+    drop_marked(transaction, session, number, lineage.mark(transaction, session, number))
     return number
 
 
@@ -177,6 +174,15 @@ def discard_trajectory(transaction: Transaction, session: int, number: int, *, r
         raise ValueError(f"trajectory {number} is {row[0] if row else 'gone'}, not ready")
     move_trajectory(transaction, session, number, DISCARDED, reason=reason)
     return settle(transaction, session)
+
+
+def drop_marked(transaction: Transaction, session: int, number: int, mark: lineage.Mark | None) -> bool:
+    """Discard a trajectory that nobody holds where a recovery's mark says so; returns whether it did."""
+    if mark is None or not mark.drop:
+        return False
+    move_trajectory(transaction, session, number, DISCARDED, reason=lineage.RECOVERED)
+    lineage.count_dropped(transaction, session, number, mark)
+    return True
 
 
 def move_trajectory(
