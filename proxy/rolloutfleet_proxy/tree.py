@@ -28,8 +28,6 @@ class Node:
     """Messages up to and with the turn's answer."""
     history: bytes
     """The chain after the answer."""
-    request: bytes
-    """The chain after the request's messages, before the answer."""
     reasonings: tuple[tuple[int, bytes], ...] = ()
     """(index, digest) of those own messages that carry reasoning."""
 
@@ -40,7 +38,6 @@ class Tree:
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._nodes: dict[int, Node] = {}
         self._by_history: dict[bytes, list[Node]] = {}
-        self._by_request: dict[bytes, list[Node]] = {}
         self._children: dict[int | None, list[Node]] = {}
         self._reasonings = 0
         for node in nodes:
@@ -69,7 +66,6 @@ class Tree:
             )
         self._nodes[node.turn] = node
         self._by_history.setdefault(node.history, []).append(node)
-        self._by_request.setdefault(node.request, []).append(node)
         self._children.setdefault(node.parent, []).append(node)
         self._reasonings += len(node.reasonings)
 
@@ -96,15 +92,6 @@ class Tree:
             equal.sort(key=_turn_number, reverse=True)
             found += equal
         return found
-
-    def siblings_with_equal_history(self, node: Node) -> list[Node]:
-        """The other turns that were asked exactly what this one was, from the same parent; oldest first."""
-        asked = _asked_reasonings(node)
-        return [
-            other
-            for other in self._by_request.get(node.request, ())
-            if other.turn != node.turn and other.parent == node.parent and _asked_reasonings(other) == asked
-        ]
 
     def _parent_of(self, node: Node) -> Node:
         parent = None if node.parent is None else self._nodes.get(node.parent)
@@ -137,8 +124,3 @@ def _own_is_alike(node: Node, reasonings: Sequence[bytes | None]) -> bool:
 
 def _turn_number(node: Node) -> int:
     return node.turn
-
-
-def _asked_reasonings(node: Node) -> tuple[tuple[int, bytes], ...]:
-    answer = node.length - 1
-    return tuple(pair for pair in node.reasonings if pair[0] != answer)

@@ -319,7 +319,6 @@ def _node(made: Turn, new: NewTurn) -> Node:
         start=new.start,
         length=new.length,
         history=new.history,
-        request=new.request,
         reasonings=new.reasonings,
     )
 

@@ -196,22 +196,21 @@ def set_delivered(transaction: Transaction, session: int, number: int, delivered
 def load_nodes(connection: sqlite3.Connection, session: int) -> list[tuple[Node, Brief]]:
     """The session's tree as memory holds it, in order of commit."""
     rows = connection.execute(
-        "SELECT number, parent, start, length, history, request, reasonings, name, body, idempotency_key, delivered,"
+        "SELECT number, parent, start, length, history, reasonings, name, body, idempotency_key, delivered,"
         " prompt_tokens + length(output_ids) / 4 FROM turns WHERE session = ? ORDER BY number",
         (session,),
     )
-    return [(_node(row[:7]), _brief(row[7:])) for row in rows]
+    return [(_node(row[:6]), _brief(row[6:])) for row in rows]
 
 
 def _node(row: tuple[Any, ...]) -> Node:
-    number, parent, start, length, history, request, reasonings = row
+    number, parent, start, length, history, reasonings = row
     return Node(
         turn=number,
         parent=parent,
         start=start,
         length=length,
         history=history,
-        request=request,
         reasonings=tuple((index, bytes.fromhex(digest)) for index, digest in _decode(reasonings)),
     )
 

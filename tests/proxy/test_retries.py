@@ -137,7 +137,6 @@ class Retries(RuleBasedStateMachine):
             start=start,
             length=start + 2,
             history=number,
-            request=number,
         )
         brief = Brief(name=past.call.turn_name, body=past.body, idempotency_key=past.key, delivered=True, tokens=2)
         self.session.add(node, brief, 2)

@@ -30,7 +30,6 @@ def node(turn: int, request: Messages, answer: dict[str, Any], parent: Node | No
         start=start,
         length=len(request) + 1,
         history=append(asked.chains[-1], answer),
-        request=asked.chains[-1],
         reasonings=tuple((index, given) for index, given in own if given is not None),
     )
 
@@ -90,33 +89,24 @@ def test_other_tools_are_another_conversation() -> None:
     assert tree.matches(conversation(SECOND, tools, None)) == []
 
 
-def test_siblings_were_asked_the_same() -> None:
+def test_children_are_the_turns_that_continue_one() -> None:
     one = node(1, FIRST, says("hi"))
     again = node(2, FIRST, says("hello there"))
     child = node(3, [*FIRST, says("hi"), user("more")], says("ok"), one)
     tree = Tree([one, again, child])
-    assert [other.turn for other in tree.siblings_with_equal_history(one)] == [2]
-    assert tree.siblings_with_equal_history(child) == []
     assert [other.turn for other in tree.children(1)] == [3]
     assert tree.children(3) == []
-
-
-def test_siblings_asked_with_other_reasoning_were_asked_something_else() -> None:
-    history = [*FIRST, says("hi", "a"), user("more")]
-    changed = [*FIRST, says("hi", "b"), user("more")]
-    one, two = node(1, history, says("x")), node(2, changed, says("y"))
-    assert Tree([one, two]).siblings_with_equal_history(one) == []
 
 
 def test_what_does_not_fit_is_refused() -> None:
     tree, one, two = chain_of_three()
     with pytest.raises(ValueError, match="in the tree already"):
         tree.add(two)
-    orphan = node(4, SECOND, says("x"), Node(9, None, 0, 2, b"", b""))
+    orphan = node(4, SECOND, says("x"), Node(9, None, 0, 2, b""))
     with pytest.raises(ValueError, match="unknown parent"):
         tree.add(orphan)
     with pytest.raises(ValueError, match="its parent ends at 2"):
-        tree.add(Node(5, one.turn, 0, 4, b"", b""))
+        tree.add(Node(5, one.turn, 0, 4, b""))
     assert len(tree) == 2
     assert tree.get(2) is two
     assert tree.get(5) is None
