@@ -26,7 +26,7 @@ from benchmarks.rigs.load import Answers, Generator, Workload
 from benchmarks.rigs.plan import Plan
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
-from rolloutfleet_proxy.turns import NewTurn, commit_turn
+from rolloutfleet_proxy.turns.rows import NewTurn, commit_turn
 
 TURNS = 200
 EARLY = range(2, 7)

@@ -18,17 +18,17 @@ from rolloutfleet.errors import (
 )
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, weights
-from rolloutfleet_proxy.auth import BadKeyFile
 from rolloutfleet_proxy.body_limit import BodyLimit
-from rolloutfleet_proxy.chat_route import ChatRoute, serves
+from rolloutfleet_proxy.capture.chat_route import ChatRoute, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
-from rolloutfleet_proxy.forwarding import Forwarding
+from rolloutfleet_proxy.fleet.forwarding import Forwarding
 from rolloutfleet_proxy.housekeeping import kept
-from rolloutfleet_proxy.model_files import ModelUnreadable
 from rolloutfleet_proxy.proxy import Proxy, open_proxy
 from rolloutfleet_proxy.refusals import not_written
+from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.store.database import StoreUnusable
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 
 MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""

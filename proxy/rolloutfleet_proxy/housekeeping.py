@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from rolloutfleet_proxy import leases
+from rolloutfleet_proxy.exports import leases
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 

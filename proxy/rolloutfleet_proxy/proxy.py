@@ -10,29 +10,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.admission import Admission
-from rolloutfleet_proxy.answer import Answers
-from rolloutfleet_proxy.auth import AdminKeys, BadKeyFile, load_admin_keys, make_admin_key
-from rolloutfleet_proxy.calls import stopping
-from rolloutfleet_proxy.engine import Engine
-from rolloutfleet_proxy.fleet_weights import EngineCommands, FleetWeights
+from rolloutfleet_proxy.chat.answer import Answers
+from rolloutfleet_proxy.engines.client import Engine
+from rolloutfleet_proxy.fleet.peers import Peer, Peers
+from rolloutfleet_proxy.fleet.placement import Placement
+from rolloutfleet_proxy.fleet.weights import EngineCommands, FleetWeights
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.metrics import Metrics
-from rolloutfleet_proxy.paths import Paths
-from rolloutfleet_proxy.peers import Peer, Peers
-from rolloutfleet_proxy.placement import Placement
 from rolloutfleet_proxy.refusals import ended
-from rolloutfleet_proxy.render import ChatFormat
-from rolloutfleet_proxy.render_process import ModelSource
-from rolloutfleet_proxy.sessions import OPEN, Session, Sessions, count_by_state
+from rolloutfleet_proxy.sessions.admission import Admission
+from rolloutfleet_proxy.sessions.auth import AdminKeys, BadKeyFile, load_admin_keys, make_admin_key
+from rolloutfleet_proxy.sessions.calls import stopping
+from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
-from rolloutfleet_proxy.tokenizing import Tokenizing
-from rolloutfleet_proxy.weights import Weights
+from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.tokens.render_process import ModelSource
+from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
+from rolloutfleet_proxy.turns.paths import Paths
+from rolloutfleet_proxy.weights.weights import Weights
 
 STORE_FOLDER = "store"
 ADMIN_KEY_FILE = "admin.key"

@@ -2,7 +2,7 @@
 
 from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED, STORE_FAILED, STORE_FULL
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.sessions import DELETED, Gone, Session
+from rolloutfleet_proxy.sessions.sessions import DELETED, Gone, Session
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 

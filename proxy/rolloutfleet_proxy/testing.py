@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.sessions import NewSessions, start
+from rolloutfleet_proxy.sessions.sessions import NewSessions, start
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
-from rolloutfleet_proxy.turns import NewTurn, commit_turn
+from rolloutfleet_proxy.turns.rows import NewTurn, commit_turn
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.capture.fleets import Fleet, running_fleet
-from tests.proxy.test_chat import FIELDS, IN_MESSAGES, IN_TOOLS
+from tests.proxy.chat.test_request import FIELDS, IN_MESSAGES, IN_TOOLS
 
 from rolloutfleet import errors
 from rolloutfleet_proxy import api

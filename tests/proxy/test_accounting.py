@@ -14,13 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rolloutfleet.wire import AskExport, GiveReward
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.export_forms import json_pieces
-from rolloutfleet_proxy.idempotency import keyed_call
-from rolloutfleet_proxy.leases import Grant, acknowledge, expire, grant, release, renew
-from rolloutfleet_proxy.rewards import give_reward
+from rolloutfleet_proxy.exports.forms import json_pieces
+from rolloutfleet_proxy.exports.leases import Grant, acknowledge, expire, grant, release, renew
+from rolloutfleet_proxy.sessions.idempotency import keyed_call
+from rolloutfleet_proxy.sessions.rewards import give_reward
+from rolloutfleet_proxy.sessions.trajectories import close_session, delete_session
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.testing import SyncStore
-from rolloutfleet_proxy.trajectories import close_session, delete_session
 
 
 @dataclass

@@ -10,11 +10,11 @@ from rolloutfleet.errors import (
     INVALID_KEY,
     SESSION_UNKNOWN,
 )
-from rolloutfleet_proxy.auth import presented_key
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import gone
-from rolloutfleet_proxy.sessions import Gone, Session
+from rolloutfleet_proxy.sessions.auth import presented_key
+from rolloutfleet_proxy.sessions.sessions import Gone, Session
 
 
 def proxy_of(request: Request) -> Proxy:

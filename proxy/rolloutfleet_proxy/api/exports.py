@@ -20,17 +20,17 @@ from rolloutfleet.wire import (
     Renewed,
     RenewLease,
 )
-from rolloutfleet_proxy import leases
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.negotiation import preferred
 from rolloutfleet_proxy.api.scopes import PROXY, Scope
 from rolloutfleet_proxy.errors import ApiError, unsupported
-from rolloutfleet_proxy.export_forms import HeaderTooLarge, json_pieces, safetensors
-from rolloutfleet_proxy.export_reads import ExportGone
-from rolloutfleet_proxy.forwarding import PassedOn, check_owner, owner_of_names
-from rolloutfleet_proxy.idempotency import keyed_call
-from rolloutfleet_proxy.leases import Grant, LeaseChange
+from rolloutfleet_proxy.exports import leases
+from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
+from rolloutfleet_proxy.exports.leases import Grant, LeaseChange
+from rolloutfleet_proxy.exports.reads import ExportGone
+from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_names
 from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.sessions.idempotency import keyed_call
 
 router = APIRouter(dependencies=[AdminOnly])
 

@@ -12,7 +12,7 @@ from rolloutfleet_proxy import memory
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, everywhere, summed
 from rolloutfleet_proxy.proxy import Proxy
-from rolloutfleet_proxy.sessions import count_by_state
+from rolloutfleet_proxy.sessions.sessions import count_by_state
 from rolloutfleet_proxy.store.audit import audit
 
 router = APIRouter()

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from rolloutfleet_proxy.api.access import AnySession, ThisProxy, session_with_key
-from rolloutfleet_proxy.auth import presented_key
 from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.sessions.auth import presented_key
 
 router = APIRouter()
 

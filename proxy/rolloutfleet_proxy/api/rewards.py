@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, GiveReward, Rewarded
-from rolloutfleet_proxy import rewards
 from rolloutfleet_proxy.api.access import ThisProxy, require_session
-from rolloutfleet_proxy.auth import presented_key
-from rolloutfleet_proxy.idempotency import keyed_call, once
-from rolloutfleet_proxy.sessions import Session
+from rolloutfleet_proxy.sessions import rewards
+from rolloutfleet_proxy.sessions.auth import presented_key
+from rolloutfleet_proxy.sessions.idempotency import keyed_call, once
+from rolloutfleet_proxy.sessions.sessions import Session
 
 router = APIRouter()
 

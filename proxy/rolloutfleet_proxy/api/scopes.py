@@ -9,7 +9,7 @@ import msgspec
 from fastapi import Query, Request
 
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.fleet_weights import together
+from rolloutfleet_proxy.fleet.weights import together
 from rolloutfleet_proxy.proxy import Proxy
 
 PROXY: Final = "proxy"

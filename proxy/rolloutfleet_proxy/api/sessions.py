@@ -5,16 +5,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, Closed, StartedSessions, StartSessions
-from rolloutfleet_proxy import sessions as sessions_module
-from rolloutfleet_proxy import trajectories
 from rolloutfleet_proxy.api.access import AdminOnly, AnySession, ThisProxy, find_session, require_session, there
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, cursors, everywhere, listed
+from rolloutfleet_proxy.api.starting import start_here
 from rolloutfleet_proxy.errors import invalid
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
-from rolloutfleet_proxy.sessions import CLOSED, DELETED, OPEN, Gone, Session
-from rolloutfleet_proxy.starting import start_here
-from rolloutfleet_proxy.turns import Turn, load_turns
+from rolloutfleet_proxy.sessions import sessions as sessions_module
+from rolloutfleet_proxy.sessions import trajectories
+from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN, Gone, Session
+from rolloutfleet_proxy.turns.rows import Turn, load_turns
 
 router = APIRouter()
 

@@ -11,10 +11,10 @@ from rolloutfleet.wire import Request as WireRequest
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, credentials
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.fleet_members import JOIN_PATH, RECOVERED_PATH, SETTLED_PATH, STATE_PATH, RemoteMember
-from rolloutfleet_proxy.fleet_weights import Member
+from rolloutfleet_proxy.fleet.members import JOIN_PATH, RECOVERED_PATH, SETTLED_PATH, STATE_PATH, RemoteMember
+from rolloutfleet_proxy.fleet.weights import Member
 from rolloutfleet_proxy.proxy import Proxy
-from rolloutfleet_proxy.weight_state import Recovery, WeightState
+from rolloutfleet_proxy.weights.state import Recovery, WeightState
 
 router = APIRouter(dependencies=[AdminOnly])
 

@@ -1,0 +1,109 @@
+"""Starting sessions on this proxy: is there room, what is a retry given, and where do agents go."""
+
+from functools import partial
+
+from pydantic import BaseModel
+
+from rolloutfleet.errors import NO_ROOM, SESSION_DELETED
+from rolloutfleet.spec import LimitsSpec
+from rolloutfleet.wire import StartedSession, StartedSessions, StartSessions
+from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.sessions.idempotency import KeyedCall, keyed_call, recall, remember
+from rolloutfleet_proxy.sessions.sessions import NewSessions, Started, replace_keys, start
+from rolloutfleet_proxy.store.transaction import Transaction
+
+SCOPE = "start"
+RETRY_AFTER = 5.0
+
+
+class _Names(BaseModel):
+    """What a retry needs to know; keys are never kept."""
+
+    group: str
+    sessions: list[str]
+
+
+async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
+    """Start a group of sessions. Raises ApiError 429 where there is no room, 422 for a key used with another body."""
+    most = proxy.settings.sessions.limits.sessions
+    if most is not None and asked.group_size > most:
+        raise invalid("group_size", f"A proxy of this fleet has room for {most} sessions, and a group stays together.")
+    call = keyed_call(idempotency_key, scope=SCOPE, body=asked.model_dump_json().encode())
+    work = partial(
+        _start,
+        owner=proxy.owner,
+        asked=asked,
+        limits=_limits(asked, proxy.settings.sessions.limits),
+        call=call,
+        has_room=proxy.admission.has_room(asked.group_size),
+    )
+    names, started, is_new = await proxy.writer.run(work)
+    if is_new:
+        proxy.admission.sessions_open += len(started)
+    else:
+        proxy.forget(session.name for session in started)
+    sessions = [
+        StartedSession(session_id=session.name, api_key=session.key, base_url=base_url(proxy, session.name))
+        for session in started
+    ]
+    alone = sessions[0].model_dump() if asked.group_size == 1 else {}
+    return StartedSessions(group_id=names.group, sessions=sessions, **alone)
+
+
+def base_url(proxy: Proxy, session: str) -> str:
+    """What an OpenAI SDK takes: the public address where there is one, else the owner's own."""
+    address = proxy.settings.public_url or proxy.settings.address_of(proxy.owner.ordinal)
+    return f"{address}/sessions/{session}/v1"
+
+
+def _start(
+    transaction: Transaction,
+    *,
+    owner: Owner,
+    asked: StartSessions,
+    limits: dict[str, int],
+    call: KeyedCall | None,
+    has_room: bool,
+) -> tuple[_Names, list[Started], bool]:
+    """(group and names, sessions, whether they are new). A retry gets the same with new keys; the old ones are void.
+
+    A retry needs no room.
+    """
+    before = None if call is None else recall(transaction, call)
+    if before is not None:
+        names = _Names.model_validate_json(before)
+        return names, _again(transaction, owner, names.sessions), False
+    if not has_room:
+        raise ApiError(429, NO_ROOM, "This proxy has no room for more sessions now.", retry_after=RETRY_AFTER)
+    group, started = start(
+        transaction,
+        owner,
+        NewSessions(
+            count=asked.group_size,
+            task_id=asked.task_id,
+            metadata=asked.metadata or None,
+            limits=limits,
+            agent_may=asked.agent_may,
+            stale_after=asked.stale_after,
+        ),
+    )
+    names = _Names(group=group, sessions=[session.name for session in started])
+    if call is not None:
+        remember(transaction, call, names.model_dump_json())
+    return names, started, True
+
+
+def _limits(asked: StartSessions, fleet: LimitsSpec) -> dict[str, int]:
+    """The session's own limits, and the fleet's where it has none."""
+    ours = {"turns": fleet.turns, "tokens": fleet.tokens}
+    return {name: n for name, n in (ours | asked.limits.model_dump(exclude_none=True)).items() if n is not None}
+
+
+def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Started]:
+    try:
+        return replace_keys(transaction, owner, names)
+    except LookupError as error:
+        message = f"This Idempotency-Key started sessions that are gone by now, {error} among them."
+        raise ApiError(410, SESSION_DELETED, message) from None

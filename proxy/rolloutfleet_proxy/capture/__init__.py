@@ -1,0 +1,1 @@
+"""One generation, from the request to the committed turn."""

@@ -1,0 +1,233 @@
+"""The generation path, as a plain ASGI route: read, find the session, join or start the call, answer.
+
+FastAPI's model layer doubles what a call costs, so this route stands beside it. What a turn is made of is in
+`turn`; this module deals with the people who wait for one.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from rolloutfleet.errors import INTERNAL
+from rolloutfleet_proxy.api.access import session_with_key
+from rolloutfleet_proxy.body_limit import too_large
+from rolloutfleet_proxy.capture import turn
+from rolloutfleet_proxy.capture.retries import Attempt, earlier
+from rolloutfleet_proxy.chat.request import ChatRequest, body_digest, parse_chat
+from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.metrics import JOINED, REPLAYED
+from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.refusals import ended
+from rolloutfleet_proxy.sessions.auth import presented_key
+from rolloutfleet_proxy.sessions.calls import Call
+from rolloutfleet_proxy.sessions.idempotency import keyed_call
+from rolloutfleet_proxy.sessions.sessions import OPEN, Session
+from rolloutfleet_proxy.turns.rows import load_turn, set_delivered
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_PATH = re.compile(r"^(?:/sessions/([^/]+))?/v1/chat/completions$")
+_RETRIED = re.compile(r"0*[1-9][0-9]*")
+_COMMENT = b": waiting for the engine\n\n"
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ClientLeft(Exception):
+    """The connection was closed before the answer was complete."""
+
+
+def serves(scope: Scope) -> bool:
+    """Whether a request is for this route."""
+    return scope["type"] == "http" and scope["method"] == "POST" and _PATH.match(scope["path"]) is not None
+
+
+class ChatRoute:
+    """`POST /sessions/{id}/v1/chat/completions`, and the same under /v1 by the session's key."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._serve(scope, receive, send)
+        except ClientLeft:
+            pass
+        except Exception as error:
+            await _send_error(send, self._refused(error))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        named = _PATH.match(scope["path"])
+        assert named is not None
+        session = await session_with_key(self._proxy, presented_key(headers), named[1])
+        body = await _read_body(receive, headers, limit=self._proxy.settings.body_limit)
+        if session.state != OPEN:
+            raise ended(session)
+        attempt = _attempt(headers, body)
+        found = earlier(session, attempt)
+        request = parse_chat(body)
+        if isinstance(found, int):
+            await self._replay(session, found, request, send)
+            return
+        if found is None:
+            call = turn.begin(self._proxy, session, request, attempt, headers)
+        else:
+            self._proxy.metrics.calls[JOINED] += 1
+            call = found
+        await self._wait(session, call, request, receive, send)
+
+    async def _replay(self, session: Session, number: int, request: ChatRequest, send: Send) -> None:
+        """Give a committed turn again, from its row."""
+        made = await self._proxy.reader.run(lambda connection: load_turn(connection, session.id, number))
+        if made is None:
+            raise ended(session)
+        self._note_delivery(session, number, delivered=True)
+        self._proxy.metrics.calls[REPLAYED] += 1
+        answers = self._proxy.answers
+        if request.stream:
+            await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+            await send({"type": "http.response.body", "body": answers.whole_stream(made, request)})
+        else:
+            await _send_json(send, answers.completion(made, request))
+
+    async def _wait(self, session: Session, call: Call, request: ChatRequest, receive: Receive, send: Send) -> None:
+        call.join()
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            if call.events is not None:
+                await self._stream(call, leaving, send)
+            else:
+                await self._complete(call, request, leaving, send)
+        except ClientLeft:
+            if call.outcome.done() and call.waiters == 1 and call.outcome.exception() is None:
+                self._note_delivery(session, call.outcome.result().number, delivered=False)
+            raise
+        finally:
+            leaving.cancel()
+            call.leave(grace=self._proxy.settings.sessions.retry_grace)
+
+    async def _complete(self, call: Call, request: ChatRequest, leaving: "asyncio.Future[None]", send: Send) -> None:
+        await asyncio.wait((call.outcome, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done():
+            raise ClientLeft
+        await _send_json(send, self._proxy.answers.completion(call.outcome.result(), request))
+
+    async def _stream(self, call: Call, leaving: "asyncio.Future[None]", send: Send) -> None:
+        """Send events as they come, and comments while there are none.
+
+        The status waits for the first of either, so that what fails before it is an ordinary HTTP error.
+        """
+        assert call.events is not None
+        loop = asyncio.get_running_loop()
+        listener = call.listen()
+        leaving.add_done_callback(listener.wake)
+        patience = self._proxy.settings.stream_comment
+        started = False
+        sent = 0
+        while True:
+            timer = loop.call_later(patience, listener.wake)
+            await listener.wait()
+            silent = loop.time() >= timer.when()
+            timer.cancel()
+            if leaving.done():
+                raise ClientLeft
+            ended = call.outcome.done()
+            news = b"".join(call.events[sent:])
+            sent = len(call.events)
+            error = call.outcome.exception() if ended else None
+            if error is not None:
+                if not started:
+                    raise error
+                news += b"data: " + self._refused(error).body() + b"\n\n"
+            elif not news and silent and not ended:
+                news = _COMMENT
+            if news and not started:
+                started = True
+                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+            if news or ended:
+                await send({"type": "http.response.body", "body": news, "more_body": not ended})
+            if ended:
+                return
+
+    def _refused(self, error: BaseException) -> ApiError:
+        """What a caller is told of an error, which is counted here, and logged where it is a mistake of ours."""
+        if not isinstance(error, ApiError):
+            logger.error("a chat call failed by a mistake of ours", exc_info=error)
+            error = ApiError(500, INTERNAL, "The proxy made a mistake; its log says more.")
+        self._proxy.metrics.refuse(error.code)
+        return error
+
+    def _note_delivery(self, session: Session, number: int, *, delivered: bool) -> None:
+        brief = session.briefs.get(number)
+        if brief is None or brief.delivered == delivered:
+            return
+        brief.delivered = delivered
+        self._proxy.write_soon(lambda transaction: set_delivered(transaction, session.id, number, delivered))
+
+
+def _attempt(headers: dict[str, str], body: bytes) -> Attempt:
+    keyed = keyed_call(headers.get("idempotency-key"), scope="chat", body=b"")
+    return Attempt(
+        body=body_digest(body),
+        idempotency_key=None if keyed is None else keyed.key,
+        marked=_RETRIED.fullmatch(headers.get("x-stainless-retry-count", "")) is not None,
+    )
+
+
+async def _read_body(receive: Receive, headers: dict[str, str], *, limit: int) -> bytes:
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise too_large(limit)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    if not message.get("more_body"):
+        return _within(message["body"], limit)
+    body = bytearray(message["body"])
+    while message.get("more_body"):
+        _within(body, limit)
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        body += message.get("body", b"")
+    return _within(bytes(body), limit)
+
+
+def _within(body: Any, limit: int) -> bytes:
+    if len(body) > limit:
+        raise too_large(limit)
+    return body  # type: ignore[no-any-return]
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_json(send: Send, body: bytes) -> None:
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_error(send: Send, error: ApiError) -> None:
+    body = error.body()
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", b"%d" % len(body)),
+        *error.headers(),
+    ]
+    with contextlib.suppress(OSError):
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

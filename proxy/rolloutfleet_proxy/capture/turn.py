@@ -1,0 +1,328 @@
+"""A turn, step by step, from a request to a committed row.
+
+1. The session was found by `chat_route`; here it must have room for a turn.
+2. Its tree says which turns the request's messages continue.
+3. The prompt's ids are such a turn's and the new messages', checked token by token; else a new branch's.
+4. The engine generates, in as many rounds as pauses make of it.
+5. What came back is checked as evidence, and read as a message.
+6. It is committed. Only then does the answer leave.
+"""
+
+import asyncio
+import secrets
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rolloutfleet.errors import CANCELLED, CONTEXT_LENGTH_EXCEEDED, INTERNAL, MODEL_NOT_FOUND, TOKEN_LIMIT, TURN_LIMIT
+from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.capture.retries import Attempt
+from rolloutfleet_proxy.capture.turn_stream import TurnStream
+from rolloutfleet_proxy.chat.answer import CACHED_TOKENS, TOP_LOGPROBS, finish_reason
+from rolloutfleet_proxy.chat.request import ChatRequest
+from rolloutfleet_proxy.engines.client import GenerateRequest, extended_json, ids_json, passed_on
+from rolloutfleet_proxy.engines.evidence import Evidence, Refused
+from rolloutfleet_proxy.engines.generation import Generation
+from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.metrics import COMMITTED
+from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.refusals import ended, not_written
+from rolloutfleet_proxy.sessions.calls import Call
+from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.tokens.quirks import Unrenderable
+from rolloutfleet_proxy.tokens.render import Candidate, Parsed, Prompt
+from rolloutfleet_proxy.tokens.render_process import RenderProcessFailed
+from rolloutfleet_proxy.turns.messages import Conversation, append, conversation, reasoning_digest
+from rolloutfleet_proxy.turns.paths import Path
+from rolloutfleet_proxy.turns.rows import Brief, NewTurn, SessionOver, Turn, commit_turn, committed, load_ids
+from rolloutfleet_proxy.turns.tree import Node
+from rolloutfleet_proxy.weights.weights import Submission
+
+MOST_CANDIDATES = 8
+"""Earlier turns whose tokens a prompt is compared with at the most, deepest first."""
+
+UNKNOWN_CONTEXT_BUDGET = 4096
+"""Tokens of output where neither the request nor the model says how many."""
+
+
+def begin(proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt, headers: dict[str, str]) -> Call:
+    """Start a turn. Raises ApiError 400 where the session's limits leave no room for it, 404 for another model."""
+    if request.model not in (None, proxy.settings.model):
+        raise ApiError(404, MODEL_NOT_FOUND, f"This fleet serves {proxy.settings.model}.", param="model")
+    _check_limits(session)
+    name = f"turn-{secrets.token_hex(12)}"
+
+    async def work(call: Call) -> Turn:
+        making = _Making(proxy, session, request, attempt, headers, name, time.time(), call)
+        with proxy.metrics.call_in_flight():
+            try:
+                return await making.run()
+            except ApiError as error:
+                proxy.metrics.calls[error.code] += 1
+                raise
+            except asyncio.CancelledError:
+                # Nobody may be left to be told, so it is said here what became of it.
+                fate = call.ended_by.code if call.ended_by is not None else CANCELLED
+                proxy.metrics.calls[fate] += 1
+                logger.info("%s of %s was ended: %s; nothing is recorded", name, session.name, fate)
+                raise
+
+    return session.calls.start(
+        turn_name=name,
+        body=attempt.body,
+        idempotency_key=attempt.idempotency_key,
+        streams=request.stream,
+        work=work,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """One call's way through the steps."""
+
+    proxy: Proxy
+    session: Session
+    request: ChatRequest
+    attempt: Attempt
+    headers: dict[str, str]
+    name: str
+    began: float
+    call: Call
+
+    async def run(self) -> Turn:
+        asked = conversation(self.request.messages, self.request.tools, self.request.template_kwargs)
+        nodes = self.session.tree.matches(asked)[:MOST_CANDIDATES]
+        path = await self.proxy.paths.get(self.session.id, nodes[0].turn) if nodes else None
+        prompt = await self._prompt(nodes, path)
+        prompt_json = _prompt_json(prompt, path)
+        parent = None if prompt.parent is None else nodes[prompt.parent]
+        stream = self._stream(prompt) if self.request.stream else None
+        async with self.proxy.weights.submission() as submission:
+            evidence = await self._generate(prompt, prompt_json, stream, submission)
+        parsed = await self._parse(prompt, evidence)
+        if stream is not None:
+            stream.finish(parsed.message)
+        made = await self._commit(self._row(asked, prompt, parent, evidence, parsed, submission), prompt, prompt_json)
+        if stream is not None:
+            stream.end(made)
+        return made
+
+    async def _prompt(self, nodes: Sequence[Node], path: Path | None) -> Prompt:
+        """`path` is the deepest turn's, most likely the parent's; those of others are read if it comes to that."""
+        candidates = [Candidate(node.length, partial(self._load, node.turn)) for node in nodes]
+        if path is not None:
+            candidates[0] = Candidate(nodes[0].length, lambda: path[:2])
+        try:
+            return await self.proxy.tokenizing.prompt(
+                self.request.messages, self.request.tools, self.request.template_kwargs, candidates
+            )
+        except Unrenderable as error:
+            raise invalid("messages", f"{error}.") from None
+        except RenderProcessFailed as error:
+            raise ApiError(503, INTERNAL, f"{error}.", retry_after=1.0) from None
+        except LookupError:
+            raise ended(self.session) from None
+
+    def _load(self, number: int) -> tuple["array[int]", "array[int]"]:
+        """Called on the tokenizer's thread, which may wait for a read."""
+        return self.proxy.reader.run_blocking(lambda connection: load_ids(connection, self.session.id, number))
+
+    def _stream(self, prompt: Prompt) -> TurnStream:
+        events = self.proxy.answers.stream(self.name, self.began, self.request)
+        parser = self.proxy.tokenizing.deltas(
+            prompt.ids,
+            self.request.tools,
+            self.request.template_kwargs,
+            seed=self.name.encode(),
+            stops=self.request.stops,
+        )
+        return TurnStream(
+            self.call,
+            self.proxy.answers,
+            events,
+            parser,
+            vocabulary_size=self.proxy.chat_format.vocabulary_size,
+            with_logprobs=self.request.logprobs,
+        )
+
+    async def _generate(
+        self, prompt: Prompt, prompt_json: bytes, stream: TurnStream | None, submission: Submission
+    ) -> Evidence:
+        failpoints.reach(failpoints.BEFORE_ENGINE)
+        generation = Generation(
+            engine=self.proxy.engine,
+            weights=self.proxy.weights,
+            submission=submission,
+            max_rounds=self.proxy.settings.abort_rounds,
+            on_round=self.proxy.metrics.sent,
+        )
+        asked = GenerateRequest(
+            rid=self.name,
+            routing_key=self.session.name,
+            prompt_json=prompt_json,
+            prompt_tokens=len(prompt.ids),
+            max_new_tokens=self._budget(len(prompt.ids)),
+            sampling=self._sampling(),
+            vocab_size=self.proxy.chat_format.vocabulary_size,
+            top_logprobs=self.request.top_logprobs,
+            with_logprobs=stream is not None and self.request.logprobs,
+            headers=passed_on(self.headers),
+        )
+        try:
+            evidence = await generation.run(asked, None if stream is None else stream.feed)
+        except Refused as refused:
+            self.proxy.metrics.refuse(refused.reason)
+            raise evidence_refused(refused.reason, refused.message) from None
+        failpoints.reach(failpoints.AFTER_ENGINE)
+        if evidence.version_differs:
+            self.proxy.metrics.version_differences += 1
+        return evidence
+
+    def _budget(self, prompt_tokens: int) -> int:
+        """Tokens that the engine may make. Raises ApiError 400 where prompt and budget exceed the context."""
+        context = self.proxy.chat_format.context_length
+        asked = self.request.max_tokens
+        if context is None:
+            return asked or UNKNOWN_CONTEXT_BUDGET
+        if prompt_tokens + (asked or 1) > context:
+            raise ApiError(
+                400,
+                CONTEXT_LENGTH_EXCEEDED,
+                f"This model's maximum context length is {context} tokens: the messages take {prompt_tokens}, and "
+                f"{asked or 'at least 1'} {'are' if asked else 'is'} asked for.",
+                param="messages",
+            )
+        return asked or context - prompt_tokens
+
+    def _sampling(self) -> dict[str, Any]:
+        """The request's, with the chat format's own stop tokens: the engine is given ids, and knows of no format."""
+        own = self.proxy.chat_format.stop_token_ids
+        given = self.request.sampling.get("stop_token_ids", ())
+        return {**self.request.sampling, "stop_token_ids": [*own, *given], "skip_special_tokens": False}
+
+    async def _parse(self, prompt: Prompt, evidence: Evidence) -> Parsed:
+        return await self.proxy.tokenizing.parse(
+            prompt.ids,
+            evidence.output_ids,
+            self.request.tools,
+            self.request.template_kwargs,
+            seed=self.name.encode(),
+            stop=evidence.matched if isinstance(evidence.matched, str) else None,
+        )
+
+    def _row(
+        self,
+        asked: Conversation,
+        prompt: Prompt,
+        parent: Node | None,
+        evidence: Evidence,
+        parsed: Parsed,
+        submission: Submission,
+    ) -> NewTurn:
+        start = 0 if parent is None else parent.length
+        covered = 0 if parent is None else self.session.briefs[parent.turn].tokens
+        length = len(self.request.messages) + 1
+        reasonings = [*asked.reasonings[start:], reasoning_digest(parsed.message)]
+        return NewTurn(
+            session=self.session.id,
+            name=self.name,
+            parent=None if parent is None else parent.turn,
+            delivered=not self.call.abandoned,
+            history=append(asked.chains[-1], parsed.message),
+            request=asked.chains[-1],
+            body=self.attempt.body,
+            idempotency_key=self.attempt.idempotency_key,
+            start=start,
+            length=length,
+            reasonings=tuple((start + index, digest) for index, digest in enumerate(reasonings) if digest is not None),
+            messages=self.request.messages[start:],
+            tools=self._tools() if parent is None else None,
+            output=parsed.message,
+            prompt_ids=prompt.ids[covered:],
+            prompt_tokens=len(prompt.ids),
+            output_ids=evidence.output_ids,
+            logprobs=evidence.logprobs,
+            versions=[(span.version, span.end - span.start) for span in evidence.spans or ()],
+            finish_reason=finish_reason(evidence.finish_reason, has_tool_calls="tool_calls" in parsed.message),
+            mixed_cache=_is_mixed(evidence, submission),
+            run=submission.run,
+            extras=self._extras(evidence),
+            created_at=self.began,
+        )
+
+    def _tools(self) -> dict[str, Any] | None:
+        """What the prompt was rendered with beside the messages; children share it."""
+        if not self.request.tools and not self.request.template_kwargs:
+            return None
+        return {"tools": self.request.tools, "template_kwargs": self.request.template_kwargs}
+
+    def _extras(self, evidence: Evidence) -> dict[str, Any] | None:
+        extras: dict[str, Any] = {}
+        if evidence.cached_tokens:
+            extras[CACHED_TOKENS] = evidence.cached_tokens
+        if evidence.top_logprobs is not None:
+            extras[TOP_LOGPROBS] = evidence.top_logprobs
+        return extras or None
+
+    async def _commit(self, new: NewTurn, prompt: Prompt, prompt_json: bytes) -> Turn:
+        """From here on only the store decides: a caller who leaves, or a session that is closed, changes nothing."""
+        self.call.committing = True
+        try:
+            number = await self.proxy.writer.run(partial(commit_turn, turn=new))
+        except SessionOver:
+            raise ended(self.session) from None
+        except (StoreFull, StoreBroken) as error:
+            raise not_written(error) from None
+        made = committed(new, number)
+        first = not self.session.turns
+        self.session.add(_node(made, new), Brief.of(new), new.new_tokens)
+        self.proxy.sessions.used(self.session)
+        self.proxy.paths.keep(self.session.id, number, Path(prompt.ids, new.output_ids, prompt_json))
+        self._count(made, prompt, first=first)
+        failpoints.reach(failpoints.BEFORE_ANSWER)
+        return made
+
+    def _count(self, made: Turn, prompt: Prompt, *, first: bool) -> None:
+        metrics = self.proxy.metrics
+        metrics.calls[COMMITTED] += 1
+        metrics.turns["extending" if made.parent is not None else "first" if first else "branch"] += 1
+        metrics.tokens["prompt"] += made.prompt_tokens
+        metrics.tokens["completion"] += len(made.output_ids)
+        metrics.prefix_checks["passed"] += prompt.passed
+        metrics.prefix_checks["failed"] += prompt.checked - prompt.passed
+
+
+def _check_limits(session: Session) -> None:
+    turns, tokens = session.limits.get("turns"), session.limits.get("tokens")
+    if turns is not None and session.turns + len(session.calls) >= turns:
+        raise ApiError(400, TURN_LIMIT, f"Rollout stopped: this session's limit is {turns} turns.")
+    if tokens is not None and session.tokens >= tokens:
+        raise ApiError(400, TOKEN_LIMIT, f"Rollout stopped: this session's limit is {tokens} tokens.")
+
+
+def _prompt_json(prompt: Prompt, path: Path | None) -> bytes:
+    """The prompt for the engine. Where the deepest turn is the parent only what is new must be written."""
+    if path is None or prompt.parent != 0:
+        return ids_json(prompt.ids)
+    return extended_json(path.prompt_json, prompt.ids[len(path.prompt_ids) :])
+
+
+def _node(made: Turn, new: NewTurn) -> Node:
+    return Node(
+        turn=made.number,
+        parent=new.parent,
+        start=new.start,
+        length=new.length,
+        history=new.history,
+        reasonings=new.reasonings,
+    )
+
+
+def _is_mixed(evidence: Evidence, submission: Submission) -> bool:
+    """Whether tokens stand on a cache of older weights: the version changed under the engine's running requests."""
+    return submission.mixed_cache or (submission.held_in_place and len(evidence.spans or ()) > 1)

@@ -1,0 +1,1 @@
+"""The OpenAI chat API: what a request asks, what an answer says."""

@@ -1,0 +1,447 @@
+"""The gateway's client: `/generate` through it, and what it doesn't pass on straight to the engines.
+
+sglang-router sends on only `/generate` of what is needed here; aborts, pauses and continues go to each engine
+(`POST /abort_request`, `/pause_generation`, `/continue_generation`, SGLang 0.5.23). A generation is sent once: only
+a connection that could not be made is tried again, since nothing had left by then.
+
+SGLang ends with a request id all those that begin with it, so no rid may be the beginning of another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from io import BytesIO
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from rolloutfleet.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    ENGINE_ERROR,
+    ENGINE_OVERLOADED,
+    ENGINE_TIMEOUT,
+    ENGINE_UNREACHABLE,
+    INVALID_REQUEST,
+)
+from rolloutfleet_proxy.engines import big_reply
+from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
+from rolloutfleet_proxy.engines.reply_stream import BigEvent, Chunk, EventSplitter, StreamedError, StreamedReply
+from rolloutfleet_proxy.errors import ApiError
+
+PauseMode = Literal["abort", "retract", "in_place"]
+OnChunk = Callable[[Chunk], None]
+
+ROUTING_KEY_HEADER = "X-SMG-Routing-Key"
+PASSED_ON = ("x-request-id", "x-correlation-id", "traceparent", "tracestate")
+"""What a caller's request may say to the gateway: of headers nothing else goes upstream, no key above all."""
+
+BIG_REPLY = 4 << 20
+"""Bytes from which on a reply is read in another process: 40 MB of JSON stall a loop for a second."""
+MAX_REPLY = 1 << 30
+CONNECT_DELAYS = (0.05, 0.2, 0.5)
+"""Seconds before each further attempt to connect."""
+RETRY_AFTER = 1.0
+CONTROL_TIMEOUT = 10.0
+ABORT_TIMEOUT = 3.0
+WORKERS_FRESH = 5.0
+"""Seconds that the gateway's list of engines is taken for true."""
+_END_OF_STREAM = 0.25
+"""Seconds that a complete stream has to end in; then its connection is closed rather than kept."""
+_SHOWN_AT_ONCE = 1000
+_LARGE_BODY = 1 << 19
+_MAX_ERROR_BODY = 1 << 16
+
+_encode = msgspec.json.Encoder().encode
+
+
+class GenerateRequest(Struct, frozen=True, kw_only=True):
+    """One round at an engine.
+
+    `prompt_json` is the prompt's ids as a JSON array (`ids_json`). `sampling` has SGLang's names and lacks
+    `max_new_tokens`. `with_logprobs` is for streams: whether chunks carry log-probabilities.
+    """
+
+    rid: str
+    routing_key: str
+    prompt_json: bytes
+    prompt_tokens: int
+    max_new_tokens: int
+    sampling: Mapping[str, Any] = {}
+    vocab_size: int | None = None
+    top_logprobs: int = 0
+    with_logprobs: bool = False
+    headers: Mapping[str, str] = {}
+
+    def body(self, *, stream: bool) -> bytes:
+        """The JSON of `/generate`."""
+        return b"".join(
+            (
+                b'{"rid":',
+                _encode(self.rid),
+                b',"stream":true' if stream else b"",
+                b',"return_logprob":true,"top_logprobs_num":%d,"sampling_params":' % self.top_logprobs,
+                _encode({**self.sampling, "max_new_tokens": self.max_new_tokens}),
+                b',"input_ids":',
+                self.prompt_json,
+                b"}",
+            )
+        )
+
+    def expected(self) -> Expected:
+        return Expected(
+            prompt_tokens=self.prompt_tokens,
+            max_new_tokens=self.max_new_tokens,
+            vocab_size=self.vocab_size,
+            top_logprobs=self.top_logprobs,
+        )
+
+
+def ids_json(ids: Sequence[int]) -> bytes:
+    """Token ids as a JSON array."""
+    return _encode(ids.tolist() if isinstance(ids, array) else ids)
+
+
+def extended_json(prompt_json: bytes, ids: Sequence[int]) -> bytes:
+    """The JSON array of a prompt with more ids behind it."""
+    if not ids:
+        return prompt_json
+    separator = b"," if len(prompt_json) > 2 else b""
+    return prompt_json[:-1] + separator + ids_json(ids)[1:]
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Of a request's headers (names in lower case) those that go upstream; a value that can't is left out."""
+    values = ((name, headers.get(name, "")) for name in PASSED_ON)
+    return {name: value for name, value in values if value and value.isascii() and value.isprintable()}
+
+
+class Engine:
+    """Client of one gateway and the engines behind it; closed by `aclose`."""
+
+    def __init__(
+        self,
+        gateway_url: str,
+        *,
+        engine_urls: Iterable[str] = (),
+        api_key: str | None = None,
+        silence: float = 600.0,
+        connect_timeout: float = 5.0,
+        big_reply: int = BIG_REPLY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`silence`: seconds without a byte after which a generation is given up. `engine_urls`: the engines, where
+        the gateway's own list is not to be asked for."""
+        self._gateway = gateway_url.rstrip("/")
+        self._fixed_engines = tuple(url.rstrip("/") for url in engine_urls)
+        self._authorization = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=silence)
+        self._silence = silence
+        self._big_reply = big_reply
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+        self._known: tuple[float, tuple[str, ...]] | None = None
+        self._aborts: set[asyncio.Task[dict[str, str]]] = set()
+
+    async def aclose(self) -> None:
+        """Let aborts under way end, then close all connections."""
+        if self._aborts:
+            await asyncio.wait(self._aborts, timeout=ABORT_TIMEOUT)
+        if self._session is not None:
+            await self._session.close()
+
+    # Generation
+
+    async def generate(self, request: GenerateRequest, on_chunk: OnChunk | None = None) -> Evidence:
+        """One round: send, read, check. With `on_chunk` the reply is streamed, and new tokens are handed over as
+        they come.
+
+        Raises ApiError (an engine's error, no engine, silence) and Refused (the reply is no evidence). Cancelled, it
+        closes the connection, which ends the engine's work; `abort` makes sure of that.
+        """
+        response = await self._send(request, stream=on_chunk is not None)
+        try:
+            if response.status != 200:
+                raise await self._failure(response)
+            if on_chunk is None:
+                return await self._read_whole(response, request.expected())
+            return await self._read_stream(response, request, on_chunk)
+        except (AbortedWithError, StreamedError) as error:
+            raise engine_failure(error.status, error.message) from None
+        except TimeoutError:
+            raise self._silent() from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ApiError(502, ENGINE_ERROR, f"The engine's reply broke off: {error!r}.") from None
+        finally:
+            # Of what was read to its end the connection is back in the pool already; any other is of no use.
+            response.close()
+
+    async def _send(self, request: GenerateRequest, *, stream: bool) -> aiohttp.ClientResponse:
+        body = request.body(stream=stream)
+        headers = {
+            "Content-Type": "application/json",
+            ROUTING_KEY_HEADER: request.routing_key,
+            **request.headers,
+            **self._authorization,
+        }
+        for delay in (*CONNECT_DELAYS, None):
+            # aiohttp warns of large bodies given as bytes, because it would write them in one go.
+            data: Any = body if len(body) < _LARGE_BODY else BytesIO(body)
+            try:
+                return await self._http().post(f"{self._gateway}/generate", data=data, headers=headers)
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                if delay is None:
+                    message = f"The gateway can't be reached: {error}."
+                    raise ApiError(503, ENGINE_UNREACHABLE, message, retry_after=RETRY_AFTER) from None
+            except TimeoutError:
+                raise self._silent() from None
+            except (aiohttp.ClientError, OSError) as error:
+                raise ApiError(502, ENGINE_ERROR, f"The gateway broke off: {error!r}.") from None
+            await asyncio.sleep(delay)
+        raise AssertionError("unreachable")
+
+    async def _read_whole(self, response: aiohttp.ClientResponse, expected: Expected) -> Evidence:
+        length = response.content_length
+        if length is not None and length <= self._big_reply:
+            return check(decode(await response.read()), expected)
+        head = bytearray()
+        async for data in response.content.iter_any():
+            head += data
+            if len(head) > self._big_reply:
+                return await big_reply.read(_rest(bytes(head), response), expected)
+        return check(decode(bytes(head)), expected)
+
+    async def _read_stream(
+        self, response: aiohttp.ClientResponse, request: GenerateRequest, on_chunk: OnChunk
+    ) -> Evidence:
+        splitter = EventSplitter(big=self._big_reply, max_bytes=MAX_REPLY)
+        streamed = StreamedReply(with_logprobs=request.with_logprobs)
+        async for data in response.content.iter_any():
+            events = splitter.feed(data)
+            last = next((event for event in events if isinstance(event, BigEvent) and not event.unfinished), None)
+            # A big event that is unfinished is left out: what it has comes again with the next one.
+            chunk = streamed.add([event for event in events if not isinstance(event, BigEvent)])
+            if last is not None:
+                evidence = await big_reply.read(_each(last.pieces), request.expected())
+                streamed.check_sent(evidence.output_ids)
+                await _show_rest(evidence, streamed.count, request, on_chunk)
+                return evidence
+            if streamed.reply is not None:
+                # Checked before its last tokens are shown: what is refused is not handed over.
+                evidence = check(streamed.reply, request.expected())
+                if chunk is not None:
+                    on_chunk(chunk)
+                await _drained(response)
+                return evidence
+            if chunk is not None:
+                on_chunk(chunk)
+        raise ApiError(502, ENGINE_ERROR, "The engine's stream ended before its last event.")
+
+    async def _failure(self, response: aiohttp.ClientResponse) -> ApiError:
+        length = response.content_length
+        whole = length is not None and length <= _MAX_ERROR_BODY
+        body = await (response.read() if whole else response.content.read(_MAX_ERROR_BODY))
+        return engine_failure(
+            response.status,
+            error_message(body) or f"status {response.status}",
+            retry_after=_seconds(response.headers.get("Retry-After")),
+        )
+
+    def _silent(self) -> ApiError:
+        return ApiError(
+            504, ENGINE_TIMEOUT, f"The engine sent nothing for {self._silence:g} s; the generation was given up."
+        )
+
+    # Engines
+
+    async def engines(self) -> tuple[str, ...]:
+        """The engines' addresses. Raises ApiError 503 where the gateway can't be asked."""
+        if self._fixed_engines:
+            return self._fixed_engines
+        if self._known is not None and self._clock() - self._known[0] < WORKERS_FRESH:
+            return self._known[1]
+        try:
+            async with self._control("GET", f"{self._gateway}/workers", timeout=CONTROL_TIMEOUT) as response:
+                listed = msgspec.json.decode(await response.read())
+            urls = tuple(worker["url"].rstrip("/") for worker in listed["workers"])
+        except (
+            aiohttp.ClientError,
+            OSError,
+            TimeoutError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+        ) as error:
+            message = f"The gateway's list of engines can't be had: {error!r}."
+            raise ApiError(503, ENGINE_UNREACHABLE, message, retry_after=RETRY_AFTER) from None
+        self._known = (self._clock(), urls)
+        return urls
+
+    async def abort(self, rid: str) -> dict[str, str]:
+        """Tell every engine to end a request; those that didn't confirm, with the error."""
+        return await self._tell_all("/abort_request", {"rid": rid}, timeout=ABORT_TIMEOUT)
+
+    def abort_soon(self, rid: str) -> None:
+        """The same from where nothing can be awaited, such as a cancelled task."""
+        task = asyncio.get_running_loop().create_task(self._abort_quietly(rid), name=f"abort {rid}")
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def pause(self, mode: PauseMode, *, timeout: float = 60.0) -> dict[str, str]:
+        """Pause every engine, each until it has confirmed; those that didn't, with the error."""
+        return await self._tell_all("/pause_generation", {"mode": mode}, timeout=timeout)
+
+    async def resume(self, *, timeout: float = 60.0) -> dict[str, str]:
+        """Let every engine go on; those that didn't confirm, with the error."""
+        return await self._tell_all("/continue_generation", {}, timeout=timeout)
+
+    async def any_paused(self) -> bool:
+        """Whether an engine says that it is not ready for requests; one that doesn't say counts as ready.
+
+        SGLang 0.5.23 answers `GET /ready` with 503 while it is paused.
+        """
+        try:
+            statuses = await asyncio.gather(*(self._ready_status(url) for url in await self.engines()))
+        except ApiError:
+            return False
+        return 503 in statuses
+
+    async def _ready_status(self, url: str) -> int | None:
+        try:
+            async with self._control("GET", f"{url}/ready", timeout=CONTROL_TIMEOUT, check=False) as response:
+                return response.status
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+
+    async def _abort_quietly(self, rid: str) -> dict[str, str]:
+        try:
+            return await self.abort(rid)
+        except ApiError as error:
+            return {self._gateway: error.message}
+
+    async def _tell_all(self, path: str, content: dict[str, Any], *, timeout: float) -> dict[str, str]:
+        urls = await self.engines()
+        answers = await asyncio.gather(*(self._tell(url + path, content, timeout=timeout) for url in urls))
+        return {url: error for url, error in zip(urls, answers, strict=True) if error is not None}
+
+    async def _tell(self, url: str, content: dict[str, Any], *, timeout: float) -> str | None:
+        try:
+            async with self._control("POST", url, timeout=timeout, content=content) as response:
+                await response.read()
+        except TimeoutError:
+            return f"no answer within {timeout:g} s"
+        except (aiohttp.ClientError, OSError) as error:
+            return repr(error)
+        return None
+
+    @asynccontextmanager
+    async def _control(
+        self, method: str, url: str, *, timeout: float, content: dict[str, Any] | None = None, check: bool = True
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        async with self._http().request(
+            method,
+            url,
+            json=content,
+            headers=self._authorization,
+            timeout=aiohttp.ClientTimeout(total=timeout),
+            raise_for_status=check,
+        ) as response:
+            yield response
+
+    def _http(self) -> aiohttp.ClientSession:
+        # Made at the first use: aiohttp wants the running loop.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0, ttl_dns_cache=10),
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+                auto_decompress=False,
+                trust_env=False,
+                read_bufsize=1 << 18,
+            )
+        return self._session
+
+
+def engine_failure(status: int, message: str, *, retry_after: float | None = None) -> ApiError:
+    """What a client is told of an engine's or gateway's own error."""
+    said = message[:500]
+    if status in (400, 422):
+        if is_context_length(message):
+            return ApiError(400, CONTEXT_LENGTH_EXCEEDED, said, param="messages")
+        return ApiError(400, INVALID_REQUEST, f"The engine refused the request: {said}")
+    if status == 429:
+        message = f"The engine is overloaded: {said}"
+        return ApiError(429, ENGINE_OVERLOADED, message, retry_after=retry_after or RETRY_AFTER)
+    if status == 503:
+        message = f"No engine is ready: {said}"
+        return ApiError(503, ENGINE_UNREACHABLE, message, retry_after=retry_after or RETRY_AFTER)
+    if status in (408, 504):
+        return ApiError(504, ENGINE_TIMEOUT, f"The engine took too long: {said}")
+    return ApiError(502, ENGINE_ERROR, f"The engine failed with status {status}: {said}")
+
+
+def is_context_length(message: str) -> bool:
+    """Whether an error speaks of the model's context (`tokenizer_manager.py` and `managers/utils.py` of SGLang)."""
+    return "context length" in message or "maximum allowed length" in message
+
+
+def error_message(body: bytes) -> str:
+    """The text of an error body: SGLang's and the gateway's forms are several, some no JSON at all."""
+    try:
+        content = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return body.decode("utf-8", "replace").strip()[:500]
+    if isinstance(content, dict):
+        content = content.get("error") or content.get("message") or content.get("detail") or content
+    if isinstance(content, dict):
+        content = content.get("message") or content
+    return content if isinstance(content, str) else _encode(content).decode()[:500]
+
+
+def _seconds(value: str | None) -> float | None:
+    return float(value) if value is not None and value.isascii() and value.isdigit() else None
+
+
+async def _show_rest(evidence: Evidence, start: int, request: GenerateRequest, on_chunk: OnChunk) -> None:
+    """Hand over the tokens of a big reply from `start` on, a few at a time."""
+    rows = evidence.top_logprobs
+    for first in range(start, len(evidence.output_ids), _SHOWN_AT_ONCE):
+        some = slice(first, first + _SHOWN_AT_ONCE)
+        ids = evidence.output_ids[some].tolist()
+        if request.with_logprobs:
+            on_chunk(Chunk(ids, evidence.logprobs[some].tolist(), None if rows is None else rows[some]))
+        else:
+            on_chunk(Chunk(ids))
+        await asyncio.sleep(0)
+
+
+async def _drained(response: aiohttp.ClientResponse) -> None:
+    """Read what follows the last event, so that the connection can be used again."""
+    try:
+        async with asyncio.timeout(_END_OF_STREAM):
+            async for _ in response.content.iter_any():
+                pass
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        pass
+
+
+async def _rest(head: bytes, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    total = len(head)
+    yield head
+    async for data in response.content.iter_any():
+        total += len(data)
+        if total > MAX_REPLY:
+            raise Refused(Reason.TOO_BIG, f"The reply is larger than {MAX_REPLY} bytes.")
+        yield data
+
+
+async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece

@@ -1,0 +1,218 @@
+"""One turn's generation: rounds at the engine until it ends by itself.
+
+A weight update cuts generations (`abort`): the part is kept, and once the fleet goes on, prompt and part are sent
+again with the budget reduced. The rounds joined are one turn whose tokens each have their version. A turn that is
+cut too often ends with `length`.
+
+Where a grammar holds (`response_format`), a part can't be continued, since the engine would begin the grammar anew:
+such a turn starts from its prompt again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rolloutfleet.errors import ENGINE_ERROR
+from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, OnChunk, extended_json
+from rolloutfleet_proxy.engines.evidence import Evidence, Reason, Refused, Span, join, with_versions
+from rolloutfleet_proxy.engines.reply_stream import Chunk
+from rolloutfleet_proxy.errors import ApiError
+
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 2.0
+"""Seconds between a bare abort while not paused and the next round; it doubles from round to round."""
+PAUSED_POLL = 0.5
+PAUSED_POLLS = 60
+"""How often an engine that was paused by someone else is asked again before a round is sent to it regardless; it
+would hold the round."""
+
+_GRAMMAR = "json_schema"
+_NOTHING_RUNS = frozenset({400, 429, 503})
+"""Answers after which no engine works for the request."""
+
+
+class Weights(Protocol):
+    """What is asked of `weights.Weights`."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def paused(self) -> bool: ...
+    @property
+    def lately_resumed(self) -> bool: ...
+
+
+class Submission(Protocol):
+    """What is asked of `weights.Submission`."""
+
+    @property
+    def cut(self) -> asyncio.Event: ...
+    async def resumed(self) -> None: ...
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """What a turn's rounds need beside the request. `on_round` is told of each request sent to the gateway."""
+
+    engine: Engine
+    weights: Weights
+    submission: Submission
+    max_rounds: int = 20
+    on_round: Callable[[], None] = lambda: None
+
+    async def run(self, request: GenerateRequest, on_chunk: OnChunk | None = None) -> Evidence:
+        """Generate a turn; `request.rid` is made one rid a round, and `on_chunk` gets every new token once.
+
+        The evidence's spans are set, and its finish reason is stop or length. Raises ApiError and Refused as
+        `Engine.generate` does. Cancelled, it ends the engine's work.
+        """
+        parts: list[Evidence] = []
+        made: array[int] = array("i")
+        for number in range(self.max_rounds):
+            try:
+                part = await self._round(_next_round(request, made, number=number), on_chunk)
+            except ApiError as error:
+                # A gateway takes paused engines for dead, and needs a moment to find them again: no reason to lose
+                # what is made, or a call that the pause held.
+                if error.status != 503 or not (parts or self.weights.lately_resumed):
+                    raise
+                part = None
+            if part is not None and part.finish_reason != "abort":
+                parts.append(part)
+                return _whole(parts)
+            if part is not None and len(part.output_ids):
+                _check_continuable(request, streamed=on_chunk is not None)
+                if _GRAMMAR not in request.sampling:
+                    parts.append(part)
+                    made += part.output_ids
+            if len(made) >= request.max_new_tokens:
+                break
+            await self._until_free(number)
+        if not parts:
+            raise ApiError(502, ENGINE_ERROR, f"The generation was cut {self.max_rounds} times before a token came.")
+        return replace(join(parts), finish_reason="length")
+
+    async def _round(self, request: GenerateRequest, on_chunk: OnChunk | None) -> Evidence | None:
+        """One part with its versions; None where a pause cut it while the engine held it."""
+        arrivals = _Arrivals(self.weights, on_chunk)
+        self.on_round()
+        evidence: Evidence | None = None
+        try:
+            async with _Cut(self.submission.cut):
+                evidence = await self.engine.generate(request, None if on_chunk is None else arrivals)
+        except BaseException as error:
+            if not (isinstance(error, ApiError) and error.status in _NOTHING_RUNS):
+                self.engine.abort_soon(request.rid)
+            raise
+        if evidence is not None:
+            return arrivals.with_versions(evidence)
+        self.engine.abort_soon(request.rid)
+        if arrivals.count:
+            raise _cut_short()
+        return None
+
+    async def _until_free(self, number: int) -> None:
+        """Wait until the next round may be sent."""
+        if self.weights.paused:
+            await self.submission.resumed()
+            return
+        await asyncio.sleep(min(FIRST_WAIT * 2**number, LONGEST_WAIT))
+        for _ in range(PAUSED_POLLS):
+            if self.weights.paused or not await self.engine.any_paused():
+                break
+            await asyncio.sleep(PAUSED_POLL)
+        await self.submission.resumed()
+
+
+class _Cut:
+    """An async context that ends early, and quietly, when the event is set."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+        self._fired = False
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._watch = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        await self._event.wait()
+        self._fired = True
+        self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._watch.cancel()
+        # As asyncio.timeout does it: somebody else may have cancelled the task as well.
+        return self._fired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
+
+
+class _Arrivals:
+    """Hands chunks on, and notes which version the proxy knew of as they came."""
+
+    def __init__(self, weights: Weights, on_chunk: OnChunk | None) -> None:
+        self.count = 0
+        self._weights = weights
+        self._on_chunk = on_chunk
+        self._sent_at = weights.version
+        self._spans: list[Span] = []
+
+    def __call__(self, chunk: Chunk) -> None:
+        start, self.count = self.count, self.count + len(chunk.output_ids)
+        self._spans.append(Span(self._weights.version, start, self.count))
+        if self._on_chunk is not None:
+            self._on_chunk(chunk)
+
+    def with_versions(self, evidence: Evidence) -> Evidence:
+        """Tokens that came in no chunk get the version at the time of sending: never newer than they are."""
+        total, now = len(evidence.output_ids), self._weights.version
+        own = self._spans
+        if self.count < total:
+            own = [*own, Span(self._sent_at, self.count, total)]
+        return with_versions(evidence, own, known=(self._sent_at, now))
+
+
+def _next_round(request: GenerateRequest, made: array[int], *, number: int) -> GenerateRequest:
+    """The request behind what is made. Its rid ends in a dot, so that round 1 is no beginning of round 10."""
+    rid = f"{request.rid}.{number}."
+    if not made:
+        return replace(request, rid=rid)
+    sampling = dict(request.sampling)
+    if "min_new_tokens" in sampling:
+        sampling["min_new_tokens"] = max(0, sampling["min_new_tokens"] - len(made))
+    return replace(
+        request,
+        rid=rid,
+        prompt_json=extended_json(request.prompt_json, made),
+        prompt_tokens=request.prompt_tokens + len(made),
+        max_new_tokens=request.max_new_tokens - len(made),
+        sampling=sampling,
+    )
+
+
+def _check_continuable(request: GenerateRequest, *, streamed: bool) -> None:
+    """What has been shown to a client can't be taken back to begin a grammar again."""
+    if streamed and _GRAMMAR in request.sampling:
+        raise _cut_short()
+
+
+def _cut_short() -> ApiError:
+    message = "A weight update cut the generation where it can't be continued. Nothing was recorded."
+    return ApiError(503, ENGINE_ERROR, message, retry_after=1.0)
+
+
+def _whole(parts: list[Evidence]) -> Evidence:
+    joined = join(parts)
+    if not len(joined.output_ids):
+        raise Refused(Reason.EMPTY, f"The reply ended with {joined.finish_reason} and holds no token.")
+    return joined

@@ -1,0 +1,246 @@
+"""The two forms of an export, JSON and safetensors, made piece by piece.
+
+Exports are large: a lease of 64 trajectories of 30,000 tokens is 40 MB of tensors. So neither form is ever whole in
+memory; both are plain generators for a worker thread, and no piece of their work holds the interpreter for long.
+The safetensors layout (an 8-byte header length, a JSON header, then every tensor's bytes, flat) is that of
+https://huggingface.co/docs/safetensors, which bounds the header at 100 MB.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from rolloutfleet.wire import EXPORT_METADATA_KEY
+from rolloutfleet_proxy.exports.leases import Grant
+from rolloutfleet_proxy.exports.reads import (
+    Plan,
+    Read,
+    load_ids,
+    load_logprobs,
+    load_messages,
+    load_plan,
+    load_versions,
+)
+from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained
+
+HEADER_LIMIT: Final = 100_000_000
+"""Bytes of a header that readers of safetensors accept."""
+_ELEMENTS: Final = 16_384
+"""Numbers written as JSON at once: about a millisecond."""
+
+_DTYPES: Final = {np.int64: "I64", np.int32: "I32", np.float32: "F32", np.uint8: "U8"}
+_encode = msgspec.json.Encoder().encode
+
+Tensors = Callable[[Row], Iterator[tuple[str, Any]]]
+
+
+class HeaderTooLarge(Exception):
+    """The messages and metadata of an export don't fit in the header of a safetensors file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Safetensors:
+    """A safetensors body: its size, its header, and what makes the rest."""
+
+    size: int
+    header: list[bytes]
+    tensors: Iterator[bytes]
+
+    def pieces(self) -> Iterator[bytes]:
+        yield from self.header
+        yield from self.tensors
+
+
+def json_pieces(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Iterator[bytes]:
+    """The JSON form. `head` holds what comes before the trajectories. Raises ExportGone."""
+    yield _encode(head)[:-1] + b',"trajectories":['
+    first_index = 0
+    for place, member in enumerate(granted.members):
+        plan = read(_loading(load_plan, member, granted.asked, first_index=first_index))
+        first_index += len(plan.kept)
+        if place:
+            yield b","
+        yield from _trajectory(plan, read(_loading(load_messages, plan)), _row_tensors(read, plan))
+    yield b"]}"
+
+
+def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Safetensors:
+    """The safetensors form: reads what the header needs at once, and the tensors as they are asked for.
+
+    Raises ExportGone, HeaderTooLarge.
+    """
+    plans: list[Plan] = []
+    described: list[bytes] = []
+    size = _add(described, 0, _encode(head)[:-1] + b',"trajectories":[')
+    for place, member in enumerate(granted.members):
+        first_index = plans[-1].first_index + len(plans[-1].kept) if plans else 0
+        plan = read(_loading(load_plan, member, granted.asked, first_index=first_index))
+        plans.append(plan)
+        if place:
+            size = _add(described, size, b",")
+        for piece in _trajectory(plan, read(_loading(load_messages, plan)), None):
+            size = _add(described, size, piece)
+    size = _add(described, size, b"]}")
+    layout, tensor_bytes = _layout(plans)
+    opening = b'{"__metadata__":{"' + EXPORT_METADATA_KEY.encode() + b'":"'
+    closing = b'"},' + layout[1:]
+    padding = -(len(opening) + size + len(closing)) % 8
+    header_size = len(opening) + size + len(closing) + padding
+    if header_size > HEADER_LIMIT:
+        raise HeaderTooLarge
+    header = [header_size.to_bytes(8, "little"), opening, *described, closing + b" " * padding]
+    return Safetensors(8 + header_size + tensor_bytes, header, _tensor_pieces(read, plans))
+
+
+def _add(described: list[bytes], size: int, piece: bytes) -> int:
+    """Metadata is a JSON string: JSON within JSON. Refuses early what would be too large, before it fills memory."""
+    escaped = _encode(piece.decode())[1:-1]
+    if size + len(escaped) > HEADER_LIMIT:
+        raise HeaderTooLarge
+    described.append(escaped)
+    return size + len(escaped)
+
+
+def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: Tensors | None) -> Iterator[bytes]:
+    head = {
+        "trajectory_id": plan.member.trajectory_id,
+        "session_id": plan.member.session_name,
+        "group_id": plan.group_id,
+        "task_id": plan.task_id,
+        "metadata": msgspec.Raw(b"{}" if plan.metadata is None else plan.metadata.encode()),
+        "marked": plan.marked,
+    }
+    yield _encode(head)[:-1] + b',"turns":['
+    for place, number in enumerate(plan.kept):
+        yield (b"," if place else b"") + _turn(plan, number, messages[number])
+    yield b'],"rows":['
+    for place, row in enumerate(plan.rows):
+        turn_ids = [plan.turns[number].name for number in row.own]
+        described = _encode({"turn_ids": turn_ids, "reward": row.reward})
+        yield (b"," if place else b"") + (described if tensors is None else described[:-1])
+        if tensors is not None:
+            yield from _json_tensors(tensors(row))
+    yield b"]}"
+
+
+def _turn(plan: Plan, number: int, message: bytes) -> bytes:
+    turn = plan.turns[number]
+    return _encode(
+        {
+            "turn_id": turn.name,
+            "parent_id": None if turn.parent is None else plan.turns[turn.parent].name,
+            "reward": turn.reward,
+            "finish_reason": turn.finish_reason,
+            "mixed_cache": turn.mixed_cache,
+            "message": msgspec.Raw(message),
+        }
+    )
+
+
+def _json_tensors(tensors: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
+    before = b',"tensors":{'
+    for name, tensor in tensors:
+        yield before + _encode(name) + b":["
+        for at in range(0, len(tensor), _ELEMENTS):
+            numbers = _encode(tensor[at : at + _ELEMENTS].tolist())[1:-1]
+            yield b"," + numbers if at else numbers
+        yield b"]"
+        before = b","
+    yield b"}}"
+
+
+def _row_tensors(read: Read[Any], plan: Plan) -> Tensors:
+    """What makes the tensors of the plan's rows, one after the other."""
+    values = {name: _values(read, plan, name) for name in TENSORS}
+
+    def tensors(row: Row) -> Iterator[tuple[str, Any]]:
+        for name in TENSORS:
+            yield name, _tensor(plan, row, name, values[name])
+
+    return tensors
+
+
+def _values(read: Read[Any], plan: Plan, name: str) -> dict[int, Any]:
+    """What a tensor is made of, by turn."""
+    match name:
+        case "input_ids":
+            return read(_loading(load_ids, plan))  # type: ignore[no-any-return]
+        case "logprobs":
+            return read(_loading(load_logprobs, plan))  # type: ignore[no-any-return]
+        case "versions":
+            return read(_loading(load_versions, plan))  # type: ignore[no-any-return]
+        case "turn_ids":
+            return {number: plan.first_index + place for place, number in enumerate(plan.kept)}
+        case _:
+            return dict.fromkeys(plan.kept, 1)
+
+
+def _tensor(plan: Plan, row: Row, name: str, values: dict[int, Any]) -> Any:
+    return input_ids(plan.turns, row, values) if name == "input_ids" else of_trained(name, plan.turns, row, values)
+
+
+def _layout(plans: list[Plan]) -> tuple[bytes, int]:
+    """(the header's entries as a JSON object, bytes of all tensors). Wide elements first, so that all are aligned."""
+    tokens = sum(plan.tokens for plan in plans)
+    rows = sum(len(plan.rows) for plan in plans)
+    turns = sum(len(plan.kept) for plan in plans)
+    entries = {}
+    end = 0
+    for name, dtype, length in _order(tokens, rows, turns):
+        start, end = end, end + length * np.dtype(dtype).itemsize
+        entries[name] = {"dtype": _DTYPES[dtype], "shape": [length], "data_offsets": [start, end]}
+    return _encode(entries), end
+
+
+def _order(tokens: int, rows: int, turns: int) -> list[tuple[str, Any, int]]:
+    """(name, dtype, length) of every tensor, as they lie in the file."""
+    return [
+        ("input_ids", np.int64, tokens),
+        ("cu_seqlens", np.int64, rows + 1),
+        ("logprobs", np.float32, tokens),
+        ("versions", np.int32, tokens),
+        ("turn_ids", np.int32, tokens),
+        ("rewards", np.float32, rows),
+        ("turn_rewards", np.float32, turns),
+        ("loss_mask", np.uint8, tokens),
+        ("turn_rewarded", np.uint8, turns),
+    ]
+
+
+def _tensor_pieces(read: Read[Any], plans: list[Plan]) -> Iterator[bytes]:
+    for name, dtype, _ in _order(0, 0, 0):
+        if name in TENSORS:
+            for plan in plans:
+                values = _values(read, plan, name)
+                for row in plan.rows:
+                    yield _tensor(plan, row, name, values).tobytes()
+        else:
+            yield np.array(list(_FLAT[name](plans)), dtype).tobytes()
+
+
+def _ends(plans: list[Plan]) -> Iterable[int]:
+    end = 0
+    yield end
+    for plan in plans:
+        for row in plan.rows:
+            end += plan.turns[row.last].tokens
+            yield end
+
+
+def _turn_rewards(plans: list[Plan]) -> Iterable[float | None]:
+    return (plan.turns[number].reward for plan in plans for number in plan.kept)
+
+
+_FLAT: Final[dict[str, Callable[[list[Plan]], Iterable[Any]]]] = {
+    "cu_seqlens": _ends,
+    "rewards": lambda plans: (row.reward for plan in plans for row in plan.rows),
+    "turn_rewards": lambda plans: (reward or 0.0 for reward in _turn_rewards(plans)),
+    "turn_rewarded": lambda plans: (reward is not None for reward in _turn_rewards(plans)),
+}
+
+
+def _loading(load: Callable[..., Any], *values: Any, **named: Any) -> Callable[[Any], Any]:
+    return lambda connection: load(connection, *values, **named)

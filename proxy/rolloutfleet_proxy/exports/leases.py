@@ -1,0 +1,418 @@
+"""Leases: who may train on which trajectories, until they say so or their time is up.
+
+A lease runs on the served clock, so a proxy that is down uses up nobody's time. It is ended for lateness by `expire`,
+in the transaction of whichever lease operation comes next or at a tick. What a lease held stays on record after its
+end, because a late acknowledgement still counts unless another lease has the trajectory, and because an export can
+be asked for again.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rolloutfleet.errors import ALREADY_LEASED, GROUP_UNKNOWN, LEASE_EXPIRED, LEASE_UNKNOWN, TRAJECTORY_UNKNOWN
+from rolloutfleet.wire import AskExport, ExportStatus
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.ids import LEASE, Owner
+from rolloutfleet_proxy.sessions.idempotency import KeyedCall, recall, remember
+from rolloutfleet_proxy.sessions.sessions import DELETED, OPEN
+from rolloutfleet_proxy.sessions.trajectories import READY, drop_marked, move_trajectory, settle, trajectory_name
+from rolloutfleet_proxy.store.transaction import ACKNOWLEDGED, DISCARDED, LEASED, Row, Transaction
+from rolloutfleet_proxy.turns import lineage
+
+LEASE_OPEN: Final = "open"
+RELEASED: Final = "released"
+EXPIRED: Final = "expired"
+
+ENDED_LEASES: Final = 100_000
+ENDED_LEASE_AGE: Final = 7 * 86400.0
+"""Seconds. Leases that ended are kept on record up to this number and age, whichever is reached first."""
+_PRUNED_AT_ONCE: Final = 100
+
+Statuses = list[tuple[str, ExportStatus]]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A trajectory that a lease covers."""
+
+    session: int
+    session_name: str
+    number: int
+
+    @property
+    def trajectory_id(self) -> str:
+        return trajectory_name(self.session_name, self.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What an export may read. `lease` and `expires_in` are None where nothing was there to lease."""
+
+    lease: str | None
+    expires_in: float | None
+    """Seconds served."""
+    asked: AskExport
+    statuses: Statuses
+    members: list[Member]
+    """In order of the sessions' start, then of closing."""
+    freed: tuple[str, ...]
+    """Sessions whose rows are gone since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseChange:
+    """What acknowledging, releasing or renewing did."""
+
+    lease: str
+    trajectory_ids: list[str]
+    """Those that it was about, in the lease's order."""
+    expires_in: float = 0.0
+    freed: tuple[str, ...] = ()
+
+
+def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedCall | None = None) -> Grant:
+    """Lease what is ready of the named sessions, or of a group; else of the oldest groups that are complete.
+
+    A group is complete where each member has ended or has a ready trajectory, and nothing of it is leased. Groups
+    are taken whole, up to `asked.most` trajectories; a first one that is larger is taken all the same, or it would
+    never be. Nothing to lease makes no lease, and is not remembered under the call's key.
+
+    The same call again gets the same lease and trajectories, those acknowledged since left out; given back or
+    expired, they are leased again. Raises ApiError 404 for an unknown group, 409 where the same call can't have them
+    again, 422 where its key was used for something else.
+    """
+    freed = expire(transaction)
+    before = None if call is None else recall(transaction, call)
+    if before is not None:
+        return _granted_again(transaction, json.loads(before), freed)
+    candidates = _candidates(transaction, asked)
+    statuses: Statuses = [
+        (name, _status(state, ready, leased, stone)) for name, _, state, ready, leased, stone in candidates
+    ]
+    members = _ready(transaction, [session for _, session, _, ready, _, _ in candidates if ready])
+    if not members:
+        return Grant(lease=None, expires_in=None, asked=asked, statuses=statuses, members=[], freed=freed)
+    lease = owner.name(LEASE)
+    transaction.execute(
+        "INSERT INTO leases (name, request, statuses, state, expires, changed_at) VALUES (?, ?, ?, 'open', ?, ?)",
+        (
+            lease,
+            asked.model_dump_json(by_alias=True),
+            json.dumps(statuses),
+            transaction.served + asked.lease_seconds,
+            transaction.wall,
+        ),
+    )
+    transaction.executemany(
+        "INSERT INTO leased (lease, session, session_name, number) VALUES (?, ?, ?, ?)",
+        [(lease, member.session, member.session_name, member.number) for member in members],
+    )
+    _take(transaction, lease, members)
+    if call is not None:
+        remember(transaction, call, json.dumps(lease))
+    _prune(transaction)
+    return Grant(
+        lease=lease,
+        expires_in=asked.lease_seconds,
+        asked=asked,
+        statuses=statuses,
+        members=members,
+        freed=freed,
+    )
+
+
+def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None = None) -> LeaseChange:
+    """Count trajectories of a lease, all unless named, as trained. Again, it answers the same.
+
+    Late, after the lease's end, it counts unless another lease has or had them acknowledged since. All or nothing:
+    raises ApiError 404 for an unknown lease or a trajectory that is not of it, 409 where one was leased again or
+    discarded.
+    """
+    freed = expire(transaction)
+    state = _state(transaction, lease)
+    named = _named(transaction, lease, trajectory_ids)
+    todo = [member for member, done in named if not done]
+    _refuse_lost(transaction, lease, todo)
+    for member in todo:
+        move_trajectory(transaction, member.session, member.number, ACKNOWLEDGED, lease=lease)
+    transaction.executemany(
+        "UPDATE leased SET acknowledged = 1 WHERE lease = ? AND session = ? AND number = ?",
+        [(lease, member.session, member.number) for member in todo],
+    )
+    freed += _settle(transaction, todo)
+    _close_if_done(transaction, lease, state)
+    return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member, _ in named], freed=freed)
+
+
+def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None = None) -> LeaseChange:
+    """Give trajectories of a lease back, all unless named: they can be exported again, with the same ids.
+
+    Of a deleted session they are discarded. What was acknowledged stays so. A release again answers the same. Raises
+    ApiError 404 for an unknown lease or a trajectory that is not of it, 409 where the lease expired or was
+    acknowledged whole.
+    """
+    freed = expire(transaction)
+    state = _state(transaction, lease)
+    if state not in (LEASE_OPEN, RELEASED):
+        raise _no_longer_holds(lease, state)
+    named = [member for member, done in _named(transaction, lease, trajectory_ids) if not done]
+    held = _held(transaction, lease)
+    freed += _give_back(transaction, [member for member in named if member in held])
+    _close_if_done(transaction, lease, state)
+    return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member in named], freed=freed)
+
+
+def renew(transaction: Transaction, lease: str, *, seconds: float) -> LeaseChange:
+    """Let a lease run for `seconds` from now on. Raises ApiError 404 for an unknown one, 409 for one that ended."""
+    freed = expire(transaction)
+    state = _state(transaction, lease)
+    if state != LEASE_OPEN:
+        raise _no_longer_holds(lease, state)
+    transaction.execute("UPDATE leases SET expires = ? WHERE name = ?", (transaction.served + seconds, lease))
+    held = [member.trajectory_id for member in sorted(_held(transaction, lease), key=_in_order)]
+    return LeaseChange(lease=lease, trajectory_ids=held, expires_in=seconds, freed=freed)
+
+
+def expire(transaction: Transaction) -> tuple[str, ...]:
+    """End every lease whose time is up; returns the sessions freed by that (deleted ones that were still leased)."""
+    late = transaction.rows("SELECT name FROM leases WHERE state = 'open' AND expires <= ?", (transaction.served,))
+    freed: tuple[str, ...] = ()
+    for (lease,) in late:
+        _set_state(transaction, lease, EXPIRED)
+        freed += _give_back(transaction, _held(transaction, lease))
+    return freed
+
+
+# Choosing
+
+
+_CANDIDATE = """
+    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'ready'),
+    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'leased')
+"""
+
+_NAMED = f"""
+SELECT asked.value, sessions.id, sessions.state, {_CANDIDATE},
+    EXISTS (SELECT 1 FROM tombstones WHERE name = asked.value)
+FROM json_each(?) AS asked LEFT JOIN sessions ON sessions.name = asked.value ORDER BY asked.key
+"""
+
+_OF_GROUPS = f"""
+SELECT sessions.name, sessions.id, sessions.state, {_CANDIDATE}, 0
+FROM sessions WHERE group_name IN (SELECT value FROM json_each(?)) ORDER BY sessions.id
+"""
+
+_BURIED_GROUP = "SELECT name, NULL, NULL, 0, 0, 1 FROM tombstones WHERE group_name = ? ORDER BY id"
+
+_COMPLETE_GROUPS = """
+WITH held AS (
+    SELECT session, sum(state = 'ready') AS ready, sum(state = 'leased') AS leased,
+        min(closed_at) FILTER (WHERE state = 'ready') AS closed_at, min(session) AS first
+    FROM trajectories WHERE state IN ('ready', 'leased') GROUP BY session
+)
+SELECT group_name, sum(ready) FROM sessions LEFT JOIN held ON held.session = sessions.id
+WHERE group_name IN (SELECT group_name FROM sessions JOIN held ON held.session = sessions.id)
+GROUP BY group_name
+HAVING sum(ready) > 0 AND total(leased) = 0 AND min(sessions.state != 'open' OR coalesce(ready, 0) > 0)
+ORDER BY min(closed_at), min(first)
+"""
+
+
+def _candidates(transaction: Transaction, asked: AskExport) -> list[Row]:
+    """(session_id, row id, state, ready, leased, buried) of each session that is asked for."""
+    if asked.session_ids is not None:
+        return transaction.rows(_NAMED, (json.dumps(asked.session_ids),))
+    if asked.group_id is not None:
+        found = transaction.rows(_OF_GROUPS, (json.dumps([asked.group_id]),))
+        found = found or transaction.rows(_BURIED_GROUP, (asked.group_id,))
+        if not found:
+            raise ApiError(404, GROUP_UNKNOWN, f"There is no group {asked.group_id!r} here.", param="group_id")
+        return found
+    return transaction.rows(_OF_GROUPS, (json.dumps(_oldest_complete_groups(transaction, asked.most)),))
+
+
+def _oldest_complete_groups(transaction: Transaction, most: int) -> list[str]:
+    taken: list[str] = []
+    trajectories = 0
+    for group, ready in transaction.execute(_COMPLETE_GROUPS):
+        if taken and trajectories + ready > most:
+            break
+        taken.append(group)
+        trajectories += ready
+    return taken
+
+
+def _status(state: str | None, ready: int, leased: int, buried: int) -> ExportStatus:
+    if state is None:
+        return "gone" if buried else "unknown"
+    if ready:
+        return "leased"
+    if leased and state != DELETED:
+        return "leased_elsewhere"
+    return "not_ready" if state == OPEN else "gone"
+
+
+def _ready(transaction: Transaction, sessions: Iterable[int]) -> list[Member]:
+    rows = transaction.rows(
+        "SELECT sessions.id, sessions.name, trajectories.number FROM sessions"
+        " JOIN trajectories ON trajectories.session = sessions.id AND trajectories.state = 'ready'"
+        " WHERE sessions.id IN (SELECT value FROM json_each(?)) ORDER BY sessions.id, trajectories.number",
+        (json.dumps(list(sessions)),),
+    )
+    return [Member(*row) for row in rows]
+
+
+# Changing
+
+
+def _granted_again(transaction: Transaction, lease: str, freed: tuple[str, ...]) -> Grant:
+    row = transaction.row("SELECT request, statuses, state, expires FROM leases WHERE name = ?", (lease,))
+    if row is None:
+        raise ApiError(409, LEASE_EXPIRED, f"Lease {lease} ended too long ago to be had again.", should_retry=False)
+    asked = AskExport.model_validate_json(row[0])
+    state, expires = row[2:]
+    members = [member for member, done in _named(transaction, lease, None) if not done]
+    if not members:
+        raise _no_longer_holds(lease, ACKNOWLEDGED)
+    _refuse_lost(transaction, lease, members)
+    held = _held(transaction, lease)
+    _take(transaction, lease, [member for member in members if member not in held])
+    if state != LEASE_OPEN:
+        expires = transaction.served + asked.lease_seconds
+        transaction.execute("UPDATE leases SET expires = ? WHERE name = ?", (expires, lease))
+        _set_state(transaction, lease, LEASE_OPEN)
+    return Grant(
+        lease=lease,
+        expires_in=expires - transaction.served,
+        asked=asked,
+        statuses=[(name, status) for name, status in json.loads(row[1])],
+        members=members,
+        freed=freed,
+    )
+
+
+def _state(transaction: Transaction, lease: str) -> str:
+    row = transaction.row("SELECT state FROM leases WHERE name = ?", (lease,))
+    if row is None:
+        raise ApiError(404, LEASE_UNKNOWN, f"There is no lease {lease[:80]!r} here.", param="lease_id")
+    return str(row[0])
+
+
+def _named(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None) -> list[tuple[Member, bool]]:
+    """(member, whether this lease has it acknowledged), in the lease's order, of those named or of all."""
+    rows = transaction.rows(
+        "SELECT session, session_name, number, acknowledged FROM leased WHERE lease = ? ORDER BY session, number",
+        (lease,),
+    )
+    members = [(Member(session, name, number), bool(done)) for session, name, number, done in rows]
+    if trajectory_ids is None:
+        return members
+    wanted = set(trajectory_ids)
+    foreign = wanted - {member.trajectory_id for member, _ in members}
+    if foreign:
+        raise ApiError(
+            404,
+            TRAJECTORY_UNKNOWN,
+            f"Not of lease {lease}: {_some(sorted(foreign))}.",
+            param="trajectory_ids",
+        )
+    return [(member, done) for member, done in members if member.trajectory_id in wanted]
+
+
+def _held(transaction: Transaction, lease: str) -> set[Member]:
+    """What the lease holds now."""
+    rows = transaction.rows(
+        "SELECT leased.session, session_name, leased.number FROM leased JOIN trajectories"
+        " ON trajectories.session = leased.session AND trajectories.number = leased.number"
+        " AND trajectories.state = 'leased' AND trajectories.lease = leased.lease WHERE leased.lease = ?",
+        (lease,),
+    )
+    return {Member(*row) for row in rows}
+
+
+def _refuse_lost(transaction: Transaction, lease: str, members: Iterable[Member]) -> None:
+    """Raise ApiError 409 where one of them is no longer this lease's, nor free."""
+    again: list[str] = []
+    discarded: list[str] = []
+    for member in members:
+        row = transaction.row(
+            "SELECT state, lease FROM trajectories WHERE session = ? AND number = ?", (member.session, member.number)
+        )
+        if row is not None and (row[0] == READY or row == (LEASED, lease)):
+            continue
+        taken = (row is not None and row[0] != DISCARDED) or transaction.row(
+            "SELECT 1 FROM leased WHERE session = ? AND number = ? AND acknowledged", (member.session, member.number)
+        )
+        (again if taken else discarded).append(member.trajectory_id)
+    if again:
+        raise ApiError(
+            409, ALREADY_LEASED, f"Leased again since lease {lease} ended: {_some(again)}.", should_retry=False
+        )
+    if discarded:
+        raise ApiError(
+            409, LEASE_EXPIRED, f"Discarded since lease {lease} ended: {_some(discarded)}.", should_retry=False
+        )
+
+
+def _take(transaction: Transaction, lease: str, members: Iterable[Member]) -> None:
+    members = list(members)
+    for member in members:
+        move_trajectory(transaction, member.session, member.number, LEASED, lease=lease)
+    _settle(transaction, members)
+
+
+def _give_back(transaction: Transaction, members: Iterable[Member]) -> tuple[str, ...]:
+    members = sorted(members, key=_in_order)
+    for member in members:
+        state = transaction.rows("SELECT state FROM sessions WHERE id = ?", (member.session,))[0][0]
+        mark = lineage.mark(transaction, member.session, member.number)
+        if state == DELETED:
+            move_trajectory(transaction, member.session, member.number, DISCARDED, reason=DELETED)
+        elif not drop_marked(transaction, member.session, member.number, mark):
+            move_trajectory(transaction, member.session, member.number, READY)
+    return _settle(transaction, members)
+
+
+def _settle(transaction: Transaction, members: Iterable[Member]) -> tuple[str, ...]:
+    freed: tuple[str, ...] = ()
+    for session, name in sorted({(member.session, member.session_name) for member in members}):
+        if name not in freed:
+            freed += settle(transaction, session)
+    return freed
+
+
+def _close_if_done(transaction: Transaction, lease: str, state: str) -> None:
+    """End a lease that holds nothing any more; acknowledged whole is what it is called whenever that happened."""
+    (left,) = transaction.rows("SELECT count(*) FROM leased WHERE lease = ? AND NOT acknowledged", (lease,))[0]
+    after = ACKNOWLEDGED if not left else RELEASED if state == LEASE_OPEN and not _held(transaction, lease) else state
+    if after != state:
+        _set_state(transaction, lease, after)
+
+
+def _set_state(transaction: Transaction, lease: str, state: str) -> None:
+    transaction.execute("UPDATE leases SET state = ?, changed_at = ? WHERE name = ?", (state, transaction.wall, lease))
+
+
+def _prune(transaction: Transaction) -> None:
+    """Forget a few of the leases that ended long ago. Oldest first and few at a time: each new lease does this."""
+    old = transaction.rows(
+        "SELECT name FROM (SELECT * FROM leases ORDER BY id LIMIT ?) WHERE state != 'open'"
+        " AND (id <= (SELECT max(id) FROM leases) - ? OR changed_at < ?)",
+        (_PRUNED_AT_ONCE, ENDED_LEASES, transaction.wall - ENDED_LEASE_AGE),
+    )
+    transaction.executemany("DELETE FROM leased WHERE lease = ?", old)
+    transaction.executemany("DELETE FROM leases WHERE name = ?", old)
+
+
+def _no_longer_holds(lease: str, state: str) -> ApiError:
+    return ApiError(409, LEASE_EXPIRED, f"Lease {lease} holds nothing any more: it was {state}.", should_retry=False)
+
+
+def _in_order(member: Member) -> tuple[int, int]:
+    return member.session, member.number
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

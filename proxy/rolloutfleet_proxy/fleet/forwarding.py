@@ -1,0 +1,293 @@
+"""A call for another proxy's session, lease or group is passed on to it, once, both ways as it streams.
+
+Whose it is follows from the name or key that the call carries. What a retry, a stream and a cancellation need goes
+through unchanged; who owns nothing here any more is told so, never given an empty session.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Final
+
+import aiohttp
+from starlette.responses import Response
+from yarl import URL
+
+from rolloutfleet.errors import INVALID_REQUEST, KEPT_ON_VOLUME, OWNER_GONE, STORE_LOST
+from rolloutfleet_proxy.body_limit import too_large
+from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.fleet.peers import Peers, unavailable
+from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner, owner_of_key, owner_of_name
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.sessions.auth import presented_key
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+FORWARDED: Final = "x-rolloutfleet-forwarded"
+"""Header of a call that has been passed on, with the ordinal of the proxy that did; it is not passed on again."""
+
+_NAMED = re.compile(r"^/(sessions|leases)/([^/]+)")
+_KINDS = {"sessions": SESSION, "leases": LEASE}
+_HOP_BY_HOP = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer"),
+        *(b"transfer-encoding", b"upgrade", b"proxy-connection", b"expect", b"host", b"date", b"server"),
+    )
+)
+"""RFC 9110, section 7.6.1, and what each server says for itself."""
+
+
+class ClientLeft(Exception):
+    """The caller closed the connection."""
+
+
+def owner_of_call(path: str, headers: Iterable[tuple[bytes, bytes]]) -> Owner | None:
+    """Whose call this is, by its path, or under /v1 by its key; None where it names nobody."""
+    named = _NAMED.match(path)
+    if named is not None:
+        return owner_of_name(named[2], kind=_KINDS[named[1]])
+    if path.startswith("/v1/"):
+        key = presented_key({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
+        return owner_of_key(key) if key is not None else None
+    return None
+
+
+def owner_of_names(names: Iterable[str], *, group: str | None, param: str) -> Owner | None:
+    """Whose sessions or group a body names; None where none of the names is of our form.
+
+    Raises ApiError 400 where they belong to several proxies: each has to be asked for its own.
+    """
+    owners = {owner_of_name(name, kind=SESSION) for name in names}
+    if group is not None:
+        owners.add(owner_of_name(group, kind=GROUP))
+    owners.discard(None)
+    ordinals = sorted({owner.ordinal for owner in owners if owner is not None})
+    if len(ordinals) > 1:
+        raise ApiError(
+            400,
+            INVALID_REQUEST,
+            f"These belong to proxies {', '.join(map(str, ordinals))}: ask each proxy for its own.",
+            param=param,
+        )
+    return next(iter(owners), None)
+
+
+def check_owner(owner: Owner, own: Owner, *, replicas: int, ephemeral: bool) -> bool:
+    """Whether this proxy is the owner; False where it is another one that is expected to be there.
+
+    Raises ApiError where nobody is: 410 store_lost, 503 kept_on_volume or, with ephemeral storage, 410 owner_gone.
+    """
+    if owner == own:
+        return True
+    if owner.ordinal == own.ordinal:
+        raise ApiError(
+            410,
+            STORE_LOST,
+            f"This belongs to store {owner.store_id} of proxy {own.ordinal}, which is lost: its store is "
+            f"{own.store_id} now.",
+        )
+    if owner.ordinal < replicas:
+        return False
+    if ephemeral:
+        message = f"Proxy {owner.ordinal} has been scaled away, and its storage with it."
+        raise ApiError(410, OWNER_GONE, message)
+    message = f"Proxy {owner.ordinal} has been scaled away; this is kept on its volume until it is back."
+    # A retry within seconds can't help: somebody has to scale the fleet up again.
+    raise ApiError(503, KEPT_ON_VOLUME, message, should_retry=False)
+
+
+def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Headers without those that are one connection's own, with names in lower case."""
+    lower = [(name.lower(), value) for name, value in headers]
+    connection = b",".join(value for name, value in lower if name == b"connection").lower()
+    dropped = _HOP_BY_HOP | {token.strip() for token in connection.split(b",")}
+    return [(name, value) for name, value in lower if name not in dropped]
+
+
+def in_text(headers: Headers) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+
+class Forwarding:
+    """ASGI: calls of other proxies go to them, all others to `app`."""
+
+    def __init__(
+        self,
+        app: App,
+        peers: Peers,
+        *,
+        own: Owner,
+        ephemeral: bool,
+        body_limit: int,
+        refuse: Callable[[str], None] = lambda code: None,
+    ) -> None:
+        """`refuse` is told the code of every error answered here."""
+        self._app = app
+        self._peers = peers
+        self._own = own
+        self._ephemeral = ephemeral
+        self._body_limit = body_limit
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        owner = owner_of_call(scope["path"], scope["headers"]) if scope["type"] == "http" else None
+        if owner is None or owner == self._own:
+            await self._app(scope, receive, send)
+            return
+        try:
+            check_owner(owner, self._own, replicas=self._peers.replicas, ephemeral=self._ephemeral)
+            await pass_on(self._peers, owner.ordinal, scope, receive, send, body_limit=self._body_limit)
+        except ApiError as error:
+            self._refuse(error.code)
+            await _answer(error)(scope, receive, send)
+
+
+class PassedOn(Response):
+    """A handler's answer to a call whose body names another proxy's sessions: that proxy's own answer."""
+
+    def __init__(self, peers: Peers, ordinal: int, *, body: bytes) -> None:
+        super().__init__()
+        self._peers = peers
+        self._ordinal = ordinal
+        self._whole = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await pass_on(self._peers, self._ordinal, scope, receive, send, body_limit=len(self._whole), body=self._whole)
+
+
+async def pass_on(
+    peers: Peers,
+    ordinal: int,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    body_limit: int,
+    body: bytes | None = None,
+) -> None:
+    """Pass a call on and its answer back, both as they come. `body` is the request's, where it has been read.
+
+    A caller that leaves ends the call at the owner, by its closed connection. An answer that breaks off closes the
+    caller's connection. Raises ApiError, before anything is answered: 503 owner_unavailable, 413.
+    """
+    headers = scope["headers"]
+    by = next((value.decode("latin-1") for name, value in headers if name == FORWARDED.encode()), None)
+    if by is not None:
+        raise unavailable(ordinal, f"proxy {by} took proxy {peers.own} for it")
+    upload = _Upload(receive, body, limit=body_limit)
+    upload.check_declared(headers)
+    passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send))
+    leaving = asyncio.create_task(upload.left())
+    try:
+        await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if passing.done():
+            passing.result()
+    except ClientLeft:
+        pass
+    finally:
+        for task in (passing, leaving):
+            task.cancel()
+        await asyncio.gather(passing, leaving, return_exceptions=True)
+
+
+async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send) -> None:
+    headers = [*in_text(end_to_end(scope["headers"])), (FORWARDED, str(peers.own))]
+    query = scope["query_string"].decode("latin-1")
+    url = URL(f"{peers.address(ordinal)}{_raw_path(scope)}{'?' if query else ''}{query}", encoded=True)
+    try:
+        response = await peers.http.request(
+            scope["method"], url, headers=headers, data=upload.data(scope["headers"]), allow_redirects=False
+        )
+    except (aiohttp.ClientError, OSError) as error:
+        if upload.ended is not None:
+            raise upload.ended from None
+        peers.note_unreachable(ordinal)
+        raise unavailable(ordinal, repr(error)) from None
+    try:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": end_to_end(response.raw_headers),
+            }
+        )
+        async for data in response.content.iter_any():
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    except (aiohttp.ClientError, TimeoutError) as error:
+        # Left without its end, the server closes the connection, which tells the caller that it was cut.
+        logger.warning("the answer of proxy %d broke off: %r", ordinal, error)
+    finally:
+        # Of an answer read to its end the connection is back in the pool already; any other is of no use.
+        response.close()
+
+
+class _Upload:
+    """A request's body on its way, and the news that the caller has left."""
+
+    def __init__(self, receive: Receive, body: bytes | None, *, limit: int) -> None:
+        self.ended: ApiError | ClientLeft | None = None
+        """Why the body was not read to its end."""
+        self._receive = receive
+        self._whole = body
+        self._limit = limit
+        self._read = asyncio.Event()
+        self._gone = False
+
+    def check_declared(self, headers: Headers) -> None:
+        """Raises ApiError 413 where the body says that it is too large."""
+        length = next((value for name, value in headers if name == b"content-length"), b"")
+        if self._whole is None and length.isdigit() and int(length) > self._limit:
+            raise too_large(self._limit)
+
+    def data(self, headers: Headers) -> AsyncIterator[bytes] | bytes | None:
+        """The body in aiohttp's terms; None for a request that has none."""
+        if self._whole is not None:
+            self._read.set()
+            return self._whole
+        names = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
+        if names.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in names:
+            self._read.set()
+            return None
+        return self._chunks()
+
+    async def left(self) -> None:
+        """Return when the caller has closed the connection."""
+        await self._read.wait()
+        while not self._gone:
+            self._gone = (await self._receive())["type"] == "http.disconnect"
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        size, more = 0, True
+        try:
+            while more:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    self._gone, self.ended = True, ClientLeft()
+                    raise self.ended
+                data = message.get("body", b"")
+                size += len(data)
+                if size > self._limit:
+                    self.ended = too_large(self._limit)
+                    raise self.ended
+                more = message.get("more_body", False)
+                if data:
+                    yield data
+        finally:
+            self._read.set()
+
+
+def _raw_path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.partition(b"?")[0].decode("latin-1")
+
+
+def _answer(error: ApiError) -> Response:
+    response = Response(error.body(), status_code=error.status, media_type=MEDIA_TYPE)
+    response.raw_headers += error.headers()
+    return response

@@ -1,0 +1,204 @@
+"""The other proxies of the fleet: who they are, how they are, and how to ask them.
+
+Their addresses follow from the settings; how they are is asked of each one's `/ready` about once a second.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_args
+
+import aiohttp
+import msgspec
+
+from rolloutfleet.errors import EPOCH_STALE, OWNER_UNAVAILABLE
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.weights.state import Stale, WeightState
+from rolloutfleet_proxy.weights.weights import Weights
+
+State = Literal["ready", "starting", "draining", "unreachable"]
+
+POLL_INTERVAL: Final = 1.0
+"""Seconds between two looks at a peer, in a fleet of up to `POLLS_A_SECOND` others."""
+POLLS_A_SECOND: Final = 20
+POLL_PATIENCE: Final = 2.0
+CONNECT_PATIENCE: Final = 2.0
+ADOPTING_ROUNDS: Final = 3
+"""How many rounds of looks take over what peers know of the weights. More than one: the first may come before this
+proxy listens, and a pause that is called meanwhile reaches it neither way."""
+KEEP_ALIVE: Final = 30.0
+"""Seconds that an idle connection is kept; less than a proxy's server keeps its own end."""
+RETRY_AFTER: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A proxy of the fleet, this one included, as last seen."""
+
+    ordinal: int
+    url: str
+    state: State = "unreachable"
+    sessions_open: int = 0
+    room: bool = False
+
+
+class Peers:
+    """The table of all proxies, and the client to the others."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self.own = settings.ordinal
+        self.replicas = settings.replicas
+        self._address = settings.address_of
+        self._seen = {ordinal: self._unseen(ordinal) for ordinal in self.others}
+        self._describe: Callable[[], Peer] = lambda: self._unseen(self.own)
+        self._polling: asyncio.Task[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def others(self) -> list[int]:
+        return [ordinal for ordinal in range(self.replicas) if ordinal != self.own]
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The client to the others. It changes nothing about a request or an answer by itself."""
+        # Made at the first use: aiohttp wants the running loop.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ttl_dns_cache=5),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_PATIENCE),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+                auto_decompress=False,
+                trust_env=False,
+            )
+        return self._session
+
+    def address(self, ordinal: int) -> str:
+        return self._address(ordinal)
+
+    def table(self) -> list[Peer]:
+        """All proxies by ordinal; a proxy that is scaled away counts itself too."""
+        return sorted([*self._seen.values(), self._describe()], key=lambda peer: peer.ordinal)
+
+    def begin(self, weights: Weights, *, own: Callable[[], Peer], rng: random.Random | None = None) -> None:
+        """Look at the peers from now on. Calls wait until the first look has shown what they know of the weights."""
+        self._describe = own
+        if self._seen:
+            weights.begin_starting()
+            self._polling = asyncio.create_task(self._poll(weights, rng or random.Random()), name="peers")
+
+    async def close(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._polling
+        if self._session is not None:
+            await self._session.close()
+
+    def note_placed(self, ordinal: int, sessions: int) -> None:
+        """Count sessions just started there, until the next look shows them."""
+        if ordinal in self._seen:
+            peer = self._seen[ordinal]
+            self._seen[ordinal] = replace(peer, sessions_open=peer.sessions_open + sessions)
+
+    def note_unreachable(self, ordinal: int) -> None:
+        """It did not answer; nothing is placed there until the next look."""
+        if ordinal in self._seen:
+            self._seen[ordinal] = self._unseen(ordinal)
+
+    async def ask(
+        self,
+        ordinal: int,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        content: Any = None,
+        patience: float,
+    ) -> Any:
+        """The JSON that a peer answers. Raises the ApiError that it answers, or 503 owner_unavailable."""
+        try:
+            async with self.http.request(
+                method,
+                self.address(ordinal) + path,
+                data=None if content is None else msgspec.json.encode(content),
+                headers={"Content-Type": "application/json", **headers},
+                timeout=aiohttp.ClientTimeout(total=patience, sock_connect=CONNECT_PATIENCE),
+            ) as response:
+                status, body = response.status, await response.read()
+            answer = msgspec.json.decode(body) if body else None
+        except TimeoutError:
+            raise unavailable(ordinal, f"it did not answer within {patience:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise unavailable(ordinal, repr(error)) from None
+        if status >= 400:
+            raise _answered(ordinal, status, answer)
+        return answer
+
+    def _unseen(self, ordinal: int) -> Peer:
+        return Peer(ordinal=ordinal, url=self.address(ordinal))
+
+    async def _poll(self, weights: Weights, rng: random.Random) -> None:
+        interval = max(POLL_INTERVAL, len(self._seen) / POLLS_A_SECOND)
+        adopted = 0
+        while True:
+            known = [state for state in await asyncio.gather(*map(self._look, self._seen)) if state is not None]
+            if adopted < ADOPTING_ROUNDS:
+                adopted += await _adopted(weights, known)
+            # Spread out, so that proxies started together do not ask in step for ever.
+            await asyncio.sleep(interval * rng.uniform(0.8, 1.2))
+
+    async def _look(self, ordinal: int) -> WeightState | None:
+        """Note how a peer is; returns what it knows of the weights."""
+        patience = aiohttp.ClientTimeout(total=POLL_PATIENCE)
+        try:
+            async with self.http.get(f"{self.address(ordinal)}/ready", timeout=patience) as response:
+                said = msgspec.json.decode(await response.read())
+            self._seen[ordinal] = _described(said, ordinal, self.address(ordinal))
+            return WeightState.from_json(said["weights"]) if "weights" in said else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, LookupError):
+            self._seen[ordinal] = self._unseen(ordinal)
+            return None
+
+
+async def _adopted(weights: Weights, known: list[WeightState]) -> bool:
+    try:
+        await weights.adopt(known)
+    except (StoreFull, StoreBroken) as error:
+        logger.warning("what the peers know of the weights could not be written: %s", error)
+        return False
+    return True
+
+
+def unavailable(ordinal: int, why: str) -> ApiError:
+    """503: a proxy that is expected does not answer; asking again may help."""
+    return ApiError(503, OWNER_UNAVAILABLE, f"Proxy {ordinal} is not available: {why}.", retry_after=RETRY_AFTER)
+
+
+def _described(said: dict[str, Any], ordinal: int, url: str) -> Peer:
+    """What a `/ready` says. Raises ValueError, TypeError or LookupError where it is not that peer's."""
+    if said["ordinal"] != ordinal:
+        raise ValueError(f"{url} is proxy {said['ordinal']}")
+    state = said.get("state", "ready" if said["ready"] else "starting")
+    if state not in get_args(State):
+        raise ValueError(f"{state!r} is no state of a proxy")
+    return Peer(
+        ordinal=ordinal, url=url, state=state, sessions_open=int(said["sessions_open"]), room=said["room"] is True
+    )
+
+
+def _answered(ordinal: int, status: int, answer: Any) -> ApiError:
+    """A peer's error as this one's own; of a stale epoch also how things stand there."""
+    try:
+        error = answer["error"]
+        code, message = error["code"], f"Proxy {ordinal}: {error['message']}"
+        if code == EPOCH_STALE:
+            return Stale(code, message, {name: value for name, value in answer.items() if name != "error"})
+        return ApiError(status, code, message, param=error.get("param"))
+    except (TypeError, LookupError, AttributeError):
+        return unavailable(ordinal, f"it answered with status {status}")

@@ -1,0 +1,371 @@
+"""Pause, continue, version and recovery over several proxies, step by step.
+
+The proxy that gets the call leads. It first asks everyone how things stand, so that what would be refused changes
+nothing; then it does the step itself, durably, and only then tells the others. A proxy that starts meanwhile listens
+before it asks around, so it either hears of the step or finds it at the leader's.
+
+A proxy that can't be reached does not stop a step: it is named in the answer, and when it comes back it takes what
+the others know. Without fleet scope the leader is the fleet.
+"""
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, EPOCH_STALE, PAUSE_TIMEOUT, STORE_FAILED, STORE_FULL
+from rolloutfleet.wire import PauseMode
+from rolloutfleet_proxy.engines.client import Engine
+from rolloutfleet_proxy.engines.client import PauseMode as EnginePause
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull
+from rolloutfleet_proxy.turns.lineage import Counts
+from rolloutfleet_proxy.weights import state as weight_state
+from rolloutfleet_proxy.weights.state import Gate, Recovery, Refused, Stale, Versions, WeightState
+from rolloutfleet_proxy.weights.weights import Weights
+
+T = TypeVar("T")
+
+ENGINE_PATIENCE = 10.0
+"""Seconds for the engines to confirm that they go on."""
+
+
+class Member(Protocol):
+    """Another proxy of the fleet. Every method raises ApiError where it does not answer as it should."""
+
+    @property
+    def ordinal(self) -> int: ...
+
+    async def state(self) -> WeightState: ...
+
+    async def join(self, *, gate: Gate | None = None, versions: Versions | None = None) -> WeightState:
+        """Tell it what is known; returns what it knows then, which may be newer."""
+        ...
+
+    async def settled(self, *, epoch: int, timeout: float) -> None:
+        """As Weights.settled."""
+        ...
+
+    async def recovery_counts(self, run: int) -> Counts:
+        """As Weights.recovery_counts."""
+        ...
+
+
+class Engines(Protocol):
+    """All engines at once."""
+
+    async def pause(self, mode: EnginePause) -> None:
+        """Raises ApiError unless every engine confirmed."""
+        ...
+
+    async def resume(self) -> dict[str, str]:
+        """Those that did not confirm, by address. Raises ApiError where none did."""
+        ...
+
+
+class EngineCommands:
+    """The engines of a gateway."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def pause(self, mode: EnginePause) -> None:
+        failed = await self._engine.pause(mode)
+        if failed:
+            raise _unconfirmed("be paused", failed)
+
+    async def resume(self) -> dict[str, str]:
+        failed = await self._engine.resume()
+        if failed and len(failed) == len(await self._engine.engines()):
+            raise _unconfirmed("go on", failed)
+        return failed
+
+
+class Coverage:
+    """Which other proxies took part in every step so far, and which did not, and why."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = {member.ordinal: member for member in members}
+        self.failed: dict[int, ApiError] = {}
+
+    def lost(self, ordinal: int, error: ApiError) -> None:
+        self.failed[ordinal] = error
+        self.members.pop(ordinal, None)
+
+    async def each(self, ask: Callable[[Member], Awaitable[T]], *, fatal: Collection[str] = ()) -> dict[int, T]:
+        """Ask all at once. Who fails is lost, but for the error codes that are fatal: such an error is raised."""
+
+        async def asked(member: Member) -> T | None:
+            try:
+                return await ask(member)
+            except ApiError as error:
+                if error.code in fatal:
+                    raise
+                self.lost(member.ordinal, error)
+                return None
+
+        members = list(self.members.values())
+        answers = await together(*(asked(member) for member in members))
+        return {member.ordinal: answer for member, answer in zip(members, answers, strict=True) if answer is not None}
+
+    def named(self, leader: int) -> dict[str, Any]:
+        """The part of an answer that says which ordinals it covers."""
+        failed = sorted(self.failed.items())
+        return {
+            "ordinals": sorted({leader, *self.members} - set(self.failed)),
+            "failed": [{"ordinal": ordinal, **msgspec.json.decode(error.body())} for ordinal, error in failed],
+        }
+
+
+class FleetWeights:
+    """Leads the steps that begin at this proxy. `members` are the others; none where it does a step alone."""
+
+    def __init__(self, own: Weights, *, ordinal: int, engines: Engines, clock: Callable[[], float]) -> None:
+        self._own = own
+        self._ordinal = ordinal
+        self._engines = engines
+        self._clock = clock
+        self._engines_paused_in: int | None = None
+        self._commands = asyncio.Lock()
+        """Held while engines are commanded under an epoch, and while the epoch changes: a newer pause tells every
+        proxy before it tells the engines, so what an older one still does to them comes first."""
+
+    async def show(self, members: Sequence[Member]) -> dict[str, Any]:
+        """The newest that is known, and what each proxy knows."""
+        coverage = Coverage(members)
+        heard = await coverage.each(lambda member: member.state())
+        known = {self._ordinal: self._own.state, **heard}
+        proxies = [{"ordinal": ordinal, **state.shown()} for ordinal, state in sorted(known.items())]
+        return {**_newest(known.values()).shown(), **coverage.named(self._ordinal), "proxies": proxies}
+
+    async def pause(
+        self, members: Sequence[Member], *, mode: PauseMode, timeout: float, epoch: int | None
+    ) -> dict[str, Any]:
+        """Return once nothing generates; in the modes that leave calls at the engines, once these confirmed.
+
+        In wait mode the engines are paused last (retract): nothing of the fleet is there by then.
+        Raises Stale where the epoch is taken or over, and Refused where it took longer than `timeout` (504) or the
+        engines failed: the pause is then undone, and the body names those who could not be told to go on.
+        """
+        deadline = self._clock() + timeout
+        known = await self._known(members)
+        if epoch is None:
+            epoch = weight_state.next_epoch(known)
+        for state in known:
+            weight_state.paused(state, epoch=epoch, mode=mode, now=0.0)
+        coverage = Coverage(members)
+        try:
+            async with asyncio.timeout(deadline - self._clock()):
+                await self._stop(coverage, epoch=epoch, mode=mode, deadline=deadline)
+        except BaseException as error:
+            undone = await asyncio.shield(self._undo(Coverage(members), epoch, error))
+            if isinstance(error, Stale):
+                raise Stale(error.code, error.message, {**undone, **error.stands}) from error
+            if isinstance(error, ApiError | TimeoutError):
+                raise _not_paused(error, timeout, undone) from error
+            raise
+        return self._answer(coverage)
+
+    async def resume(self, members: Sequence[Member], *, epoch: int | None) -> dict[str, Any]:
+        """Engines go on, then proxies. Engines that did not confirm are named under `engines_failed`.
+
+        Raises Stale for an older epoch, and ApiError where no engine confirmed; nothing has changed then.
+        """
+        known = await self._known(members)
+        if epoch is None:
+            epoch = max(state.gate.epoch for state in known)
+        for state in known:
+            weight_state.released(state, epoch=epoch, now=0.0)
+        async with self._commands:
+            weight_state.released(self._own.state, epoch=epoch, now=0.0)
+            failures = await self._resume_engines()
+            await self._own.release(epoch=epoch)
+        return _with_failures(await self._proxies_go_on(Coverage(members)), failures)
+
+    async def advance(self, members: Sequence[Member], *, version: int, epoch: int | None) -> dict[str, Any]:
+        """Go to a version in the newest run that is known. Raises Stale; nothing has changed then."""
+        newest = _newest(await self._known(members))
+        weight_state.advanced(newest, version=version, epoch=epoch)
+        await self._own.join_versions(newest.versions)
+        await self._own.advance(version, epoch=epoch)
+        coverage = Coverage(members)
+        await self._tell_versions(coverage)
+        return self._answer(coverage)
+
+    async def recover(self, members: Sequence[Member], recovery: Recovery) -> dict[str, Any]:
+        """Begin a new run; the answer counts what was marked and dropped where it covers.
+
+        Raises Stale where the run is no greater; nothing has changed then.
+        """
+        newest = _newest(await self._known(members))
+        weight_state.recovered(newest, recovery)
+        await self._own.join_versions(newest.versions)
+        await self._own.recover(recovery)
+        coverage = Coverage(members)
+        await self._tell_versions(coverage)
+        counted = await coverage.each(lambda member: member.recovery_counts(recovery.run))
+        counts = [await self._own.recovery_counts(recovery.run), *counted.values()]
+        return {**self._answer(coverage), "recovered": _summed(counts)}
+
+    async def heard(self, *, gate: Gate | None, versions: Versions | None) -> WeightState:
+        """Take what a leading proxy tells; returns what is known then. Raises ApiError where engines fail."""
+        if versions is not None:
+            await self._own.join_versions(versions)
+        if gate is not None:
+            await self._heard_gate(gate)
+        return self._own.state
+
+    async def _known(self, members: Sequence[Member]) -> list[WeightState]:
+        heard = await Coverage(members).each(lambda member: member.state())
+        return [self._own.state, *heard.values()]
+
+    async def _stop(self, coverage: Coverage, *, epoch: int, mode: PauseMode, deadline: float) -> None:
+        async with self._commands:
+            await self._own.hold(epoch=epoch, mode=mode)
+        await self._tell_pause(coverage)
+        if mode == "wait":
+            await self._settle(coverage, epoch, deadline)
+            # Nothing of the fleet is there any more; what somebody else runs is held, not cut.
+            await self._pause_engines(epoch, "retract")
+        else:
+            await self._pause_engines(epoch, mode)
+            await self._settle(coverage, epoch, deadline)
+
+    async def _tell_pause(self, coverage: Coverage) -> None:
+        gate = self._own.state.gate
+        for state in (await coverage.each(lambda member: member.join(gate=gate))).values():
+            if (state.gate.order, state.gate.mode) != (gate.order, gate.mode):
+                raise weight_state.stale_epoch(gate.epoch, state.gate)
+
+    async def _settle(self, coverage: Coverage, epoch: int, deadline: float) -> None:
+        """Wait for all. Who is lost meanwhile is named; who is not done in time ends the pause."""
+        left = deadline - self._clock()
+        await together(
+            self._own.settled(epoch=epoch, timeout=left),
+            coverage.each(lambda member: member.settled(epoch=epoch, timeout=left), fatal=(PAUSE_TIMEOUT, EPOCH_STALE)),
+        )
+
+    async def _pause_engines(self, epoch: int, mode: EnginePause) -> None:
+        async with self._commands:
+            gate = self._own.state.gate
+            if gate.order != (epoch, False):
+                raise weight_state.stale_epoch(epoch, gate)
+            self._engines_paused_in = epoch
+            await self._engines.pause(mode)
+
+    async def _heard_gate(self, gate: Gate) -> None:
+        async with self._commands:
+            mine = self._engines_paused_in
+            if not gate.paused and mine is not None and mine <= gate.epoch and gate.order > self._own.state.gate.order:
+                # Whoever continues may have told the engines before this proxy, then still pausing them, did.
+                await self._resume_engines()
+            await self._own.join_gate(gate)
+
+    async def _resume_engines(self) -> dict[str, str]:
+        try:
+            async with asyncio.timeout(ENGINE_PATIENCE):
+                failures = await self._engines.resume()
+        except TimeoutError:
+            message = f"The engines did not confirm within {ENGINE_PATIENCE:g} s that they go on."
+            raise ApiError(504, ENGINE_TIMEOUT, message) from None
+        self._engines_paused_in = None
+        return failures
+
+    async def _proxies_go_on(self, coverage: Coverage) -> dict[str, Any]:
+        gate = self._own.state.gate
+        for ordinal, state in (await coverage.each(lambda member: member.join(gate=gate))).items():
+            if state.gate.order != gate.order:
+                coverage.lost(ordinal, weight_state.stale_epoch(gate.epoch, state.gate))
+        return self._answer(coverage)
+
+    async def _undo(self, coverage: Coverage, epoch: int, why: BaseException) -> dict[str, Any]:
+        """Engines and proxies go on, each as far as it can be told; returns how things stand then."""
+        async with self._commands:
+            gate = self._own.state.gate
+            kept = (gate.paused and gate.epoch > epoch) or _newer_pause(epoch, why)
+            failures = {} if kept else await self._engines_going_on()
+            own = await _error_of(self._own.release(epoch=epoch))
+        if own is not None and not isinstance(own, Stale):
+            coverage.lost(self._ordinal, own)
+        over = Gate(epoch=epoch, since=self._own.state.gate.since)
+        await coverage.each(lambda member: member.join(gate=over))
+        return _with_failures(self._answer(coverage), failures)
+
+    async def _engines_going_on(self) -> dict[str, str]:
+        try:
+            return await self._resume_engines()
+        except ApiError as error:
+            return {"*": error.message}
+
+    async def _tell_versions(self, coverage: Coverage) -> None:
+        versions = self._own.state.versions
+        for ordinal, state in (await coverage.each(lambda member: member.join(versions=versions))).items():
+            if (state.versions.run, state.versions.version) != (versions.run, versions.version):
+                coverage.lost(ordinal, weight_state.stale_version(versions.version, state.versions))
+
+    def _answer(self, coverage: Coverage) -> dict[str, Any]:
+        return {**self._own.figures(), **coverage.named(self._ordinal)}
+
+
+async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run all at once; the first error ends the rest and is raised as it is."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _with_failures(answer: dict[str, Any], failures: dict[str, str]) -> dict[str, Any]:
+    return {**answer, "engines_failed": failures} if failures else answer
+
+
+def _unconfirmed(what: str, failed: dict[str, str]) -> ApiError:
+    engines = "; ".join(f"{url}: {why}" for url, why in failed.items())
+    return ApiError(502, ENGINE_ERROR, f"Not every engine confirmed that it would {what} ({engines}).")
+
+
+async def _error_of(work: Awaitable[None]) -> ApiError | None:
+    try:
+        await work
+    except ApiError as error:
+        return error
+    except (StoreFull, StoreBroken, StoreClosed) as error:
+        full = isinstance(error, StoreFull)
+        return ApiError(507 if full else 503, STORE_FULL if full else STORE_FAILED, str(error))
+    return None
+
+
+def _not_paused(why: ApiError | TimeoutError, timeout: float, stands: dict[str, Any]) -> Refused:
+    undone = (
+        "It was undone"
+        if not (stands["failed"] or "engines_failed" in stands)
+        else "It was undone as far as can be seen"
+    )
+    if isinstance(why, TimeoutError) or why.code == PAUSE_TIMEOUT:
+        message = f"Something still generates after {timeout:g} s. {undone}: the fleet is not paused."
+        return Refused(504, PAUSE_TIMEOUT, message, stands)
+    return Refused(why.status, why.code, f"{why.message} {undone}: the fleet is not paused.", stands)
+
+
+def _newer_pause(epoch: int, why: BaseException) -> bool:
+    """Whether what ended this pause is one that has the engines now."""
+    return isinstance(why, Stale) and bool(why.stands.get("paused")) and why.stands["epoch"] > epoch
+
+
+def _summed(counts: Iterable[Counts]) -> dict[str, int]:
+    """Counts over proxies, and what is marked and kept."""
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(asdict(one))
+    kept = {f"kept_{kind}": total[f"marked_{kind}"] - total[f"dropped_{kind}"] for kind in ("trajectories", "turns")}
+    return {**total, **kept}
+
+
+def _newest(states: Iterable[WeightState]) -> WeightState:
+    return functools.reduce(weight_state.joined, states)

@@ -1,0 +1,1 @@
+"""Sessions: keys, calls in flight, rewards and the trajectories that they close."""

@@ -1,0 +1,173 @@
+"""The calls in flight of one session: who waits for them, who may join them, and what ends them early.
+
+A call's work runs in a task of its own, apart from the requests that wait for it: a client that goes away does not
+end it at once, because its SDK may be about to ask again.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolloutfleet.errors import CLIENT_GONE, DRAINING
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.turns.rows import Turn
+
+
+class Listener:
+    """Waits for any of several things at the cost of one future; a wake-up while nobody waits is not lost."""
+
+    def __init__(self) -> None:
+        self._due = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def wake(self, *_: object) -> None:
+        self._due = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self) -> None:
+        if not self._due:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        self._due = False
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One generation under way.
+
+    `events` are the stream's events so far, encoded, so that whoever joins starts from the first; None for a call
+    that does not stream. `outcome` ends with the committed turn, or with the ApiError that every waiter gets.
+    """
+
+    turn_name: str
+    body: bytes
+    idempotency_key: str | None
+    events: list[bytes] | None
+    outcome: asyncio.Future[Turn]
+    waiters: int = 0
+    committing: bool = False
+    """True from when the turn is handed to the store: then only the store decides."""
+    task: asyncio.Task[None] | None = None
+    _listeners: "set[Listener]" = field(default_factory=set)
+    _grace: asyncio.TimerHandle | None = None
+    ended_by: ApiError | None = None
+    """Why it was cut, where it was."""
+
+    @property
+    def abandoned(self) -> bool:
+        return self.waiters == 0
+
+    def emit(self, event: bytes) -> None:
+        """Add an event to the stream, for all who listen."""
+        assert self.events is not None
+        self.events.append(event)
+        for listener in self._listeners:
+            listener.wake()
+
+    def listen(self) -> "Listener":
+        """Somebody to be woken at each event, and when the call ends."""
+        listener = Listener()
+        self._listeners.add(listener)
+        return listener
+
+    def join(self) -> None:
+        self.waiters += 1
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
+    def leave(self, *, grace: float) -> None:
+        """A waiter went away. When none is left, the call ends after `grace` seconds unless somebody joins."""
+        self.waiters -= 1
+        if self.waiters or self.outcome.done():
+            return
+        if grace > 0:
+            self._grace = asyncio.get_running_loop().call_later(grace, self._abandon)
+        else:
+            self._abandon()
+
+    def end(self, error: ApiError) -> None:
+        """Cut the generation; every waiter gets `error`, unless the turn is already with the store."""
+        if self.committing or self.outcome.done() or self.task is None:
+            return
+        self.ended_by = error
+        self.task.cancel()
+
+    def _abandon(self) -> None:
+        if not self.waiters:
+            self.end(ApiError(499, CLIENT_GONE, "The caller went away and did not come back."))
+
+    def _finish(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+        for listener in self._listeners:
+            listener.wake()
+
+
+def stopping() -> ApiError:
+    """503: the proxy ends, and the next one will answer."""
+    return ApiError(503, DRAINING, "The proxy is stopping; nothing was recorded.", retry_after=1.0)
+
+
+class Calls:
+    """A session's calls in flight, oldest first."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def with_key(self, key: str) -> Call | None:
+        return next((call for call in reversed(self._calls) if call.idempotency_key == key), None)
+
+    def abandoned_with(self, body: bytes) -> Call | None:
+        """The newest call with this body whose caller has gone."""
+        return next((call for call in reversed(self._calls) if call.body == body and call.abandoned), None)
+
+    def start(
+        self,
+        *,
+        turn_name: str,
+        body: bytes,
+        idempotency_key: str | None,
+        streams: bool,
+        work: Callable[[Call], Coroutine[Any, Any, Turn]],
+    ) -> Call:
+        """Begin `work`, which returns the committed turn or raises ApiError."""
+        outcome: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        call = Call(turn_name, body, idempotency_key, [] if streams else None, outcome)
+        self._calls.append(call)
+        call.task = asyncio.create_task(self._run(call, work), name=f"turn {turn_name}")
+        return call
+
+    def end_all(self, error: ApiError) -> None:
+        for call in list(self._calls):
+            call.end(error)
+
+    async def ended(self) -> None:
+        """Return when none is under way."""
+        while self._calls:
+            await asyncio.wait([call.outcome for call in self._calls])
+
+    async def _run(self, call: Call, work: Callable[[Call], Coroutine[Any, Any, Turn]]) -> None:
+        outcome = call.outcome
+        try:
+            outcome.set_result(await work(call))
+        except asyncio.CancelledError:
+            outcome.set_exception(call.ended_by or stopping())
+        except BaseException as error:
+            if call.abandoned and not isinstance(error, ApiError):
+                logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error)
+            outcome.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._calls.remove(call)
+            call._finish()
+            # A call that nobody waited for any more has an outcome all the same; it is no forgotten error.
+            if outcome.done() and not outcome.cancelled():
+                outcome.exception()

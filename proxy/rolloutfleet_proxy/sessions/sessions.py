@@ -1,0 +1,278 @@
+"""Sessions: started, found by name or key, listed, touched. How they end is in `trajectories`.
+
+The rows are the truth. `Sessions` keeps those lately used in memory, with their trees, within a bound in bytes; one
+with a call in flight stays, whatever the bound, because the call holds it.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from rolloutfleet_proxy.caches import ByteCache
+from rolloutfleet_proxy.ids import GROUP, SESSION, Owner
+from rolloutfleet_proxy.sessions.auth import key_hash
+from rolloutfleet_proxy.sessions.calls import Calls
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.transaction import CREATED, LIVE, SESSIONS, Transaction
+from rolloutfleet_proxy.turns.rows import Brief, load_nodes
+from rolloutfleet_proxy.turns.tree import Node, Tree
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+OPEN = "open"
+CLOSED = "closed"
+DELETED = "deleted"
+
+_BYTES = 2_000
+"""About what a session without turns takes in memory."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True, weakref_slot=True)
+class Session:
+    """An open or ended session whose rows are still there."""
+
+    id: int
+    name: str
+    key_hash: bytes
+    group: str
+    task_id: str | None
+    metadata: dict[str, Any] | None
+    limits: dict[str, int]
+    """`turns` and `tokens`, where limited."""
+    agent_may: frozenset[str]
+    stale_after: float | None
+    state: str
+    tokens: int
+    created_at: float
+    tree: Tree = field(default_factory=Tree)
+    briefs: dict[int, Brief] = field(default_factory=dict)
+    calls: Calls = field(default_factory=Calls)
+
+    @property
+    def turns(self) -> int:
+        return len(self.briefs)
+
+    @property
+    def nbytes(self) -> int:
+        return _BYTES + self.tree.nbytes + 300 * len(self.briefs)
+
+    def add(self, node: Node, brief: Brief, new_tokens: int) -> None:
+        """Take in a turn that has been committed."""
+        self.tree.add(node)
+        self.briefs[node.turn] = brief
+        self.tokens += new_tokens
+
+    def turn_with_key(self, idempotency_key: str) -> int | None:
+        return next((number for number, brief in self.briefs.items() if brief.idempotency_key == idempotency_key), None)
+
+    def newest_turn_with_body(self, body: bytes) -> int | None:
+        return next((number for number in reversed(self.briefs) if self.briefs[number].body == body), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A session whose rows are freed; known by its tombstone."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSessions:
+    """What `start` is asked for: `count` sessions of one group."""
+
+    count: int
+    task_id: str | None
+    metadata: dict[str, Any] | None
+    limits: dict[str, int]
+    agent_may: Sequence[str]
+    stale_after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A session just made, with the one copy of its key that leaves the proxy."""
+
+    name: str
+    key: str
+
+
+def start(transaction: Transaction, owner: Owner, asked: NewSessions) -> tuple[str, list[Started]]:
+    """Make a group of sessions; returns the group's name and each session's name and key."""
+    group = owner.name(GROUP)
+    started = [Started(owner.name(SESSION), owner.key()) for _ in range(asked.count)]
+    transaction.executemany(
+        "INSERT INTO sessions (name, key_hash, group_name, task_id, metadata, limits, agent_may, stale_after, state,"
+        " fate, created_at, touched) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', 'live', ?, ?)",
+        [
+            (
+                session.name,
+                key_hash(session.key),
+                group,
+                asked.task_id,
+                None if asked.metadata is None else _encode(asked.metadata).decode(),
+                _encode(asked.limits).decode(),
+                _encode(list(asked.agent_may)).decode(),
+                asked.stale_after,
+                transaction.wall,
+                transaction.served,
+            )
+            for session in started
+        ],
+    )
+    transaction.count(SESSIONS, CREATED, len(started))
+    transaction.count(SESSIONS, LIVE, len(started))
+    return group, started
+
+
+def replace_keys(transaction: Transaction, owner: Owner, names: Sequence[str]) -> list[Started]:
+    """Give sessions new keys; the old ones are void from then on. Raises LookupError where one is gone."""
+    started = [Started(name, owner.key()) for name in names]
+    for session in started:
+        changed = transaction.execute(
+            "UPDATE sessions SET key_hash = ? WHERE name = ?", (key_hash(session.key), session.name)
+        )
+        if not changed.rowcount:
+            raise LookupError(session.name)
+    return started
+
+
+def touch(transaction: Transaction, session: int) -> None:
+    """Note that somebody still needs the session."""
+    transaction.execute("UPDATE sessions SET touched = ? WHERE id = ?", (transaction.served, session))
+
+
+def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many sessions are open, and how many ended but still have rows."""
+    row = connection.execute("SELECT count(*) FILTER (WHERE state = 'open'), count(*) FROM sessions").fetchone()
+    return {"open": row[0], "ended": row[1] - row[0]}
+
+
+def list_sessions(
+    connection: sqlite3.Connection, *, state: str | None, after: int, limit: int, served: float
+) -> list[tuple[int, dict[str, Any]]]:
+    """(row id, what the list shows) of sessions in order of creation, from behind row `after`.
+
+    `served` is the served clock now, in seconds.
+    """
+    rows = connection.execute(
+        "SELECT id, name, group_name, task_id, state, turns, tokens, trajectories, created_at, touched FROM sessions"
+        " WHERE id > ? AND (? IS NULL OR state = ?) ORDER BY id LIMIT ?",
+        (after, state, state, limit),
+    )
+    return [
+        (
+            row[0],
+            {
+                "session_id": row[1],
+                "group_id": row[2],
+                "task_id": row[3],
+                "state": row[4],
+                "turns": row[5],
+                "tokens": row[6],
+                "trajectories": row[7],
+                "created_at": row[8],
+                "idle_seconds": max(0.0, served - row[9]),
+            },
+        )
+        for row in rows
+    ]
+
+
+_SELECT = (
+    "SELECT id, name, key_hash, group_name, task_id, metadata, limits, agent_may, stale_after, state, tokens,"
+    " created_at FROM sessions WHERE "
+)
+
+
+def load(connection: sqlite3.Connection, *, name: str | None = None, key: bytes | None = None) -> Session | Gone | None:
+    """A session and its tree by name or by its key's hash; its tombstone; or None."""
+    column, value = ("name", name) if name is not None else ("key_hash", key)
+    row = connection.execute(f"{_SELECT} {column} = ?", (value,)).fetchone()
+    if row is None:
+        stone = connection.execute(f"SELECT name, reason FROM tombstones WHERE {column} = ?", (value,)).fetchone()
+        return None if stone is None else Gone(*stone)
+    session = Session(
+        id=row[0],
+        name=row[1],
+        key_hash=row[2],
+        group=row[3],
+        task_id=row[4],
+        metadata=None if row[5] is None else _decode(row[5]),
+        limits=_decode(row[6]),
+        agent_may=frozenset(_decode(row[7])),
+        stale_after=row[8],
+        state=row[9],
+        tokens=0,
+        created_at=row[11],
+    )
+    for node, brief in load_nodes(connection, session.id):
+        session.add(node, brief, 0)
+    session.tokens = row[10]
+    return session
+
+
+class Sessions:
+    """Finds sessions: in memory where lately used, else in the store."""
+
+    def __init__(self, reader: Reader, *, cache_bytes: int) -> None:
+        self._reader = reader
+        self._lately: ByteCache[str, Session] = ByteCache(cache_bytes)
+        # All that anyone still holds, cached or not: two loads of one session must never give two trees.
+        self._alive: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._by_key: WeakValueDictionary[bytes, Session] = WeakValueDictionary()
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._lately.nbytes
+
+    async def with_key(self, key: str) -> Session | Gone | None:
+        """The session that a key opens. The comparison of hashes takes constant time."""
+        hashed = key_hash(key)
+        session = self._by_key.get(hashed)
+        if session is not None and compare_digest(session.key_hash, hashed):
+            self.used(session)
+            return session
+        return self._keep(await self._reader.run(lambda connection: load(connection, key=hashed)))
+
+    async def named(self, name: str) -> Session | Gone | None:
+        session = self._alive.get(name)
+        if session is not None:
+            self.used(session)
+            return session
+        return self._keep(await self._reader.run(lambda connection: load(connection, name=name)))
+
+    def used(self, session: Session) -> None:
+        """Note that a session was used, and its size now."""
+        self._lately.put(session.name, session, session.nbytes)
+
+    def forget(self, name: str) -> Session | None:
+        """Drop what memory holds of a session whose rows, key or state changed; the next look reads the store."""
+        session = self._alive.pop(name, None)
+        self._lately.pop(name)
+        if session is not None:
+            self._by_key.pop(session.key_hash, None)
+        return session
+
+    def calls_in_flight(self, name: str) -> int:
+        """Of a session; one that memory does not hold has none."""
+        session = self._alive.get(name)
+        return 0 if session is None else len(session.calls)
+
+    def in_memory(self, matches: Callable[[Session], bool]) -> list[Session]:
+        return [session for session in self._alive.values() if matches(session)]
+
+    def _keep(self, found: Session | Gone | None) -> Session | Gone | None:
+        if not isinstance(found, Session):
+            return found
+        # While the store was read, another call may have done the same, and turns may have been added to its copy.
+        session = self._alive.setdefault(found.name, found)
+        self._by_key[session.key_hash] = session
+        self.used(session)
+        return session

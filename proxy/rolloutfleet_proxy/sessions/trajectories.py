@@ -1,0 +1,359 @@
+"""How turns become trajectories, how sessions end, and what is counted as having become of both.
+
+A trajectory is ready, then leased and acknowledged, or discarded; its turns share its fate, but for orphans, which
+are discarded one by one when it closes. A session's own fate follows from those of its trajectories. Rows are freed
+once every session of a group has ended with nothing left to decide; until then they stay readable.
+"""
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN
+from rolloutfleet_proxy.store.transaction import (
+    ACKNOWLEDGED,
+    DISCARDED,
+    LEASED,
+    LIVE,
+    SESSIONS,
+    TURNS,
+    Transaction,
+)
+from rolloutfleet_proxy.turns import lineage
+
+READY: Final = "ready"
+"""A closed trajectory that training may take. Its turns count as live."""
+
+BY_REWARD: Final = "reward"
+BY_CLOSE: Final = "close"
+
+# Why something was discarded, beside `deleted`.
+EMPTY: Final = "empty"
+ORPHAN: Final = "orphan"
+
+TOMBSTONES: Final = 100_000
+TOMBSTONE_AGE: Final = 7 * 86400.0
+"""Seconds. Tombstones are kept up to this number and age, whichever is reached first."""
+
+_TRAJECTORY_NAME = re.compile(r"^(.{1,100})-trajectory-([1-9]\d{0,8})$")
+_TERM = {READY: LIVE, LEASED: LEASED, ACKNOWLEDGED: ACKNOWLEDGED, DISCARDED: DISCARDED}
+"""The term of the ledger that the turns of a trajectory in this state are counted under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What ending a session did."""
+
+    trajectory_id: str | None
+    """The trajectory that closing it made; None where nothing was left to close, and after a delete."""
+    freed: tuple[str, ...] = ()
+    """Sessions whose rows are gone now: this one and its group, where it was the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a session's row says that changes without a call."""
+
+    touched: float
+    """Served seconds."""
+    trajectories: int
+    """Closed so far."""
+    leased: int
+    """Of these, how many are leased now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kin:
+    """A turn as the rule of orphans sees it."""
+
+    number: int
+    parent: int | None
+    request: bytes
+    """Digest chain of the request's messages."""
+    reasonings: tuple[tuple[int, str], ...]
+    """(message index, digest) of the reasoning that its request added."""
+    wanted: bool
+    """Somebody received it or rewarded it, or it is of an earlier trajectory."""
+
+
+def trajectory_name(session: str, number: int) -> str:
+    """The trajectory_id that users see."""
+    return f"{session}-trajectory-{number}"
+
+
+def parse_trajectory_name(name: str) -> tuple[str, int] | None:
+    """(session_id, number) of a trajectory_id, or None where it is none."""
+    found = _TRAJECTORY_NAME.match(name)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def orphans(turns: Sequence[Kin]) -> set[int]:
+    """Numbers of the turns that nobody received and nobody extended, with a later sibling of equal history.
+
+    Such a turn is what a lost answer leaves behind: its caller asked again and went on from the second answer.
+    """
+    extended = {turn.parent for turn in turns}
+    newest: dict[tuple[Any, ...], int] = {}
+    for turn in turns:
+        asked = _asked(turn)
+        newest[asked] = max(turn.number, newest.get(asked, 0))
+    return {
+        turn.number
+        for turn in turns
+        if not turn.wanted and turn.number not in extended and turn.number < newest[_asked(turn)]
+    }
+
+
+def close_turns(
+    transaction: Transaction, session: int, *, closed_by: str, reward_turn: int | None = None
+) -> int | None:
+    """Make a trajectory of all that is open; returns its number, or None where nothing is open.
+
+    Orphans become discarded. `reward_turn` is the number of the turn that the closing reward was given to.
+    """
+    turns = _count_open(transaction, session)
+    if not turns:
+        return None
+    turns -= _discard_orphans(transaction, session)
+    transaction.execute("UPDATE sessions SET trajectories = trajectories + 1 WHERE id = ?", (session,))
+    number: int = transaction.rows("SELECT trajectories FROM sessions WHERE id = ?", (session,))[0][0]
+    transaction.execute("UPDATE turns SET trajectory = ? WHERE session = ? AND trajectory IS NULL", (number, session))
+    transaction.execute(
+        "INSERT INTO trajectories (session, number, closed_by, reward_turn, turns, state, closed_at)"
+        " VALUES (?, ?, ?, ?, ?, 'ready', ?)",
+        (session, number, closed_by, reward_turn, turns, transaction.wall),
+    )
+    drop_marked(transaction, session, number, lineage.mark(transaction, session, number))
+    return number
+
+
+def close_session(transaction: Transaction, session: int) -> Ended:
+    """End a session: what is open becomes a trajectory. Again, it answers the same.
+
+    Calls in flight are the caller's business: none of them can commit from here on. Raises ApiError 410 where the
+    session has been deleted or its rows are gone.
+    """
+    name, state = _session(transaction, session)
+    if state == DELETED:
+        raise ApiError(410, SESSION_DELETED, f"Session {name} has been deleted.")
+    if state == CLOSED:
+        return Ended(_closing(transaction, name, session))
+    close_turns(transaction, session, closed_by=BY_CLOSE)
+    _end(transaction, session, CLOSED)
+    return Ended(_closing(transaction, name, session), settle(transaction, session))
+
+
+def delete_session(transaction: Transaction, session: int) -> Ended:
+    """End a session and discard all of it that is neither leased nor acknowledged.
+
+    What is leased is left to its lease: acknowledged it counts, given back it is discarded. Raises ApiError 410
+    where it has been deleted before, or its rows are gone.
+    """
+    name, state = _session(transaction, session)
+    if state == DELETED:
+        raise ApiError(410, SESSION_DELETED, f"Session {name} has been deleted.")
+    transaction.move(TURNS, LIVE, DISCARDED, _count_open(transaction, session), reason=DELETED)
+    transaction.execute("UPDATE turns SET state = 'discarded' WHERE session = ? AND trajectory IS NULL", (session,))
+    ready = transaction.rows("SELECT number FROM trajectories WHERE session = ? AND state = 'ready'", (session,))
+    for (number,) in ready:
+        move_trajectory(transaction, session, number, DISCARDED, reason=DELETED)
+    _end(transaction, session, DELETED)
+    return Ended(None, settle(transaction, session))
+
+
+def discard_trajectory(transaction: Transaction, session: int, number: int, *, reason: str) -> tuple[str, ...]:
+    """Discard a ready trajectory; returns the sessions freed by it. Raises ValueError where it is not ready."""
+    row = transaction.row("SELECT state FROM trajectories WHERE session = ? AND number = ?", (session, number))
+    if row is None or row[0] != READY:
+        raise ValueError(f"trajectory {number} is {row[0] if row else 'gone'}, not ready")
+    move_trajectory(transaction, session, number, DISCARDED, reason=reason)
+    return settle(transaction, session)
+
+
+def drop_marked(transaction: Transaction, session: int, number: int, mark: lineage.Mark | None) -> bool:
+    """Discard a trajectory that nobody holds where a recovery's mark says so; returns whether it did."""
+    if mark is None or not mark.drop:
+        return False
+    move_trajectory(transaction, session, number, DISCARDED, reason=lineage.RECOVERED)
+    lineage.count_dropped(transaction, session, number, mark)
+    return True
+
+
+def move_trajectory(
+    transaction: Transaction, session: int, number: int, after: str, *, lease: str | None = None, reason: str = ""
+) -> None:
+    """Give a trajectory another state and count its turns there. `settle` its session afterwards.
+
+    From its first lease on its rewards are frozen.
+    """
+    before, turns = transaction.rows(
+        "SELECT state, turns FROM trajectories WHERE session = ? AND number = ?", (session, number)
+    )[0]
+    transaction.execute(
+        "UPDATE trajectories SET state = ?, lease = ?, reason = ?, frozen = max(frozen, ?)"
+        " WHERE session = ? AND number = ?",
+        (after, lease, reason or None, after == LEASED, session, number),
+    )
+    if _TERM[before] != _TERM[after]:
+        transaction.move(TURNS, _TERM[before], _TERM[after], turns, reason=reason)
+
+
+def settle(transaction: Transaction, session: int) -> tuple[str, ...]:
+    """Recompute what became of a session and count it there; free its group if that was the last to decide.
+
+    Returns the names of the sessions whose rows were freed.
+    """
+    state, before, turns, group = transaction.rows(
+        "SELECT state, fate, turns, group_name FROM sessions WHERE id = ?", (session,)
+    )[0]
+    held = transaction.rows("SELECT state, reason FROM trajectories WHERE session = ? ORDER BY number DESC", (session,))
+    after, reason = fate(state=state, turns=turns, trajectories=held)
+    if after != before:
+        transaction.move(SESSIONS, before, after, reason=reason)
+        transaction.execute("UPDATE sessions SET fate = ?, reason = ? WHERE id = ?", (after, reason or None, session))
+    return _free(transaction, group) if after in (ACKNOWLEDGED, DISCARDED) else ()
+
+
+def fate(*, state: str, turns: int, trajectories: Sequence[tuple[str, str | None]]) -> tuple[str, str]:
+    """(term, reason) that a session counts under; the reason is '' unless it was discarded.
+
+    `trajectories` are (state, reason), newest first. An ended session has no open turns: each is of a trajectory, or
+    discarded with the session.
+    """
+    states = {held for held, _ in trajectories}
+    if LEASED in states:
+        return LEASED, ""
+    if state == OPEN or READY in states:
+        return LIVE, ""
+    if ACKNOWLEDGED in states:
+        return ACKNOWLEDGED, ""
+    if state == DELETED:
+        return DISCARDED, DELETED
+    if not turns:
+        return DISCARDED, EMPTY
+    return DISCARDED, next((reason for _, reason in trajectories if reason), DISCARDED)
+
+
+def figures(connection: sqlite3.Connection, session: int) -> Figures:
+    """Raises ApiError 410 where the session's rows are gone."""
+    row = connection.execute(
+        "SELECT touched, trajectories, (SELECT count(*) FROM trajectories WHERE session = sessions.id"
+        " AND state = 'leased') FROM sessions WHERE id = ?",
+        (session,),
+    ).fetchone()
+    if row is None:
+        raise _gone()
+    return Figures(*row)
+
+
+def closed_before(connection: sqlite3.Connection, name: str) -> Ended | None:
+    """What closing a session answered whose rows are gone; None where it was deleted or never known."""
+    row = connection.execute("SELECT reason, trajectory FROM tombstones WHERE name = ?", (name,)).fetchone()
+    if row is None or row[0] == DELETED:
+        return None
+    return Ended(None if row[1] is None else trajectory_name(name, row[1]))
+
+
+def _session(transaction: Transaction, session: int) -> tuple[str, str]:
+    row = transaction.row("SELECT name, state FROM sessions WHERE id = ?", (session,))
+    if row is None:
+        raise _gone()
+    return row[0], row[1]
+
+
+def _gone() -> ApiError:
+    return ApiError(410, SESSION_CLOSED, "The session has ended, and all of it has been acknowledged or discarded.")
+
+
+def _end(transaction: Transaction, session: int, state: str) -> None:
+    transaction.execute(
+        "UPDATE sessions SET state = ?, ended = coalesce(ended, ?) WHERE id = ?", (state, transaction.served, session)
+    )
+
+
+def _closing(transaction: Transaction, name: str, session: int) -> str | None:
+    row = transaction.row("SELECT number FROM trajectories WHERE session = ? AND closed_by = 'close'", (session,))
+    return None if row is None else trajectory_name(name, row[0])
+
+
+def _count_open(transaction: Transaction, session: int) -> int:
+    count: int = transaction.rows(
+        "SELECT count(*) FROM turns WHERE session = ? AND trajectory IS NULL AND state = 'live'", (session,)
+    )[0][0]
+    return count
+
+
+def _discard_orphans(transaction: Transaction, session: int) -> int:
+    """Returns how many there were."""
+    unwanted = transaction.row(
+        "SELECT 1 FROM turns WHERE session = ? AND trajectory IS NULL AND NOT delivered AND reward IS NULL LIMIT 1",
+        (session,),
+    )
+    if not unwanted:
+        return 0
+    found = orphans(_kin(transaction, session))
+    transaction.executemany(
+        "UPDATE turns SET state = 'discarded' WHERE session = ? AND number = ?",
+        [(session, number) for number in sorted(found)],
+    )
+    transaction.move(TURNS, LIVE, DISCARDED, len(found), reason=ORPHAN)
+    return len(found)
+
+
+def _kin(transaction: Transaction, session: int) -> list[Kin]:
+    rows = transaction.rows(
+        "SELECT number, parent, request, reasonings, length, delivered OR reward IS NOT NULL OR trajectory IS NOT NULL"
+        " FROM turns WHERE session = ? AND state = 'live'",
+        (session,),
+    )
+    return [
+        Kin(
+            number=number,
+            parent=parent,
+            request=request,
+            # The last message is the turn's own answer, which its siblings need not share.
+            reasonings=tuple(
+                (index, digest) for index, digest in msgspec.json.decode(reasonings) if index < length - 1
+            ),
+            wanted=bool(wanted),
+        )
+        for number, parent, request, reasonings, length, wanted in rows
+    ]
+
+
+def _asked(turn: Kin) -> tuple[Any, ...]:
+    return turn.parent, turn.request, turn.reasonings
+
+
+def _free(transaction: Transaction, group: str) -> tuple[str, ...]:
+    unresolved = transaction.row(
+        "SELECT 1 FROM sessions WHERE group_name = ? AND (state = 'open' OR fate IN ('live', 'leased')) LIMIT 1",
+        (group,),
+    )
+    if unresolved:
+        return ()
+    members = transaction.rows("SELECT id, name FROM sessions WHERE group_name = ?", (group,))
+    transaction.execute(
+        "INSERT OR REPLACE INTO tombstones (name, key_hash, group_name, reason, trajectory, created_at)"
+        " SELECT name, key_hash, group_name, CASE state WHEN 'deleted' THEN state ELSE coalesce(reason, fate) END,"
+        " (SELECT number FROM trajectories WHERE session = sessions.id AND closed_by = 'close'), ?"
+        " FROM sessions WHERE group_name = ?",
+        (transaction.wall, group),
+    )
+    for table, column in (("turns", "session"), ("trajectories", "session"), ("sessions", "id")):
+        transaction.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(session,) for session, _ in members])
+    _prune_tombstones(transaction)
+    return tuple(name for _, name in members)
+
+
+def _prune_tombstones(transaction: Transaction) -> None:
+    transaction.execute(
+        "DELETE FROM tombstones WHERE id <= (SELECT max(id) FROM tombstones) - ? OR created_at < ?",
+        (TOMBSTONES, transaction.wall - TOMBSTONE_AGE),
+    )

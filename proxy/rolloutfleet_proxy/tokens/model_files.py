@@ -1,0 +1,150 @@
+"""The files of a model that say how it reads and writes: a directory, or a name on the Hugging Face hub.
+
+Weights are never read, and no code that comes with a model is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rolloutfleet_proxy.tokens.template import ChatTemplate
+
+_FILES = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+]
+_NEEDED = ("tokenizer.json", "config.json")
+# Some tokenizers give this or more for "no limit".
+_NO_LIMIT = 10**9
+
+
+class ModelUnreadable(Exception):
+    """A model's files are missing, unreadable, or of no known chat format."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    name: str
+    """As it was asked for."""
+    names: tuple[str, ...]
+    """That and the name that its config gives."""
+    tokenizer: Tokenizer
+    tokens: Mapping[str, str]
+    """Special tokens by use: `eos_token`, `bos_token`..."""
+    template: ChatTemplate | None
+    model_type: str | None
+    context_length: int | None
+    vocabulary_size: int | None
+
+
+def read_model(source: str | Path, *, token: str | None = None, download_to: Path | None = None) -> ModelFiles:
+    """Read a model directory, or a hub's model, downloaded once to `download_to`. Raises ModelUnreadable."""
+    name = str(source)
+    directory = Path(source)
+    if not directory.is_dir():
+        directory = _downloaded(name, token=token, download_to=download_to)
+    config = _json(directory / "config.json")
+    tokenizer_config = _json(directory / "special_tokens_map.json") | _json(directory / "tokenizer_config.json")
+    tokens = _special_tokens(tokenizer_config)
+    text_config = config.get("text_config")
+    sizes = {**config, **text_config} if isinstance(text_config, dict) else config
+    hub_name = config.get("_name_or_path")
+    return ModelFiles(
+        name=name,
+        names=(name, hub_name) if isinstance(hub_name, str) and hub_name else (name,),
+        tokenizer=_tokenizer(directory),
+        tokens=tokens,
+        template=_template(directory, tokenizer_config, tokens),
+        model_type=config.get("model_type"),
+        context_length=_limit(sizes.get("max_position_embeddings")) or _limit(tokenizer_config.get("model_max_length")),
+        vocabulary_size=_limit(sizes.get("vocab_size")),
+    )
+
+
+def _downloaded(name: str, *, token: str | None, download_to: Path | None) -> Path:
+    # Takes a while to import, and most fleets name a directory.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    def snapshot(*, local_files_only: bool) -> Path:
+        found = snapshot_download(
+            name, allow_patterns=_FILES, token=token, cache_dir=download_to, local_files_only=local_files_only
+        )
+        return Path(found)
+
+    try:
+        with contextlib.suppress(LocalEntryNotFoundError):
+            found = snapshot(local_files_only=True)
+            if all((found / file).is_file() for file in _NEEDED):
+                return found
+        return snapshot(local_files_only=False)
+    except HFValidationError as error:
+        raise ModelUnreadable(f"{name} is no directory, and can't be a model's name: {error}") from error
+    except (HfHubHTTPError, OSError) as error:
+        raise ModelUnreadable(f"{name} is no directory, and can't be fetched: {error}") from error
+
+
+def _tokenizer(directory: Path) -> Tokenizer:
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise ModelUnreadable(
+            f"{directory} has no tokenizer.json; a tokenizer of another kind has to be converted first, for instance "
+            f"with transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        )
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # `tokenizers` raises bare Exception
+        raise ModelUnreadable(f"{path} can't be read: {error}") from error
+
+
+def _template(directory: Path, tokenizer_config: Mapping[str, Any], tokens: Mapping[str, str]) -> ChatTemplate | None:
+    file = directory / "chat_template.jinja"
+    source = file.read_text() if file.is_file() else _json(directory / "chat_template.json").get("chat_template")
+    source = source or tokenizer_config.get("chat_template")
+    if isinstance(source, list):
+        named = {entry["name"]: entry["template"] for entry in source}
+        source = named.get("default") or next(iter(named.values()), None)
+    if not source:
+        return None
+    try:
+        return ChatTemplate(source, tokens=tokens)
+    except ValueError as error:
+        raise ModelUnreadable(f"{directory}: {error}") from error
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    tokens = {}
+    for use, token in config.items():
+        if not use.endswith("_token"):
+            continue
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str):
+            tokens[use] = text
+    return tokens
+
+
+def _limit(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) and 0 < value < _NO_LIMIT else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise ModelUnreadable(f"{path} can't be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelUnreadable(f"{path} holds no object")
+    return value

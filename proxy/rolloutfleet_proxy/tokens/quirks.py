@@ -1,0 +1,151 @@
+"""What is odd in `renderers` 0.1.12, and what is done about it, all in one place.
+
+1. Its parsers catch `json.JSONDecodeError` only, but Python's `json.loads` also raises RecursionError (deep nesting)
+   and ValueError (a number of over 4,300 digits), and lets NaN and Infinity pass. A model can write all of these.
+   `strict_json` gives the parsers a `loads` that calls them what they are: not JSON.
+2. DeepSeek: after tool results the prompt goes on without a role mark, and a `<think>` that it opens there isn't seen,
+   so the reasoning would be taken for content. `generation_tail` puts the mark before it.
+3. `stripped`: reasoning that is still open keeps the spaces around it, closed reasoning loses them; GLM strips content
+   only where tool calls follow it. What has been streamed can't be stripped later, so both are always stripped.
+4. GLM and MiniMax write null content as the word "None", most formats drop a message whose role they don't know without
+   a word, and gpt-oss looks for a tool's name on the tool message, which OpenAI's API puts on the call only:
+   `renderable` fills in what they need and refuses what they would drop.
+5. Gemma 4 takes `thought` and its line break, which open a thought, by their tokens, which a packed run hides; and a
+   thought channel that opens after other text swallows that text. Llama 3 forgets what comes before a later role
+   header. `readable` and `stripped` see to it that such a mark in the middle of a reply is text.
+6. A reasoning mark spelled with ordinary tokens (`<`, `/think>`) is rightly no mark to Qwen3's scan of tokens, but then
+   its split of the text takes it for one. The tail of such reasoning becomes content. Left as it is: it is the model's
+   own odd text, and tokens are unharmed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import renderers.parsers
+import renderers.parsing
+
+from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
+from rolloutfleet_proxy.turns.messages import Message, joined_text
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+# Formats that write what they get verbatim, where spaces must survive for a full render to find its own tokens again.
+_VERBATIM = frozenset({"default", "inkling", "laguna-xs-2.1", "laguna-s-2.1", "laguna-m.1"})
+_STRIPS_CONTENT = frozenset({"glm-4.5", "glm-5", "glm-5.1", "glm-5.3"})
+_KNOWS_DEVELOPERS = frozenset({"gpt-oss"})
+_NEEDS_TOOL_NAMES = frozenset({"gpt-oss"})
+_MARK_ONLY_AT_START = {"gemma4": "<|channel>", "llama-3": "<|end_header_id|>"}
+GEMMA_THOUGHT = "thought\n"
+_DEEPSEEK = frozenset({"deepseek-v3", "deepseek-r1"})
+_DEEPSEEK_ASSISTANT = "<\uff5cAssistant\uff5c>"
+_DEEPSEEK_OUTPUTS_END = "<\uff5ctool\u2581outputs\u2581end\uff5c>"
+
+# A generation prompt is a few tokens; this many hold any of them, letter by letter.
+_TAIL_TOKENS = 64
+
+
+class Unrenderable(ValueError):
+    """Messages, tools or template arguments that a model's chat format has no form for."""
+
+
+class _StrictJson(ModuleType):
+    JSONDecodeError = json.JSONDecodeError
+    dumps = staticmethod(json.dumps)
+
+    @staticmethod
+    def loads(text: str) -> Any:
+        try:
+            return json.loads(text, parse_constant=_refuse_constant)
+        except json.JSONDecodeError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def strict_json() -> None:
+    """Make the parsers of `renderers` read JSON strictly (1)."""
+    module = _StrictJson("strict json")
+    renderers.parsing.json = module
+    renderers.parsers.json = module
+
+
+def generation_tail(prompt_ids: Sequence[int], *, stops: frozenset[int], mark: list[int]) -> list[int]:
+    """The end of a prompt, from which a parser learns in which channel the reply starts (2).
+
+    `mark` is what `assistant_mark` says, in tokens.
+    """
+    tail = list(prompt_ids[-_TAIL_TOKENS:])
+    for position in range(len(tail) - 1, -1, -1):
+        if tail[position] in stops:
+            del tail[:position]
+            break
+    if not mark or mark[0] in tail:
+        return tail
+    outputs_end = next((index for index in range(len(tail) - 1, -1, -1) if tail[index] == mark[-1]), -1)
+    return [mark[0], *tail[outputs_end + 1 :]]
+
+
+def assistant_mark(name: str) -> tuple[str, ...]:
+    """The role mark that `generation_tail` needs, and the mark that it may stand after; none for most formats."""
+    return (_DEEPSEEK_ASSISTANT, _DEEPSEEK_OUTPUTS_END) if name in _DEEPSEEK else ()
+
+
+def readable(name: str, packed: list[int], vocabulary: Vocabulary) -> list[int]:
+    """The packed reply without marks that a parser would stumble over (5)."""
+    mark = _MARK_ONLY_AT_START.get(name)
+    token_id = None if mark is None else vocabulary.convert_tokens_to_ids(mark)
+    if token_id is None or token_id not in packed[1:]:
+        return packed
+    text = Run(vocabulary.token_bytes(token_id))
+    return [*packed[:1], *(text if each == token_id else each for each in packed[1:])]
+
+
+def stripped(name: str, *, reasoning: str, content: str, closed: bool) -> tuple[str, str]:
+    """Reasoning and content without what a later token could still take away (3, 5)."""
+    if name in _VERBATIM:
+        return reasoning, content
+    if name == "gemma4" and closed:
+        reasoning = reasoning.removeprefix(GEMMA_THOUGHT)
+    return reasoning.strip(), content.strip() if name in _STRIPS_CONTENT else content
+
+
+def renderable(name: str, messages: Sequence[Message], start: int = 0) -> list[Message]:
+    """The messages from `start` on in the form that formats expect (4). Raises Unrenderable."""
+    names = _tool_names(messages) if name in _NEEDS_TOOL_NAMES else {}
+    return [_renderable(name, message, names) for message in messages[start:]]
+
+
+def _renderable(name: str, message: Message, tool_names: Mapping[str, str]) -> Message:
+    role = message.get("role")
+    if role not in ROLES:
+        raise Unrenderable(f"messages of role {role!r} are unknown to the chat format {name}")
+    form = {key: value for key, value in message.items() if value is not None}
+    content = form.get("content", "")
+    if isinstance(content, list):
+        text = joined_text(content)
+        content = content if text is None else text
+    form["content"] = content
+    if role == "developer" and name not in _KNOWS_DEVELOPERS:
+        form["role"] = "system"
+    if role == "assistant" and not form.get("reasoning_content") and form.get("reasoning"):
+        form["reasoning_content"] = form["reasoning"]
+    if role == "tool" and not form.get("name") and message.get("tool_call_id") in tool_names:
+        form["name"] = tool_names[message["tool_call_id"]]
+    return form
+
+
+def _tool_names(messages: Sequence[Message]) -> dict[str, str]:
+    return {
+        call["id"]: call["function"]["name"]
+        for message in messages
+        for call in message.get("tool_calls") or ()
+        if isinstance(call.get("id"), str) and isinstance(call.get("function", {}).get("name"), str)
+    }

@@ -1,0 +1,211 @@
+"""The chat format of the running process: prompts are made away from the event loop, very long ones in a process apart.
+
+One thread does all encoding. Its answers reach the loop in batches, with one wake-up for as many as are ready. A text
+so long that encoding it would hold the interpreter goes to a helper process, which is started when it is first needed.
+Reading replies needs no tokenizer and takes microseconds: it stays on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+from rolloutfleet_proxy.tokens.deltas import DeltaParser
+from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Parsed, Prompt
+from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
+from rolloutfleet_proxy.turns.messages import Message
+
+T = TypeVar("T")
+
+# About 50,000 tokens, of which a full render takes 50 ms.
+LONG_CHARACTERS = 150_000
+# Reading this many tokens takes about 10 ms.
+_LONG_OUTPUT = 75_000
+
+
+class Tokenizing:
+    """`ChatFormat` for an event loop. `close` it."""
+
+    def __init__(self, chat_format: ChatFormat, source: ModelSource, *, long_characters: int = LONG_CHARACTERS) -> None:
+        self.chat_format = chat_format
+        self._near = _Worker("tokenizer")
+        self._far = _Worker("long renders")
+        self._near_renders = _NearRenders(chat_format, long_characters)
+        self._helper = RenderProcess(source)
+
+    @property
+    def helper_pid(self) -> int | None:
+        """The helper process, while there is one."""
+        return self._helper.pid
+
+    @property
+    def cache_nbytes(self) -> int:
+        return self.chat_format.cache_nbytes
+
+    async def prompt(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        candidates: Sequence[Candidate],
+    ) -> Prompt:
+        """`ChatFormat.prompt`. Candidates are loaded in another thread. Raises Unrenderable, RenderProcessFailed."""
+
+        def make(renders: _NearRenders | RenderProcess) -> Prompt:
+            return self.chat_format.prompt(messages, tools, template_kwargs, candidates, renders=renders)
+
+        try:
+            return await self._near.run(partial(make, self._near_renders))
+        except _TooLong:
+            return await self._far.run(partial(make, self._helper))
+
+    async def parse(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        tools: Sequence[Any] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        *,
+        seed: bytes,
+        stop: str | None = None,
+    ) -> Parsed:
+        """`ChatFormat.parse`."""
+
+        def parse() -> Parsed:
+            return self.chat_format.parse(prompt_ids, output_ids, tools, template_kwargs, seed=seed, stop=stop)
+
+        return parse() if len(output_ids) < _LONG_OUTPUT else await self._near.run(parse)
+
+    def deltas(
+        self,
+        prompt_ids: Sequence[int],
+        tools: Sequence[Any] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        *,
+        seed: bytes,
+        stops: Sequence[str] = (),
+    ) -> DeltaParser:
+        """What turns the reply to a prompt into a stream's deltas."""
+        return DeltaParser(self.chat_format.reader(prompt_ids, tools, template_kwargs, seed=seed), stops=stops)
+
+    async def close(self) -> None:
+        """End threads and helper; what waits is cancelled."""
+        await asyncio.get_running_loop().run_in_executor(None, self._helper.stop)
+        await asyncio.gather(self._near.close(), self._far.close())
+
+
+def _unless_done(future: asyncio.Future[Any], settle: Callable[[], None]) -> None:
+    if not future.done():
+        settle()
+
+
+class _TooLong(Exception):
+    """Not to be rendered in this process."""
+
+
+class _NearRenders:
+    """The renders of this process, for texts that are short enough."""
+
+    def __init__(self, chat_format: ChatFormat, long_characters: int) -> None:
+        self._format = chat_format
+        self._long_characters = long_characters
+
+    def extension(
+        self,
+        tail: list[int],
+        output: list[int],
+        messages: list[Message],
+        tools: list[Any] | None,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> array[int] | None:
+        self._refuse_long(messages)
+        return self._format.extension(tail, output, messages, tools, template_kwargs)
+
+    def full(
+        self, messages: list[Message], tools: list[Any] | None, template_kwargs: Mapping[str, Any] | None
+    ) -> array[int]:
+        self._refuse_long(messages)
+        return self._format.full(messages, tools, template_kwargs)
+
+    def _refuse_long(self, messages: list[Message]) -> None:
+        if sum(map(_characters, messages)) > self._long_characters:
+            raise _TooLong
+
+
+def _characters(message: Message) -> int:
+    """About how many characters a message is rendered to."""
+    content = message["content"]
+    count = len(content) if isinstance(content, str) else len(json.dumps(content))
+    count += len(message.get("reasoning_content") or "")
+    for call in message.get("tool_calls") or ():
+        arguments = call.get("function", {}).get("arguments")
+        count += len(arguments) if isinstance(arguments, str) else len(json.dumps(arguments))
+    return count
+
+
+class _Worker:
+    """A thread that runs one job at a time; started with the first."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._done: deque[Callable[[], None]] = deque()
+        self._delivering = False
+        self._waiting: set[asyncio.Future[Any]] = set()
+
+    async def run(self, job: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                settle = partial(future.set_result, job())
+            except BaseException as error:
+                settle = partial(future.set_exception, error)
+            self._deliver_soon(loop, partial(_unless_done, future, settle))
+
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self._waiting.add(future)
+        self._jobs.put(work)
+        try:
+            return await future
+        finally:
+            self._waiting.discard(future)
+
+    async def close(self) -> None:
+        for future in list(self._waiting):
+            future.cancel()
+        self._jobs.put(None)
+        if self._thread is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 10)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _deliver_soon(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[], Any]) -> None:
+        self._done.append(deliver)
+        if not self._delivering:
+            self._delivering = True
+            try:
+                loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop has been closed: nobody waits any more
+                self._done.clear()
+
+    def _deliver(self) -> None:
+        # Before the first is taken: what is appended from here on either is taken below or asks for another delivery.
+        self._delivering = False
+        while self._done:
+            self._done.popleft()()

@@ -1,0 +1,294 @@
+"""One model's text <-> token ids, as `renderers` wants it: a `tokenizers` tokenizer, a cache, and a table of bytes.
+
+Encoding goes through `tokenizers`, and through a cache that is bounded in bytes: system prompts and tool blocks come
+again with every session. Decoding needs no tokenizer: a token stands for fixed bytes, and text is those bytes joined,
+so decoding is quick, the same however the tokens arrive, and safe in any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rolloutfleet_proxy.tokens.template import ChatTemplate
+
+PACKED_FROM = 64
+"""Characters from which on a text's ids are packed: scaffolding, which a renderer may look into, is shorter."""
+
+_NO_ID = -1
+_ENTRY_BYTES = 250
+_MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
+
+class Run(int):
+    """Consecutive ordinary tokens, packed into one that decodes to all their text; no token id equals it.
+
+    Parsers look at ids one by one in Python. What they look for are marks (added tokens), so packing all between two
+    of those makes parsing cost as much as the reply has marks, and changes nothing that a parser can see.
+    """
+
+    data: bytes
+
+    def __new__(cls, data: bytes) -> Run:
+        run = super().__new__(cls, _NO_ID)
+        run.data = data
+        return run
+
+
+class Encoded(int):
+    """A text's ids, packed into one; no token id equals it. `unpacked` takes them out again."""
+
+    ids: array[int]
+
+    def __new__(cls, ids: array[int]) -> Encoded:
+        encoded = super().__new__(cls, _NO_ID)
+        encoded.ids = ids
+        return encoded
+
+
+def unpacked(ids: list[int]) -> array[int]:
+    """Ids, with those that a `Packing` vocabulary packed taken out again."""
+    found = array("i", ids)
+    if _NO_ID not in found:
+        return found
+    found = array("i")
+    for token_id in ids:
+        if isinstance(token_id, Encoded):
+            found += token_id.ids
+        else:
+            found.append(token_id)
+    return found
+
+
+class _TokenBytes(dict[int, bytes]):
+    """Token id -> bytes, filled as tokens are met."""
+
+    def __init__(self, tokenizer: Tokenizer, *, byte_level: bool) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._byte_level = byte_level
+
+    def __missing__(self, token_id: int) -> bytes:
+        if isinstance(token_id, Run):
+            return token_id.data
+        if isinstance(token_id, Encoded):
+            return b"".join(map(self.__getitem__, token_id.ids))
+        if token_id < 0:
+            # Never kept: what packs ids is equal to such a key.
+            return b""
+        token = self._tokenizer.id_to_token(int(token_id))
+        value = b"" if token is None else self._bytes(token)
+        self[token_id] = value
+        return value
+
+    def _bytes(self, token: str) -> bytes:
+        if self._byte_level:
+            try:
+                return bytes(map(_BYTE_OF_LETTER.__getitem__, token))
+            except KeyError:
+                return token.encode()
+        if _BYTE_TOKEN.fullmatch(token):
+            return bytes([int(token[3:5], 16)])
+        return token.replace("\u2581", " ").encode()
+
+
+class Vocabulary:
+    """The tokenizer object of `renderers`' protocol (`renderers.base.ChatTemplateTokenizer`)."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        name: str,
+        eos_token: str | None = None,
+        unk_token: str | None = None,
+        template: ChatTemplate | None = None,
+        cache_bytes: int = 16 << 20,
+    ) -> None:
+        self.name_or_path = name
+        self.template = template
+        self.chat_template = template.source if template else None
+        self.eos_token_id = tokenizer.token_to_id(eos_token) if eos_token else None
+        self.unk_token_id = tokenizer.token_to_id(unk_token) if unk_token else None
+        added = tokenizer.get_added_tokens_decoder()
+        known = (tokenizer.token_to_id(mark) for mark in _MARKS)
+        self.marks = frozenset(added) | {token_id for token_id in known if token_id is not None}
+        self.all_special_tokens = [token.content for token in added.values() if token.special]
+        self.size = tokenizer.get_vocab_size(with_added_tokens=True)
+        self._tokenizer = tokenizer
+        self._lock = Lock()
+        self._cache: OrderedDict[tuple[str, bool], array[int]] = OrderedDict()
+        self._cache_bytes = cache_bytes
+        self.cache_nbytes = 0
+
+        decoder = _decoder_kind(tokenizer)
+        self.decodes_by_bytes = decoder is not None
+        self._strips_first_space = decoder == "bytes, first space stripped"
+        self._bytes = _TokenBytes(tokenizer, byte_level=decoder == "byte level")
+        self._byte_of = self._bytes.__getitem__
+        self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else None
+
+    def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
+        """Token ids of a text. The list is the caller's own."""
+        return self.encoded(text, add_special_tokens=add_special_tokens).tolist()
+
+    def encoded(self, text: str, *, add_special_tokens: bool) -> array[int]:
+        """The same as an array, which is shared: it is not to be changed."""
+        key = (text, add_special_tokens)
+        with self._lock:
+            ids = self._cache.get(key)
+            if ids is not None:
+                self._cache.move_to_end(key)
+                return ids
+            # The variant without character offsets is up to twice as quick.
+            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            found = array("i", encoding.ids)
+            self._remember(key, found)
+        return found
+
+    def decode(self, token_ids: Iterable[int], *_: object, skip_special_tokens: bool = False, **__: object) -> str:
+        """Text of token ids (and `Run`s); bytes that are no UTF-8 become U+FFFD."""
+        if not self.decodes_by_bytes:
+            return self._decode_by_tokenizer(token_ids, skip_special_tokens=skip_special_tokens)
+        if skip_special_tokens:
+            special = {self._tokenizer.token_to_id(token) for token in self.all_special_tokens}
+            token_ids = [token_id for token_id in token_ids if token_id not in special]
+        text = b"".join(map(self._byte_of, token_ids)).decode("utf-8", "replace")
+        return text[1:] if self._strips_first_space and text.startswith(" ") else text
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
+        if isinstance(tokens, str):
+            return self._tokenizer.token_to_id(tokens)
+        return [self._tokenizer.token_to_id(token) for token in tokens]
+
+    def apply_chat_template(
+        self, messages: Sequence[Any], *, tokenize: bool = True, return_dict: bool = False, **kwargs: Any
+    ) -> Any:
+        """The model's own template over the messages: ids, or the text where `tokenize` is false.
+
+        Raises ValueError where the model has none, or its template refuses the messages.
+        """
+        if self.template is None:
+            raise ValueError(f"{self.name_or_path} has no chat template")
+        text = self.template.render(messages, **kwargs)
+        return self._encode_pieces(text) if tokenize else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for; empty for an id outside the vocabulary."""
+        return self._byte_of(token_id)
+
+    def joined_bytes(self, token_ids: Iterable[int]) -> bytes:
+        return b"".join(map(self._byte_of, token_ids))
+
+    def packed(self, token_ids: Sequence[int]) -> list[int]:
+        """The same ids, with what lies between two marks packed into a `Run`."""
+        marks = self.marks
+        if not self.decodes_by_bytes:
+            return list(token_ids)
+        result: list[int] = []
+        start = 0
+        for mark in filter(marks.__contains__, token_ids):
+            position = token_ids.index(mark, start)
+            if position > start:
+                result.append(Run(self.joined_bytes(token_ids[start:position])))
+            result.append(mark)
+            start = position + 1
+        if start < len(token_ids):
+            result.append(Run(self.joined_bytes(token_ids[start:])))
+        return result
+
+    def _remember(self, key: tuple[str, bool], ids: array[int]) -> None:
+        self._cache[key] = ids
+        self.cache_nbytes += _entry_nbytes(key, ids)
+        while self.cache_nbytes > self._cache_bytes:
+            oldest, dropped = self._cache.popitem(last=False)
+            self.cache_nbytes -= _entry_nbytes(oldest, dropped)
+
+    def _encode_pieces(self, text: str) -> list[int]:
+        """Encode between added tokens piece by piece, as `tokenizers` does itself, so that the cache can serve them."""
+        if self._added_pattern is None:
+            return self.encode(text, add_special_tokens=False)
+        ids: list[int] = []
+        for piece in self._added_pattern.split(text):
+            if piece:
+                ids += self.encode(piece, add_special_tokens=False)
+        return ids
+
+    def _decode_by_tokenizer(self, token_ids: Iterable[int], *, skip_special_tokens: bool) -> str:
+        with self._lock:
+            text = self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        assert isinstance(text, str)
+        return text
+
+
+class Packing:
+    """A vocabulary whose `encode` packs the ids of a text into one.
+
+    Renderers go through ids one by one in Python, to note for each of them what we don't ask for. Packed, rendering
+    costs as much as a conversation has messages, not as much as it has tokens.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vocabulary, name)
+
+    def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
+        ids = self._vocabulary.encoded(text, add_special_tokens=add_special_tokens)
+        return [Encoded(ids)] if len(text) >= PACKED_FROM else ids.tolist()
+
+
+def _entry_nbytes(key: tuple[str, bool], ids: array[int]) -> int:
+    return sys.getsizeof(key[0]) + len(ids) * ids.itemsize + _ENTRY_BYTES
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters by which byte-level BPE writes the 256 bytes (GPT-2's `bytes_to_unicode`)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    letters = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    return letters | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF_LETTER = _byte_letters()
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+def _decoder_kind(tokenizer: Tokenizer) -> str | None:
+    """How tokens become text; None where a token's text depends on its neighbours in other ways."""
+    if tokenizer.decoder is None:
+        return None
+    decoder = json.loads(tokenizer.decoder.__getstate__())
+    parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = [part["type"] for part in parts]
+    if kinds == ["ByteLevel"]:
+        return "byte level"
+    spaced = parts[:1] and kinds[0] == "Replace" and parts[0]["pattern"] == {"String": "\u2581"}
+    if spaced and parts[0]["content"] == " " and kinds[1:3] == ["ByteFallback", "Fuse"]:
+        if len(kinds) == 3:
+            return "bytes"
+        if kinds[3:] == ["Strip"] and (parts[3]["content"], parts[3]["start"], parts[3]["stop"]) == (" ", 1, 0):
+            return "bytes, first space stripped"
+    return None
+
+
+def _split_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """A pattern that cuts text at added tokens; None where these take part in more than their own letters."""
+    pre_tokenizer = tokenizer.pre_tokenizer
+    adds_space = pre_tokenizer is not None and b'"add_prefix_space":true' in pre_tokenizer.__getstate__()
+    added = tokenizer.get_added_tokens_decoder().values()
+    if adds_space or not added:
+        return None
+    if any(token.lstrip or token.rstrip or token.single_word or token.normalized for token in added):
+        return None
+    longest_first = sorted((token.content for token in added), key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")

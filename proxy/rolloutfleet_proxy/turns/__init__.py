@@ -1,0 +1,1 @@
+"""A session's turns: how they are matched, kept and read."""

@@ -1,0 +1,1 @@
+"""Weight versions, runs and pauses of this proxy."""

@@ -1,0 +1,135 @@
+"""Prompts off the event loop, long ones out of the process (promise 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rolloutfleet_engine import model_path
+from rolloutfleet_proxy.tokens.quirks import Unrenderable
+from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
+from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcessFailed
+from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
+
+LONG = 20_000
+
+
+@pytest.fixture
+async def tokenizing() -> AsyncIterator[Tokenizing]:
+    source = ModelSource(str(model_path()))
+    made = Tokenizing(source.load(), source, long_characters=LONG)
+    yield made
+    await made.close()
+
+
+@pytest.fixture(scope="module")
+def direct() -> ChatFormat:
+    return ModelSource(str(model_path())).load()
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+LONG_TEXT = "It was warm in Oslo. " * (LONG // 20)
+
+
+async def test_many_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
+    prompts = await asyncio.gather(*(tokenizing.prompt([user(f"Hello {n}?")], None, None, []) for n in range(200)))
+    assert [prompt.ids for prompt in prompts] == [
+        direct.prompt([user(f"Hello {n}?")], None, None, []).ids for n in range(200)
+    ]
+    assert tokenizing.helper_pid is None
+
+
+async def test_what_is_refused_is_raised(tokenizing: Tokenizing) -> None:
+    with pytest.raises(Unrenderable, match="'critic'"):
+        await tokenizing.prompt([{"role": "critic", "content": "x"}], None, None, [])
+    with pytest.raises(Unrenderable, match="no_such_thing"):
+        await tokenizing.prompt([user(LONG_TEXT)], None, {"no_such_thing": 1}, [])
+
+
+async def test_a_caller_that_leaves_stops_nothing(tokenizing: Tokenizing) -> None:
+    tasks = [asyncio.create_task(tokenizing.prompt([user(f"Hello {n}?")], None, None, [])) for n in range(50)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in done[::2])
+    assert all(not isinstance(result, BaseException) for result in done[1::2])
+
+
+async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: ChatFormat) -> None:
+    messages = [user(LONG_TEXT)]
+    prompt = await tokenizing.prompt(messages, None, None, [])
+    assert prompt == direct.prompt(messages, None, None, [])
+    pid = tokenizing.helper_pid
+    assert pid is not None
+    assert pid != os.getpid()
+
+    output = direct.vocabulary.encode("Yes.<|im_end|>", add_special_tokens=False)
+    parent = Candidate(2, lambda: (prompt.ids, output))
+    history = [*messages, {"role": "assistant", "content": "Yes."}]
+    short = await tokenizing.prompt([*history, user("More?")], None, None, [parent])
+    assert short.bridged
+    long = await tokenizing.prompt([*history, user(LONG_TEXT)], None, None, [parent])
+    assert long.bridged
+    assert long == direct.prompt([*history, user(LONG_TEXT)], None, None, [parent])
+    assert tokenizing.helper_pid == pid
+
+
+async def test_the_helper_is_started_again_when_it_died(tokenizing: Tokenizing, direct: ChatFormat) -> None:
+    messages = [user(LONG_TEXT)]
+    await tokenizing.prompt(messages, None, None, [])
+    pid = tokenizing.helper_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    prompt = await tokenizing.prompt(messages, None, None, [])
+    assert prompt == direct.prompt(messages, None, None, [])
+    assert tokenizing.helper_pid not in (None, pid)
+
+
+async def test_a_helper_that_cannot_start_is_an_error(direct: ChatFormat) -> None:
+    tokenizing = Tokenizing(direct, ModelSource("/absent/model"), long_characters=LONG)
+    with pytest.raises(RenderProcessFailed, match="died"):
+        await tokenizing.prompt([user(LONG_TEXT)], None, None, [])
+    await tokenizing.close()
+
+
+async def test_close_ends_helper_and_callers(direct: ChatFormat) -> None:
+    tokenizing = Tokenizing(direct, ModelSource(str(model_path())), long_characters=LONG)
+    waiting = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT)], None, None, []))
+    while tokenizing.helper_pid is None:
+        await asyncio.sleep(0.01)
+    pid = tokenizing.helper_pid
+    await tokenizing.close()
+    assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError | Exception)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_the_loop_goes_on_while_a_long_render_is_made(tokenizing: Tokenizing) -> None:
+    await tokenizing.prompt([user(LONG_TEXT)], None, None, [])
+    work = asyncio.create_task(tokenizing.prompt([user("It was cold. " * 100_000)], None, None, []))
+    longest, before = 0.0, time.perf_counter()
+    while not work.done():
+        await asyncio.sleep(0)
+        longest, before = max(longest, time.perf_counter() - before), time.perf_counter()
+    assert len(work.result().ids) > 300_000
+    assert longest < 0.15
+
+
+async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:
+    prompt = await tokenizing.prompt([user("Hello?")], None, None, [])
+    output = tokenizing.chat_format.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False)
+    parser = tokenizing.deltas(prompt.ids, None, None, seed=b"turn")
+    sent = parser.feed(output)
+    parsed = await tokenizing.parse(prompt.ids, output, None, None, seed=b"turn")
+    assert "".join(delta.content or "" for delta in [*sent, *parser.finish(parsed.message)]) == "Fine."
+    assert parsed.message["content"] == "Fine."
