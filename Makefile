@@ -45,8 +45,9 @@ format: $(READY) ## rewrite the sources in the project's style
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: lock
-lock: $(READY) ## bring both lock files in line with what they lock (newest of all: ARGS=--upgrade)
+lock: $(READY) ## bring the lock files in line with what they lock (newest of all: ARGS=--upgrade)
 	@$(LOCK) $(ARGS) --extra all --group dev pyproject.toml -o requirements.lock
+	@$(LOCK) $(ARGS) benchmarks/go.in -o benchmarks/go.lock
 	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
 
 .PHONY: sglang

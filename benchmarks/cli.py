@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import store_growth
-from benchmarks.rigs import binaries, compared, machine, memory, results
+from benchmarks.rigs import binaries, compared, compiler, machine, memory, results
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _parser().error(f"no rig {', '.join(unknown)}; there are {', '.join(RIGS)}")
     try:
         binaries.build()
-    except binaries.NoCompiler as error:
+    except compiler.NoCompiler as error:
         _parser().error(str(error))
     command = shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
     try:

@@ -3,13 +3,14 @@
 import os
 import platform
 import resource
-import shutil
 import sqlite3
 import subprocess
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from benchmarks.rigs import compiler
 
 PACKAGES = (
     *("rolloutfleet", "sglang-router", "aiohttp", "uvicorn", "uvloop", "httptools", "starlette", "fastapi"),
@@ -59,7 +60,7 @@ def _version(package: str) -> str | None:
 
 
 def _go() -> str:
-    return _said("go", "env", "GOVERSION") if shutil.which("go") else "none"
+    return _said(str(compiler.folder() / "go"), "env", "GOVERSION")
 
 
 def _revision() -> str:
