@@ -71,10 +71,15 @@ class Failed(Reply):
     error: ErrorDetail
 
 
-class Covering(Reply):
-    """Every admin answer names the ordinals that it covers, and those that failed."""
+class Answered(Reply):
+    """Every answer names the ordinals that it covers."""
 
     ordinals: list[int] = Field(default_factory=list)
+
+
+class Covering(Answered):
+    """An answer that may be a whole fleet's names those that failed, too."""
+
     failed: list[Failed] = Field(default_factory=list)
 
 
@@ -122,7 +127,7 @@ class StartedSession(Reply):
     """What an OpenAI SDK takes: it ends in `/sessions/{id}/v1`."""
 
 
-class StartedSessions(Reply):
+class StartedSessions(Answered):
     """201; a group of one has its session's fields on top as well."""
 
     group_id: str
@@ -132,7 +137,7 @@ class StartedSessions(Reply):
     base_url: str | None = None
 
 
-class Session(Reply):
+class Session(Answered):
     """GET /sessions/{id}."""
 
     session_id: str
@@ -177,7 +182,7 @@ class Turn(Reply):
     created_at: float
 
 
-class TurnList(Reply):
+class TurnList(Answered):
     turns: list[Turn]
     cursor: str | None = None
 
@@ -195,14 +200,14 @@ class GiveReward(Request):
         return self.turn_id is None if self.close is None else self.close
 
 
-class Rewarded(Reply):
+class Rewarded(Answered):
     session_id: str
     turn_id: str
     reward: float
     trajectory_id: str | None = None
 
 
-class Closed(Reply):
+class Closed(Answered):
     session_id: str
     trajectory_id: str | None = None
 
@@ -290,17 +295,17 @@ class RenewLease(Request):
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
 
 
-class Acknowledged(Reply):
+class Acknowledged(Answered):
     lease_id: str
     acknowledged: list[str]
 
 
-class Released(Reply):
+class Released(Answered):
     lease_id: str
     released: list[str]
 
 
-class Renewed(Reply):
+class Renewed(Answered):
     lease_id: str
     expires_in: float
 

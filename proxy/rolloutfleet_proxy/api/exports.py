@@ -82,7 +82,7 @@ async def acknowledge(lease_id: LeaseId, proxy: ThisProxy, asked: AckLease | Non
     """Trained: the trajectories named, or all of the lease. Again, it answers the same."""
     named = None if asked is None else asked.trajectory_ids
     done = await _change(proxy, lambda transaction: leases.acknowledge(transaction, lease_id, named))
-    return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids)
+    return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids, ordinals=[proxy.owner.ordinal])
 
 
 @router.post("/leases/{lease_id}/release")
@@ -90,7 +90,7 @@ async def release(lease_id: LeaseId, proxy: ThisProxy, asked: AckLease | None = 
     """Give back the trajectories named, or all of the lease: they can be exported again."""
     named = None if asked is None else asked.trajectory_ids
     done = await _change(proxy, lambda transaction: leases.release(transaction, lease_id, named))
-    return Released(lease_id=lease_id, released=done.trajectory_ids)
+    return Released(lease_id=lease_id, released=done.trajectory_ids, ordinals=[proxy.owner.ordinal])
 
 
 @router.post("/leases/{lease_id}/renew")
@@ -98,7 +98,7 @@ async def renew(lease_id: LeaseId, proxy: ThisProxy, asked: RenewLease | None = 
     """Let the lease run anew from now."""
     seconds = (asked or RenewLease()).lease_seconds
     done = await _change(proxy, lambda transaction: leases.renew(transaction, lease_id, seconds=seconds))
-    return Renewed(lease_id=lease_id, expires_in=done.expires_in)
+    return Renewed(lease_id=lease_id, expires_in=done.expires_in, ordinals=[proxy.owner.ordinal])
 
 
 def _elsewhere(proxy: Proxy, asked: AskExport) -> int | None:

@@ -28,8 +28,9 @@ async def give_reward(
         scope=f"reward {session.name} {caller}",
         body=asked.model_dump_json().encode(),
     )
-    return await proxy.writer.run(
+    done = await proxy.writer.run(
         lambda transaction: once(
             transaction, call, Rewarded, lambda transaction: rewards.give_reward(transaction, session.id, asked)
         )
     )
+    return done.model_copy(update={"ordinals": [proxy.owner.ordinal]})

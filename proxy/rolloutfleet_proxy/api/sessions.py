@@ -125,6 +125,7 @@ async def show_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]:
         "limits": session.limits,
         "metadata": session.metadata or {},
         "agent_may": sorted(session.agent_may),
+        "ordinals": [proxy.owner.ordinal],
     }
 
 
@@ -139,6 +140,7 @@ async def show_turns(
     return {
         "turns": [_shown(session, turn) for turn in turns],
         "cursor": str(turns[-1].number) if len(turns) == limit else None,
+        "ordinals": [proxy.owner.ordinal],
     }
 
 
@@ -148,23 +150,24 @@ async def touch_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]
     if session.state != OPEN:
         raise ended(session)
     await proxy.writer.run(lambda transaction: sessions_module.touch(transaction, session.id))
-    return {"session_id": session.name}
+    return {"session_id": session.name, "ordinals": [proxy.owner.ordinal]}
 
 
 @router.post("/sessions/{session_id}/close")
 async def close_session(session_id: str, request: Request, proxy: ThisProxy) -> Closed:
     """End a session: calls in flight end with 410, and what is unrewarded becomes a trajectory. Again, the same."""
     found = await find_session(request, session_id, action="close")
+    ordinals = [proxy.owner.ordinal]
     if isinstance(found, Gone):
         before = await proxy.reader.run(lambda connection: trajectories.closed_before(connection, found.name))
         if before is not None:
-            return Closed(session_id=found.name, trajectory_id=before.trajectory_id)
+            return Closed(session_id=found.name, trajectory_id=before.trajectory_id, ordinals=ordinals)
     session = there(found, session_id)
     if session.state == DELETED:
         raise ended(session)
     done = await proxy.writer.run(lambda transaction: trajectories.close_session(transaction, session.id))
     proxy.end_session(session, CLOSED, freed=done.freed)
-    return Closed(session_id=session.name, trajectory_id=done.trajectory_id)
+    return Closed(session_id=session.name, trajectory_id=done.trajectory_id, ordinals=ordinals)
 
 
 @router.delete("/sessions/{session_id}", status_code=204)

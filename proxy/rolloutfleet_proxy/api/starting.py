@@ -49,7 +49,7 @@ async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | 
         for session in started
     ]
     alone = sessions[0].model_dump() if asked.group_size == 1 else {}
-    return StartedSessions(group_id=names.group, sessions=sessions, **alone)
+    return StartedSessions(group_id=names.group, sessions=sessions, ordinals=[proxy.owner.ordinal], **alone)
 
 
 def base_url(proxy: Proxy, session: str) -> str:

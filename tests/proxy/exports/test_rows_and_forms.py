@@ -369,9 +369,10 @@ async def test_reward_export_acknowledge(api: SimpleNamespace) -> None:
     assert body["sessions"] == [{"session_id": session.name, "status": "leased"}]
     assert body["trajectories"][0]["rows"][0]["reward"] == 1.5
     renewed = await api.client.post(f"/leases/{lease}/renew", json={"lease_seconds": 5})
-    assert renewed.json() == {"lease_id": lease, "expires_in": 5.0}
+    assert renewed.json() == {"lease_id": lease, "expires_in": 5.0, "ordinals": [0]}
     done = await api.client.post(f"/leases/{lease}/ack")
-    assert done.json() == {"lease_id": lease, "acknowledged": [f"{session.name}-trajectory-1"]}
+    named = [f"{session.name}-trajectory-1"]
+    assert done.json() == {"lease_id": lease, "acknowledged": named, "ordinals": [0]}
     assert (await api.client.post(f"/leases/{lease}/ack")).json() == done.json()
     assert (await api.client.post(f"/leases/{lease}/release")).status_code == 409
     assert (await api.client.post("/leases/l0-x/ack")).json()["error"]["code"] == "lease_unknown"
