@@ -1,0 +1,66 @@
+"""The dump format: what a fleet writes of sessions that went stale, and how to read, check and name it.
+
+`encode` makes a file piece by piece and `read` takes it apart so; `verify` says all that is wrong with one.
+docs/dumps.md describes the format itself.
+"""
+
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.form import (
+    FORMAT,
+    FORMAT_VERSION,
+    Damaged,
+    Dump,
+    DumpedSession,
+    DumpedShard,
+    DumpedTrajectory,
+    DumpedTurn,
+    DumpEnd,
+    DumpHead,
+    Matching,
+    decode,
+    digest_of,
+    encode,
+    read,
+)
+from rolloutfleet.dumps.names import (
+    ACTIVE,
+    CLAIM_MARK,
+    IMPORTED_MARK,
+    DumpName,
+    active_name,
+    dump_names,
+    parse_dump_name,
+    trajectory_dump_name,
+)
+from rolloutfleet.dumps.tensors import DTYPES, Tensor, dtype_of_safetensors, safetensors_name
+
+__all__ = [
+    "ACTIVE",
+    "CLAIM_MARK",
+    "DTYPES",
+    "FORMAT",
+    "FORMAT_VERSION",
+    "IMPORTED_MARK",
+    "Damaged",
+    "Dump",
+    "DumpEnd",
+    "DumpHead",
+    "DumpName",
+    "DumpedSession",
+    "DumpedShard",
+    "DumpedTrajectory",
+    "DumpedTurn",
+    "Matching",
+    "Tensor",
+    "active_name",
+    "decode",
+    "digest_of",
+    "dtype_of_safetensors",
+    "dump_names",
+    "encode",
+    "parse_dump_name",
+    "read",
+    "safetensors_name",
+    "trajectory_dump_name",
+    "verify",
+]

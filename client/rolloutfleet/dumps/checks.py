@@ -1,0 +1,124 @@
+"""Is a dump whole, and does it say of each turn what training needs? `verify` finds all that does not hold."""
+
+import math
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from rolloutfleet.dumps.form import Damaged, DumpedShard, DumpedTurn, DumpEnd, DumpHead, read
+from rolloutfleet.dumps.names import DumpName, parse_dump_name
+from rolloutfleet.dumps.tensors import Tensor
+
+SAID_AT_MOST = 20
+"""Problems of one file: a broken writer would make thousands."""
+
+_TOKENS = {"new_prompt_ids": "int32", "output_ids": "int32", "logprobs": "float32", "versions": "int32"}
+
+
+def verify(file: BinaryIO, *, name: str | None = None) -> list[str]:
+    """What is wrong with a dump, a sentence each; empty where nothing is. `name` is the file's, without its folder.
+
+    The digest, the form of every part, the lengths of ids, log-probabilities and versions, that all numbers are
+    finite, that every prompt stands on its parent's tokens, and that names agree. Shards that are missing are said
+    too. Reads a turn at a time.
+    """
+    problems: list[str] = []
+    try:
+        for problem in _problems(file, name):
+            problems.append(problem)
+            if len(problems) == SAID_AT_MOST:
+                return [*problems, "and more"]
+    except Damaged as error:
+        problems.append(str(error))
+    return problems
+
+
+def _problems(file: BinaryIO, name: str | None) -> Iterator[str]:
+    checked: _Checked | None = None
+    for part in read(file):
+        match part:
+            case DumpHead():
+                checked = _Checked(part)
+                yield from _names(part, name)
+            case DumpedTurn() if checked is not None:
+                yield from checked.turn(part)
+            case DumpedShard():
+                pass
+            case DumpEnd() if checked is not None:
+                yield from checked.end(part)
+
+
+def _names(head: DumpHead, name: str | None) -> Iterator[str]:
+    trajectory = head.trajectory
+    said = DumpName(head.session.session_id, None if trajectory is None else trajectory.number)
+    if parse_dump_name(str(said)) != said:
+        yield f"session_id {head.session.session_id!r} is no id of a session"
+    elif name is not None and name != str(said):
+        yield f"by what it holds its name is {said}, not {name}"
+    if trajectory is not None and trajectory.trajectory_id != str(said).removesuffix(".json"):
+        yield f"trajectory_id {trajectory.trajectory_id!r} is not {str(said).removesuffix('.json')}"
+
+
+class _Checked:
+    """What later parts of a dump are held against."""
+
+    def __init__(self, head: DumpHead) -> None:
+        self._head = head
+        self._number = None if head.trajectory is None else head.trajectory.number
+        self._tokens: dict[int, int] = {}
+        """Of each turn's prompt and output."""
+        self._newest = 0
+        self._own: set[int] = set()
+
+    def turn(self, turn: DumpedTurn) -> Iterator[str]:
+        said = f"turn {turn.number} ({turn.turn_id})"
+        yield from (f"{said}: {problem}" for problem in self._of_turn(turn))
+        self._newest = turn.number
+        self._tokens[turn.number] = turn.prompt_tokens + math.prod(turn.output_ids.shape)
+        if not turn.context:
+            self._own.add(turn.number)
+
+    def end(self, end: DumpEnd) -> Iterator[str]:
+        if not self._own:
+            yield "no turn in it is of its trajectory"
+        if self._head.session.turns < self._newest:
+            yield f"the session has {self._head.session.turns} turns, and one here has the number {self._newest}"
+        if end.incomplete:
+            yield f"it is incomplete: shards are missing: {', '.join(end.incomplete)}"
+
+    def _of_turn(self, turn: DumpedTurn) -> Iterator[str]:
+        if turn.number <= self._newest:
+            yield f"its number is not above {self._newest}, of the turn before it"
+        if not turn.context and turn.trajectory != self._number:
+            yield f"it is of trajectory {turn.trajectory}, not of {self._number}"
+        if not turn.context and turn.discarded:
+            yield "it was discarded, and is not marked as context"
+        yield from _of_tensors(turn)
+        yield from self._of_prompt(turn)
+
+    def _of_prompt(self, turn: DumpedTurn) -> Iterator[str]:
+        """Ids are kept behind the parent's, so a prompt extends its parent's where the lengths add up."""
+        behind = 0 if turn.parent is None else self._tokens.get(turn.parent)
+        new = math.prod(turn.new_prompt_ids.shape)
+        if behind is None:
+            yield f"its parent, turn {turn.parent}, is not in the dump before it"
+        elif behind + new != turn.prompt_tokens:
+            whose = "no parent" if turn.parent is None else f"{behind} tokens of turn {turn.parent}"
+            yield f"its prompt has {turn.prompt_tokens} tokens, and {whose} and {new} new ones make {behind + new}"
+
+
+def _of_tensors(turn: DumpedTurn) -> Iterator[str]:
+    tensors: dict[str, Tensor] = {name: getattr(turn, name) for name in _TOKENS}
+    for name, tensor in tensors.items():
+        if tensor.dtype != _TOKENS[name] or len(tensor.shape) != 1:
+            yield f"{name} has the shape {list(tensor.shape)} of {tensor.dtype}; it is a list of {_TOKENS[name]}"
+            return
+    lengths = {name: tensors[name].shape[0] for name in ("output_ids", "logprobs", "versions")}
+    if len(set(lengths.values())) > 1:
+        yield "lengths differ: " + ", ".join(f"{length} {name}" for name, length in lengths.items())
+    if not np.isfinite(tensors["logprobs"].numpy()).all():
+        yield "a log-probability is not finite"
+    for name in ("new_prompt_ids", "output_ids"):
+        if (tensors[name].numpy() < 0).any():
+            yield f"{name} has an id below 0"

@@ -1,0 +1,108 @@
+"""A tensor as a dump holds it: `{type: "tensor", data, shape, dtype}`, bit for bit.
+
+`data` is base64 (RFC 4648, section 4) of the elements in C order, little-endian. The names of types are those of
+numpy and PyTorch. Bits are all that is kept, so types that numpy lacks (bfloat16, float8) need no library here.
+"""
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+_SIZES: Final[Mapping[str, tuple[str, int]]] = {
+    "bool": ("BOOL", 1),
+    "uint8": ("U8", 1),
+    "int8": ("I8", 1),
+    "uint16": ("U16", 2),
+    "int16": ("I16", 2),
+    "uint32": ("U32", 4),
+    "int32": ("I32", 4),
+    "uint64": ("U64", 8),
+    "int64": ("I64", 8),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "float32": ("F32", 4),
+    "float64": ("F64", 8),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+    "complex64": ("C64", 8),
+}
+DTYPES: Final[Mapping[str, int]] = {name: size for name, (_, size) in _SIZES.items()}
+"""Bytes of an element, by the type's name."""
+_BY_SAFETENSORS: Final = {short: name for name, (short, _) in _SIZES.items()}
+_NOT_IN_NUMPY: Final = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+
+
+class Tensor(BaseModel):
+    """A tensor's type, shape and bytes. In JSON `data` is base64."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    type: Literal["tensor"] = "tensor"
+    dtype: str
+    shape: tuple[int, ...]
+    """Empty for a single element."""
+    data: bytes
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _from_base64(cls, data: Any) -> Any:
+        if not isinstance(data, str):
+            return data
+        try:
+            return base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(f"data is no base64: {error}") from None
+
+    @field_validator("shape", mode="before")
+    @classmethod
+    def _from_list(cls, shape: Any) -> Any:
+        return tuple(shape) if isinstance(shape, list) else shape
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+        if any(length < 0 for length in self.shape):
+            raise ValueError(f"shape {list(self.shape)} has a length below 0")
+        size = math.prod(self.shape) * DTYPES[self.dtype]
+        if size != len(self.data):
+            raise ValueError(f"{len(self.data)} bytes, and shape {list(self.shape)} of {self.dtype} needs {size}")
+        return self
+
+    @classmethod
+    def of(cls, array: npt.ArrayLike, dtype: str | None = None) -> Self:
+        """A numpy array, or what makes one, as a tensor. `dtype` names a type that numpy lacks, whose bits it holds."""
+        values = np.asarray(array)
+        named = dtype or values.dtype.name
+        little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+        return cls(dtype=named, shape=values.shape, data=little.tobytes())
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The elements. Of a type that numpy lacks (bfloat16, float8), unsigned integers that hold the bits."""
+        held = np.dtype(_NOT_IN_NUMPY.get(self.dtype, self.dtype)).newbyteorder("<")
+        return np.frombuffer(self.data, held).reshape(self.shape)
+
+    def as_json(self) -> dict[str, Any]:
+        """What stands in a dump."""
+        return {
+            "type": self.type,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "data": base64.b64encode(self.data).decode("ascii"),
+        }
+
+
+def dtype_of_safetensors(name: str) -> str:
+    """`bfloat16` for `BF16`. Raises KeyError for a name that is not known."""
+    return _BY_SAFETENSORS[name]
+
+
+def safetensors_name(dtype: str) -> str:
+    """`BF16` for `bfloat16`. Raises KeyError for a name that is not known."""
+    return _SIZES[dtype][0]
