@@ -1,7 +1,7 @@
 """A cache bounded in bytes, least recently used first to go. It reports its size for /stats."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -9,12 +9,11 @@ V = TypeVar("V")
 
 
 class ByteCache(Generic[K, V]):
-    """Values with the bytes they were said to take; `evicted` is told of each value that the bound pushes out."""
+    """Values with the bytes they were said to take."""
 
-    def __init__(self, limit: int, *, evicted: Callable[[K, V], None] | None = None) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.nbytes = 0
-        self._evicted = evicted
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -28,15 +27,15 @@ class ByteCache(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, nbytes: int) -> None:
-        """Add a value, or replace it and its size. A value larger than the bound is not kept."""
+        """Add a value, or replace it and its size. A value larger than the bound is not kept, and pushes none out."""
         self.pop(key)
+        if nbytes > self.limit:
+            return
         self._entries[key] = (value, nbytes)
         self.nbytes += nbytes
-        while self.nbytes > self.limit and self._entries:
-            oldest, (dropped, size) = self._entries.popitem(last=False)
+        while self.nbytes > self.limit:
+            _, (_, size) = self._entries.popitem(last=False)
             self.nbytes -= size
-            if self._evicted is not None:
-                self._evicted(oldest, dropped)
 
     def pop(self, key: K) -> V | None:
         entry = self._entries.pop(key, None)

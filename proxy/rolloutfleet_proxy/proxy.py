@@ -92,6 +92,7 @@ class Proxy:
             self.admission.sessions_open -= 1
         session.state = state
         session.calls.end_all(ended(session))
+        self.paths.forget(session.id, session.briefs)
         self.forget(freed)
 
     def cut_calls(self) -> list[Session]:
@@ -109,7 +110,9 @@ class Proxy:
     def forget(self, names: Iterable[str]) -> None:
         """Drop what memory holds of sessions whose rows are gone."""
         for name in names:
-            self.sessions.forget(name)
+            session = self.sessions.forget(name)
+            if session is not None:
+                self.paths.forget(session.id, session.briefs)
 
     def cache_sizes(self) -> dict[str, int]:
         """Bytes of each cache."""

@@ -22,7 +22,7 @@ from rolloutfleet_proxy.metrics import JOINED, REPLAYED
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.auth import presented_key
-from rolloutfleet_proxy.sessions.calls import Call
+from rolloutfleet_proxy.sessions.calls import Call, forget_frames
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session
 from rolloutfleet_proxy.turns.rows import load_turn, set_delivered
@@ -63,7 +63,10 @@ class ChatRoute:
         except ClientLeft:
             pass
         except Exception as error:
-            await _send_error(send, self._refused(error))
+            try:
+                await _send_error(send, self._refused(error))
+            finally:
+                forget_frames(error)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -76,6 +79,7 @@ class ChatRoute:
         attempt = _attempt(headers, body)
         found = earlier(session, attempt)
         request = parse_chat(body)
+        del body  # A call may last for minutes, and nobody reads this again.
         if isinstance(found, int):
             await self._replay(session, found, request, send)
             return

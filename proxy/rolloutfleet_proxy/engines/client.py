@@ -176,6 +176,8 @@ class Engine:
         except TimeoutError:
             raise self._silent() from None
         except (aiohttp.ClientError, OSError) as error:
+            # The response keeps its error, and the error's frames would keep the response, and the call with it.
+            error.__traceback__ = None
             raise ApiError(502, ENGINE_ERROR, f"The engine's reply broke off: {error!r}.") from None
         finally:
             # Of what was read to its end the connection is back in the pool already; any other is of no use.

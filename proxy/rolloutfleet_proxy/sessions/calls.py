@@ -107,6 +107,12 @@ class Call:
             listener.wake()
 
 
+def forget_frames(error: BaseException) -> None:
+    """Let go of the frames that an error came through. A call keeps its error and they keep the call: only the
+    collector, which seldom runs, would free the request's body."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+
+
 def stopping() -> ApiError:
     """503: the proxy ends, and the next one will answer."""
     return ApiError(503, DRAINING, "The proxy is stopping; nothing was recorded.", retry_after=1.0)
@@ -162,6 +168,8 @@ class Calls:
         except BaseException as error:
             if call.abandoned and not isinstance(error, ApiError):
                 logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error)
+            if isinstance(error, ApiError):
+                forget_frames(error)
             outcome.set_exception(error)
             if not isinstance(error, Exception):
                 raise

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
+from sys import getsizeof
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -42,7 +43,8 @@ class Session:
     key_hash: bytes
     group: str
     task_id: str | None
-    metadata: dict[str, Any] | None
+    metadata_json: str | None
+    """As it is in the row: agents never ask for it, and as text it takes the least and is easily sized."""
     limits: dict[str, int]
     """`turns` and `tokens`, where limited."""
     agent_may: frozenset[str]
@@ -59,8 +61,13 @@ class Session:
         return len(self.briefs)
 
     @property
+    def metadata(self) -> dict[str, Any] | None:
+        return None if self.metadata_json is None else _decode(self.metadata_json)
+
+    @property
     def nbytes(self) -> int:
-        return _BYTES + self.tree.nbytes + 300 * len(self.briefs)
+        """About how much memory it takes; a test compares that with what Python allocates."""
+        return _BYTES + getsizeof(self.metadata_json) + self.tree.nbytes + 300 * len(self.briefs)
 
     def add(self, node: Node, brief: Brief, new_tokens: int) -> None:
         """Take in a turn that has been committed."""
@@ -204,7 +211,7 @@ def load(connection: sqlite3.Connection, *, name: str | None = None, key: bytes 
         key_hash=row[2],
         group=row[3],
         task_id=row[4],
-        metadata=None if row[5] is None else _decode(row[5]),
+        metadata_json=row[5],
         limits=_decode(row[6]),
         agent_may=frozenset(_decode(row[7])),
         stale_after=row[8],

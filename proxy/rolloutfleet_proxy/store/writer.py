@@ -85,6 +85,7 @@ class Writer:
             if jobs:
                 self._commit(jobs)
                 self._loop.call_soon_threadsafe(_deliver, jobs)
+            del jobs  # Else the last group's turns stay in memory until somebody writes again.
         self._connection.close()
 
     def _gather(self) -> tuple[list[_Job], bool]:

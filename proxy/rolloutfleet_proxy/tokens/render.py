@@ -42,6 +42,8 @@ TOKENS_DIFFER = "tokens_differ"
 """Why a turn starts a branch though its messages continue an earlier turn: its rendered tokens don't."""
 
 _KEPT_RENDERERS = 16
+_LONGEST_KEPT = 4096
+"""Characters of template arguments for which a renderer is kept: their number alone would not bound what they take."""
 _FUNCTION_NAME = re.compile(r"[^\s<>{}\"]{1,256}")
 _config_of = TypeAdapter(RendererConfig).validate_python
 
@@ -275,6 +277,8 @@ class ChatFormat:
                     raise Unrenderable(
                         f"chat_template_kwargs don't fit the chat format {self.name}: {error}"
                     ) from error
+                if len(key) > _LONGEST_KEPT:
+                    return renderer
                 while len(self._others) >= _KEPT_RENDERERS:
                     del self._others[next(iter(self._others))]
                 self._others[key] = renderer

@@ -194,6 +194,7 @@ class _Worker:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # Else the last prompt's messages stay in memory until the next one comes.
 
     def _deliver_soon(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[], Any]) -> None:
         self._done.append(deliver)

@@ -206,8 +206,11 @@ class Vocabulary:
         return result
 
     def _remember(self, key: tuple[str, bool], ids: array[int]) -> None:
+        size = _entry_nbytes(key, ids)
+        if size > self._cache_bytes:
+            return
         self._cache[key] = ids
-        self.cache_nbytes += _entry_nbytes(key, ids)
+        self.cache_nbytes += size
         while self.cache_nbytes > self._cache_bytes:
             oldest, dropped = self._cache.popitem(last=False)
             self.cache_nbytes -= _entry_nbytes(oldest, dropped)

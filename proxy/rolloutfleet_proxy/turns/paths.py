@@ -4,6 +4,7 @@ A turn's row holds only what its parent lacks, so they are put together from the
 """
 
 from array import array
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from rolloutfleet_proxy.caches import ByteCache
@@ -39,6 +40,11 @@ class Paths:
         """Remember a turn that was just committed: the next request most likely continues it."""
         ids = len(path.prompt_ids) + len(path.output_ids)
         self._lately.put((session, number), path, _ENTRY_BYTES + 4 * ids + len(path.prompt_json))
+
+    def forget(self, session: int, numbers: Iterable[int]) -> None:
+        """Drop turns of a session that nothing will continue any more."""
+        for number in numbers:
+            self._lately.pop((session, number))
 
     async def get(self, session: int, number: int) -> Path:
         """Raises LookupError where the turn is gone."""

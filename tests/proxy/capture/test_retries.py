@@ -47,7 +47,7 @@ class Retries(RuleBasedStateMachine):
             key_hash=b"",
             group="g",
             task_id=None,
-            metadata=None,
+            metadata_json=None,
             limits={},
             agent_may=frozenset(),
             stale_after=None,

@@ -1,0 +1,177 @@
+"""Promise 7: calls that were answered, refused, cut or never fetched, and sessions that ended, leave nothing in memory.
+
+The proxy runs in this process, with the real gateway and a simulated engine beside it, so that its objects can be
+counted. The collector of cycles is off meanwhile: a proxy under load runs it rarely, so what only that can free is
+held for long.
+"""
+
+import asyncio
+import contextlib
+import gc
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from tests.capture.fleets import Fleet
+from tests.capture.test_retries import eventually
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.app import ProxyApp
+from rolloutfleet_proxy.capture.turn import _Making
+from rolloutfleet_proxy.capture.turn_stream import TurnStream
+from rolloutfleet_proxy.chat.request import ChatRequest
+from rolloutfleet_proxy.engines.evidence import Evidence
+from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.sessions.calls import Call
+from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.turns.rows import NewTurn, Turn
+from rolloutfleet_proxy.turns.tree import Node
+from rolloutfleet_proxy.weights.weights import Submission
+
+OF_A_CALL = (Call, _Making, ChatRequest, TurnStream, NewTurn, Turn, Submission, Evidence, Session, Node)
+SESSIONS = 6
+HELLO = {"messages": [{"role": "user", "content": "Tell me something. " * 50}], "max_tokens": 60}
+
+
+@pytest.fixture
+async def proxy(fleet: Fleet, tmp_path: Path) -> AsyncIterator[tuple[Proxy, httpx.AsyncClient]]:
+    """A proxy of this process, and its admin's client."""
+    usual = {key: value for key, value in fleet.proxy.settings.items() if key not in ("peers", "admin_key_file")}
+    settings = ProxySettings.model_validate({**usual, "state_dir": tmp_path, "sessions": {"retry_grace": 0}})
+    app = ProxyApp(settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http="httptools", log_config=None, timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(server._serve())  # `serve` would take the test runner's signal handlers.
+    await eventually(lambda: server.started)
+    opened = app.proxy
+    assert opened is not None
+    port = server.servers[0].sockets[0].getsockname()[1]
+    headers = {"authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as admin:
+        yield opened, admin
+    server.should_exit = True
+    await serving
+    fleet.engine.clear_faults()
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def alive() -> Counter[str]:
+    return Counter(type(found).__name__ for found in gc.get_objects() if isinstance(found, OF_A_CALL))
+
+
+class Agent:
+    """A session, and the calls that it makes."""
+
+    def __init__(self, admin: httpx.AsyncClient, started: dict[str, Any]) -> None:
+        self.name = started["session_id"]
+        self._admin = admin
+        self._headers = {"authorization": f"Bearer {started['api_key']}"}
+
+    @classmethod
+    async def start(cls, admin: httpx.AsyncClient) -> "Agent":
+        reply = await admin.post("/sessions", json={"metadata": {"what": "leftovers"}})
+        return cls(admin, reply.raise_for_status().json())
+
+    async def ask(self, **asked: Any) -> httpx.Response:
+        path = f"/sessions/{self.name}/v1/chat/completions"
+        return await self._admin.post(path, json={**HELLO, **asked}, headers=self._headers)
+
+    async def end(self, way: str) -> int:
+        if way == "delete":
+            return (await self._admin.delete(f"/sessions/{self.name}")).status_code
+        return (await self._admin.post(f"/sessions/{self.name}/close")).status_code
+
+
+async def test_ended_calls_and_sessions_leave_nothing(fleet: Fleet, proxy: tuple[Proxy, httpx.AsyncClient]) -> None:
+    opened, admin = proxy
+    with no_collector():
+        before = alive()
+        for way in ("delete", "close"):
+            await answered(admin, way)
+            await refused(fleet, admin, way)
+            await cut(fleet, opened, admin, way)
+            await left(fleet, opened, admin, way)
+            await held(opened, admin, way)
+        exported = (await admin.post("/export", json={"max_trajectories": 1000})).raise_for_status().json()
+        (await admin.post(f"/leases/{exported['lease_id']}/ack")).raise_for_status()
+        assert opened.metrics.in_flight == 0 and opened.weights.in_flight == 0 and opened.weights.waiting == 0
+        await asyncio.sleep(0)
+        after = alive()
+        after.subtract(before)
+        assert {name: n for name, n in after.items() if n > 0} == {}
+    assert opened.cache_sizes()["sessions"] == 0 and opened.cache_sizes()["ids"] == 0
+    audit = (await admin.get("/audit")).json()
+    assert audit["balanced"] and audit["keys"] == 0 and audit["sessions"]["live"] == 0
+
+
+async def answered(admin: httpx.AsyncClient, way: str) -> None:
+    for number in range(SESSIONS):
+        agent = await Agent.start(admin)
+        for stream in (False, True):
+            assert (await agent.ask(stream=stream, temperature=number / 10)).status_code == 200
+        assert (await agent.end(way)) in (200, 204)
+
+
+async def refused(fleet: Fleet, admin: httpx.AsyncClient, way: str) -> None:
+    """By the engine, by the evidence, by what the request asks for."""
+    agent = await Agent.start(admin)
+    for kind in ("error_500", "nan", "cut_stream", "context_length"):
+        for stream in (False, True):
+            fleet.engine.fault(kind)
+            reply = await agent.ask(stream=stream)
+            assert reply.status_code >= 400 or b'"error"' in reply.content
+            fleet.engine.clear_faults()
+    assert (await agent.ask(n=2)).status_code == 400
+    assert (await agent.end(way)) in (200, 204)
+
+
+async def cut(fleet: Fleet, opened: Proxy, admin: httpx.AsyncClient, way: str) -> None:
+    """Calls in flight, streamed and not, end with their session."""
+    for _ in range(SESSIONS):
+        agent = await Agent.start(admin)
+        fleet.engine.fault("never", count=2, after_tokens=3)
+        calls = [asyncio.create_task(agent.ask(stream=stream)) for stream in (False, True)]
+        await eventually(lambda: opened.weights.in_flight == 2)
+        assert (await agent.end(way)) in (200, 204)
+        replies = await asyncio.gather(*calls)
+        assert all(b"session_" in reply.content for reply in replies)
+    fleet.engine.clear_faults()
+
+
+async def left(fleet: Fleet, opened: Proxy, admin: httpx.AsyncClient, way: str) -> None:
+    """Callers that went away, of calls that are not answered yet."""
+    for _ in range(SESSIONS):
+        agent = await Agent.start(admin)
+        fleet.engine.fault("never", count=2, after_tokens=3)
+        calls = [asyncio.create_task(agent.ask(stream=stream)) for stream in (False, True)]
+        await eventually(lambda: opened.weights.in_flight == 2)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        await eventually(lambda: opened.weights.in_flight == 0)
+        assert (await agent.end(way)) in (200, 204)
+    fleet.engine.clear_faults()
+
+
+async def held(opened: Proxy, admin: httpx.AsyncClient, way: str) -> None:
+    """Calls queued behind a pause."""
+    (await admin.post("/pause", json={"mode": "abort"})).raise_for_status()
+    for _ in range(SESSIONS):
+        agent = await Agent.start(admin)
+        calls = [asyncio.create_task(agent.ask(stream=stream)) for stream in (False, True)]
+        await eventually(lambda: opened.weights.waiting == 2)
+        assert (await agent.end(way)) in (200, 204)
+        assert {reply.status_code for reply in await asyncio.gather(*calls)} == {410}
+    (await admin.post("/continue")).raise_for_status()
