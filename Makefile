@@ -50,6 +50,10 @@ lock: $(READY) ## bring the lock files in line with what they lock (newest of al
 	@$(LOCK) $(ARGS) benchmarks/go.in -o benchmarks/go.lock
 	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
 
+.PHONY: crd
+crd: $(READY) ## write crds/ anew, after a change of rolloutfleet/spec.py
+	@$(BIN)/python -m rolloutfleet_operator.crd > .crd && mv .crd crds/rolloutfleets.rolloutfleet.dev.yaml
+
 .PHONY: sglang
 sglang: $(READY) ## install the real SGLang once for all clones (Linux, 10 GB, no GPU needed)
 	@$(BIN)/python -m tests.real.sglang.install

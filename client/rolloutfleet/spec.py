@@ -12,7 +12,7 @@ a cluster has (images, resources, node selectors, pod templates) is read, checke
 
 import posixpath
 import re
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from rolloutfleet.status import FleetStatus
-from rolloutfleet.units import Duration, Quantity, parse_quantity
+from rolloutfleet.units import DURATION_SCHEMA, QUANTITY_SCHEMA, Duration, Quantity, parse_quantity
 
 API_VERSION: Final = "rolloutfleet.dev/v1alpha1"
 KIND: Final = "RolloutFleet"
@@ -39,17 +39,37 @@ SIMULATED_MODEL = "simulated"
 
 DUMP_ROOT = "/dumps"
 DEFAULT_STORAGE_BYTES = 20 * 2**30
+_DEFAULT_SIZE = f"'{DEFAULT_STORAGE_BYTES}'"
 STORE_SHARE_OF_STORAGE = 0.8
 MEMORY_LIMIT_FACTOR = 1.3
 
 _NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _MEMORY = "memory"
+LONGEST_NAME: Final = 40
+"""Leaves room for what children add: a StatefulSet with a longer name never gets a pod."""
+
+CEL_RULES: Final = "x-kubernetes-validations"
+"""Under this key of a model's schema stand its rules as the API server checks them, beside the validators that check
+the same for a file. `tests/operator` holds them to the CRD."""
+
+
+def cel(*rules: tuple[str, str]) -> dict[str, Any]:
+    """Schema extras with (rule, message) pairs in Kubernetes' Common Expression Language."""
+    return {CEL_RULES: [{"rule": rule, "message": message} for rule, message in rules]}
+
+
+def _cel_bytes(amount: str) -> str:
+    """A CEL expression for an amount that is text or a number."""
+    return f"quantity(string({amount}))"
+
+
+_ABOVE_ZERO = cel(("string(self).matches('[1-9]')", "must be above 0"))
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
-PositiveDuration = Annotated[Duration, Field(gt=0)]
-PositiveQuantity = Annotated[Quantity, Field(gt=0)]
+PositiveDuration = Annotated[Duration, Field(gt=0), WithJsonSchema(DURATION_SCHEMA | _ABOVE_ZERO)]
+PositiveQuantity = Annotated[Quantity, Field(gt=0), WithJsonSchema(QUANTITY_SCHEMA | _ABOVE_ZERO)]
 KubernetesObject = dict[str, JsonValue]
 
 
@@ -102,6 +122,12 @@ ResourceAmount = Annotated[
 class TokenizerSpec(SpecModel):
     """Where tokenizer and chat format come from; the model itself unless said here."""
 
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("!(has(self.path) && has(self.hub))", "path and hub are both given; keep one"),
+        )
+    )
+
     path: str | None = None
     """A directory with the tokenizer's files: mounted into the pod, or on this machine."""
     hub: str | None = None
@@ -123,6 +149,26 @@ class TokenizerSpec(SpecModel):
 
 class StorageSpec(SpecModel):
     """The volume of one proxy: either a claim, or `ephemeral`."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!self.ephemeral || !(has(self.size) || has(self.className) || has(self.adopt))",
+                "ephemeral storage has no claim, so size, className and adopt can't be set with it",
+            ),
+            ("self.ephemeral == oldSelf.ephemeral", "ephemeral can't change: make another fleet"),
+            (
+                "has(self.className) == has(oldSelf.className)"
+                " && (!has(self.className) || self.className == oldSelf.className)",
+                "className can't change: claims keep their class",
+            ),
+            (
+                f"{_cel_bytes('has(self.size) ? self.size : ' + _DEFAULT_SIZE)}.compareTo("
+                f"{_cel_bytes('has(oldSelf.size) ? oldSelf.size : ' + _DEFAULT_SIZE)}) >= 0",
+                "size only grows",
+            ),
+        )
+    )
 
     size: PositiveQuantity | None = None
     """The claim's size, 20Gi unless said; it can grow, never shrink."""
@@ -153,8 +199,11 @@ class ResourcesSpec(SpecModel):
     """Kubernetes' resource requests and limits of a container."""
 
     requests: dict[str, ResourceAmount] = Field(default_factory=dict)
+    """What the scheduler sets aside."""
     limits: dict[str, ResourceAmount] = Field(default_factory=dict)
+    """What the container may use at the most."""
     claims: list[KubernetesObject] = Field(default_factory=list)
+    """Kubernetes' resource claims."""
 
     @field_validator("requests", "limits")
     @classmethod
@@ -171,11 +220,14 @@ class ProxiesSpec(SpecModel):
     """The proxies: how many, how big, where."""
 
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """How many proxies; `kubectl scale` changes it."""
     resources: ResourcesSpec = ResourcesSpec()
     """The memory limit is 1.3 times `memory.rssBudget` unless set."""
     storage: StorageSpec = StorageSpec()
     node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels of the nodes that proxies run on."""
     tolerations: list[KubernetesObject] = Field(default_factory=list)
+    """Taints that proxies may run beside."""
     pod_template: KubernetesObject = Field(default_factory=dict)
     """Merged over the generated pod by Kubernetes' merge keys."""
 
@@ -184,13 +236,26 @@ class DumpKeepSpec(SpecModel):
     """How much a dump folder keeps; without a bound, all."""
 
     age: PositiveDuration | None = None
+    """Dumps older than this are removed."""
     bytes: PositiveQuantity | None = None
+    """Above this size together, the oldest dumps are removed."""
 
 
 class DumpSpec(SpecModel):
     """Where the turns of a session that went stale are written."""
 
-    path: str = DUMP_ROOT
+    path: Annotated[
+        str,
+        Field(
+            max_length=4096,
+            json_schema_extra=cel(
+                (
+                    "self == '' || self.matches('^/dumps(/[^/]+)*/?$') && !self.matches('/[.][.]?(/|$)')",
+                    "must be /dumps or a folder below it, without .. in it",
+                )
+            ),
+        ),
+    ] = DUMP_ROOT
     """`/dumps` or a folder below; empty for no dumps. A local fleet puts `/dumps` into its state folder."""
     volume: KubernetesObject | None = None
     """Any pod volume source, mounted at /dumps; the proxy's own claim unless given."""
@@ -211,10 +276,13 @@ class LimitsSpec(SpecModel):
     """Bounds of one proxy (`sessions`, `bytes`) and of one session (`turns`, `tokens`); unset is off."""
 
     sessions: AtLeastOne | None = None
+    """Open sessions of one proxy; more get 429."""
     bytes: PositiveQuantity | None = None
     """80 % of the storage unless set."""
     turns: AtLeastOne | None = None
+    """Turns of one session; more get 400."""
     tokens: Annotated[int, Field(ge=1)] | None = None
+    """Prompt and output tokens of one session, each counted once; more get 400."""
 
 
 class SessionsSpec(SpecModel):
@@ -238,18 +306,22 @@ class MemorySpec(SpecModel):
     """When a proxy is restarted for its resident memory."""
 
     rss_budget: PositiveQuantity = 4 * 2**30
+    """Resident memory of a proxy, all its processes, above which a restart is due."""
     samples: Annotated[int, Field(ge=1, le=1000)] = 3
     """So many samples in a row over the budget make a restart due."""
     interval: PositiveDuration = 15.0
+    """How often memory is sampled."""
     cooldown: Duration = 600.0
     """The shortest time between two restarts of one proxy."""
     restart: Literal["Process", "Container", "Pod"] = "Process"
+    """How: its process within the pod (calls wait), its container, or its pod."""
 
 
 class DisruptionSpec(SpecModel):
     """How much may be down by our own hand at once."""
 
     max_unavailable: AtLeastOne = 1
+    """So many proxies at a time."""
     drain_timeout: Duration = 60.0
     """How long a restart waits for calls in flight."""
     retire_timeout: Duration = 3600.0
@@ -259,10 +331,23 @@ class DisruptionSpec(SpecModel):
 class EngineSourceSpec(SpecModel):
     """Engines that somebody else runs: found by label in the namespace, or named by address."""
 
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("has(self.selector) != has(self.urls)", "name the engines by either selector or urls"),
+            (
+                "!has(self.selector) || size(self.selector) > 0",
+                "selector is empty; it would choose every pod in the namespace",
+            ),
+            ("!has(self.urls) || size(self.urls) > 0", "urls is empty; name at least one engine"),
+        )
+    )
+
     selector: dict[str, str] | None = None
+    """Labels of the pods that are engines."""
     port: Annotated[int, Field(ge=1, le=65535)] = 30000
     """The engines' port, for those found by label."""
     urls: Annotated[list[Address], Field(max_length=1000)] | None = None
+    """Addresses of SGLang servers."""
 
     @model_validator(mode="after")
     def _one_way_to_find_them(self) -> Self:
@@ -282,6 +367,7 @@ class GatewaySpec(SpecModel):
     """The SGLang gateway that spreads generation over engines."""
 
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
+    """How many gateways; `manual` keeps sessions apart only with one."""
     policy: Literal["manual", "cache_aware", "power_of_two", "round_robin", "random"] = "manual"
     """Only `manual` keeps a session on one engine, by its routing key."""
     engines: EngineSourceSpec | None = None
@@ -289,9 +375,12 @@ class GatewaySpec(SpecModel):
     api_key_secret: Name | None = None
     """The Secret (key `api-key`) with the key that engines ask for."""
     node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels of the nodes that gateways run on."""
     tolerations: list[KubernetesObject] = Field(default_factory=list)
+    """Taints that gateways may run beside."""
     resources: ResourcesSpec = ResourcesSpec()
     pod_template: KubernetesObject = Field(default_factory=dict)
+    """Merged over the generated pod by Kubernetes' merge keys."""
 
 
 class SimulatedSpec(SpecModel):
@@ -304,12 +393,14 @@ class SimulatedSpec(SpecModel):
     noncanonical: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The share of tokens given as other ids than their tokenizer would choose; the text is the same."""
     seed: Count = 0
+    """The same seed gives the same replies."""
 
 
 class EngineSpec(SpecModel):
     """Engines that the fleet runs itself: SGLang on a cluster, simulated engines in a local fleet."""
 
     replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How many engines."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 1
     """GPUs of one engine; a simulated one uses none."""
     args: Annotated[list[str], Field(max_length=200)] = Field(default_factory=list)
@@ -317,12 +408,14 @@ class EngineSpec(SpecModel):
     simulated: SimulatedSpec = SimulatedSpec()
     """How the simulated engines of a local fleet behave; nothing on a cluster."""
     pod_template: KubernetesObject = Field(default_factory=dict)
+    """Merged over the generated pod by Kubernetes' merge keys."""
 
 
 class RotateSpec(SpecModel):
     """Change the id to make a new admin key; the old one is valid for `overlap`."""
 
     id: Name
+    """Any name; a new one makes a new key."""
 
 
 class AuthSpec(SpecModel):
@@ -332,23 +425,47 @@ class AuthSpec(SpecModel):
     """Your own Secret with the admin key; one is generated unless named."""
     rotate: RotateSpec | None = None
     overlap: Duration = 3600.0
+    """How long the old key stays valid."""
 
 
 class EndpointSpec(SpecModel):
     """How agents outside reach the fleet."""
 
     public_url: Annotated[Address | None, Field(alias="publicURL")] = None
+    """What sessions are told as their address; the owner's own unless set."""
     ingress: KubernetesObject | None = None
+    """An Ingress to be made: its class, host, annotations and TLS."""
 
 
 class RestartSpec(SpecModel):
     """Change the id to ask for a rolling restart."""
 
     id: Name
+    """Any name; a new one asks for another restart."""
 
 
 class FleetSpec(SpecModel):
     """What is asked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "has(self.engine) || has(self.gateway.engines)",
+                "no engines: give gateway.engines.selector or gateway.engines.urls for engines that run already, or "
+                "engine for engines of the fleet's own",
+            ),
+            (
+                "!(has(self.engine) && has(self.gateway.engines))",
+                "gateway.engines and engine are both given; keep one source of engines",
+            ),
+            (
+                "!('memory' in self.proxies.resources.limits) || "
+                f"{_cel_bytes('self.memory.rssBudget')}.isLessThan("
+                f"{_cel_bytes('self.proxies.resources.limits.memory')})",
+                "memory.rssBudget must be below proxies.resources.limits.memory, or the kernel kills the proxy first",
+            ),
+        )
+    )
 
     model: Annotated[str, Field(min_length=1, max_length=512)]
     """What the engines serve; it also names tokenizer and chat format. A name on the hub, a directory,
@@ -357,7 +474,9 @@ class FleetSpec(SpecModel):
     suspend: bool = False
     """True: scale to nothing, free the GPUs, keep the data."""
     image: str | None = None
+    """The image of the proxies; the operator's own release unless named."""
     image_pull_secrets: list[KubernetesObject] = Field(default_factory=list)
+    """Secrets for images that need a login."""
     proxies: ProxiesSpec = ProxiesSpec()
     sessions: SessionsSpec = SessionsSpec()
     memory: MemorySpec = MemorySpec()
@@ -370,6 +489,7 @@ class FleetSpec(SpecModel):
     network_policy: KubernetesObject | None = None
     """Given: a NetworkPolicy is made; none otherwise."""
     update_policy: Literal["Automatic", "OnRequest"] = "Automatic"
+    """`OnRequest`: pods take a new operator's template only when a restart is asked for."""
     restart: RestartSpec | None = None
 
     @model_validator(mode="after")
@@ -405,9 +525,9 @@ class Metadata(SpecModel):
     @field_validator("name")
     @classmethod
     def _short_label(cls, name: str) -> str:
-        if len(name) > 40 or not re.fullmatch(_NAME, name):
+        if len(name) > LONGEST_NAME or not re.fullmatch(_NAME, name):
             raise ValueError(
-                f"{name!r} is no fleet name: at most 40 of a-z, 0-9 and -, beginning with a letter and "
+                f"{name!r} is no fleet name: at most {LONGEST_NAME} of a-z, 0-9 and -, beginning with a letter and "
                 "not ending with -"
             )
         return name
@@ -415,6 +535,16 @@ class Metadata(SpecModel):
 
 class RolloutFleet(SpecModel):
     """The whole resource, as `kubectl apply` and `rolloutfleet up` read it."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                f"size(self.metadata.name) <= {LONGEST_NAME} && self.metadata.name.matches('{_NAME}')",
+                f"a fleet's name is at most {LONGEST_NAME} of a-z, 0-9 and -, "
+                "beginning with a letter and not ending with -",
+            )
+        )
+    )
 
     api_version: Literal["rolloutfleet.dev/v1alpha1"] = API_VERSION
     kind: Literal["RolloutFleet"] = KIND

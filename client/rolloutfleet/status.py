@@ -44,83 +44,128 @@ class ParkedStatus(StatusModel):
     """Data of proxies that are scaled away, kept on their claims until they are scaled up again."""
 
     ordinals: list[int] = Field(default_factory=list)
+    """Of the proxies."""
     sessions: int = 0
+    """Kept there."""
     turns: int = 0
+    """Kept there."""
 
 
 class CurrentStatus(StatusModel):
     """What the operator is doing now."""
 
     action: str
+    """What is done."""
     pod: str | None = None
+    """To which pod."""
     step: str | None = None
+    """How far it is."""
     since: str
+    """When it began."""
     deadline: str | None = None
+    """When it is given up."""
     waiting_for: Literal["slot", "cooldown", "quiet"] | None = None
+    """A free slot, the end of a cool-down, or the end of calls."""
 
 
 class ProblemStatus(StatusModel):
     """What is wrong, with which pod, since when."""
 
     pod: str | None = None
+    """None where the fleet as a whole is meant."""
     reason: str
+    """A constant, explained in the runbook."""
     message: str
+    """What to do about it."""
     since: str
+    """When it was first seen."""
 
 
 class RestartStatus(StatusModel):
     """One restart. `before` and `after` are resident bytes, where it was for memory."""
 
     pod: str
+    """Which."""
     reason: str
+    """Why."""
     time: str
+    """When."""
     before: int | None = None
+    """Resident bytes before."""
     after: int | None = None
+    """Resident bytes after."""
 
 
 class RestartsStatus(StatusModel):
     """How often proxies were restarted, by reason."""
 
     memory: int = 0
+    """Over the memory budget."""
     requested: int = 0
+    """Asked for by `spec.restart.id`."""
     rollout: int = 0
+    """For a new template."""
     crash: int = 0
+    """Ended by itself."""
     oom: int = 0
+    """Killed by the kernel for its memory."""
     last: Annotated[list[RestartStatus], Field(max_length=MOST_RESTARTS)] = Field(default_factory=list)
+    """The newest of them."""
 
 
 class RestartAnswer(StatusModel):
     """Which `spec.restart.id` has been carried out."""
 
     observed_id: Annotated[str | None, Field(alias="observedID")] = None
+    """The newest id that has been carried out."""
 
 
 class ConditionStatus(StatusModel):
     """A condition as Kubernetes has them; its message holds no moving figure."""
 
     type: ConditionType
+    """Which condition."""
     status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
     reason: str
+    """A constant, explained in the runbook."""
     message: str = ""
+    """For people; it names the worst thing and its pod."""
     observed_generation: int | None = None
+    """The generation of the spec that this is about."""
     last_transition_time: str | None = None
+    """When its status last changed."""
 
 
 class FleetStatus(StatusModel):
     """The whole status."""
 
     observed_generation: int | None = None
+    """The newest generation of the spec that the operator has seen."""
     replicas: int = 0
+    """Proxies that are there."""
     ready_replicas: int = 0
+    """Of these, how many are ready."""
     updated_replicas: int = 0
+    """Of these, how many have the newest template."""
     draining_replicas: int = 0
+    """Of these, how many take no new sessions."""
     selector: str | None = None
+    """Chooses the proxies, for autoscalers."""
     endpoint: str | None = None
+    """Where sessions are started."""
     template_hash: str | None = None
+    """Of the pods that are asked for."""
     operator_version: str | None = None
+    """Of the operator that wrote this."""
     parked: ParkedStatus = ParkedStatus()
     current: CurrentStatus | None = None
     problems: Annotated[list[ProblemStatus], Field(max_length=MOST_PROBLEMS)] = Field(default_factory=list)
+    """What is wrong now, the worst first."""
     restarts: RestartsStatus = RestartsStatus()
     restart: RestartAnswer = RestartAnswer()
-    conditions: list[ConditionStatus] = Field(default_factory=list)
+    conditions: Annotated[
+        list[ConditionStatus],
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = Field(default_factory=list)
+    """All of them from first sight on."""

@@ -7,7 +7,7 @@ back to a file is text again, and reads back as the same number.
 import math
 import re
 from decimal import ROUND_CEILING, Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
@@ -118,19 +118,23 @@ def format_quantity(amount: int) -> str:
     return str(amount)
 
 
-_INT_OR_STRING: dict[str, Any] = {"x-kubernetes-int-or-string": True}
+def _amount_schema(pattern: str) -> dict[str, Any]:
+    """Of text with a unit or a whole number, in the form that a CRD has for it."""
+    return {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": pattern,
+        "x-kubernetes-int-or-string": True,
+    }
+
+
+DURATION_SCHEMA: Final = _amount_schema(DURATION_PATTERN)
+QUANTITY_SCHEMA: Final = _amount_schema(QUANTITY_PATTERN)
 
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     PlainSerializer(format_duration, return_type=str, when_used="json"),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": DURATION_PATTERN,
-            **_INT_OR_STRING,
-        }
-    ),
+    WithJsonSchema(DURATION_SCHEMA),
 ]
 """Seconds, kept as a float; read from and written to JSON as text like `90s`."""
 
@@ -138,12 +142,6 @@ Quantity = Annotated[
     int,
     BeforeValidator(parse_quantity),
     PlainSerializer(format_quantity, return_type=str, when_used="json"),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": QUANTITY_PATTERN,
-            **_INT_OR_STRING,
-        }
-    ),
+    WithJsonSchema(QUANTITY_SCHEMA),
 ]
 """Bytes, kept as an int; read from and written to JSON as text like `4Gi`."""
