@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from rolloutfleet_proxy.tokens.template import ChatTemplate
@@ -100,6 +102,24 @@ class _TokenBytes(dict[int, bytes]):
         return token.replace("\u2581", " ").encode()
 
 
+class _ByteTable:
+    """Token id -> bytes for many ids at once, filled as tokens are met. A lookup by numpy is three times a dict's."""
+
+    def __init__(self, size: int, byte_of: _TokenBytes) -> None:
+        self._byte_of = byte_of
+        self._table = np.full(size, None, dtype=object)
+
+    def joined(self, ids: npt.NDArray[np.uint32]) -> bytes:
+        try:
+            return b"".join(self._table.take(ids).tolist())
+        except IndexError:  # no word of the tokenizer's
+            return b"".join(map(self._byte_of.__getitem__, ids.tolist()))
+        except TypeError:  # a token that was not met before
+            for token_id in ids.tolist():
+                self._table[token_id] = self._byte_of[token_id]
+            return b"".join(self._table.take(ids).tolist())
+
+
 class Vocabulary:
     """The tokenizer object of `renderers`' protocol (`renderers.base.ChatTemplateTokenizer`)."""
 
@@ -134,6 +154,10 @@ class Vocabulary:
         self._strips_first_space = decoder == "bytes, first space stripped"
         self._bytes = _TokenBytes(tokenizer, byte_level=decoder == "byte level")
         self._byte_of = self._bytes.__getitem__
+        rows = max(self.size, *self.marks, 0) + 1
+        self._table = _ByteTable(rows, self._bytes)
+        # Its last row stands for all ids beyond it.
+        self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
         self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else None
 
     def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
@@ -190,19 +214,18 @@ class Vocabulary:
 
     def packed(self, token_ids: Sequence[int]) -> list[int]:
         """The same ids, with what lies between two marks packed into a `Run`."""
-        marks = self.marks
         if not self.decodes_by_bytes:
             return list(token_ids)
+        ids = np.array(token_ids, dtype=np.int32).view(np.uint32)
         result: list[int] = []
         start = 0
-        for mark in filter(marks.__contains__, token_ids):
-            position = token_ids.index(mark, start)
+        for position in np.flatnonzero(self._is_mark.take(ids, mode="clip")).tolist():
             if position > start:
-                result.append(Run(self.joined_bytes(token_ids[start:position])))
-            result.append(mark)
+                result.append(Run(self._table.joined(ids[start:position])))
+            result.append(int(ids[position]))
             start = position + 1
-        if start < len(token_ids):
-            result.append(Run(self.joined_bytes(token_ids[start:])))
+        if start < len(ids):
+            result.append(Run(self._table.joined(ids[start:])))
         return result
 
     def _remember(self, key: tuple[str, bool], ids: array[int]) -> None:

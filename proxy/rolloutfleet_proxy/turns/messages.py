@@ -13,6 +13,9 @@ What the proxy compares is therefore a canonical form:
 - `cache_control` (a billing hint of some providers, which agents move from message to message) doesn't count;
 - reasoning is digested apart: a request may leave it out, but not change it (`tree.Tree.matches`);
 - every other field takes part, known or not.
+
+SHA-256, since processors compute it themselves: a conversation of 24 KB takes half the time of BLAKE2b. Text content is
+digested as it is, behind the JSON of the other fields: as JSON it would have to be escaped first.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -47,7 +50,7 @@ class Conversation:
 
 def digest(message: Mapping[str, Any]) -> bytes:
     """16 bytes over a message's canonical form, its reasoning left out."""
-    return blake2b(_encode(_canonical(message)), digest_size=DIGEST_BYTES).digest()
+    return _digest(*_canonical_bytes(message))
 
 
 def reasoning_digest(message: Mapping[str, Any]) -> bytes | None:
@@ -55,8 +58,8 @@ def reasoning_digest(message: Mapping[str, Any]) -> bytes | None:
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if not reasoning:
         return None
-    encoded = reasoning.encode("utf-8", "surrogatepass") if isinstance(reasoning, str) else _encode(reasoning)
-    return blake2b(encoded, digest_size=DIGEST_BYTES).digest()
+    encoded = _utf8(reasoning) if isinstance(reasoning, str) else _encode(reasoning)
+    return _digest(encoded)
 
 
 def conversation(
@@ -65,9 +68,7 @@ def conversation(
     template_kwargs: Mapping[str, Any] | None,
 ) -> Conversation:
     """Digest a request. Other tools or other template arguments make another conversation from its start."""
-    chain = blake2b(
-        _encode({"tools": tools or [], "template": template_kwargs or {}}), digest_size=DIGEST_BYTES
-    ).digest()
+    chain = _digest(_encode({"tools": tools or [], "template": template_kwargs or {}}))
     chains = [chain]
     for message in messages:
         chain = append(chain, message)
@@ -77,7 +78,7 @@ def conversation(
 
 def append(chain: bytes, message: Mapping[str, Any]) -> bytes:
     """The chain after one more message."""
-    return blake2b(chain + _encode(_canonical(message)), digest_size=DIGEST_BYTES).digest()
+    return _digest(chain, *_canonical_bytes(message))
 
 
 def joined_text(content: Any) -> str | None:
@@ -95,6 +96,25 @@ def joined_text(content: Any) -> str | None:
             return None
         texts.append(part["text"])
     return "".join(texts)
+
+
+def _digest(*parts: bytes) -> bytes:
+    return sha256(b"".join(parts)).digest()[:DIGEST_BYTES]
+
+
+def _canonical_bytes(message: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """The canonical form without its content where that is text, as JSON, and that text. The JSON ends in a NUL, which
+    JSON doesn't hold: where it ends is no question of what follows."""
+    role, content = message.get("role"), message.get("content")
+    if len(message) == 2 and type(role) is str and role in _PLAIN and type(content) is str and content:
+        return _PLAIN[role], _utf8(content)
+    form = _canonical(message)
+    text = form.pop("content") if type(form.get("content")) is str else ""
+    return _encode(form) + b"\0", _utf8(text)
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _canonical(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,3 +177,7 @@ def _encode(form: Any) -> bytes:
     except UnicodeEncodeError:
         # A lone surrogate, which no strict JSON parser lets in, has no UTF-8 form; escaped it still compares.
         return json.dumps(form, sort_keys=True, separators=(",", ":")).encode()
+
+
+_PLAIN = {role: _encode({"role": role}) + b"\0" for role in ("system", "developer", "user", "assistant")}
+"""What comes before the text of a message that has nothing else."""

@@ -69,6 +69,9 @@ def test_a_run_is_no_token(vocabulary: Vocabulary) -> None:
 
 def test_ids_outside_the_vocabulary_say_nothing(vocabulary: Vocabulary) -> None:
     assert vocabulary.token_bytes(10**6) == vocabulary.token_bytes(-5) == b""
+    inside = vocabulary.encode("inside", add_special_tokens=False)
+    [run] = vocabulary.packed([10**6, *inside, 2**31 - 1, -5])
+    assert vocabulary.decode([run]) == "inside"
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))

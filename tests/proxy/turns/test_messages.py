@@ -54,6 +54,12 @@ EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "content": ({"role": "user", "content": "a"}, {"role": "user", "content": "a "}),
     "role": ({"role": "user", "content": "a"}, {"role": "system", "content": "a"}),
+    "a field in the text": (
+        {"role": "user", "content": 'a","mood":"odd'},
+        {"role": "user", "content": "a", "mood": "odd"},
+    ),
+    "a NUL in the text": ({"role": "user", "content": "\0a"}, {"role": "user", "content": "a"}),
+    "text and an empty field of that text": ({"role": "user", "content": "a"}, {"role": "user", "a": "content"}),
     "unknown field": ({"role": "user", "content": "a"}, {"role": "user", "content": "a", "mood": "odd"}),
     "false and absent": ({"role": "user", "content": "a"}, {"role": "user", "content": "a", "mood": False}),
     "arguments": (call('{"n": 1}'), call('{"n": 2}')),
