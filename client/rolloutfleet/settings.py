@@ -5,7 +5,7 @@ snake_case, and what the resource defines (`sessions`, `tokenizer`) has its defa
 """
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -42,6 +42,19 @@ class PeersSettings(BaseModel):
         elif self.base_port is not None:
             port = self.base_port + ordinal
         return self.template.format(ordinal=ordinal, port=port)
+
+
+class LogSettings(BaseModel):
+    """What a proxy writes to standard error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    format: Literal["plain", "json"] = "plain"
+    """One line an event, as `name=value` or as a JSON object."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is written. Above `info` the lines of calls are left out."""
+    stats_interval: PositiveDuration = 30.0
+    """How often a line says how the process is."""
 
 
 class ProxySettings(BaseModel):
@@ -89,6 +102,8 @@ class ProxySettings(BaseModel):
     """A silent stream gets a comment this often."""
     drain_timeout: PositiveDuration = 60.0
     """How long a drain waits for calls in flight before it cuts them."""
+    log: LogSettings = LogSettings()
+    """The log."""
     generation: int = 0
     """The resource's generation that these settings come from; shown in /stats."""
 

@@ -23,9 +23,11 @@ from rolloutfleet_proxy.capture.chat_route import ChatRoute, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.fleet.forwarding import Forwarding
 from rolloutfleet_proxy.housekeeping import kept
+from rolloutfleet_proxy.logs.requests import Requests
 from rolloutfleet_proxy.proxy import Proxy, open_proxy
 from rolloutfleet_proxy.refusals import not_written
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
+from rolloutfleet_proxy.stats_line import stats_told
 from rolloutfleet_proxy.store.database import StoreUnusable
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
@@ -58,16 +60,18 @@ class ProxyApp:
     @asynccontextmanager
     async def _opened(self, control: FastAPI) -> AsyncIterator[None]:
         try:
-            async with open_proxy(self._settings) as proxy, kept(proxy):
+            async with open_proxy(self._settings) as proxy, kept(proxy), stats_told(proxy):
                 control.state.proxy = self.proxy = proxy
-                self._serve = Forwarding(
+                forwarding = Forwarding(
                     _Split(ChatRoute(proxy), control, body_limit=self._settings.body_limit),
                     proxy.peers,
                     own=proxy.owner,
                     ephemeral=self._settings.ephemeral,
                     body_limit=self._settings.body_limit,
-                    refuse=proxy.metrics.refuse,
+                    metrics=proxy.metrics,
+                    is_chat=serves,
                 )
+                self._serve = Requests(forwarding, proxy.metrics, speaks_for_itself=serves)
                 yield
                 self._serve = control
         except MISTAKES as mistake:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import math
 import socket
 import sys
@@ -11,6 +10,8 @@ from collections.abc import Sequence
 import uvicorn
 
 from rolloutfleet_proxy.app import ProxyApp, create_app
+from rolloutfleet_proxy.logs.output import Output
+from rolloutfleet_proxy.logs.setup import set_up
 from rolloutfleet_proxy.settings import BadSettings, read_settings
 
 BACKLOG = 4096
@@ -21,6 +22,10 @@ CUT_GRACE = 5
 class _Server(uvicorn.Server):
     """Told to stop it takes no more connections, lets calls finish, and cuts those that take too long."""
 
+    def __init__(self, config: uvicorn.Config, log: Output) -> None:
+        super().__init__(config)
+        self.log = log
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         app = self.config.app
         assert isinstance(app, ProxyApp)
@@ -28,15 +33,17 @@ class _Server(uvicorn.Server):
             patience = app.proxy.settings.drain_timeout
             asyncio.get_running_loop().call_later(patience, app.proxy.cut_calls)
         await super().shutdown(sockets)
+        # It ends by the signal that stopped it, which leaves no later moment.
+        self.log.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until told to stop. Exits with 2 where the settings or the store can't be used."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = read_settings(arguments)
     except BadSettings as error:
         sys.exit(_said(error))
+    log = set_up(settings.log, ordinal=settings.ordinal)
     app = create_app(settings)
     server = _Server(
         uvicorn.Config(
@@ -47,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             http="httptools",
             lifespan="on",
             access_log=False,
+            # Its lines go the way of all others.
+            log_config=None,
             log_level="warning",
             backlog=BACKLOG,
             timeout_keep_alive=75,
@@ -55,10 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=math.ceil(settings.drain_timeout) + CUT_GRACE,
-        )
+        ),
+        log,
     )
     _spare_the_collector()
-    server.run()
+    try:
+        server.run()
+    finally:
+        log.close()
     if app.mistake is not None:
         sys.exit(_said(app.mistake))
     if not server.started:

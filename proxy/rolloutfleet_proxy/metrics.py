@@ -4,7 +4,7 @@ Counts are plain numbers, changed on the event loop alone; they become Prometheu
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,14 @@ class Metrics:
         """Tokens of committed turns: prompt, completion."""
         self.prefix_checks: Counter[str] = Counter()
         """Token-by-token checks of a committed turn's prompt against an earlier turn's ids: passed, failed."""
+        self.passed_on: Counter[str] = Counter()
+        """Chat calls of other proxies' sessions: answered, cut_short, or an error's code."""
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        """Requests that are no chat calls, by method, the path's template, and status."""
+        self.unwaited: Counter[str] = Counter()
+        """Turns whose caller had gone when they ended: committed, or an error's code."""
+        self.engine_failures: Counter[str] = Counter()
+        """Requests to the gateway that brought no turn, by error code."""
         self.generations = 0
         """Requests sent to the gateway."""
         self.version_differences = 0
@@ -54,6 +62,24 @@ class Metrics:
     def refuse(self, reason: str) -> None:
         """Count an answer that is an error."""
         self.refused[reason] += 1
+
+    def call_ended(self, outcome: str, seconds: float) -> None:
+        """Count a chat call that is over."""
+        self.calls[outcome] += 1
+
+    def request_ended(self, method: str, route: str, status: int) -> None:
+        """Count another request that is over."""
+        self.requests[method, route, str(status)] += 1
+
+    def engine_failed(self, code: str) -> None:
+        """Count a request to the gateway that failed."""
+        self.engine_failures[code] += 1
+
+    def committed(self, kind: str, *, prompt_tokens: int, completion_tokens: int, seconds: Sequence[float]) -> None:
+        """Count a committed turn; `seconds` are those of its steps."""
+        self.turns[kind] += 1
+        self.tokens["prompt"] += prompt_tokens
+        self.tokens["completion"] += completion_tokens
 
     def exposition(self, audit: dict[str, Any], memory: dict[str, int]) -> bytes:
         """The text that Prometheus reads: this process's counts, the ledger, and the memory."""

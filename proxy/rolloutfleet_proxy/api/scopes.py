@@ -10,6 +10,7 @@ from fastapi import Query, Request
 
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.fleet.weights import together
+from rolloutfleet_proxy.logs.requests import REQUEST_ID, TRACES
 from rolloutfleet_proxy.proxy import Proxy
 
 PROXY: Final = "proxy"
@@ -36,9 +37,12 @@ class Answers:
         }
 
 
+_HANDED_ON = ("authorization", "x-api-key", REQUEST_ID, *TRACES)
+
+
 def credentials(request: Request) -> dict[str, str]:
-    """The headers that show who calls: a proxy passes its caller's on, and keeps no key of its own."""
-    return {name: request.headers[name] for name in ("authorization", "x-api-key") if name in request.headers}
+    """Who calls, and in which trace: a proxy hands its caller's headers on, and keeps no key of its own."""
+    return {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
 
 
 async def everywhere(

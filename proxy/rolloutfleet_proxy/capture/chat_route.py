@@ -10,14 +10,16 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from rolloutfleet.errors import INTERNAL
+from rolloutfleet.errors import CLIENT_GONE, INTERNAL
 from rolloutfleet_proxy.api.access import session_with_key
 from rolloutfleet_proxy.body_limit import too_large
 from rolloutfleet_proxy.capture import turn
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
 from rolloutfleet_proxy.chat.request import ChatRequest, body_digest, parse_chat
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.logs import WORDLESS, logger
+from rolloutfleet_proxy.logs.calls import ChatCall
+from rolloutfleet_proxy.logs.requests import request_id
 from rolloutfleet_proxy.metrics import JOINED, REPLAYED
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
@@ -25,7 +27,7 @@ from rolloutfleet_proxy.sessions.auth import presented_key
 from rolloutfleet_proxy.sessions.calls import Call, forget_frames
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session
-from rolloutfleet_proxy.turns.rows import load_turn, set_delivered
+from rolloutfleet_proxy.turns.rows import Turn, load_turn, set_delivered
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -58,60 +60,80 @@ class ChatRoute:
         self._proxy = proxy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._serve(scope, receive, send)
-        except ClientLeft:
-            pass
-        except Exception as error:
-            try:
-                await _send_error(send, self._refused(error))
-            finally:
-                forget_frames(error)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         named = _PATH.match(scope["path"])
         assert named is not None
-        session = await session_with_key(self._proxy, presented_key(headers), named[1])
+        told = ChatCall(self._proxy.metrics, request_id=request_id(scope), session_id=named[1] or "")
+        try:
+            await self._serve(scope, named[1], told, receive, send)
+        except ClientLeft:
+            told.outcome = CLIENT_GONE
+        except Exception as error:
+            refused = self._refused(error)
+            told.outcome = refused.code
+            if told.status < 0:
+                told.status = refused.status
+            try:
+                await _send_error(send, refused)
+            finally:
+                forget_frames(error)
+        finally:
+            told.ended()
+
+    async def _serve(self, scope: Scope, name: str | None, told: ChatCall, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        session = await session_with_key(self._proxy, presented_key(headers), name)
+        told.session_id = session.name
         body = await _read_body(receive, headers, limit=self._proxy.settings.body_limit)
         if session.state != OPEN:
             raise ended(session)
         attempt = _attempt(headers, body)
         found = earlier(session, attempt)
         request = parse_chat(body)
+        told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
         del body  # A call may last for minutes, and nobody reads this again.
         if isinstance(found, int):
-            await self._replay(session, found, request, send)
+            told.role = REPLAYED
+            await self._replay(session, found, request, told, send)
             return
         if found is None:
             call = turn.begin(self._proxy, session, request, attempt, headers)
         else:
-            self._proxy.metrics.calls[JOINED] += 1
+            told.role = JOINED
             call = found
-        await self._wait(session, call, request, receive, send)
+        told.waits_for(call.turn_name, call.phases)
+        await self._wait(session, call, request, told, receive, send)
 
-    async def _replay(self, session: Session, number: int, request: ChatRequest, send: Send) -> None:
+    async def _replay(self, session: Session, number: int, request: ChatRequest, told: ChatCall, send: Send) -> None:
         """Give a committed turn again, from its row."""
         made = await self._proxy.reader.run(lambda connection: load_turn(connection, session.id, number))
         if made is None:
             raise ended(session)
         self._note_delivery(session, number, delivered=True)
-        self._proxy.metrics.calls[REPLAYED] += 1
         answers = self._proxy.answers
+        told.status = 200
         if request.stream:
             await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
             await send({"type": "http.response.body", "body": answers.whole_stream(made, request)})
         else:
             await _send_json(send, answers.completion(made, request))
+        _note_answered(told, made)
 
-    async def _wait(self, session: Session, call: Call, request: ChatRequest, receive: Receive, send: Send) -> None:
+    async def _wait(
+        self,
+        session: Session,
+        call: Call,
+        request: ChatRequest,
+        told: ChatCall,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         call.join()
         leaving = asyncio.ensure_future(_left(receive))
         try:
             if call.events is not None:
-                await self._stream(call, leaving, send)
+                await self._stream(call, told, leaving, send)
             else:
-                await self._complete(call, request, leaving, send)
+                await self._complete(call, request, told, leaving, send)
         except ClientLeft:
             if call.outcome.done() and call.waiters == 1 and call.outcome.exception() is None:
                 self._note_delivery(session, call.outcome.result().number, delivered=False)
@@ -120,13 +142,18 @@ class ChatRoute:
             leaving.cancel()
             call.leave(grace=self._proxy.settings.sessions.retry_grace)
 
-    async def _complete(self, call: Call, request: ChatRequest, leaving: "asyncio.Future[None]", send: Send) -> None:
+    async def _complete(
+        self, call: Call, request: ChatRequest, told: ChatCall, leaving: "asyncio.Future[None]", send: Send
+    ) -> None:
         await asyncio.wait((call.outcome, leaving), return_when=asyncio.FIRST_COMPLETED)
         if leaving.done():
             raise ClientLeft
-        await _send_json(send, self._proxy.answers.completion(call.outcome.result(), request))
+        made = call.outcome.result()
+        told.status = 200
+        await _send_json(send, self._proxy.answers.completion(made, request))
+        _note_answered(told, made)
 
-    async def _stream(self, call: Call, leaving: "asyncio.Future[None]", send: Send) -> None:
+    async def _stream(self, call: Call, told: ChatCall, leaving: "asyncio.Future[None]", send: Send) -> None:
         """Send events as they come, and comments while there are none.
 
         The status waits for the first of either, so that what fails before it is an ordinary HTTP error.
@@ -152,21 +179,26 @@ class ChatRoute:
             if error is not None:
                 if not started:
                     raise error
-                news += b"data: " + self._refused(error).body() + b"\n\n"
+                refused = self._refused(error)
+                told.outcome = refused.code
+                news += b"data: " + refused.body() + b"\n\n"
             elif not news and silent and not ended:
                 news = _COMMENT
             if news and not started:
                 started = True
+                told.status = 200
                 await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
             if news or ended:
                 await send({"type": "http.response.body", "body": news, "more_body": not ended})
             if ended:
+                if error is None:
+                    _note_answered(told, call.outcome.result())
                 return
 
     def _refused(self, error: BaseException) -> ApiError:
         """What a caller is told of an error, which is counted here, and logged where it is a mistake of ours."""
         if not isinstance(error, ApiError):
-            logger.error("a chat call failed by a mistake of ours", exc_info=error)
+            logger.error("a chat call failed by a mistake of ours", exc_info=error, extra=WORDLESS)
             error = ApiError(500, INTERNAL, "The proxy made a mistake; its log says more.")
         self._proxy.metrics.refuse(error.code)
         return error
@@ -177,6 +209,10 @@ class ChatRoute:
             return
         brief.delivered = delivered
         self._proxy.write_soon(lambda transaction: set_delivered(transaction, session.id, number, delivered))
+
+
+def _note_answered(told: ChatCall, made: Turn) -> None:
+    told.answered(made.name, prompt_tokens=made.prompt_tokens, completion_tokens=len(made.output_ids))
 
 
 def _attempt(headers: dict[str, str], body: bytes) -> Attempt:

@@ -27,7 +27,9 @@ from rolloutfleet_proxy.engines.client import GenerateRequest, extended_json, id
 from rolloutfleet_proxy.engines.evidence import Evidence, Refused
 from rolloutfleet_proxy.engines.generation import Generation
 from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.logs.events import TurnEndedUnwaited, emit
+from rolloutfleet_proxy.logs.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
+from rolloutfleet_proxy.logs.requests import REQUEST_ID
 from rolloutfleet_proxy.metrics import COMMITTED
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended, not_written
@@ -59,18 +61,22 @@ def begin(proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt
 
     async def work(call: Call) -> Turn:
         making = _Making(proxy, session, request, attempt, headers, name, time.time(), call)
+        fate = INTERNAL
         with proxy.metrics.call_in_flight():
             try:
-                return await making.run()
+                made = await making.run()
+                fate = COMMITTED
+                return made
             except ApiError as error:
-                proxy.metrics.calls[error.code] += 1
+                fate = error.code
                 raise
             except asyncio.CancelledError:
-                # Nobody may be left to be told, so it is said here what became of it.
                 fate = call.ended_by.code if call.ended_by is not None else CANCELLED
-                proxy.metrics.calls[fate] += 1
-                logger.info("%s of %s was ended: %s; nothing is recorded", name, session.name, fate)
                 raise
+            finally:
+                call.phases.stop()
+                if call.abandoned:
+                    _tell_nobody(proxy, session, name, headers, fate)
 
     return session.calls.start(
         turn_name=name,
@@ -95,15 +101,21 @@ class _Making:
     call: Call
 
     async def run(self) -> Turn:
+        phases = self.call.phases
+        phases.begin(QUEUE)
         asked = conversation(self.request.messages, self.request.tools, self.request.template_kwargs)
         nodes = self.session.tree.matches(asked)[:MOST_CANDIDATES]
         path = await self.proxy.paths.get(self.session.id, nodes[0].turn) if nodes else None
         prompt = await self._prompt(nodes, path)
+        phases.begin(PAUSE)
+        phases.prompt_tokens = len(prompt.ids)
         prompt_json = _prompt_json(prompt, path)
         parent = None if prompt.parent is None else nodes[prompt.parent]
         stream = self._stream(prompt) if self.request.stream else None
         async with self.proxy.weights.submission() as submission:
+            phases.begin(ENGINE)
             evidence = await self._generate(prompt, prompt_json, stream, submission)
+        phases.begin(TOKENISE_OUT)
         parsed = await self._parse(prompt, evidence)
         if stream is not None:
             stream.finish(parsed.message)
@@ -119,7 +131,11 @@ class _Making:
             candidates[0] = Candidate(nodes[0].length, lambda: path[:2])
         try:
             return await self.proxy.tokenizing.prompt(
-                self.request.messages, self.request.tools, self.request.template_kwargs, candidates
+                self.request.messages,
+                self.request.tools,
+                self.request.template_kwargs,
+                candidates,
+                begun=partial(self.call.phases.begin, TOKENISE_IN),
             )
         except Unrenderable as error:
             raise invalid("messages", f"{error}.") from None
@@ -160,6 +176,7 @@ class _Making:
             submission=submission,
             max_rounds=self.proxy.settings.abort_rounds,
             on_round=self.proxy.metrics.sent,
+            on_failure=self.proxy.metrics.engine_failed,
         )
         asked = GenerateRequest(
             rid=self.name,
@@ -272,12 +289,14 @@ class _Making:
     async def _commit(self, new: NewTurn, prompt: Prompt, prompt_json: bytes) -> Turn:
         """From here on only the store decides: a caller who leaves, or a session that is closed, changes nothing."""
         self.call.committing = True
+        self.call.phases.begin(COMMIT)
         try:
             number = await self.proxy.writer.run(partial(commit_turn, turn=new))
         except SessionOver:
             raise ended(self.session) from None
         except (StoreFull, StoreBroken) as error:
             raise not_written(error) from None
+        self.call.phases.begin(DONE)
         made = committed(new, number)
         first = not self.session.turns
         self.session.add(_node(made, new), Brief.of(new), new.new_tokens)
@@ -289,12 +308,20 @@ class _Making:
 
     def _count(self, made: Turn, prompt: Prompt, *, first: bool) -> None:
         metrics = self.proxy.metrics
-        metrics.calls[COMMITTED] += 1
-        metrics.turns["extending" if made.parent is not None else "first" if first else "branch"] += 1
-        metrics.tokens["prompt"] += made.prompt_tokens
-        metrics.tokens["completion"] += len(made.output_ids)
+        metrics.committed(
+            "extending" if made.parent is not None else "first" if first else "branch",
+            prompt_tokens=made.prompt_tokens,
+            completion_tokens=len(made.output_ids),
+            seconds=self.call.phases.seconds(),
+        )
         metrics.prefix_checks["passed"] += prompt.passed
         metrics.prefix_checks["failed"] += prompt.checked - prompt.passed
+
+
+def _tell_nobody(proxy: Proxy, session: Session, name: str, headers: dict[str, str], fate: str) -> None:
+    """What became of a turn whose caller has gone: no call's line will say it."""
+    proxy.metrics.unwaited[fate] += 1
+    emit(TurnEndedUnwaited(request_id=headers.get(REQUEST_ID, ""), session_id=session.name, turn_id=name, outcome=fate))
 
 
 def _check_limits(session: Session) -> None:

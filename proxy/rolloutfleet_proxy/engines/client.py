@@ -138,6 +138,7 @@ class Engine:
         """`silence`: seconds without a byte after which a generation is given up. `engine_urls`: the engines, where
         the gateway's own list is not to be asked for."""
         self._gateway = gateway_url.rstrip("/")
+        self.generate_url = f"{self._gateway}/generate"
         self._fixed_engines = tuple(url.rstrip("/") for url in engine_urls)
         self._authorization = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=silence)
@@ -195,7 +196,7 @@ class Engine:
             # aiohttp warns of large bodies given as bytes, because it would write them in one go.
             data: Any = body if len(body) < _LARGE_BODY else BytesIO(body)
             try:
-                return await self._http().post(f"{self._gateway}/generate", data=data, headers=headers)
+                return await self._http().post(self.generate_url, data=data, headers=headers)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 if delay is None:
                     message = f"The gateway can't be reached: {error}."

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable
+from time import perf_counter
 from types import TracebackType
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rolloutfleet.errors import ENGINE_ERROR
+from rolloutfleet_proxy.engines import failures
 from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, OnChunk, extended_json
 from rolloutfleet_proxy.engines.evidence import Evidence, Reason, Refused, Span, join, with_versions
 from rolloutfleet_proxy.engines.reply_stream import Chunk
@@ -58,13 +60,17 @@ class Submission(Protocol):
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """What a turn's rounds need beside the request. `on_round` is told of each request sent to the gateway."""
+    """What a turn's rounds need beside the request.
+
+    `on_round` is told of each request sent to the gateway, and `on_failure` the error code of each that failed.
+    """
 
     engine: Engine
     weights: Weights
     submission: Submission
     max_rounds: int = 20
     on_round: Callable[[], None] = lambda: None
+    on_failure: Callable[[str], None] = lambda code: None
 
     async def run(self, request: GenerateRequest, on_chunk: OnChunk | None = None) -> Evidence:
         """Generate a turn; `request.rid` is made one rid a round, and `on_chunk` gets every new token once.
@@ -102,11 +108,14 @@ class Generation(Struct, frozen=True, kw_only=True):
         """One part with its versions; None where a pause cut it while the engine held it."""
         arrivals = _Arrivals(self.weights, on_chunk)
         self.on_round()
+        began = perf_counter()
         evidence: Evidence | None = None
         try:
             async with _Cut(self.submission.cut):
                 evidence = await self.engine.generate(request, None if on_chunk is None else arrivals)
         except BaseException as error:
+            if isinstance(error, ApiError | Refused):
+                self.on_failure(failures.tell(error, request, url=self.engine.generate_url, began=began))
             if not (isinstance(error, ApiError) and error.status in _NOTHING_RUNS):
                 self.engine.abort_soon(request.rid)
             raise

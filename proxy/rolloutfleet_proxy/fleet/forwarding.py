@@ -19,6 +19,9 @@ from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.fleet.peers import Peers, unavailable
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner, owner_of_key, owner_of_name
 from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.logs.calls import ChatCall, PassedCall
+from rolloutfleet_proxy.logs.requests import PASSED_TO, request_id
+from rolloutfleet_proxy.metrics import Metrics
 from rolloutfleet_proxy.sessions.auth import presented_key
 
 Scope = MutableMapping[str, Any]
@@ -114,7 +117,7 @@ def in_text(headers: Headers) -> list[tuple[str, str]]:
 
 
 class Forwarding:
-    """ASGI: calls of other proxies go to them, all others to `app`."""
+    """ASGI: calls of other proxies go to them, all others to `app`. `is_chat` says which are chat calls."""
 
     def __init__(
         self,
@@ -124,15 +127,16 @@ class Forwarding:
         own: Owner,
         ephemeral: bool,
         body_limit: int,
-        refuse: Callable[[str], None] = lambda code: None,
+        metrics: Metrics,
+        is_chat: Callable[[Scope], bool],
     ) -> None:
-        """`refuse` is told the code of every error answered here."""
         self._app = app
         self._peers = peers
         self._own = own
         self._ephemeral = ephemeral
         self._body_limit = body_limit
-        self._refuse = refuse
+        self._metrics = metrics
+        self._is_chat = is_chat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = owner_of_call(scope["path"], scope["headers"]) if scope["type"] == "http" else None
@@ -141,10 +145,37 @@ class Forwarding:
             return
         try:
             check_owner(owner, self._own, replicas=self._peers.replicas, ephemeral=self._ephemeral)
-            await pass_on(self._peers, owner.ordinal, scope, receive, send, body_limit=self._body_limit)
         except ApiError as error:
-            self._refuse(error.code)
+            await self._refuse(error, scope, receive, send)
+        else:
+            await self._pass_on(owner.ordinal, scope, receive, send)
+
+    async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        self._metrics.refuse(error.code)
+        if not self._is_chat(scope):
             await _answer(error)(scope, receive, send)
+            return
+        named = _NAMED.match(scope["path"])
+        told = ChatCall(self._metrics, request_id=request_id(scope), session_id=named[2] if named else "")
+        told.status, told.outcome = error.status, error.code
+        try:
+            await _answer(error)(scope, receive, send)
+        finally:
+            told.ended()
+
+    async def _pass_on(self, ordinal: int, scope: Scope, receive: Receive, send: Send) -> None:
+        told = PassedCall(self._metrics, request_id=request_id(scope), to=ordinal) if self._is_chat(scope) else None
+        out = send if told is None else told.watched(send)
+        try:
+            await pass_on(self._peers, ordinal, scope, receive, out, body_limit=self._body_limit)
+        except ApiError as error:
+            self._metrics.refuse(error.code)
+            if told is not None:
+                told.outcome = error.code
+            await _answer(error)(scope, receive, out)
+        finally:
+            if told is not None:
+                told.ended()
 
 
 class PassedOn(Response):
@@ -176,6 +207,7 @@ async def pass_on(
     caller's connection. Raises ApiError, before anything is answered: 503 owner_unavailable, 413.
     """
     headers = scope["headers"]
+    scope[PASSED_TO] = ordinal
     by = next((value.decode("latin-1") for name, value in headers if name == FORWARDED.encode()), None)
     if by is not None:
         raise unavailable(ordinal, f"proxy {by} took proxy {peers.own} for it")

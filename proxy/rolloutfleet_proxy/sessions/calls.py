@@ -11,7 +11,8 @@ from typing import Any
 
 from rolloutfleet.errors import CLIENT_GONE, DRAINING
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.logs import WORDLESS, logger
+from rolloutfleet_proxy.logs.phases import Phases
 from rolloutfleet_proxy.turns.rows import Turn
 
 
@@ -51,6 +52,8 @@ class Call:
     committing: bool = False
     """True from when the turn is handed to the store: then only the store decides."""
     task: asyncio.Task[None] | None = None
+    phases: Phases = field(default_factory=Phases)
+    """How far it is, and how long it took."""
     _listeners: "set[Listener]" = field(default_factory=set)
     _grace: asyncio.TimerHandle | None = None
     ended_by: ApiError | None = None
@@ -167,7 +170,7 @@ class Calls:
             outcome.set_exception(call.ended_by or stopping())
         except BaseException as error:
             if call.abandoned and not isinstance(error, ApiError):
-                logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error)
+                logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error, extra=WORDLESS)
             if isinstance(error, ApiError):
                 forget_frames(error)
             outcome.set_exception(error)

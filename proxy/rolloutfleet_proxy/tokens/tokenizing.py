@@ -55,10 +55,16 @@ class Tokenizing:
         tools: Sequence[Any] | None,
         template_kwargs: Mapping[str, Any] | None,
         candidates: Sequence[Candidate],
+        *,
+        begun: Callable[[], None] = lambda: None,
     ) -> Prompt:
-        """`ChatFormat.prompt`. Candidates are loaded in another thread. Raises Unrenderable, RenderProcessFailed."""
+        """`ChatFormat.prompt`. Candidates are loaded in another thread, which calls `begun` when the wait is over.
+
+        Raises Unrenderable, RenderProcessFailed.
+        """
 
         def make(renders: _NearRenders | RenderProcess) -> Prompt:
+            begun()
             return self.chat_format.prompt(messages, tools, template_kwargs, candidates, renders=renders)
 
         try:

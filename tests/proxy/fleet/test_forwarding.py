@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
+from rolloutfleet_proxy.capture.chat_route import serves
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.fleet.forwarding import (
     FORWARDED,
@@ -26,6 +27,7 @@ from rolloutfleet_proxy.fleet.forwarding import (
 )
 from rolloutfleet_proxy.fleet.peers import Peers
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner
+from rolloutfleet_proxy.metrics import Metrics
 
 OWNERS = [Owner(ordinal, f"{ordinal:012x}") for ordinal in range(3)]
 LIMIT = 100_000
@@ -120,7 +122,7 @@ class App:
 class Proxies:
     urls: list[str]
     apps: list[App]
-    refused: list[str]
+    metrics: Metrics
     servers: list[uvicorn.Server]
     client: httpx.AsyncClient
 
@@ -159,7 +161,7 @@ async def running(*, misled: bool = False, ephemeral: bool = False, up: int = 2)
     async with AsyncExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         ports = [one.getsockname()[1] for one in sockets]
-        apps, refused, servers = [App(), App()], list[str](), []
+        apps, metrics, servers = [App(), App()], Metrics(), []
         for ordinal in range(2):
             if ordinal >= up:
                 sockets[ordinal].close()
@@ -174,11 +176,12 @@ async def running(*, misled: bool = False, ephemeral: bool = False, up: int = 2)
                 own=OWNERS[ordinal],
                 ephemeral=ephemeral,
                 body_limit=LIMIT,
-                refuse=refused.append,
+                metrics=metrics,
+                is_chat=serves,
             )
             servers.append(await stack.enter_async_context(serving(served, sockets[ordinal])))
         client = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
-        yield Proxies([f"http://127.0.0.1:{port}" for port in ports], apps, refused, servers, client)
+        yield Proxies([f"http://127.0.0.1:{port}" for port in ports], apps, metrics, servers, client)
 
 
 def test_whose_a_call_is_follows_from_its_path_or_its_key() -> None:
@@ -262,7 +265,7 @@ async def test_a_stream_passes_as_it_comes() -> None:
             assert await anext(pieces) == b"data: first\n\n"
             proxies.apps[1].go_on.set()
             assert await anext(pieces) == b"data: last\n\n"
-        assert proxies.refused == []
+        assert not proxies.metrics.refused
 
 
 async def test_a_body_passes_as_it_comes() -> None:
@@ -306,7 +309,7 @@ async def test_a_caller_that_leaves_in_mid_body_is_gone_at_the_owner_too() -> No
         call.cancel()
         await asyncio.wait_for(proxies.apps[1].requests[0].left.wait(), 10)
         await asyncio.gather(call, return_exceptions=True)
-        assert proxies.refused == []
+        assert not proxies.metrics.refused
 
 
 async def test_an_answer_that_breaks_off_is_not_taken_for_whole() -> None:
@@ -350,7 +353,7 @@ async def test_an_owner_that_does_not_answer_is_503_with_retry_after() -> None:
         assert (answer.status_code, code_of(answer)) == (503, "owner_unavailable")
         assert answer.headers["retry-after"] == "1"
         assert "x-should-retry" not in answer.headers
-        assert proxies.refused == ["owner_unavailable"]
+        assert proxies.metrics.refused == {"owner_unavailable": 1}
 
 
 async def test_an_owner_that_is_scaled_away_keeps_it_on_its_volume() -> None:
@@ -372,7 +375,7 @@ async def test_another_stores_session_is_lost_and_never_an_empty_one(ordinal: in
         lost = Owner(ordinal, "ffffffffffff").name(SESSION)
         answer = await proxies.client.get(f"{proxies.urls[0]}/sessions/{lost}/echo")
         assert (answer.status_code, code_of(answer)) == (410, "store_lost")
-        assert proxies.refused == ["store_lost"]
+        assert proxies.metrics.refused == {"store_lost": 1}
         assert not any(app.requests for app in proxies.apps)
 
 

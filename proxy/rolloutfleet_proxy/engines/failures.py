@@ -1,0 +1,42 @@
+"""One warning for each request to the gateway that brought no turn."""
+
+import logging
+from time import perf_counter
+
+from yarl import URL
+
+from rolloutfleet.errors import EVIDENCE_REFUSED
+from rolloutfleet_proxy.engines.client import GenerateRequest
+from rolloutfleet_proxy.engines.evidence import Refused
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.logs.calls import milliseconds
+from rolloutfleet_proxy.logs.events import EngineFailure, emit
+from rolloutfleet_proxy.logs.requests import REQUEST_ID
+
+
+def tell(error: ApiError | Refused, request: GenerateRequest, *, url: str, began: float) -> str:
+    """Log a failure of a round that began at `began` (perf_counter); returns its error code.
+
+    What the engine said is left out: it may quote the conversation.
+    """
+    code = EVIDENCE_REFUSED if isinstance(error, Refused) else error.code
+    emit(
+        EngineFailure(
+            request_id=request.headers.get(REQUEST_ID, ""),
+            session_id=request.routing_key,
+            turn_id=request.rid,
+            url=str(URL(url).with_user(None)),
+            elapsed_ms=milliseconds(perf_counter() - began),
+            error_type=error_type(error),
+            code=code,
+        ),
+        logging.WARNING,
+    )
+    return code
+
+
+def error_type(error: ApiError | Refused) -> str:
+    """The reason of a refusal; the name of the exception behind an error where there is one, else its code."""
+    if isinstance(error, Refused):
+        return error.reason
+    return type(error.__context__).__name__ if error.__context__ is not None else error.code

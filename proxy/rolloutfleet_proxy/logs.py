@@ -1,5 +1,0 @@
-"""The proxy's log."""
-
-import logging
-
-logger = logging.getLogger("rolloutfleet.proxy")

@@ -1,0 +1,141 @@
+"""What a line of the log looks like: JSON, or plain `name=value`. One line an event, whatever is in it."""
+
+import logging
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from rolloutfleet_proxy.logs.events import Event
+
+LONGEST = 16_384
+"""Characters of a message or traceback at the most."""
+
+_LEVELS = {level: logging.getLevelName(level).lower() for level in (10, 20, 30, 40, 50)}
+_SECRETS = (
+    (re.compile(r"rf-\d+-[0-9a-f]{12}-[A-Za-z0-9_-]{43}|rfa-[A-Za-z0-9_-]{20,}"), "[key]"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',;]+"), r"\1 [key]"),
+    (re.compile(r"(?i)((?:authorization|x-api-key)[\"']?\s*[:=,]\s*b?[\"']?)(?!bearer|basic)[^\s\"',;]+"), r"\1[key]"),
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class Form(Protocol):
+    """Makes lines, each ended by a newline."""
+
+    def event(self, wall: float, level: int, event: Event) -> bytes: ...
+
+    def message(self, wall: float, level: int, logger: str, text: str, trace: str) -> bytes: ...
+
+
+class JsonForm:
+    """A JSON object a line. `time` is UTC."""
+
+    def __init__(self, *, pid: int, ordinal: int) -> None:
+        self._stamp = _Stamp()
+        self._heads = {
+            level: b'","level":"%s","pid":%d,"ordinal":%d,' % (name.encode(), pid, ordinal)
+            for level, name in _LEVELS.items()
+        }
+
+    def event(self, wall: float, level: int, event: Event) -> bytes:
+        return b"".join((b'{"time":"', self._stamp(wall), self._heads[level], _encode(event)[1:], b"\n"))
+
+    def message(self, wall: float, level: int, logger: str, text: str, trace: str) -> bytes:
+        fields = {"event": "message", "logger": logger, "message": text} | ({"trace": trace} if trace else {})
+        return b"".join((b'{"time":"', self._stamp(wall), self._head(level), _encode(fields)[1:], b"\n"))
+
+    def _head(self, level: int) -> bytes:
+        return self._heads.get(level) or self._heads[min(max(level // 10 * 10, 10), 50)]
+
+
+class PlainForm:
+    """`time LEVEL event pid=1 ordinal=0 name=value …`; a value with spaces or marks of the form is a JSON string."""
+
+    def __init__(self, *, pid: int, ordinal: int) -> None:
+        self._stamp = _Stamp()
+        self._process = f" pid={pid} ordinal={ordinal}"
+
+    def event(self, wall: float, level: int, event: Event) -> bytes:
+        tag = event.__struct_config__.tag
+        values = "".join([f" {name}={_plain(getattr(event, name))}" for name in event.__struct_fields__])
+        head = f" {logging.getLevelName(level)} {tag}{self._process}"
+        return b"".join((self._stamp(wall), head.encode(), values.encode(), b"\n"))
+
+    def message(self, wall: float, level: int, logger: str, text: str, trace: str) -> bytes:
+        said = f"{text} | {trace}" if trace else text
+        line = f" {logging.getLevelName(level)} message{self._process} logger={_plain(logger)} {_in_one_line(said)}\n"
+        return self._stamp(wall) + line.encode("utf-8", "backslashreplace")
+
+
+FORMS: dict[Literal["json", "plain"], Callable[..., Form]] = {"json": JsonForm, "plain": PlainForm}
+
+
+def message_line(form: Form, record: logging.LogRecord) -> bytes:
+    """What a library or a module of ours says, as a line: without keys, and cut where it is very long."""
+    text = _clean(record.getMessage())
+    trace = "" if record.exc_info is None else _clean(_trace(record))
+    return form.message(record.created, record.levelno, record.name, text, trace)
+
+
+def _trace(record: logging.LogRecord) -> str:
+    """The traceback. A record with `wordless` leaves out what the exception says: it may quote a conversation."""
+    assert record.exc_info is not None
+    kind, error, frames = record.exc_info
+    if error is None:
+        return ""
+    if getattr(record, "wordless", False):
+        return "".join(["Traceback:\n", *traceback.format_tb(frames), type(error).__qualname__])
+    return "".join(traceback.format_exception(kind, error, frames)).rstrip()
+
+
+def _clean(text: str) -> str:
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} […] {text[-LONGEST // 2 :]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value if value.isprintable() and not _MARKS.search(value) and value else _in_one_line(value, quoted=True)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Struct | dict | list):
+        return _encode(value).decode()
+    return str(value)
+
+
+_MARKS = re.compile(r"[\s\"=]")
+
+
+def _in_one_line(text: str, *, quoted: bool = False) -> str:
+    """Line ends and control characters escaped, as JSON has them."""
+    escaped = _encode("".join(_visible(text))).decode()
+    return escaped if quoted else escaped[1:-1].replace('\\"', '"')
+
+
+def _visible(text: str) -> Iterable[str]:
+    # JSON's encoder leaves what is no control character for it, such as the line ends of Unicode.
+    return (each if each.isprintable() or each in "\n\t\r" else f"<U+{ord(each):04X}>" for each in text)
+
+
+class _Stamp:
+    """Times to the millisecond, the second's part made once a second."""
+
+    def __init__(self) -> None:
+        self._made: tuple[int, bytes] = (-1, b"")
+
+    def __call__(self, wall: float) -> bytes:
+        # A tuple is replaced as a whole, so another thread never sees a second with another one's text.
+        second, text = self._made
+        now = int(wall)
+        if now != second:
+            text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(now)).encode()
+            self._made = (now, text)
+        return b"%s%03dZ" % (text, int((wall - now) * 1000))

@@ -1,0 +1,51 @@
+"""How long a turn took, step by step. Steps follow one another, so noting the moment at which each began is enough."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from time import perf_counter
+from typing import Final
+
+QUEUE: Final = 0
+"""Earlier turns are looked up, and the prompt waits for the tokenizer's thread."""
+TOKENISE_IN: Final = 1
+PAUSE: Final = 2
+"""The turn waits for leave to generate."""
+ENGINE: Final = 3
+TOKENISE_OUT: Final = 4
+COMMIT: Final = 5
+DONE: Final = 6
+
+STEPS: Final = ("queue", "tokenise_in", "pause", "engine", "tokenise_out", "commit")
+
+
+class Phases:
+    """The moments at which a turn's steps began."""
+
+    __slots__ = ("_clock", "_moments", "_stopped", "prompt_tokens")
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self.prompt_tokens = -1
+        """Once the prompt is made."""
+        self._clock = clock
+        self._moments: list[float] = []
+        self._stopped: float | None = None
+
+    def begin(self, step: int) -> None:
+        """The step before is over, and this one begins; a step that is begun again goes on.
+
+        May be called on another thread, which may come too late to count.
+        """
+        if len(self._moments) == step and self._stopped is None:
+            self._moments.append(self._clock())
+
+    def stop(self) -> None:
+        """The turn is over, at whatever step."""
+        self._stopped = self._clock()
+
+    def seconds(self) -> list[float]:
+        """Of each of STEPS; of the one under way until now, and -1 for what was not reached."""
+        moments = self._moments
+        if len(moments) <= DONE:
+            moments = [*moments, self._clock() if self._stopped is None else self._stopped]
+        took = [later - sooner for sooner, later in pairwise(moments)]
+        return took + [-1.0] * (DONE - len(took))

@@ -1,0 +1,132 @@
+"""Request ids, for every request; and a line at the end of each that is no chat call.
+
+A caller's `x-request-id` is taken where it is short and plain, else one is made. It goes back with every answer, to
+the gateway, and to the proxy that a call is passed on to.
+"""
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from time import perf_counter
+from typing import Any, Final
+
+from rolloutfleet_proxy.logs.calls import milliseconds
+from rolloutfleet_proxy.logs.events import RequestEnded, emit
+from rolloutfleet_proxy.metrics import Metrics
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+REQUEST_ID: Final = "x-request-id"
+TRACES: Final = ("traceparent", "tracestate")
+"""W3C Trace Context: not read here, but handed on."""
+PASSED_TO: Final = "rolloutfleet.passed_to"
+"""In the scope: the ordinal of the proxy that a request was passed on to."""
+NO_ROUTE: Final = "none"
+PASSED_ON: Final = "passed_on"
+
+_NAME = REQUEST_ID.encode()
+_KEYED = (b"authorization", b"x-api-key")
+_ACCEPTED = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}")
+_UNLOGGED = frozenset(("/health", "/ready", "/metrics"))
+
+
+def request_id(scope: Scope) -> str:
+    """The id of a request that has come through `Requests`."""
+    identity: str = scope.get("rolloutfleet.request_id", "")
+    return identity
+
+
+def identified(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Headers, bytes]:
+    """Headers with one request id, and that id: the caller's, or one that is made."""
+    others: Headers = []
+    given: Headers = []
+    for header in headers:
+        (given if header[0] == _NAME else others).append(header)
+    if len(given) == 1 and _is_acceptable(given[0][1], others):
+        identity = given[0][1]
+    else:
+        identity = b"req-" + secrets.token_hex(12).encode()
+    others.append((_NAME, identity))
+    return others, identity
+
+
+def _is_acceptable(identity: bytes, others: Headers) -> bool:
+    """Whether it may stand in logs and headers. A key may not, even where its owner takes it for an id."""
+    if _ACCEPTED.fullmatch(identity) is None or identity.startswith((b"rf-", b"rfa-")):
+        return False
+    return not any(identity in value for name, value in others if name in _KEYED)
+
+
+class Requests:
+    """ASGI: gives each request its id. `speaks_for_itself` says which are told of elsewhere, as chat calls are."""
+
+    def __init__(self, app: App, metrics: Metrics, *, speaks_for_itself: Callable[[Scope], bool]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._speaks_for_itself = speaks_for_itself
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope["headers"], identity = identified(scope["headers"])
+        scope["rolloutfleet.request_id"] = identity.decode()
+        header = (_NAME, identity)
+        if self._speaks_for_itself(scope):
+
+            def named(message: Message) -> Awaitable[None]:
+                if message["type"] == "http.response.start":
+                    _name(message, header)
+                return send(message)
+
+            await self._app(scope, receive, named)
+        else:
+            await self._told(scope, receive, send, header)
+
+    async def _told(self, scope: Scope, receive: Receive, send: Send, header: tuple[bytes, bytes]) -> None:
+        began = perf_counter()
+        status = -1
+
+        def noted(message: Message) -> Awaitable[None]:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _name(message, header)
+            return send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            self._tell(scope, status, perf_counter() - began)
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        route = route_of(scope)
+        if route in _UNLOGGED:
+            return
+        self._metrics.request_ended(scope["method"], route, status)
+        emit(
+            RequestEnded(
+                request_id=request_id(scope),
+                method=scope["method"],
+                route=route,
+                status=status,
+                passed_to=scope.get(PASSED_TO, -1),
+                total_ms=milliseconds(seconds),
+            )
+        )
+
+
+def route_of(scope: Scope) -> str:
+    """The template of a request's path, such as /sessions/{session_id}; never the path itself."""
+    return getattr(scope.get("route"), "path", PASSED_ON if PASSED_TO in scope else NO_ROUTE)
+
+
+def _name(message: Message, header: tuple[bytes, bytes]) -> None:
+    # Of a call that was passed on the owner has named the answer already, with the same id.
+    others = [each for each in message.get("headers", ()) if each[0].lower() != _NAME]
+    message["headers"] = [*others, header]

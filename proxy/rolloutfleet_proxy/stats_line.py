@@ -1,0 +1,66 @@
+"""A line every so often that says how the process is."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from rolloutfleet_proxy import memory
+from rolloutfleet_proxy.logs import events, logger
+from rolloutfleet_proxy.logs.calls import milliseconds
+from rolloutfleet_proxy.logs.events import Stats, emit
+from rolloutfleet_proxy.proxy import Proxy
+
+
+@contextlib.asynccontextmanager
+async def stats_told(proxy: Proxy) -> AsyncIterator[None]:
+    """The line comes until the block ends, and once more then."""
+    lines = StatsLines(proxy)
+    telling = asyncio.create_task(lines.keep_telling(proxy.settings.log.stats_interval), name="stats line")
+    try:
+        yield
+    finally:
+        telling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await telling
+        await lines.tell(late=0.0)
+
+
+class StatsLines:
+    """Counts from line to line."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._told = 0
+
+    async def keep_telling(self, interval: float) -> None:
+        """A line every `interval` seconds of the loop's clock; a late one does not shift those that follow."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + interval
+        while True:
+            await asyncio.sleep(due - loop.time())
+            late = loop.time() - due
+            try:
+                await self.tell(late=late)
+            except Exception:
+                logger.exception("the line of figures could not be made")
+            due = max(due + interval, loop.time())
+
+    async def tell(self, *, late: float) -> None:
+        """One line. `late` is in seconds."""
+        # Looking through /proc takes time that grows with the processes of the machine.
+        taken = await asyncio.to_thread(memory.of_tree)
+        metrics, requests = self._proxy.metrics, self._proxy.metrics.calls.total()
+        emit(
+            Stats(
+                requests=requests,
+                since_last=requests - self._told,
+                in_flight=metrics.in_flight,
+                turns=metrics.turns.total(),
+                sessions_open=self._proxy.admission.sessions_open,
+                rss_bytes=taken.rss_bytes,
+                vms_bytes=taken.vms_bytes,
+                log_dropped=events.dropped(),
+                late_ms=milliseconds(max(0.0, late)),
+            )
+        )
+        self._told = requests

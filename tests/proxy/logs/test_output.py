@@ -1,0 +1,121 @@
+"""The way out of the log: nobody waits for it, what it drops is counted, and what it took is written at the end."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rolloutfleet_proxy.logs.output import Output
+
+LINE = b"x" * 1000 + b"\n"
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    yield reading, writing
+    for end in (reading, writing):
+        with contextlib.suppress(OSError):
+            os.close(end)
+
+
+def read_all(descriptor: int) -> bytes:
+    return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
+
+
+def dropped_line(count: int) -> bytes:
+    return b"dropped %d\n" % count
+
+
+def test_lines_come_in_order_and_the_end_waits_for_the_last(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    output = Output(writing, gathering=10.0)
+    for number in range(100):
+        output.put(b"%d\n" % number)
+    output.close()
+    os.close(writing)
+    assert read_all(reading).split() == [b"%d" % number for number in range(100)]
+    assert output.dropped == 0
+
+
+def test_lines_of_many_threads_are_whole(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    output = Output(writing, gathering=0.0)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(read_all(reading)))
+    marks = (b"a", b"b", b"c")
+
+    def write(mark: bytes) -> None:
+        for _ in range(300):
+            output.put(mark * 200 + b"\n")
+
+    writers = [threading.Thread(target=write, args=(mark,)) for mark in marks]
+    for thread in (reader, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    output.close()
+    os.close(writing)
+    reader.join()
+    assert Counter(got[0].splitlines()) == {mark * 200: 300 for mark in marks}
+
+
+def test_a_blocked_reader_stalls_nobody_and_costs_counted_lines(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    output = Output(writing, most_bytes=50 * len(LINE), gathering=0.0, dropped_line=dropped_line)
+    output.put(LINE * 100)  # larger than the bound: dropped at once
+    began = time.monotonic()
+    for _ in range(5000):
+        output.put(LINE)
+    assert time.monotonic() - began < 1.0
+    assert output.waiting <= 50 and output.dropped > 4000
+    began = time.monotonic()
+    output.flush(patience=0.1)
+    assert time.monotonic() - began < 1.0
+
+    reader: list[bytes] = []
+    thread = threading.Thread(target=lambda: reader.append(read_all(reading)))
+    thread.start()
+    output.flush()
+    output.put(b"again\n")
+    output.close()
+    os.close(writing)
+    thread.join()
+    lines = reader[0].splitlines()
+    told = [int(line.split()[1]) for line in lines if line.startswith(b"dropped")]
+    assert sum(told) == output.dropped and lines.count(LINE.strip()) == 5001 - output.dropped
+    assert lines[-1] == b"again"
+
+
+def test_a_descriptor_that_refuses_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    full = os.open("/dev/full", os.O_WRONLY)
+    output = Output(full, gathering=0.0)
+    output.put(b"lost\n")
+    output.flush()
+    assert output.dropped == 1
+    output.close()
+    output.put(b"too late\n")
+    assert output.dropped == 2
+    os.close(full)
+
+
+def test_a_process_that_just_ends_has_written_all_of_it() -> None:
+    program = (
+        "import sys; from rolloutfleet.settings import LogSettings\n"
+        "from rolloutfleet_proxy.logs import logger; from rolloutfleet_proxy.logs.setup import set_up\n"
+        "set_up(LogSettings(), ordinal=0)\n"
+        "for number in range(1000): logger.info('number %d', number)\n"
+        "raise SystemExit(3)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 3
+    assert [line.split()[-1] for line in ended.stderr.splitlines()] == [str(number) for number in range(1000)]
