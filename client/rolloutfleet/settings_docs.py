@@ -13,11 +13,6 @@ from rolloutfleet.units import parse_duration, parse_quantity
 
 NOT_IN_FORCE = frozenset(
     {
-        "dump_dir",
-        "sessions.stale_after",
-        "sessions.unclaimed_after",
-        "sessions.cleanup_interval",
-        "sessions.dump.path",
         "sessions.dump.volume",
         "sessions.dump.keep.age",
         "sessions.dump.keep.bytes",

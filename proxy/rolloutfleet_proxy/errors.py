@@ -10,6 +10,8 @@ answer of those that a retry can't change carries `x-should-retry: false`, which
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -38,7 +40,8 @@ _encode = msgspec.json.Encoder().encode
 class ApiError(Exception):
     """An answer that is not a success.
 
-    `retry_after` is in seconds, `should_retry` None leaves the decision to the client's own rules.
+    `retry_after` is in seconds, `should_retry` None leaves the decision to the client's own rules, `details` are
+    further fields of the error's body.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after: float | None = None,
         should_retry: bool | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -58,6 +62,7 @@ class ApiError(Exception):
         self.param = param
         self.retry_after = retry_after
         self.should_retry = should_retry
+        self.details = details or {}
 
     def __repr__(self) -> str:
         return f"ApiError({self.status}, {self.code!r}, {self.message!r}, param={self.param!r})"
@@ -69,7 +74,7 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """The answer's body, also the data of a stream's error event."""
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code, **self.details}
         return _encode({"error": error})
 
     def headers(self) -> list[tuple[bytes, bytes]]:

@@ -16,7 +16,15 @@ IN_TRANSACTION: Final = "in_transaction"
 BEFORE_COMMIT: Final = "before_commit"
 AFTER_COMMIT: Final = "after_commit"
 BEFORE_ANSWER: Final = "before_answer"
+MID_DUMP: Final = "mid_dump"
+AFTER_RENAME: Final = "after_rename"
+AFTER_DUMP: Final = "after_dump"
+MID_SWEEP: Final = "mid_sweep"
+
 PLACES = (BEFORE_ENGINE, AFTER_ENGINE, IN_TRANSACTION, BEFORE_COMMIT, AFTER_COMMIT, BEFORE_ANSWER)
+"""On every turn's way."""
+PLACES_OF_CLEANUP = (MID_DUMP, AFTER_RENAME, AFTER_DUMP, MID_SWEEP)
+"""A dump half written; under its name; durable, and its session not yet freed; some sessions freed, others not."""
 
 _place, _, _times = os.environ.get(VARIABLE, "").partition(":")
 _left = int(_times or 1)

@@ -1,33 +1,50 @@
-"""What a proxy does by itself every few seconds: leases whose time is up end, and the served clock is saved."""
+"""What a proxy does by itself: leases whose time is up end every few seconds, and sessions that nobody uses go."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
 
 from rolloutfleet_proxy.exports import leases
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 
-EVERY = 5.0
-"""Seconds."""
+EVERY: Final = 5.0
+"""Seconds between looks at the leases."""
+LOOKS: Final = 0.5
+"""Seconds: how soon an interval that was changed while running is heeded."""
 
 
 @contextlib.asynccontextmanager
 async def kept(proxy: Proxy) -> AsyncIterator[None]:
     """House is kept until the block ends."""
-    ticking = asyncio.create_task(_tick(proxy), name="housekeeping")
+    work = {
+        "leases": _every(lambda: EVERY, lambda: _end_leases(proxy)),
+        "sweep": _every(lambda: proxy.settings.sessions.cleanup_interval, lambda: proxy.sweeper.sweep(proxy.cleanup)),
+    }
+    ticking = [asyncio.create_task(each, name=name) for name, each in work.items()]
+    if proxy.cleanup.folder is None:
+        logger.warning("sessions.dump.path is empty: sessions that go stale are discarded, and counted as that")
     try:
         yield
     finally:
-        ticking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await ticking
+        for task in ticking:
+            task.cancel()
+        await asyncio.gather(*ticking, return_exceptions=True)
 
 
-async def _tick(proxy: Proxy) -> None:
+async def _every(interval: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work again and again, whatever becomes of it once."""
     while True:
-        await asyncio.sleep(EVERY)
+        began = time.monotonic()
+        while (left := began + interval() - time.monotonic()) > 0:  # noqa: ASYNC110 (the interval may change meanwhile)
+            await asyncio.sleep(min(left, LOOKS))
         try:
-            proxy.forget(await proxy.writer.run(leases.expire))
+            await work()
         except Exception:
             logger.exception("a round of housekeeping failed; the next one tries again")
+
+
+async def _end_leases(proxy: Proxy) -> None:
+    proxy.forget(await proxy.writer.run(leases.expire))

@@ -6,6 +6,7 @@ Counts are plain numbers, changed on the event loop alone; they become Prometheu
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,6 +16,23 @@ from prometheus_client.registry import Collector
 COMMITTED = "committed"
 REPLAYED = "replayed"
 JOINED = "joined"
+
+
+@dataclass(slots=True)
+class CleanupTally:
+    """What the sweeps of this process did to sessions that nobody used."""
+
+    reclaimed: Counter[str] = field(default_factory=Counter)
+    """Sessions by reason."""
+    failures: int = 0
+    """Attempts to dump a group that failed."""
+    failing: dict[str, str] = field(default_factory=dict)
+    """Why each group that the last sweep could not reclaim is still there, by group_id."""
+
+    @property
+    def error(self) -> str | None:
+        """Of one that is failing."""
+        return next(iter(self.failing.values()), None)
 
 
 class Metrics:
@@ -43,6 +61,7 @@ class Metrics:
         """Requests sent to the gateway."""
         self.version_differences = 0
         """Turns whose engine named a weight version that this proxy did not know."""
+        self.cleanup = CleanupTally()
         self.in_flight = 0
         """Chat calls under way."""
 
@@ -98,6 +117,20 @@ class Metrics:
             "rolloutfleet_version_differences",
             "Turns whose engine named a weight version that this proxy did not know",
             self.version_differences,
+        )
+        yield _labelled(
+            "sessions_reclaimed",
+            "Sessions that nobody used, or whose trajectories nobody took",
+            "reason",
+            self.cleanup.reclaimed,
+        )
+        yield CounterMetricFamily(
+            "rolloutfleet_dump_failures", "Attempts to reclaim a group that failed", self.cleanup.failures
+        )
+        yield GaugeMetricFamily(
+            "rolloutfleet_groups_not_reclaimed",
+            "Groups that the last sweep could not reclaim",
+            len(self.cleanup.failing),
         )
         yield GaugeMetricFamily("rolloutfleet_calls_in_flight", "Chat calls under way", self.in_flight)
 

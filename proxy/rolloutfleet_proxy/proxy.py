@@ -1,16 +1,24 @@
 """One proxy: its parts, opened in order and closed in reverse, and the few acts that touch several of them."""
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.chat.answer import Answers
+from rolloutfleet_proxy.cleanup.choosing import Patience
+from rolloutfleet_proxy.cleanup.files import DumpWriter
+from rolloutfleet_proxy.cleanup.freeing import Freed
+from rolloutfleet_proxy.cleanup.sealing import Seals
+from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
+from rolloutfleet_proxy.dumps.folder import folder_of
 from rolloutfleet_proxy.engines.client import Engine
 from rolloutfleet_proxy.fleet.peers import Peer, Peers
 from rolloutfleet_proxy.fleet.placement import Placement
@@ -22,12 +30,12 @@ from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.auth import AdminKeys, BadKeyFile, load_admin_keys, make_admin_key
 from rolloutfleet_proxy.sessions.calls import stopping
-from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state
+from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state, touch
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import StoreClosed, Writer
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
@@ -66,11 +74,22 @@ class Proxy:
     peers: Peers
     placement: Placement
     metrics: Metrics
+    seals: Seals
+    sweeper: Sweeper
     started_at: float = field(default_factory=time.time)
 
     @property
     def chat_format(self) -> ChatFormat:
         return self.tokenizing.chat_format
+
+    @property
+    def cleanup(self) -> Orders:
+        """What the settings say of cleaning up now."""
+        sessions, folder = self.settings.sessions, folder_of(self.settings)
+        return Orders(
+            Patience(sessions.stale_after, sessions.unclaimed_after),
+            None if folder is None else DumpWriter(folder, ordinal=self.owner.ordinal),
+        )
 
     def as_peer(self) -> Peer:
         """This proxy, as its peers see it."""
@@ -94,6 +113,16 @@ class Proxy:
         session.calls.end_all(ended(session))
         self.paths.forget(session.id, session.briefs)
         self.forget(freed)
+
+    def note_use(self, session: Session) -> None:
+        """Count a call that committed nothing as use of its session all the same."""
+        with contextlib.suppress(StoreClosed):
+            self.write_soon(partial(touch, session=session.id))
+
+    def follow_freed(self, freed: Freed) -> None:
+        """Follow the store: sessions have been reclaimed."""
+        self.admission.sessions_open -= freed.were_open
+        self.forget(freed.names)
 
     def cut_calls(self) -> list[Session]:
         """End what is under way with a 503, as the proxy stops; returns the sessions that had calls."""
@@ -151,6 +180,19 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
         weights = await Weights.open(writer, max_hold=settings.sessions.max_hold)
         peers = Peers(settings)
         stack.push_async_callback(peers.close)
+        sessions = Sessions(reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes))
+        seals, metrics = Seals(), Metrics()
+        sweeper = Sweeper(
+            reader=reader,
+            writer=writer,
+            sessions=sessions,
+            seals=seals,
+            clock=clock,
+            owner=owner,
+            tally=metrics.cleanup,
+            on_freed=lambda freed: proxy.follow_freed(freed),
+        )
+        stack.push_async_callback(sweeper.close)
         proxy = Proxy(
             settings=settings,
             owner=owner,
@@ -158,7 +200,7 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             clock=clock,
             writer=writer,
             reader=reader,
-            sessions=Sessions(reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes)),
+            sessions=sessions,
             paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
             admission=Admission(
                 settings.sessions.limits, database.folder, sessions_open=(await reader.run(count_by_state))["open"]
@@ -172,7 +214,9 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             ),
             peers=peers,
             placement=Placement(peers),
-            metrics=Metrics(),
+            metrics=metrics,
+            seals=seals,
+            sweeper=sweeper,
         )
         weights.on_freed = proxy.forget
         stack.push_async_callback(proxy.end_calls)

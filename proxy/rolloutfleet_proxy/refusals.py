@@ -1,9 +1,17 @@
 """What a call is answered because of what became of its session, or of the disk."""
 
-from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED, STORE_FAILED, STORE_FULL
+from collections.abc import Sequence
+from typing import Final
+
+from rolloutfleet.dumps import dump_names
+from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED, SESSION_RECLAIMED, STORE_FAILED, STORE_FULL
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.sessions.sessions import DELETED, Gone, Session
+from rolloutfleet_proxy.sessions.sessions import DELETED, Session
+from rolloutfleet_proxy.sessions.tombstones import RECLAIMED, REST, STALE, Gone
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+
+_NAMED: Final = 10
+"""Dumps that a message names at the most."""
 
 
 def ended(session: Session) -> ApiError:
@@ -14,9 +22,31 @@ def ended(session: Session) -> ApiError:
 
 
 def gone(tombstone: Gone) -> ApiError:
-    """410: the session's rows are gone."""
+    """410: the session's rows are gone. Of a reclaimed one the error also holds `reason` and `dumps`, its files."""
+    if tombstone.reason in RECLAIMED:
+        return _reclaimed(tombstone)
     code = SESSION_DELETED if tombstone.reason == DELETED else SESSION_CLOSED
     return ApiError(410, code, f"Session {tombstone.name} is gone: {tombstone.reason}.")
+
+
+def _reclaimed(tombstone: Gone) -> ApiError:
+    names = dump_names(
+        tombstone.name,
+        trajectories=[number for number in tombstone.dumped if number != REST],
+        active=REST in tombstone.dumped,
+    )
+    why = "it was not used for too long" if tombstone.reason == STALE else "it had ended, and nobody took what it left"
+    kept = f"It was dumped to {_some(names)}." if names else "Nothing of it was dumped."
+    return ApiError(
+        410,
+        SESSION_RECLAIMED,
+        f"Session {tombstone.name} was reclaimed: {why}. {kept}",
+        details={"reason": tombstone.reason, "dumps": names},
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def not_written(error: StoreFull | StoreBroken) -> ApiError:

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rolloutfleet.wire import AskExport, GiveReward
+from rolloutfleet_proxy.cleanup.choosing import Patience, due, load_group
+from rolloutfleet_proxy.cleanup.freeing import free
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.exports.forms import json_pieces
 from rolloutfleet_proxy.exports.leases import Grant, acknowledge, expire, grant, release, renew
@@ -33,6 +36,7 @@ class ModelTurn:
     reward: float | None = None
     trajectory: int | None = None
     discarded: str | None = None
+    reclaimed: tuple[str, str] | None = None
 
 
 @dataclass
@@ -55,9 +59,28 @@ class ModelSession:
     discarded: str | None = None
     """Why it was first counted as discarded: that stays, whatever comes."""
     freed: bool = False
+    touched: float = 0.0
+    ended: float = 0.0
+    reclaimed: tuple[str, str] | None = None
+
+    def end(self, state: str, now: float) -> None:
+        self.ended = now if self.state == "open" else self.ended
+        self.state = state
 
     def open_turns(self) -> list[ModelTurn]:
-        return [turn for turn in self.turns if turn.trajectory is None and turn.discarded is None]
+        return [turn for turn in self.turns if turn.trajectory is None and not turn.discarded and not turn.reclaimed]
+
+    def reclaim(self, *, dumped: bool) -> None:
+        fate = ("dumped", "") if dumped else ("discarded", "no_dump_path")
+        going = [turn for turn in self.turns if self.turn_fate(turn) == ("live", "")]
+        for turn in going:
+            turn.reclaimed = fate
+        for trajectory in self.trajectories:
+            trajectory.state = "reclaimed" if trajectory.state == "ready" else trajectory.state
+        self.state = "closed"
+        trained = any(trajectory.state == "acknowledged" for trajectory in self.trajectories)
+        self.reclaimed = fate if going and (dumped or not trained) else self.fate()
+        self.freed = True
 
     def ready(self) -> list[str]:
         return [
@@ -80,6 +103,8 @@ class ModelSession:
                 turn.discarded = "orphan"
 
     def fate(self) -> tuple[str, str]:
+        if self.reclaimed:
+            return self.reclaimed
         states = {trajectory.state for trajectory in self.trajectories}
         if "leased" in states:
             return "leased", ""
@@ -91,6 +116,8 @@ class ModelSession:
         return "discarded", self.discarded
 
     def turn_fate(self, turn: ModelTurn) -> tuple[str, str]:
+        if turn.reclaimed:
+            return turn.reclaimed
         if turn.discarded:
             return "discarded", turn.discarded
         if turn.trajectory is None:
@@ -117,6 +144,7 @@ SECONDS = st.sampled_from([5.0, 10.0, 1000.0])
 TURNS = st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=4)
 """How many turns back the parent is (0: none), whether it was delivered, whether it asks what others ask, too."""
 CLOSES = st.sampled_from([None, None, True, False])
+PATIENCE = st.sampled_from([6.0, 7.0, 106.0])
 RARELY = st.sampled_from([False, False, False, True])
 
 
@@ -153,7 +181,7 @@ class Accounting(RuleBasedStateMachine):
         """Free every group that has nothing left to decide."""
         for group in {session.group for session in self.sessions}:
             members = [session for session in self.sessions if session.group == group]
-            if all(one.state != "open" and one.fate()[0] in ("acknowledged", "discarded") for one in members):
+            if all(one.state != "open" and one.fate()[0] in ("acknowledged", "discarded", "dumped") for one in members):
                 for session in members:
                     session.freed = True
 
@@ -164,6 +192,7 @@ class Accounting(RuleBasedStateMachine):
                 deleted = session.state == "deleted"
                 trajectory.state, trajectory.lease = ("discarded" if deleted else "ready"), None
                 trajectory.reason = "deleted" if deleted else None
+                session.ended = self.store.seconds
 
     def expired(self) -> None:
         for lease in self.leases:
@@ -233,7 +262,8 @@ class Accounting(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3))
     def start(self, count: int) -> None:
         self.groups += 1
-        self.sessions += [ModelSession(id, name, self.groups) for id, name in self.store.start(count)]
+        now = self.store.seconds
+        self.sessions += [ModelSession(id, name, self.groups, touched=now) for id, name in self.store.start(count)]
 
     @precondition(lambda self: any(session.state == "open" for session in self.sessions))
     @rule(data=st.data(), turns=TURNS)
@@ -259,6 +289,7 @@ class Accounting(RuleBasedStateMachine):
             )
             assert number == len(session.turns) + 1
             session.turns.append(ModelTurn(name, number, parent, asks, delivered))
+            session.touched = self.store.seconds
 
     @precondition(lambda self: self.there())
     @rule(data=st.data(), value=st.sampled_from([0.0, 0.5, 1.0]), close=CLOSES, one=RARELY)
@@ -276,6 +307,7 @@ class Accounting(RuleBasedStateMachine):
         if given is None or turn is None:
             return
         turn.reward = value
+        session.touched = self.store.seconds
         if asked.closes:
             session.close_turns()
         expected = None if turn.trajectory is None else f"{session.name}-trajectory-{turn.trajectory}"
@@ -289,7 +321,7 @@ class Accounting(RuleBasedStateMachine):
         self.expect(session.state != "deleted", lambda transaction: close_session(transaction, session.id))
         if session.state == "open":
             session.close_turns()
-            session.state = "closed"
+            session.end("closed", self.store.seconds)
             self.free()
 
     @precondition(lambda self: self.there())
@@ -299,7 +331,7 @@ class Accounting(RuleBasedStateMachine):
             return
         session = data.draw(st.sampled_from(self.there()))
         self.expect(session.state != "deleted", lambda transaction: delete_session(transaction, session.id))
-        session.state = "deleted"
+        session.end("deleted", self.store.seconds)
         for turn in session.open_turns():
             turn.discarded = "deleted"
         for trajectory in session.trajectories:
@@ -449,6 +481,45 @@ class Accounting(RuleBasedStateMachine):
             self.store.run(expire)
             self.expired()
 
+    @rule(dumped=st.booleans(), stale=PATIENCE, unclaimed=PATIENCE, data=st.data())
+    def sweep(self, dumped: bool, stale: float, unclaimed: float, data: st.DataObject) -> None:
+        """Each group, as a sweep comes to it; some sessions have a call in flight."""
+        there = [session.name for session in self.there()]
+        busy = data.draw(st.sets(st.sampled_from(there), max_size=1)) if there else set()
+        for group in sorted({session.group for session in self.there()}):
+            members = [session for session in self.there() if session.group == group]
+            expected = self.due_sessions(members, stale, unclaimed, busy)
+            name = self.group_name(members[0])
+            found = due(
+                self.store.read(lambda connection, name=name: load_group(connection, name)),  # type: ignore[misc]
+                now=self.store.seconds,
+                patience=Patience(stale, unclaimed),
+                busy=busy.__contains__,
+            )
+            assert (found.names if found else ()) == tuple(session.name for session in expected)
+            if found is None:
+                continue
+            self.store.run(partial(free, chosen=found, dumped=dumped))
+            for session in members:
+                if session.state != "open" and found.reason == "stale":
+                    session.ended = self.store.seconds
+            for session in expected:
+                session.reclaim(dumped=dumped)
+            self.free()
+
+    def due_sessions(
+        self, members: list[ModelSession], stale: float, unclaimed: float, busy: set[str]
+    ) -> list[ModelSession]:
+        now = self.store.seconds
+        unended = [session for session in members if session.state == "open"]
+        if any(trajectory.state == "leased" for session in members for trajectory in session.trajectories):
+            return []
+        if unended:
+            idle = [session for session in unended if now - session.touched >= stale and session.name not in busy]
+            return unended if idle == unended else []
+        late = now - max(session.ended for session in members) >= unclaimed
+        return [session for session in members if session.ready()] if late else []
+
     @rule()
     def restart(self) -> None:
         self.store.reopen()
@@ -466,7 +537,7 @@ class Accounting(RuleBasedStateMachine):
         for kind, expected in (("turns", turns), ("sessions", sessions)):
             sums = found[kind]
             assert sums["created"] == expected.total()
-            for term in ("live", "leased", "acknowledged"):
+            for term in ("live", "leased", "acknowledged", "dumped"):
                 assert sums[term] == expected[term, ""], (kind, term)
             discarded = {reason: n for reason, n in sums["discarded"].items() if n}
             assert discarded == {reason: n for (term, reason), n in expected.items() if term == "discarded"}

@@ -14,7 +14,8 @@ from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import gone
 from rolloutfleet_proxy.sessions.auth import presented_key
-from rolloutfleet_proxy.sessions.sessions import Gone, Session
+from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.tombstones import Gone
 
 
 def proxy_of(request: Request) -> Proxy:
@@ -45,9 +46,11 @@ def require_session(action: str | None = None) -> Callable[[Request, str], Await
 async def find_session(request: Request, session_id: str, *, action: str | None = None) -> Session | Gone | None:
     """What the path names, for the admin or for the session's own key; its tombstone where its rows are gone.
 
-    Raises ApiError 401, 403.
+    While the session is being dumped, whoever would change it waits. Raises ApiError 401, 403.
     """
     proxy = proxy_of(request)
+    if request.method != "GET":
+        await proxy.seals.opened(session_id)
     key = presented_key(request.headers)
     if key is None:
         raise _no_key()

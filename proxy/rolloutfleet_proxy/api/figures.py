@@ -70,10 +70,21 @@ async def _stats(proxy: Proxy) -> dict[str, Any]:
         "caches": proxy.cache_sizes(),
         "drain": None,
         "boots": [],
-        "dump": {"failing": False, "error": None},
+        "dump": _dump(proxy),
         "settings": {"generation": proxy.settings.generation},
         "refused": dict(proxy.metrics.refused),
         "prefix_checks": dict(proxy.metrics.prefix_checks),
+    }
+
+
+def _dump(proxy: Proxy) -> dict[str, Any]:
+    tally = proxy.sweeper.tally
+    return {
+        "failing": bool(tally.failing),
+        "error": tally.error,
+        "groups_failing": len(tally.failing),
+        "failures": tally.failures,
+        "reclaimed": dict(tally.reclaimed),
     }
 
 

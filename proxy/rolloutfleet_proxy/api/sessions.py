@@ -13,7 +13,8 @@ from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions import sessions as sessions_module
 from rolloutfleet_proxy.sessions import trajectories
-from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN, Gone, Session
+from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN, Session
+from rolloutfleet_proxy.sessions.tombstones import Gone
 from rolloutfleet_proxy.turns.rows import Turn, load_turns
 
 router = APIRouter()
@@ -149,7 +150,8 @@ async def touch_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]
     """Keep a session from going stale."""
     if session.state != OPEN:
         raise ended(session)
-    await proxy.writer.run(lambda transaction: sessions_module.touch(transaction, session.id))
+    if not await proxy.writer.run(lambda transaction: sessions_module.touch(transaction, session.id)):
+        there(await proxy.sessions.named(session.name), session.name)
     return {"session_id": session.name, "ordinals": [proxy.owner.ordinal]}
 
 

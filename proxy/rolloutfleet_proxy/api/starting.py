@@ -43,7 +43,8 @@ async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | 
     if is_new:
         proxy.admission.sessions_open += len(started)
     else:
-        proxy.forget(session.name for session in started)
+        for session in started:
+            proxy.sessions.change_key(session.name, session.key)
     sessions = [
         StartedSession(session_id=session.name, api_key=session.key, base_url=base_url(proxy, session.name))
         for session in started

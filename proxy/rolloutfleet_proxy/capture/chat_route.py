@@ -81,9 +81,14 @@ class ChatRoute:
 
     async def _serve(self, scope: Scope, name: str | None, told: ChatCall, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        session = await session_with_key(self._proxy, presented_key(headers), name)
+        key = presented_key(headers)
+        session = await session_with_key(self._proxy, key, name)
         told.session_id = session.name
-        body = await _read_body(receive, headers, limit=self._proxy.settings.body_limit)
+        with session.calls.arriving():
+            body = await _read_body(receive, headers, limit=self._proxy.settings.body_limit)
+        while session.name in self._proxy.seals:
+            await self._proxy.seals.opened(session.name)
+            session = await session_with_key(self._proxy, key, name)
         if session.state != OPEN:
             raise ended(session)
         attempt = _attempt(headers, body)
@@ -109,6 +114,7 @@ class ChatRoute:
         if made is None:
             raise ended(session)
         self._note_delivery(session, number, delivered=True)
+        self._proxy.note_use(session)
         answers = self._proxy.answers
         told.status = 200
         if request.stream:

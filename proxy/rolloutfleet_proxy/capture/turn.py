@@ -75,6 +75,8 @@ def begin(proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt
                 raise
             finally:
                 call.phases.stop()
+                if fate != COMMITTED:
+                    proxy.note_use(session)
                 if call.abandoned:
                     _tell_nobody(proxy, session, name, headers, fate)
 

@@ -17,7 +17,14 @@ from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.ids import LEASE, Owner
 from rolloutfleet_proxy.sessions.idempotency import KeyedCall, recall, remember
 from rolloutfleet_proxy.sessions.sessions import DELETED, OPEN
-from rolloutfleet_proxy.sessions.trajectories import READY, drop_marked, move_trajectory, settle, trajectory_name
+from rolloutfleet_proxy.sessions.trajectories import (
+    READY,
+    drop_marked,
+    move_trajectory,
+    settle,
+    trajectory_name,
+    wait_to_be_claimed,
+)
 from rolloutfleet_proxy.store.transaction import ACKNOWLEDGED, DISCARDED, LEASED, Row, Transaction
 from rolloutfleet_proxy.turns import lineage
 
@@ -27,7 +34,7 @@ EXPIRED: Final = "expired"
 
 ENDED_LEASES: Final = 100_000
 ENDED_LEASE_AGE: Final = 7 * 86400.0
-"""Seconds. Leases that ended are kept on record up to this number and age, whichever is reached first."""
+"""Served seconds. Leases that ended are kept on record up to this number and age, whichever is reached first."""
 _PRUNED_AT_ONCE: Final = 100
 
 Statuses = list[tuple[str, ExportStatus]]
@@ -96,13 +103,13 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
         return Grant(lease=None, expires_in=None, asked=asked, statuses=statuses, members=[], freed=freed)
     lease = owner.name(LEASE)
     transaction.execute(
-        "INSERT INTO leases (name, request, statuses, state, expires, changed_at) VALUES (?, ?, ?, 'open', ?, ?)",
+        "INSERT INTO leases (name, request, statuses, state, expires, changed) VALUES (?, ?, ?, 'open', ?, ?)",
         (
             lease,
             asked.model_dump_json(by_alias=True),
             json.dumps(statuses),
             transaction.served + asked.lease_seconds,
-            transaction.wall,
+            transaction.served,
         ),
     )
     transaction.executemany(
@@ -204,7 +211,10 @@ SELECT sessions.name, sessions.id, sessions.state, {_CANDIDATE}, 0
 FROM sessions WHERE group_name IN (SELECT value FROM json_each(?)) ORDER BY sessions.id
 """
 
-_BURIED_GROUP = "SELECT name, NULL, NULL, 0, 0, 1 FROM tombstones WHERE group_name = ? ORDER BY id"
+_BURIED_OF_GROUP = """
+SELECT name, NULL, NULL, 0, 0, 1 FROM tombstones
+WHERE group_name = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE name = tombstones.name) ORDER BY id
+"""
 
 _COMPLETE_GROUPS = """
 WITH held AS (
@@ -226,7 +236,7 @@ def _candidates(transaction: Transaction, asked: AskExport) -> list[Row]:
         return transaction.rows(_NAMED, (json.dumps(asked.session_ids),))
     if asked.group_id is not None:
         found = transaction.rows(_OF_GROUPS, (json.dumps([asked.group_id]),))
-        found = found or transaction.rows(_BURIED_GROUP, (asked.group_id,))
+        found += transaction.rows(_BURIED_OF_GROUP, (asked.group_id,))
         if not found:
             raise ApiError(404, GROUP_UNKNOWN, f"There is no group {asked.group_id!r} here.", param="group_id")
         return found
@@ -372,6 +382,7 @@ def _give_back(transaction: Transaction, members: Iterable[Member]) -> tuple[str
             move_trajectory(transaction, member.session, member.number, DISCARDED, reason=DELETED)
         elif not drop_marked(transaction, member.session, member.number, mark):
             move_trajectory(transaction, member.session, member.number, READY)
+    wait_to_be_claimed(transaction, {member.session for member in members})
     return _settle(transaction, members)
 
 
@@ -392,15 +403,15 @@ def _close_if_done(transaction: Transaction, lease: str, state: str) -> None:
 
 
 def _set_state(transaction: Transaction, lease: str, state: str) -> None:
-    transaction.execute("UPDATE leases SET state = ?, changed_at = ? WHERE name = ?", (state, transaction.wall, lease))
+    transaction.execute("UPDATE leases SET state = ?, changed = ? WHERE name = ?", (state, transaction.served, lease))
 
 
 def _prune(transaction: Transaction) -> None:
     """Forget a few of the leases that ended long ago. Oldest first and few at a time: each new lease does this."""
     old = transaction.rows(
         "SELECT name FROM (SELECT * FROM leases ORDER BY id LIMIT ?) WHERE state != 'open'"
-        " AND (id <= (SELECT max(id) FROM leases) - ? OR changed_at < ?)",
-        (_PRUNED_AT_ONCE, ENDED_LEASES, transaction.wall - ENDED_LEASE_AGE),
+        " AND (id <= (SELECT max(id) FROM leases) - ? OR changed < ?)",
+        (_PRUNED_AT_ONCE, ENDED_LEASES, transaction.served - ENDED_LEASE_AGE),
     )
     transaction.executemany("DELETE FROM leased WHERE lease = ?", old)
     transaction.executemany("DELETE FROM leases WHERE name = ?", old)

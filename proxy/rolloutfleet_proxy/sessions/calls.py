@@ -5,7 +5,8 @@ end it at once, because its SDK may be about to ask again.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,9 +127,24 @@ class Calls:
 
     def __init__(self) -> None:
         self._calls: list[Call] = []
+        self._arriving = 0
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is under way, or its request is being read."""
+        return bool(self._calls) or self._arriving > 0
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """A call is being read until the block ends."""
+        self._arriving += 1
+        try:
+            yield
+        finally:
+            self._arriving -= 1
 
     def with_key(self, key: str) -> Call | None:
         return next((call for call in reversed(self._calls) if call.idempotency_key == key), None)

@@ -23,7 +23,7 @@ KEY_LIMIT: Final = 255
 """Characters of a key."""
 KEPT: Final = 100_000
 KEPT_SECONDS: Final = 7 * 86400.0
-"""Answers are kept up to this number and age, whichever is reached first."""
+"""Served. Answers are kept up to this number and age, whichever is reached first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ def recall(source: Transaction | sqlite3.Connection, call: KeyedCall) -> str | N
 def remember(transaction: Transaction, call: KeyedCall, answer: str) -> None:
     """Keep an answer, given as JSON; the oldest ones go when there are too many, or too old ones."""
     transaction.execute(
-        "INSERT INTO idempotency (scope, key, body, answer, created_at) VALUES (?, ?, ?, ?, ?)",
-        (call.scope, call.key, call.body, answer, transaction.wall),
+        "INSERT INTO idempotency (scope, key, body, answer, answered) VALUES (?, ?, ?, ?, ?)",
+        (call.scope, call.key, call.body, answer, transaction.served),
     )
     transaction.execute(
-        "DELETE FROM idempotency WHERE id <= (SELECT max(id) FROM idempotency) - ? OR created_at < ?",
-        (KEPT, transaction.wall - KEPT_SECONDS),
+        "DELETE FROM idempotency WHERE id <= (SELECT max(id) FROM idempotency) - ? OR answered < ?",
+        (KEPT, transaction.served - KEPT_SECONDS),
     )
 
 

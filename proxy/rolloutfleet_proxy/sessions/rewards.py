@@ -3,7 +3,7 @@
 from rolloutfleet.errors import NO_TURN, REWARD_FROZEN, SESSION_CLOSED, SESSION_DELETED, TURN_UNKNOWN
 from rolloutfleet.wire import GiveReward, Rewarded
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.sessions.sessions import DELETED
+from rolloutfleet_proxy.sessions.sessions import DELETED, touch
 from rolloutfleet_proxy.sessions.trajectories import BY_REWARD, close_turns, trajectory_name
 from rolloutfleet_proxy.store.transaction import DISCARDED, Row, Transaction
 
@@ -23,6 +23,7 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
         transaction.execute(
             "UPDATE turns SET reward = ? WHERE session = ? AND number = ?", (asked.reward, session, number)
         )
+    touch(transaction, session)
     if asked.closes:
         closed = close_turns(transaction, session, closed_by=BY_REWARD, reward_turn=number)
         trajectory = closed if trajectory is None else trajectory

@@ -16,8 +16,10 @@ import msgspec
 
 from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner
+from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.auth import key_hash
 from rolloutfleet_proxy.sessions.calls import Calls
+from rolloutfleet_proxy.sessions.tombstones import Gone
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import CREATED, LIVE, SESSIONS, Transaction
 from rolloutfleet_proxy.turns.rows import Brief, load_nodes
@@ -82,14 +84,6 @@ class Session:
         return next((number for number in reversed(self.briefs) if self.briefs[number].body == body), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A session whose rows are freed; known by its tombstone."""
-
-    name: str
-    reason: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSessions:
     """What `start` is asked for: `count` sessions of one group."""
@@ -150,9 +144,10 @@ def replace_keys(transaction: Transaction, owner: Owner, names: Sequence[str]) -
     return started
 
 
-def touch(transaction: Transaction, session: int) -> None:
-    """Note that somebody still needs the session."""
-    transaction.execute("UPDATE sessions SET touched = ? WHERE id = ?", (transaction.served, session))
+def touch(transaction: Transaction, session: int) -> bool:
+    """Note that somebody still needs the session. False where its rows are gone."""
+    changed = transaction.execute("UPDATE sessions SET touched = ? WHERE id = ?", (transaction.served, session))
+    return changed.rowcount > 0
 
 
 def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
@@ -203,8 +198,7 @@ def load(connection: sqlite3.Connection, *, name: str | None = None, key: bytes 
     column, value = ("name", name) if name is not None else ("key_hash", key)
     row = connection.execute(f"{_SELECT} {column} = ?", (value,)).fetchone()
     if row is None:
-        stone = connection.execute(f"SELECT name, reason FROM tombstones WHERE {column} = ?", (value,)).fetchone()
-        return None if stone is None else Gone(*stone)
+        return tombstones.find(connection, column=column, value=value)
     session = Session(
         id=row[0],
         name=row[1],
@@ -259,8 +253,16 @@ class Sessions:
         """Note that a session was used, and its size now."""
         self._lately.put(session.name, session, session.nbytes)
 
+    def change_key(self, name: str, key: str) -> None:
+        """Follow the store, where a session has another key now."""
+        session = self._alive.get(name)
+        if session is not None:
+            self._by_key.pop(session.key_hash, None)
+            session.key_hash = key_hash(key)
+            self._by_key[session.key_hash] = session
+
     def forget(self, name: str) -> Session | None:
-        """Drop what memory holds of a session whose rows, key or state changed; the next look reads the store."""
+        """Drop what memory holds of a session whose rows are gone; returns that."""
         session = self._alive.pop(name, None)
         self._lately.pop(name)
         if session is not None:
@@ -271,6 +273,11 @@ class Sessions:
         """Of a session; one that memory does not hold has none."""
         session = self._alive.get(name)
         return 0 if session is None else len(session.calls)
+
+    def is_busy(self, name: str) -> bool:
+        """Whether a session has calls, those included that are still being read."""
+        session = self._alive.get(name)
+        return session is not None and session.calls.busy
 
     def in_memory(self, matches: Callable[[Session], bool]) -> list[Session]:
         return [session for session in self._alive.values() if matches(session)]

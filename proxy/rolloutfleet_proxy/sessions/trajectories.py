@@ -5,9 +5,9 @@ are discarded one by one when it closes. A session's own fate follows from those
 once every session of a group has ended with nothing left to decide; until then they stay readable.
 """
 
-import re
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import msgspec
 from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN
+from rolloutfleet_proxy.sessions.tombstones import RECLAIMED, bury
 from rolloutfleet_proxy.store.transaction import (
     ACKNOWLEDGED,
     DISCARDED,
@@ -37,11 +38,6 @@ BY_CLOSE: Final = "close"
 EMPTY: Final = "empty"
 ORPHAN: Final = "orphan"
 
-TOMBSTONES: Final = 100_000
-TOMBSTONE_AGE: Final = 7 * 86400.0
-"""Seconds. Tombstones are kept up to this number and age, whichever is reached first."""
-
-_TRAJECTORY_NAME = re.compile(r"^(.{1,100})-trajectory-([1-9]\d{0,8})$")
 _TERM = {READY: LIVE, LEASED: LEASED, ACKNOWLEDGED: ACKNOWLEDGED, DISCARDED: DISCARDED}
 """The term of the ledger that the turns of a trajectory in this state are counted under."""
 
@@ -85,12 +81,6 @@ class Kin:
 def trajectory_name(session: str, number: int) -> str:
     """The trajectory_id that users see."""
     return f"{session}-trajectory-{number}"
-
-
-def parse_trajectory_name(name: str) -> tuple[str, int] | None:
-    """(session_id, number) of a trajectory_id, or None where it is none."""
-    found = _TRAJECTORY_NAME.match(name)
-    return None if found is None else (found[1], int(found[2]))
 
 
 def orphans(turns: Sequence[Kin]) -> set[int]:
@@ -167,15 +157,6 @@ def delete_session(transaction: Transaction, session: int) -> Ended:
     return Ended(None, settle(transaction, session))
 
 
-def discard_trajectory(transaction: Transaction, session: int, number: int, *, reason: str) -> tuple[str, ...]:
-    """Discard a ready trajectory; returns the sessions freed by it. Raises ValueError where it is not ready."""
-    row = transaction.row("SELECT state FROM trajectories WHERE session = ? AND number = ?", (session, number))
-    if row is None or row[0] != READY:
-        raise ValueError(f"trajectory {number} is {row[0] if row else 'gone'}, not ready")
-    move_trajectory(transaction, session, number, DISCARDED, reason=reason)
-    return settle(transaction, session)
-
-
 def drop_marked(transaction: Transaction, session: int, number: int, mark: lineage.Mark | None) -> bool:
     """Discard a trajectory that nobody holds where a recovery's mark says so; returns whether it did."""
     if mark is None or not mark.drop:
@@ -217,7 +198,19 @@ def settle(transaction: Transaction, session: int) -> tuple[str, ...]:
     if after != before:
         transaction.move(SESSIONS, before, after, reason=reason)
         transaction.execute("UPDATE sessions SET fate = ?, reason = ? WHERE id = ?", (after, reason or None, session))
-    return _free(transaction, group) if after in (ACKNOWLEDGED, DISCARDED) else ()
+    return free_group(transaction, group) if after in (ACKNOWLEDGED, DISCARDED) else ()
+
+
+def free_group(transaction: Transaction, group: str) -> tuple[str, ...]:
+    """Free the rows of a group that has nothing left to decide; returns the names of its sessions, or none."""
+    unresolved = transaction.row(
+        "SELECT 1 FROM sessions WHERE group_name = ? AND (state = 'open' OR fate IN ('live', 'leased')) LIMIT 1",
+        (group,),
+    )
+    if unresolved:
+        return ()
+    members = transaction.rows("SELECT id FROM sessions WHERE group_name = ?", (group,))
+    return bury(transaction, [session for (session,) in members])
 
 
 def fate(*, state: str, turns: int, trajectories: Sequence[tuple[str, str | None]]) -> tuple[str, str]:
@@ -253,11 +246,19 @@ def figures(connection: sqlite3.Connection, session: int) -> Figures:
 
 
 def closed_before(connection: sqlite3.Connection, name: str) -> Ended | None:
-    """What closing a session answered whose rows are gone; None where it was deleted or never known."""
+    """What closing a session answered whose rows are gone; None where it was deleted, reclaimed or never known."""
     row = connection.execute("SELECT reason, trajectory FROM tombstones WHERE name = ?", (name,)).fetchone()
-    if row is None or row[0] == DELETED:
+    if row is None or row[0] == DELETED or row[0] in RECLAIMED:
         return None
     return Ended(None if row[1] is None else trajectory_name(name, row[1]))
+
+
+def wait_to_be_claimed(transaction: Transaction, sessions: Iterable[int]) -> None:
+    """Let those of the sessions that have ended wait anew for a trainer, as long as if they ended now."""
+    transaction.execute(
+        "UPDATE sessions SET ended = ? WHERE state != 'open' AND id IN (SELECT value FROM json_each(?))",
+        (transaction.served, json.dumps(sorted(sessions))),
+    )
 
 
 def _session(transaction: Transaction, session: int) -> tuple[str, str]:
@@ -329,31 +330,3 @@ def _kin(transaction: Transaction, session: int) -> list[Kin]:
 
 def _asked(turn: Kin) -> tuple[Any, ...]:
     return turn.parent, turn.request, turn.reasonings
-
-
-def _free(transaction: Transaction, group: str) -> tuple[str, ...]:
-    unresolved = transaction.row(
-        "SELECT 1 FROM sessions WHERE group_name = ? AND (state = 'open' OR fate IN ('live', 'leased')) LIMIT 1",
-        (group,),
-    )
-    if unresolved:
-        return ()
-    members = transaction.rows("SELECT id, name FROM sessions WHERE group_name = ?", (group,))
-    transaction.execute(
-        "INSERT OR REPLACE INTO tombstones (name, key_hash, group_name, reason, trajectory, created_at)"
-        " SELECT name, key_hash, group_name, CASE state WHEN 'deleted' THEN state ELSE coalesce(reason, fate) END,"
-        " (SELECT number FROM trajectories WHERE session = sessions.id AND closed_by = 'close'), ?"
-        " FROM sessions WHERE group_name = ?",
-        (transaction.wall, group),
-    )
-    for table, column in (("turns", "session"), ("trajectories", "session"), ("sessions", "id")):
-        transaction.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(session,) for session, _ in members])
-    _prune_tombstones(transaction)
-    return tuple(name for _, name in members)
-
-
-def _prune_tombstones(transaction: Transaction) -> None:
-    transaction.execute(
-        "DELETE FROM tombstones WHERE id <= (SELECT max(id) FROM tombstones) - ? OR created_at < ?",
-        (TOMBSTONES, transaction.wall - TOMBSTONE_AGE),
-    )

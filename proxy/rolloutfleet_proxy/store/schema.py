@@ -36,7 +36,8 @@ CREATE TABLE sessions (
     trajectories INTEGER NOT NULL DEFAULT 0,  -- closed so far: the number of the newest trajectory
     created_at REAL NOT NULL,       -- seconds since the epoch, for people
     touched REAL NOT NULL,          -- served seconds at the last call or touch
-    ended REAL                      -- served seconds when closed or deleted
+    ended REAL                      -- served seconds when it was closed or deleted, last given back by a lease, or
+                                    -- left by its group's last open member: from then on it waits to be claimed
 ) STRICT;
 CREATE INDEX sessions_by_group ON sessions (group_name);
 
@@ -98,7 +99,7 @@ CREATE TABLE leases (
     statuses TEXT NOT NULL,         -- JSON: [[session name, status], ...] as first answered
     state TEXT NOT NULL,            -- open, released, expired, acknowledged
     expires REAL NOT NULL,          -- served seconds
-    changed_at REAL NOT NULL        -- seconds since the epoch, when it got its state
+    changed REAL NOT NULL           -- served seconds when it got its state
 ) STRICT;
 CREATE INDEX leases_by_expiry ON leases (state, expires);
 
@@ -120,10 +121,10 @@ CREATE TABLE idempotency (
     key TEXT NOT NULL,
     body BLOB NOT NULL,             -- digest of the request: another body is a 422
     answer TEXT NOT NULL,           -- JSON
-    created_at REAL NOT NULL,
+    answered REAL NOT NULL,         -- served seconds
     UNIQUE (scope, key)
 ) STRICT;
-CREATE INDEX idempotency_by_age ON idempotency (created_at);
+CREATE INDEX idempotency_by_age ON idempotency (answered);
 
 -- What became of sessions whose rows are gone.
 CREATE TABLE tombstones (
@@ -132,12 +133,13 @@ CREATE TABLE tombstones (
     key_hash BLOB NOT NULL,
     group_name TEXT NOT NULL,
     reason TEXT NOT NULL,
+    dumped TEXT NOT NULL,           -- JSON: numbers of the trajectories that were dumped, 0 for what was still open
     trajectory INTEGER,             -- number of the one that closing it made, to answer that again
-    created_at REAL NOT NULL
+    buried REAL NOT NULL            -- served seconds
 ) STRICT;
 CREATE INDEX tombstones_by_key ON tombstones (key_hash);
 CREATE INDEX tombstones_by_group ON tombstones (group_name);
-CREATE INDEX tombstones_by_age ON tombstones (created_at);
+CREATE INDEX tombstones_by_age ON tombstones (buried);
 """
 
 _MIGRATIONS = {1: _V1}

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from rolloutfleet.wire import AskExport, Export, ExportStyle, GiveReward
 from rolloutfleet_proxy.api import exports, rewards
 from rolloutfleet_proxy.api.negotiation import preferred
+from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.exports import forms as export_forms
 from rolloutfleet_proxy.exports.forms import json_pieces
@@ -323,6 +324,7 @@ async def served(folder: Path) -> SimpleNamespace:
         reader=reader,
         writer=Writer(database, ServedClock(database.connect())),
         sessions=sessions,
+        seals=Seals(),
         weights=SimpleNamespace(run=2, version=7),
         forget=forget,
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.sessions import trajectories
+from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.trajectories import (
     BY_REWARD,
     Ended,
@@ -16,17 +16,14 @@ from rolloutfleet_proxy.sessions.trajectories import (
     close_turns,
     closed_before,
     delete_session,
-    discard_trajectory,
     fate,
     figures,
     move_trajectory,
     orphans,
-    parse_trajectory_name,
     settle,
-    trajectory_name,
 )
 from rolloutfleet_proxy.store.audit import audit
-from rolloutfleet_proxy.store.transaction import ACKNOWLEDGED, LEASED
+from rolloutfleet_proxy.store.transaction import ACKNOWLEDGED, DISCARDED, LEASED
 from rolloutfleet_proxy.testing import SyncStore
 
 
@@ -164,7 +161,12 @@ def test_a_discarded_trajectory_is_counted_by_its_reason(store: SyncStore) -> No
     [(session, name)] = store.start()
     store.commit(session, name="a")
     close(store, session)
-    assert store.run(lambda transaction: discard_trajectory(transaction, session, 1, reason="newer")) == (name,)
+
+    def discard(transaction: Any) -> tuple[str, ...]:
+        move_trajectory(transaction, session, 1, DISCARDED, reason="newer")
+        return settle(transaction, session)
+
+    assert store.run(discard) == (name,)
     assert sums(store)["turns"]["discarded"] == sums(store)["sessions"]["discarded"] == {"newer": 1}
 
 
@@ -228,14 +230,14 @@ def test_fates(state: str, turns: int, held: list[tuple[str, str | None]], expec
 
 
 def test_tombstones_are_bounded_in_number_and_age(store: SyncStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectories, "TOMBSTONES", 3)
+    monkeypatch.setattr(tombstones, "TOMBSTONES", 3)
     names = []
     for _ in range(5):
         [(session, name)] = store.start()
         close(store, session)
         names.append(name)
     assert [name for (name,) in store.rows("SELECT name FROM tombstones ORDER BY id")] == names[-3:]
-    store.advance(trajectories.TOMBSTONE_AGE + 1)
+    store.advance(tombstones.TOMBSTONE_AGE + 1)
     [(session, name)] = store.start()
     close(store, session)
     assert store.rows("SELECT name FROM tombstones") == [(name,)]
@@ -246,10 +248,3 @@ def test_ids_of_sessions_are_never_given_twice(store: SyncStore) -> None:
     close(store, first)
     [(second, _)] = store.start()
     assert second != first
-
-
-def test_names_of_trajectories() -> None:
-    name = trajectory_name("s0-0123456789ab-0123456789abcdef", 12)
-    assert parse_trajectory_name(name) == ("s0-0123456789ab-0123456789abcdef", 12)
-    for bad in ("", "x", "x-trajectory-", "x-trajectory-0", "x-trajectory-01", "-trajectory-1"):
-        assert parse_trajectory_name(bad) is None

@@ -1,0 +1,62 @@
+"""A session's rows as dump files: one for each closed trajectory that nobody took, one for what was still open."""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from rolloutfleet.dumps import DumpedTurn, DumpName, encode
+from rolloutfleet_proxy.cleanup.choosing import Due, Member
+from rolloutfleet_proxy.cleanup.files import DumpWriter
+from rolloutfleet_proxy.dumps.reads import TurnNumbers, load_dumped_turn, load_head, load_turn_numbers
+from rolloutfleet_proxy.ids import Owner
+
+T = TypeVar("T")
+Read = Callable[[Callable[[sqlite3.Connection], T]], T]
+"""Runs a query in one snapshot; called from a worker thread."""
+File = tuple[str, Collection[str], Iterator[bytes]]
+"""(name, turn_ids of the whole session, content)."""
+
+
+def dump(folder: DumpWriter, read: Read[Any], chosen: Due, *, owner: Owner, wall: float) -> list[str]:
+    """Write the files of the sessions that were chosen; returns their names, none where there are no turns.
+
+    `wall` is in seconds since the epoch. A turn is read at a time, so a long session is never whole in memory. The
+    files are durable once the folder was synced. Where this fails, what had been written is removed: raises OSError,
+    DumpConflict.
+    """
+    written: list[str] = []
+    try:
+        for session in chosen.sessions:
+            for name, turns, pieces in _files(read, session, reason=chosen.reason, owner=owner, wall=wall):
+                folder.write(name, pieces, turns=turns)
+                written.append(name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.remove(written)
+        raise
+    return written
+
+
+def _files(read: Read[Any], session: Member, *, reason: str, owner: Owner, wall: float) -> Iterator[File]:
+    known: Collection[str] = read(partial(turn_ids, session=session.id)) if session.turns else ()
+    for number in (*session.ready, None):
+        numbers: TurnNumbers = read(partial(load_turn_numbers, session=session.id, number=number))
+        if numbers.own:
+            head = read(
+                partial(load_head, session=session.id, number=number, owner=owner, reason=reason, dumped_at=wall)
+            )
+            yield str(DumpName(session.name, number)), known, encode(head, _turns(read, session.id, numbers))
+
+
+def turn_ids(connection: sqlite3.Connection, session: int) -> frozenset[str]:
+    """The turn_id of each of a session's turns."""
+    rows = connection.execute("SELECT name FROM turns WHERE session = ?", (session,))
+    return frozenset(name for (name,) in rows)
+
+
+def _turns(read: Read[Any], session: int, numbers: TurnNumbers) -> Iterator[DumpedTurn]:
+    context = frozenset(numbers.context)
+    for number in numbers.all:
+        yield read(partial(load_dumped_turn, session=session, number=number, context=number in context))

@@ -1,0 +1,94 @@
+"""The folder of dumps: files appear in it whole and durable, and none is ever overwritten by less."""
+
+import contextlib
+import os
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from rolloutfleet.dumps import Damaged, DumpedTurn, parse_dump_name, read
+from rolloutfleet_proxy import failpoints
+
+_UNFINISHED: Final = ".tmp"
+
+
+class DumpConflict(Exception):
+    """A file is there already that holds more than the one to be written; it stays."""
+
+
+class DumpWriter:
+    """Writes into the folder of dumps. Several proxies may share one: the names of sessions keep them apart."""
+
+    def __init__(self, path: Path, *, ordinal: int) -> None:
+        self.path = path
+        self._prefix = f".{ordinal}-"
+
+    def write(self, name: str, pieces: Iterable[bytes], *, turns: Container[str]) -> None:
+        """Write a file; it is there under its name as a whole or not at all. Durable with the next `sync`.
+
+        `turns` are the turn_ids that it holds. A file of that name is of an earlier attempt that came to nothing, and
+        is replaced; one that holds other turns stays, and DumpConflict is raised. Raises OSError.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path / f"{self._prefix}{name}{_UNFINISHED}"
+        try:
+            with unfinished.open("wb", buffering=1 << 20) as file:
+                for piece in pieces:
+                    file.write(piece)
+                    failpoints.reach(failpoints.MID_DUMP)
+                file.flush()
+                os.fsync(file.fileno())
+            self._check_replaceable(name, turns)
+            unfinished.rename(self.path / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise
+        failpoints.reach(failpoints.AFTER_RENAME)
+
+    def sync(self) -> None:
+        """Make the names of what was written durable. Raises OSError."""
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files that are there. Raises OSError."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> int:
+        """Remove what a crash left of files being written; returns how many. Raises OSError."""
+        left = [name for name in self._names() if name.startswith(self._prefix) and name.endswith(_UNFINISHED)]
+        self.remove(left)
+        return len(left)
+
+    def dumps(self) -> Iterator[tuple[str, int]]:
+        """(name, bytes) of each dump. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as entries:
+            for entry in entries:
+                # Files may go meanwhile: they are imported, or taken away by a person.
+                with contextlib.suppress(FileNotFoundError):
+                    if parse_dump_name(entry.name) is not None and entry.is_file(follow_symlinks=False):
+                        yield entry.name, entry.stat(follow_symlinks=False).st_size
+
+    def holds_only(self, name: str, turns: Container[str]) -> bool:
+        """Whether every turn of a dump is one of these. One that can't be read may hold others. Raises OSError."""
+        with contextlib.suppress(Damaged), (self.path / name).open("rb") as file:
+            return all(turn in turns for turn in _turn_ids(file))
+        return False
+
+    def _check_replaceable(self, name: str, turns: Container[str]) -> None:
+        if (self.path / name).exists() and not self.holds_only(name, turns):
+            raise DumpConflict(
+                f"{self.path / name} is there already and holds turns that its session here has not; move it away"
+            )
+
+    def _names(self) -> list[str]:
+        return [path.name for path in self.path.iterdir()] if self.path.exists() else []
+
+
+def _turn_ids(file: BinaryIO) -> Iterator[str]:
+    return (part.turn_id for part in read(file) if isinstance(part, DumpedTurn))

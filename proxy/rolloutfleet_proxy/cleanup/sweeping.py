@@ -1,0 +1,211 @@
+"""The sweep: choose, seal, dump, free, a few groups at a time; what fails is kept and tried again next time.
+
+A group is sealed on the event loop, where its calls are counted, so none can begin behind the sweep's back. What had
+begun before changes the rows, and then the transaction that would free the group finds it changed, and spares it.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Final, TypeVar
+
+from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.cleanup import freeing
+from rolloutfleet_proxy.cleanup.choosing import Due, Group, Patience, due, load_group, look
+from rolloutfleet_proxy.cleanup.dumping import dump
+from rolloutfleet_proxy.cleanup.files import DumpWriter
+from rolloutfleet_proxy.cleanup.freeing import Freed, Spared
+from rolloutfleet_proxy.cleanup.sealing import Seals
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.metrics import CleanupTally
+from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.writer import Writer
+
+T = TypeVar("T")
+
+BATCH: Final = 64
+"""Groups that are sealed, dumped and freed together: one sync of the folder and one commit serve them all."""
+BATCH_SECONDS: Final = 0.5
+"""No further group is dumped with a batch that took so long, since calls may be waiting for it."""
+HOPELESS: Final = 8
+"""So many groups in a row that could not be dumped end the sweep. The next one begins with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the settings say now."""
+
+    patience: Patience
+    folder: DumpWriter | None
+    """None: turns are discarded."""
+
+
+@dataclass(slots=True)
+class _Dumped:
+    """A group whose turns are in files, if it has any and there is a folder."""
+
+    chosen: Due
+    files: list[str]
+
+
+class Sweeper:
+    """Reclaims sessions when told to; `tally` says what came of it."""
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        writer: Writer,
+        sessions: Sessions,
+        seals: Seals,
+        clock: ServedClock,
+        owner: Owner,
+        tally: CleanupTally,
+        on_freed: Callable[[Freed], None],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`on_freed` follows in memory what became of the rows, before anybody who waited goes on."""
+        self.tally = tally
+        self._reader = reader
+        self._writer = writer
+        self._sessions = sessions
+        self._seals = seals
+        self._clock = clock
+        self._owner = owner
+        self._on_freed = on_freed
+        self._wall = wall
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dumper")
+
+    async def close(self) -> None:
+        """Return when no file is being written any more."""
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+
+    async def sweep(self, orders: Orders) -> None:
+        """Reclaim what is due. Never raises for what is wrong with a group or the folder: that is in the tally."""
+        sweep = _Sweep(orders, put_off=frozenset(self.tally.failing))
+        after: int | None = 0
+        while after is not None:
+            groups, after = await self._reader.run(
+                partial(look, after=after, now=self._clock.now(), patience=orders.patience)
+            )
+            sweep.put_off_those_that_failed(groups)
+            await self._reclaim(sweep)
+        sweep.take_up_those_that_failed()
+        await self._reclaim(sweep)
+        for group in sweep.failing.keys() - self.tally.failing.keys():
+            logger.warning("group %s could not be reclaimed, and is kept: %s", group, sweep.failing[group])
+        self.tally.failing = sweep.failing
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do what takes files; one at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _reclaim(self, sweep: "_Sweep") -> None:
+        while sweep.todo and not sweep.is_hopeless:
+            await self._reclaim_batch(sweep, [sweep.todo.popleft() for _ in range(min(BATCH, len(sweep.todo)))])
+            failpoints.reach(failpoints.MID_SWEEP)
+
+    async def _reclaim_batch(self, sweep: "_Sweep", groups: Sequence[Group]) -> None:
+        chosen = [one for group in groups if (one := self._due(group, sweep)) is not None]
+        names = frozenset(chain.from_iterable(one.names for one in chosen))
+        with self._seals.sealed(names):
+            fresh = await self._reader.run(lambda connection: [load_group(connection, g.group.name) for g in chosen])
+            still = [one for group in fresh if (one := self._due(group, sweep)) and names.issuperset(one.names)]
+            await self._free(sweep, await self._dump(sweep, still))
+
+    def _due(self, group: Group, sweep: "_Sweep") -> Due | None:
+        return due(group, now=self._clock.now(), patience=sweep.orders.patience, busy=self._sessions.is_busy)
+
+    async def _dump(self, sweep: "_Sweep", chosen: Sequence[Due]) -> list[_Dumped]:
+        folder = sweep.orders.folder
+        if folder is None:
+            return [_Dumped(one, []) for one in chosen]
+        dumped = []
+        ends = time.monotonic() + BATCH_SECONDS
+        for place, one in enumerate(chosen):
+            if place and time.monotonic() > ends:
+                sweep.todo.extendleft(later.group for later in reversed(chosen[place:]))
+                break
+            work = partial(dump, folder, self._reader.run_blocking, one, owner=self._owner, wall=self._wall())
+            try:
+                dumped.append(_Dumped(one, await self.in_thread(work)))
+            except Exception as error:
+                self._fail(sweep, one, error)
+                if sweep.is_hopeless:
+                    break
+        return await self._synced(sweep, folder, dumped)
+
+    async def _synced(self, sweep: "_Sweep", folder: DumpWriter, dumped: list[_Dumped]) -> list[_Dumped]:
+        """Those of them whose files are durable."""
+        if not any(one.files for one in dumped):
+            return dumped
+        try:
+            await self.in_thread(folder.sync)
+        except OSError as error:
+            for one in dumped:
+                self._fail(sweep, one.chosen, error)
+                await self._remove(folder, one.files)
+            return []
+        failpoints.reach(failpoints.AFTER_DUMP)
+        return dumped
+
+    async def _free(self, sweep: "_Sweep", dumped: Sequence[_Dumped]) -> None:
+        folder = sweep.orders.folder
+        work = [partial(freeing.free, chosen=one.chosen, dumped=folder is not None) for one in dumped]
+        results = await asyncio.gather(*map(self._writer.run, work), return_exceptions=True)
+        for one, result in zip(dumped, results, strict=True):
+            if isinstance(result, Freed):
+                sweep.failed_in_a_row = 0
+                self.tally.reclaimed[one.chosen.reason] += len(one.chosen.sessions)
+                self._on_freed(result)
+            elif isinstance(result, Spared):
+                await self._remove(folder, one.files)
+            elif isinstance(result, Exception):
+                # The files stay: whether such a commit is durable is only known when the store is opened again.
+                self._fail(sweep, one.chosen, result)
+            else:
+                raise result
+
+    async def _remove(self, folder: DumpWriter | None, files: Sequence[str]) -> None:
+        if folder is not None and files:
+            with contextlib.suppress(OSError):
+                await self.in_thread(partial(folder.remove, files))
+
+    def _fail(self, sweep: "_Sweep", chosen: Due, error: Exception) -> None:
+        self.tally.failures += 1
+        sweep.failed_in_a_row += 1
+        sweep.failing[chosen.group.name] = f"{type(error).__name__}: {error}"
+
+
+class _Sweep:
+    """One sweep under way."""
+
+    def __init__(self, orders: Orders, *, put_off: frozenset[str]) -> None:
+        self.orders = orders
+        self.todo: deque[Group] = deque()
+        self.failing: dict[str, str] = {}
+        self.failed_in_a_row = 0
+        self._put_off = put_off
+        self._later: list[Group] = []
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self.failed_in_a_row >= HOPELESS
+
+    def put_off_those_that_failed(self, groups: Sequence[Group]) -> None:
+        """Take groups up, but for those that failed before: they come last, so that they hold up nobody."""
+        for group in groups:
+            (self._later if group.name in self._put_off else self.todo).append(group)
+
+    def take_up_those_that_failed(self) -> None:
+        self.todo.extend(self._later)
+        self._later = []

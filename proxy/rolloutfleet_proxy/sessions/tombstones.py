@@ -1,0 +1,74 @@
+"""What is left of a session whose rows are gone: its name and key, why it is gone, and which dumps it went to."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rolloutfleet_proxy.store.transaction import Transaction
+
+STALE: Final = "stale"
+"""Reclaimed: open, and nobody used it."""
+UNCLAIMED: Final = "unclaimed"
+"""Reclaimed: ended, and nobody took what it left."""
+RECLAIMED: Final = frozenset((STALE, UNCLAIMED))
+
+TOMBSTONES: Final = 100_000
+TOMBSTONE_AGE: Final = 7 * 86400.0
+"""Served seconds. Tombstones are kept up to this number and age, whichever is reached first."""
+
+REST: Final = 0
+"""Stands for a session's unclosed turns where its dumps are listed by trajectory number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A session whose rows are freed; known by its tombstone."""
+
+    name: str
+    reason: str
+    dumped: tuple[int, ...] = ()
+    """Numbers of the trajectories that were dumped, and `REST` where the unclosed turns were."""
+
+
+def find(connection: sqlite3.Connection, *, column: str, value: str | bytes | None) -> Gone | None:
+    """The tombstone of this `name` or `key_hash`."""
+    row = connection.execute(f"SELECT name, reason, dumped FROM tombstones WHERE {column} = ?", (value,)).fetchone()
+    return None if row is None else Gone(row[0], row[1], tuple(json.loads(row[2])))
+
+
+def bury(
+    transaction: Transaction,
+    sessions: Iterable[int],
+    *,
+    reclaimed: str | None = None,
+    dumped: Mapping[int, Sequence[int]] | None = None,
+) -> tuple[str, ...]:
+    """Delete the rows of sessions, by row id, and leave tombstones; returns their names.
+
+    Their reason is `reclaimed`, else what became of each. `dumped` says which trajectories went to dumps.
+    """
+    names: list[str] = []
+    for session in sessions:
+        transaction.execute(
+            "INSERT OR REPLACE INTO tombstones (name, key_hash, group_name, reason, dumped, trajectory, buried)"
+            " SELECT name, key_hash, group_name,"
+            " coalesce(?, CASE state WHEN 'deleted' THEN state ELSE coalesce(reason, fate) END), ?,"
+            " (SELECT number FROM trajectories WHERE session = sessions.id AND closed_by = 'close'), ?"
+            " FROM sessions WHERE id = ?",
+            (reclaimed, json.dumps(list((dumped or {}).get(session, ()))), transaction.served, session),
+        )
+        names += transaction.rows("SELECT name FROM sessions WHERE id = ?", (session,))[0]
+        for table, column in (("turns", "session"), ("trajectories", "session"), ("sessions", "id")):
+            transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (session,))
+    prune(transaction)
+    return tuple(names)
+
+
+def prune(transaction: Transaction) -> None:
+    """Forget the oldest tombstones where there are too many, and those that are too old."""
+    transaction.execute(
+        "DELETE FROM tombstones WHERE id <= (SELECT max(id) FROM tombstones) - ? OR buried < ?",
+        (TOMBSTONES, transaction.served - TOMBSTONE_AGE),
+    )

@@ -1,0 +1,161 @@
+"""Promise 6 on a real proxy: what nobody uses is dumped and freed, what somebody uses is not, and nothing is lost."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+
+from rolloutfleet.dumps import decode, verify
+from rolloutfleet.errors import INVALID_KEY, SESSION_RECLAIMED
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 20}
+STALE = 1.0
+SOON: dict[str, Any] = {"stale_after": STALE, "unclaimed_after": 1.0, "cleanup_interval": 0.2}
+PATIENCE = 20.0
+
+
+def until(holds: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
+    """What `holds` returns once it is true."""
+    ends = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < ends, "it never happened"
+        time.sleep(0.02)
+    return found
+
+
+def is_gone(session: AgentSession) -> bool:
+    with session.proxy.admin() as admin:
+        return admin.get(f"/sessions/{session.session_id}").status_code == 410
+
+
+def dump_folder(proxy: ProxyProcess) -> Path:
+    return Path(proxy.settings["state_dir"]) / "dumps"
+
+
+def dumps(proxy: ProxyProcess, session: AgentSession) -> dict[str, Any]:
+    """The session's dumps by what their names end with, each of them verified."""
+    found = {}
+    for file in dump_folder(proxy).glob(f"{session.session_id}-*"):
+        with file.open("rb") as opened:
+            assert verify(opened, name=file.name) == []
+        found[file.name.removeprefix(f"{session.session_id}-")] = decode(file.read_bytes())
+    return found
+
+
+def own_turns(dump: Any) -> list[str]:
+    return [turn.turn_id for turn in dump.turns if not turn.context]
+
+
+def talk(session: AgentSession, *, turns: int = 1, **more: Any) -> list[str]:
+    """A conversation; returns the turns' ids."""
+    messages: list[dict[str, Any]] = list(CHAT["messages"])
+    ids = []
+    for _ in range(turns):
+        reply = session.raw_chat({**CHAT, "messages": messages, **more})
+        assert reply.status_code == 200, reply.text
+        ids.append(reply.json()["id"])
+        messages += [reply.json()["choices"][0]["message"], {"role": "user", "content": "And then?"}]
+    return ids
+
+
+@pytest.fixture(scope="module")
+def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A fleet that cleans up soon."""
+    with running_fleet(tmp_path_factory.mktemp("cleaned"), settings={"sessions": SOON}) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def proxy(cleaned: Fleet) -> ProxyProcess:
+    return cleaned.proxy
+
+
+def test_a_stale_session_is_in_files_and_nowhere_else(cleaned: Fleet, proxy: ProxyProcess) -> None:
+    before = proxy.audit()
+    session = proxy.start_session(task_id="task", metadata={"seed": 7})
+    first = talk(session, turns=2)
+    session.post("reward", {"reward": 0.5})
+    rest = talk(session)
+    kept = {turn["turn_id"]: turn for turn in session.turns()}
+    until(lambda: is_gone(session))
+
+    held = dumps(proxy, session)
+    assert sorted(held) == ["active.json", "trajectory-1.json"]
+    assert own_turns(held["trajectory-1.json"]) == first and own_turns(held["active.json"]) == rest
+    head = held["trajectory-1.json"].head
+    assert (head.reason, head.session.task_id, head.session.metadata) == ("stale", "task", {"seed": 7})
+    for turn in (*held["trajectory-1.json"].turns, *held["active.json"].turns):
+        assert turn.output_ids.numpy().tolist() == kept[turn.turn_id]["output_ids"]
+        assert turn.logprobs.numpy().tolist() == kept[turn.turn_id]["logprobs"]
+        assert turn.versions.numpy().tolist() == kept[turn.turn_id]["versions"]
+        assert turn.reward == kept[turn.turn_id]["reward"]
+
+    after = proxy.audit()
+    assert after["balanced"]
+    assert after["turns"]["dumped"] == before["turns"]["dumped"] + 3
+    assert after["sessions"]["dumped"] == before["sessions"]["dumped"] + 1
+    assert after["turns"]["live"] == before["turns"]["live"] and after["keys"] == before["keys"]
+
+
+def test_later_calls_are_told_why_and_where(proxy: ProxyProcess) -> None:
+    session = proxy.start_session()
+    talk(session)
+    until(lambda: is_gone(session))
+    with proxy.admin() as admin:
+        replies = [
+            session.raw_chat(CHAT),
+            httpx.post(
+                f"{proxy.url}/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {session.api_key}"}
+            ),
+            *(
+                session.post(path, body)
+                for path, body in (("reward", {"reward": 1.0}), ("touch", None), ("close", None))
+            ),
+            admin.get(f"/sessions/{session.session_id}/turns"),
+            admin.delete(f"/sessions/{session.session_id}"),
+        ]
+    for reply in replies:
+        error = reply.json()["error"]
+        assert (reply.status_code, error["code"]) == (410, SESSION_RECLAIMED), reply.text
+        assert error["reason"] == "stale" and error["dumps"] == [f"{session.session_id}-active.json"]
+        assert error["dumps"][0] in error["message"]
+    with proxy.admin() as admin:
+        asked = admin.post("/export", json={"session_ids": [session.session_id]}).json()
+    assert asked["sessions"] == [{"session_id": session.session_id, "status": "gone"}]
+    unknown = httpx.post(f"{proxy.url}/v1/chat/completions", json=CHAT, headers={"authorization": "Bearer nobody's"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (401, INVALID_KEY)
+
+
+def test_what_is_used_is_spared(proxy: ProxyProcess) -> None:
+    """By calls, also those that fail; by touches and rewards. What only looks doesn't count."""
+    touched, called, failing, own, looked = (
+        proxy.start_session(),
+        proxy.start_session(),
+        proxy.start_session(),
+        proxy.start_session(stale_after=60),
+        proxy.start_session(),
+    )
+    ends = time.monotonic() + 3 * STALE
+    while time.monotonic() < ends:
+        assert touched.post("touch").status_code == 200
+        talk(called)
+        assert failing.raw_chat({**CHAT, "max_tokens": 10**9}).status_code == 400
+        with proxy.admin() as admin:
+            admin.get(f"/sessions/{looked.session_id}")
+        time.sleep(STALE / 5)
+    assert [is_gone(one) for one in (touched, called, failing, own, looked)] == [False, False, False, False, True]
+    own.post("close")
+
+
+def test_a_call_longer_than_the_patience_is_never_stale(cleaned: Fleet, proxy: ProxyProcess) -> None:
+    session = proxy.start_session()
+    cleaned.engine.fault("slow", seconds=3 * STALE)
+    try:
+        talk(session)
+    finally:
+        cleaned.engine.clear_faults()
+    assert len(session.turns()) == 1
