@@ -22,6 +22,7 @@ from rolloutfleet_proxy import api
 from rolloutfleet_proxy.capture.chat_route import serves
 from rolloutfleet_proxy.chat.request import _Body
 from rolloutfleet_proxy.engines.evidence import REASONS
+from rolloutfleet_proxy.exposition import Present, exposition
 from rolloutfleet_proxy.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -67,8 +68,7 @@ def test_every_error_code_is_written_down() -> None:
 
 
 def test_every_metric_is_written_down() -> None:
-    exposition = Metrics().exposition({"turns": {}, "sessions": {}}, {}).decode()
-    names = re.findall(r"^# HELP (\w+)", exposition, re.MULTILINE)
+    names = re.findall(r"^# HELP (\w+)", exposition(Metrics(), Present()).decode(), re.MULTILINE)
     assert {name for name in names if f"`{name}`" not in API} == set()
 
 

@@ -1,21 +1,27 @@
-"""What this process counts of its own life, and /metrics. The durable counters are the ledger's, added at a scrape.
+"""What this process counts of its own life: plain numbers, changed on the event loop alone.
 
-Counts are plain numbers, changed on the event loop alone; they become Prometheus' families only when asked for.
+They become Prometheus' families in `exposition`, only when asked for. The durable counters are the ledger's.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from rolloutfleet_proxy.histograms import Histogram
+from rolloutfleet_proxy.logs.phases import STEPS
 
 COMMITTED = "committed"
 REPLAYED = "replayed"
 JOINED = "joined"
+_ANSWERED = frozenset((COMMITTED, REPLAYED, JOINED))
+
+SECONDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+    *(300.0, 600.0),
+)
+"""A commit takes a millisecond, and a generation may take minutes."""
+TOKENS = tuple(float(2**power) for power in range(4, 19))
 
 
 @dataclass(slots=True)
@@ -40,13 +46,19 @@ class Metrics:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        """Chat calls by what came of them: committed, replayed, joined, or an error's code."""
+        """Chat calls that are over, by what came of them: committed, replayed, joined, or an error's code."""
+        self.call_seconds = {"answered": Histogram(SECONDS), "failed": Histogram(SECONDS)}
+        """From a chat call's arrival to its end."""
         self.refused: Counter[str] = Counter()
         """Answers that were errors, by code; a reply that was no evidence also by the reason."""
         self.turns: Counter[str] = Counter()
         """Committed turns: first of their session, extending a parent, or starting a branch."""
         self.tokens: Counter[str] = Counter()
         """Tokens of committed turns: prompt, completion."""
+        self.turn_tokens = {"prompt": Histogram(TOKENS), "completion": Histogram(TOKENS)}
+        """The same, a turn."""
+        self.step_seconds = {step: Histogram(SECONDS) for step in STEPS}
+        """Of committed turns."""
         self.prefix_checks: Counter[str] = Counter()
         """Token-by-token checks of a committed turn's prompt against an earlier turn's ids: passed, failed."""
         self.passed_on: Counter[str] = Counter()
@@ -63,11 +75,11 @@ class Metrics:
         """Turns whose engine named a weight version that this proxy did not know."""
         self.cleanup = CleanupTally()
         self.in_flight = 0
-        """Chat calls under way."""
+        """Turns being made."""
 
     @contextmanager
     def call_in_flight(self) -> Iterator[None]:
-        """Count a call as under way until the block ends."""
+        """Count a turn as under way until the block ends."""
         self.in_flight += 1
         try:
             yield
@@ -85,6 +97,7 @@ class Metrics:
     def call_ended(self, outcome: str, seconds: float) -> None:
         """Count a chat call that is over."""
         self.calls[outcome] += 1
+        self.call_seconds["answered" if outcome in _ANSWERED else "failed"].add(seconds)
 
     def request_ended(self, method: str, route: str, status: int) -> None:
         """Count another request that is over."""
@@ -99,70 +112,7 @@ class Metrics:
         self.turns[kind] += 1
         self.tokens["prompt"] += prompt_tokens
         self.tokens["completion"] += completion_tokens
-
-    def exposition(self, audit: dict[str, Any], memory: dict[str, int]) -> bytes:
-        """The text that Prometheus reads: this process's counts, the ledger, and the memory."""
-        registry = CollectorRegistry()
-        registry.register(_Families([*self._counts(), _ledger(audit), _memory(memory)]))
-        return generate_latest(registry)
-
-    def _counts(self) -> Iterator[Metric]:
-        yield _labelled("calls", "Chat calls by what came of them", "outcome", self.calls)
-        yield _labelled("refused", "Errors answered, by code or reason", "reason", self.refused)
-        yield _labelled("turns", "Committed turns: first, extending a parent, starting a branch", "kind", self.turns)
-        yield _labelled("tokens", "Tokens of committed turns", "kind", self.tokens)
-        yield _labelled("prefix_checks", "Prompts compared with an earlier turn's ids", "result", self.prefix_checks)
-        yield CounterMetricFamily("rolloutfleet_generations", "Requests sent to the gateway", self.generations)
-        yield CounterMetricFamily(
-            "rolloutfleet_version_differences",
-            "Turns whose engine named a weight version that this proxy did not know",
-            self.version_differences,
-        )
-        yield _labelled(
-            "sessions_reclaimed",
-            "Sessions that nobody used, or whose trajectories nobody took",
-            "reason",
-            self.cleanup.reclaimed,
-        )
-        yield CounterMetricFamily(
-            "rolloutfleet_dump_failures", "Attempts to reclaim a group that failed", self.cleanup.failures
-        )
-        yield GaugeMetricFamily(
-            "rolloutfleet_groups_not_reclaimed",
-            "Groups that the last sweep could not reclaim",
-            len(self.cleanup.failing),
-        )
-        yield GaugeMetricFamily("rolloutfleet_calls_in_flight", "Chat calls under way", self.in_flight)
-
-
-class _Families(Collector):
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
-def _labelled(name: str, said: str, label: str, counts: Counter[str]) -> Metric:
-    family = CounterMetricFamily(f"rolloutfleet_{name}", said, labels=[label])
-    for value, n in counts.items():
-        family.add_metric([value], n)
-    return family
-
-
-def _ledger(audit: dict[str, Any]) -> Metric:
-    family = GaugeMetricFamily(
-        "rolloutfleet_ledger", "Promise 5: turns and sessions by what became of them", labels=["kind", "term", "reason"]
-    )
-    for kind in ("turns", "sessions"):
-        for term, n in audit[kind].items():
-            for reason, count in n.items() if isinstance(n, dict) else [("", n)]:
-                family.add_metric([kind, term, reason], count)
-    return family
-
-
-def _memory(memory: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily("rolloutfleet_memory_bytes", "Memory of the proxy's process tree", labels=["kind"])
-    for name, size in memory.items():
-        family.add_metric([name.removesuffix("_bytes")], size)
-    return family
+        self.turn_tokens["prompt"].add(prompt_tokens)
+        self.turn_tokens["completion"].add(completion_tokens)
+        for histogram, took in zip(self.step_seconds.values(), seconds, strict=True):
+            histogram.add(took)

@@ -24,7 +24,7 @@ from rolloutfleet_proxy.fleet.peers import Peer, Peers
 from rolloutfleet_proxy.fleet.placement import Placement
 from rolloutfleet_proxy.fleet.weights import EngineCommands, FleetWeights
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.metrics import Metrics
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.admission import Admission
@@ -150,6 +150,10 @@ class Proxy:
             "ids": self.paths.cached_bytes,
             "text": self.tokenizing.cache_nbytes,
         }
+
+    def queue_lengths(self) -> dict[str, int]:
+        """What waits for each thread."""
+        return {**self.tokenizing.waiting, "store_writer": self.writer.waiting, "log": events.waiting()}
 
 
 @asynccontextmanager

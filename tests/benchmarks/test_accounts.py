@@ -1,9 +1,8 @@
 """Prefix checks are read from the text that /metrics gives."""
 
-from typing import Any
-
 from benchmarks.rigs.accounts import prefix_checks
 
+from rolloutfleet_proxy.exposition import Present, exposition
 from rolloutfleet_proxy.metrics import Metrics
 
 
@@ -11,5 +10,4 @@ def test_prefix_checks_are_read_by_result() -> None:
     metrics = Metrics()
     metrics.prefix_checks["passed"] += 1234
     metrics.prefix_checks["failed"] += 2
-    none: dict[str, Any] = {"turns": {}, "sessions": {}}
-    assert prefix_checks(metrics.exposition(none, {}).decode()) == {"passed": 1234, "failed": 2}
+    assert prefix_checks(exposition(metrics, Present()).decode()) == {"passed": 1234, "failed": 2}

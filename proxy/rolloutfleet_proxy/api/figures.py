@@ -11,9 +11,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from rolloutfleet_proxy import memory
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, everywhere, summed
-from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.exposition import Present, exposition
+from rolloutfleet_proxy.logs import events
+from rolloutfleet_proxy.proxy import STORE_FOLDER, Proxy
 from rolloutfleet_proxy.sessions.sessions import count_by_state
 from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.database import store_bytes
 
 router = APIRouter()
 
@@ -102,4 +105,17 @@ async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict
 async def metrics(proxy: ThisProxy) -> Response:
     """For Prometheus."""
     ledger, taken = await asyncio.gather(proxy.reader.run(audit), asyncio.to_thread(memory.of_tree))
-    return Response(proxy.metrics.exposition(ledger, asdict(taken)), media_type=CONTENT_TYPE_LATEST)
+    weights = proxy.weights
+    present = Present(
+        ledger=ledger,
+        memory=asdict(taken),
+        caches=proxy.cache_sizes(),
+        queues=proxy.queue_lengths(),
+        store_bytes=store_bytes(proxy.settings.state_dir / STORE_FOLDER),
+        sessions_open=proxy.admission.sessions_open,
+        held=weights.waiting,
+        paused=weights.paused,
+        weights={"version": weights.version, "run": weights.run, "epoch": weights.epoch},
+        log_dropped=events.dropped(),
+    )
+    return Response(exposition(proxy.metrics, present), media_type=CONTENT_TYPE_LATEST)

@@ -59,6 +59,11 @@ def open_database(folder: Path) -> Database:
     return Database(folder=folder, store_id=store_id, lock=lock)
 
 
+def store_bytes(folder: Path) -> int:
+    """What a store's file takes, with the log before it."""
+    return sum(file.stat().st_size for file in folder.glob(f"{FILE}*"))
+
+
 def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     # Autocommit mode: transactions are begun and ended by the writer alone, in plain sight.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)

@@ -59,6 +59,11 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def waiting(self) -> int:
+        """Operations that the thread has not taken yet."""
+        return self._jobs.qsize()
+
     def submit(self, operation: Callable[[Transaction], T]) -> "asyncio.Future[T]":
         """Queue an operation; the future ends when it is on disk. Cancelling the future does not undo it."""
         if self._closed:

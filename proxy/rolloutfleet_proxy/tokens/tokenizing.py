@@ -49,6 +49,11 @@ class Tokenizing:
     def cache_nbytes(self) -> int:
         return self.chat_format.cache_nbytes
 
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Jobs that a thread has not taken yet, by thread."""
+        return {"tokenizer": self._near.waiting, "long_renders": self._far.waiting}
+
     async def prompt(
         self,
         messages: Sequence[Message],
@@ -166,6 +171,10 @@ class _Worker:
         self._done: deque[Callable[[], None]] = deque()
         self._delivering = False
         self._waiting: set[asyncio.Future[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
+        return self._jobs.qsize()
 
     async def run(self, job: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
