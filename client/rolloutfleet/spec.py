@@ -63,6 +63,7 @@ def _cel_bytes(amount: str) -> str:
     return f"quantity(string({amount}))"
 
 
+_LIMIT_OF_MEMORY = "self.proxies.resources.limits['memory']"
 _ABOVE_ZERO = cel(("string(self).matches('[1-9]')", "must be above 0"))
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -87,7 +88,15 @@ def check_address(url: str) -> str:
     return url.rstrip("/")
 
 
-Address = Annotated[str, Field(max_length=2048), AfterValidator(check_address)]
+Address = Annotated[
+    str,
+    Field(max_length=2048),
+    AfterValidator(check_address),
+    WithJsonSchema({"type": "string", "maxLength": 2048, "pattern": r"^https?://[^/?#\s]+(/[^?#\s]*)?$"}),
+]
+
+
+_EACH_ONCE = Field(json_schema_extra={"x-kubernetes-list-type": "set"})
 
 
 class SpecModel(BaseModel):
@@ -115,8 +124,11 @@ def check_amount(value: object) -> str | int | float:
 ResourceAmount = Annotated[
     str | int | float,
     PlainValidator(check_amount, json_schema_input_type=str | int),
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 64, "x-kubernetes-int-or-string": True}
+    ),
 ]
+ResourceAmounts = Annotated[dict[str, ResourceAmount], Field(max_length=64)]
 
 
 class TokenizerSpec(SpecModel):
@@ -198,9 +210,9 @@ class StorageSpec(SpecModel):
 class ResourcesSpec(SpecModel):
     """Kubernetes' resource requests and limits of a container."""
 
-    requests: dict[str, ResourceAmount] = Field(default_factory=dict)
+    requests: ResourceAmounts = Field(default_factory=dict)
     """What the scheduler sets aside."""
-    limits: dict[str, ResourceAmount] = Field(default_factory=dict)
+    limits: ResourceAmounts = Field(default_factory=dict)
     """What the container may use at the most."""
     claims: list[KubernetesObject] = Field(default_factory=list)
     """Kubernetes' resource claims."""
@@ -346,7 +358,7 @@ class EngineSourceSpec(SpecModel):
     """Labels of the pods that are engines."""
     port: Annotated[int, Field(ge=1, le=65535)] = 30000
     """The engines' port, for those found by label."""
-    urls: Annotated[list[Address], Field(max_length=1000)] | None = None
+    urls: Annotated[list[Address], Field(max_length=1000), _EACH_ONCE] | None = None
     """Addresses of SGLang servers."""
 
     @model_validator(mode="after")
@@ -461,7 +473,7 @@ class FleetSpec(SpecModel):
             (
                 "!('memory' in self.proxies.resources.limits) || "
                 f"{_cel_bytes('self.memory.rssBudget')}.isLessThan("
-                f"{_cel_bytes('self.proxies.resources.limits.memory')})",
+                f"{_cel_bytes(_LIMIT_OF_MEMORY)})",
                 "memory.rssBudget must be below proxies.resources.limits.memory, or the kernel kills the proxy first",
             ),
         )

@@ -22,6 +22,8 @@ _DURATION_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)"
 DURATION_PATTERN = rf"^({_DURATION_PART})+$"
 _NANOSECOND = Decimal("0.000000001")
 _LONGEST = Decimal(100 * 365 * 86400)
+LONGEST_TEXT: Final = 64
+"""Characters of an amount; the API server wants to know before it works with one."""
 
 _BYTES = {
     "": 1,
@@ -54,10 +56,16 @@ def parse_duration(value: object) -> float:
             raise ValueError("a duration is a finite number of seconds, 0 or more")
         seconds = Decimal(repr(value))
     else:
-        seconds = _parse_duration_text(value.strip())
+        seconds = _parse_duration_text(_bounded(value))
     if seconds > _LONGEST:
         raise ValueError("a duration is at most 100 years")
     return float(seconds.quantize(_NANOSECOND))
+
+
+def _bounded(text: str) -> str:
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"this is {len(text)} characters long; an amount has at most {LONGEST_TEXT}")
+    return text.strip()
 
 
 def _parse_duration_text(text: str) -> Decimal:
@@ -86,7 +94,7 @@ def parse_quantity(value: object) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("an amount of bytes is text like 4Gi or 500M, or a whole number")
-    amount = Decimal(value) if isinstance(value, int) else _parse_quantity_text(value.strip())
+    amount = Decimal(value) if isinstance(value, int) else _parse_quantity_text(_bounded(value))
     if not 0 <= amount <= _LARGEST:
         raise ValueError("an amount of bytes is 0 or more, and below 8Ei")
     return int(amount.to_integral_value(rounding=ROUND_CEILING))
@@ -123,6 +131,7 @@ def _amount_schema(pattern: str) -> dict[str, Any]:
     return {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "pattern": pattern,
+        "maxLength": LONGEST_TEXT,
         "x-kubernetes-int-or-string": True,
     }
 

@@ -23,7 +23,19 @@ NAME: Final = f"{PLURAL}.{GROUP}"
 _PRESERVE = {"x-kubernetes-preserve-unknown-fields": True}
 _ANYTHING = "JsonValue"
 _KEPT = (
-    *("type", "description", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"),
+    *(
+        "type",
+        "description",
+        "enum",
+        "pattern",
+        "minimum",
+        "maximum",
+        "minLength",
+        "maxLength",
+        "minItems",
+        "maxItems",
+        "maxProperties",
+    ),
     *("anyOf", "x-kubernetes-int-or-string", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", CEL_RULES),
 )
 """What OpenAPI v3 and Kubernetes have in common with JSON Schema; the rest of a node is turned into it or left out."""
@@ -115,7 +127,7 @@ def _root() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": _structural(models["FleetSpec"], models),
             "status": _structural(models["FleetStatus"], models, defaults=False),
         },
@@ -152,8 +164,8 @@ def _properties(node: dict[str, Any], models: dict[str, Any], *, defaults: bool)
     for name, field in node["properties"].items():
         made[name] = _structural(field, models, defaults=defaults)
         if name in said:
-            # An empty object is filled in by the defaults of its own fields.
-            made[name]["default"] = {} if "properties" in made[name] else said[name]
+            # In full, for the API server holds a default to the rules before it fills in what is within.
+            made[name]["default"] = said[name]
     required = {"required": node["required"]} if "required" in node else {}
     return {"properties": made, **required}
 
