@@ -39,6 +39,7 @@ ALREADY_LEASED: Final = "already_leased"
 EPOCH_STALE: Final = "epoch_stale"
 VERSION_BACKWARDS: Final = "version_backwards"
 IDEMPOTENCY_KEY_REUSED: Final = "idempotency_key_reused"
+SHARD_CONFLICT: Final = "shard_conflict"
 ALREADY_IMPORTED: Final = "already_imported"
 DRAIN_CONFLICT: Final = "drain_conflict"
 

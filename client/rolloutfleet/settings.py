@@ -94,6 +94,8 @@ class ProxySettings(BaseModel):
     """All caches of a process together."""
     body_limit: PositiveQuantity = 64 * MIB
     """A request's body."""
+    shard_limit: PositiveQuantity = 1024 * MIB
+    """The body of a shard, which goes straight to disk."""
     engine_timeout: PositiveDuration = 600.0
     """How long an engine may be silent; then 504, and the generation is not sent again."""
     abort_rounds: Annotated[int, Field(ge=1)] = 20

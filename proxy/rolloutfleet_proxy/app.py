@@ -1,7 +1,8 @@
 """The proxy as an ASGI app: which request goes where, and what every error looks like."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -17,8 +18,8 @@ from rolloutfleet.errors import (
     NOT_FOUND,
 )
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, weights
-from rolloutfleet_proxy.body_limit import BodyLimit
+from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, shards, weights
+from rolloutfleet_proxy.body_limit import BodyLimit, LimitOf
 from rolloutfleet_proxy.capture.chat_route import ChatRoute, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.fleet.forwarding import Forwarding
@@ -61,13 +62,14 @@ class ProxyApp:
     async def _opened(self, control: FastAPI) -> AsyncIterator[None]:
         try:
             async with open_proxy(self._settings) as proxy, kept(proxy), stats_told(proxy):
+                body_limit = _body_limit(self._settings)
                 control.state.proxy = self.proxy = proxy
                 forwarding = Forwarding(
-                    _Split(ChatRoute(proxy), control, body_limit=self._settings.body_limit),
+                    _Split(ChatRoute(proxy), control, body_limit=body_limit),
                     proxy.peers,
                     own=proxy.owner,
                     ephemeral=self._settings.ephemeral,
-                    body_limit=self._settings.body_limit,
+                    body_limit=body_limit,
                     metrics=proxy.metrics,
                     is_chat=serves,
                 )
@@ -82,7 +84,7 @@ class ProxyApp:
 class _Split:
     """The generation path reads its own bodies; for all other routes the limit is kept here."""
 
-    def __init__(self, chat: ChatRoute, control: ASGIApp, *, body_limit: int) -> None:
+    def __init__(self, chat: ChatRoute, control: ASGIApp, *, body_limit: LimitOf) -> None:
         self._chat = chat
         self._control = BodyLimit(control, body_limit)
 
@@ -90,9 +92,18 @@ class _Split:
         await (self._chat if serves(scope) else self._control)(scope, receive, send)
 
 
+def _body_limit(settings: ProxySettings) -> LimitOf:
+    """A tensor goes straight to disk, so it may be larger than what is held in memory."""
+
+    def limit_of(scope: MutableMapping[str, Any]) -> int:
+        return settings.shard_limit if scope["path"].startswith("/shards/") else settings.body_limit
+
+    return limit_of
+
+
 def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
     app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)  # type: ignore[arg-type]
-    for module in (figures, models, sessions, rewards, exports, weights, peers):
+    for module in (figures, models, sessions, rewards, exports, shards, weights, peers):
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]

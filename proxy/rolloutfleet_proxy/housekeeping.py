@@ -1,4 +1,5 @@
-"""What a proxy does by itself: leases whose time is up end every few seconds, and sessions that nobody uses go."""
+"""What a proxy does by itself: leases and shards whose time is up end every few seconds,
+and sessions that nobody uses go."""
 
 import asyncio
 import contextlib
@@ -11,7 +12,7 @@ from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 
 EVERY: Final = 5.0
-"""Seconds between looks at the leases."""
+"""Seconds between looks at the leases and shards."""
 LOOKS: Final = 0.5
 """Seconds: how soon an interval that was changed while running is heeded."""
 
@@ -21,6 +22,7 @@ async def kept(proxy: Proxy) -> AsyncIterator[None]:
     """House is kept until the block ends."""
     work = {
         "leases": _every(lambda: EVERY, lambda: _end_leases(proxy)),
+        "shards": _every(lambda: EVERY, proxy.shards.tick),
         "sweep": _every(lambda: proxy.settings.sessions.cleanup_interval, lambda: proxy.sweeper.sweep(proxy.cleanup)),
     }
     ticking = [asyncio.create_task(each, name=name) for name, each in work.items()]

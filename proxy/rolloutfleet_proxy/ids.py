@@ -1,15 +1,18 @@
-"""Names that carry their owner: a session, group, lease or key says which proxy and which store made it."""
+"""Names that carry their owner: a session, group, lease, key or own shard says which proxy and which store made it."""
 
 import re
 import secrets
 from dataclasses import dataclass
+from hashlib import blake2b
 
 SESSION = "s"
 GROUP = "g"
 LEASE = "l"
+TENSOR = "t"
+"""A shard that a proxy named; those that users name say nothing of their owner."""
 _KEY = "rf"
 
-_NAME = re.compile(r"^([sgl])(0|[1-9]\d{0,5})-([0-9a-f]{12})-[0-9a-f]{16}$")
+_NAME = re.compile(r"^([sglt])(0|[1-9]\d{0,5})-([0-9a-f]{12})-(?:[0-9a-f]{16}|[0-9a-f]{32})$")
 _SECRET = re.compile(r"^rf-(0|[1-9]\d{0,5})-([0-9a-f]{12})-[A-Za-z0-9_-]{43}$")
 
 
@@ -25,13 +28,18 @@ class Owner:
         """A fresh name of this kind: `s0-<store>-<16 hex digits>`."""
         return f"{kind}{self.ordinal}-{self.store_id}-{secrets.token_hex(8)}"
 
+    def derived(self, kind: str, *parts: str | int) -> str:
+        """The name of this kind that follows from the parts: the same ones always make the same."""
+        digest = blake2b("\0".join(map(str, parts)).encode(), digest_size=16).hexdigest()
+        return f"{kind}{self.ordinal}-{self.store_id}-{digest}"
+
     def key(self) -> str:
         """A fresh session key with 256 random bits: `rf-0-<store>-<secret>`."""
         return f"{_KEY}-{self.ordinal}-{self.store_id}-{secrets.token_urlsafe(32)}"
 
 
 def owner_of_name(name: str, *, kind: str) -> Owner | None:
-    """Who owns the session, group or lease of this name; None where it is no name of ours of that kind."""
+    """Who owns the session, group, lease or shard of this name; None where it is no name of ours of that kind."""
     found = _NAME.match(name)
     if found is None or found[1] != kind:
         return None

@@ -31,6 +31,7 @@ from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.auth import AdminKeys, BadKeyFile, load_admin_keys, make_admin_key
 from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state, touch
+from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.reader import Reader
@@ -43,6 +44,7 @@ from rolloutfleet_proxy.turns.paths import Paths
 from rolloutfleet_proxy.weights.weights import Weights
 
 STORE_FOLDER = "store"
+SHARDS_FOLDER = "shards"
 ADMIN_KEY_FILE = "admin.key"
 
 MODELS_FOLDER = "models"
@@ -63,6 +65,7 @@ class Proxy:
     clock: ServedClock
     writer: Writer
     reader: Reader
+    shards: Shards
     sessions: Sessions
     paths: Paths
     admission: Admission
@@ -172,6 +175,8 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
         stack.push_async_callback(writer.close)
         reader = Reader(database)
         stack.callback(reader.close)
+        shards = await Shards.open(settings.state_dir / SHARDS_FOLDER, writer, reader)
+        stack.callback(shards.close)
         tokenizing = await _open_tokenizing(settings)
         stack.push_async_callback(tokenizing.close)
         engine = Engine(
@@ -204,10 +209,14 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             clock=clock,
             writer=writer,
             reader=reader,
+            shards=shards,
             sessions=sessions,
             paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
             admission=Admission(
-                settings.sessions.limits, database.folder, sessions_open=(await reader.run(count_by_state))["open"]
+                settings.sessions.limits,
+                database.folder,
+                sessions_open=(await reader.run(count_by_state))["open"],
+                shard_bytes=lambda: shards.nbytes,
             ),
             tokenizing=tokenizing,
             answers=Answers(settings.model, tokenizing.chat_format.token_bytes),

@@ -1,4 +1,4 @@
-"""A call for another proxy's session, lease or group is passed on to it, once, both ways as it streams.
+"""A call for another proxy's session, lease, group or shard is passed on to it, once, both ways as it streams.
 
 Whose it is follows from the name or key that the call carries. What a retry, a stream and a cancellation need goes
 through unchanged; who owns nothing here any more is told so, never given an empty session.
@@ -8,16 +8,17 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import aiohttp
 from starlette.responses import Response
 from yarl import URL
 
 from rolloutfleet.errors import INVALID_REQUEST, KEPT_ON_VOLUME, OWNER_GONE, STORE_LOST
-from rolloutfleet_proxy.body_limit import too_large
+from rolloutfleet_proxy.body_limit import LimitOf, too_large
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.fleet.peers import Peers, unavailable
-from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner, owner_of_key, owner_of_name
+from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, TENSOR, Owner, owner_of_key, owner_of_name
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.calls import ChatCall, PassedCall
 from rolloutfleet_proxy.logs.requests import PASSED_TO, request_id
@@ -34,8 +35,8 @@ Headers = list[tuple[bytes, bytes]]
 FORWARDED: Final = "x-rolloutfleet-forwarded"
 """Header of a call that has been passed on, with the ordinal of the proxy that did; it is not passed on again."""
 
-_NAMED = re.compile(r"^/(sessions|leases)/([^/]+)")
-_KINDS = {"sessions": SESSION, "leases": LEASE}
+_NAMED = re.compile(r"^/(sessions|leases|shards)/([^/]+)")
+_KINDS = {"sessions": SESSION, "leases": LEASE, "shards": TENSOR}
 _HOP_BY_HOP = frozenset(
     (
         *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer"),
@@ -49,15 +50,24 @@ class ClientLeft(Exception):
     """The caller closed the connection."""
 
 
-def owner_of_call(path: str, headers: Iterable[tuple[bytes, bytes]]) -> Owner | None:
-    """Whose call this is, by its path, or under /v1 by its key; None where it names nobody."""
+def owner_of_call(path: str, headers: Iterable[tuple[bytes, bytes]], *, query: bytes = b"") -> Owner | None:
+    """Whose call this is, by its path, or under /v1 by its key; None where it names nobody.
+
+    A shard whose id doesn't say it is its session's owner's, where the query names one.
+    """
     named = _NAMED.match(path)
     if named is not None:
-        return owner_of_name(named[2], kind=_KINDS[named[1]])
+        owner = owner_of_name(named[2], kind=_KINDS[named[1]])
+        return _owner_of_session(query) if owner is None and named[1] == "shards" else owner
     if path.startswith("/v1/"):
         key = presented_key({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
         return owner_of_key(key) if key is not None else None
     return None
+
+
+def _owner_of_session(query: bytes) -> Owner | None:
+    named = parse_qs(query.decode("latin-1")).get("session_id", [""])
+    return owner_of_name(named[0], kind=SESSION)
 
 
 def owner_of_names(names: Iterable[str], *, group: str | None, param: str) -> Owner | None:
@@ -126,7 +136,7 @@ class Forwarding:
         *,
         own: Owner,
         ephemeral: bool,
-        body_limit: int,
+        body_limit: LimitOf,
         metrics: Metrics,
         is_chat: Callable[[Scope], bool],
     ) -> None:
@@ -139,7 +149,9 @@ class Forwarding:
         self._is_chat = is_chat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        owner = owner_of_call(scope["path"], scope["headers"]) if scope["type"] == "http" else None
+        owner = None
+        if scope["type"] == "http":
+            owner = owner_of_call(scope["path"], scope["headers"], query=scope["query_string"])
         if owner is None or owner == self._own:
             await self._app(scope, receive, send)
             return
@@ -167,7 +179,7 @@ class Forwarding:
         told = PassedCall(self._metrics, request_id=request_id(scope), to=ordinal) if self._is_chat(scope) else None
         out = send if told is None else told.watched(send)
         try:
-            await pass_on(self._peers, ordinal, scope, receive, out, body_limit=self._body_limit)
+            await pass_on(self._peers, ordinal, scope, receive, out, body_limit=self._body_limit(scope))
         except ApiError as error:
             self._metrics.refuse(error.code)
             if told is not None:

@@ -21,6 +21,9 @@ TOMBSTONE_AGE: Final = 7 * 86400.0
 REST: Final = 0
 """Stands for a session's unclosed turns where its dumps are listed by trajectory number."""
 
+_OF_A_SESSION: Final = (("shards", "session"), ("turns", "session"), ("trajectories", "session"), ("sessions", "id"))
+"""(table, column) of all rows that go with a session."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gone:
@@ -60,7 +63,7 @@ def bury(
             (reclaimed, json.dumps(list((dumped or {}).get(session, ()))), transaction.served, session),
         )
         names += transaction.rows("SELECT name FROM sessions WHERE id = ?", (session,))[0]
-        for table, column in (("turns", "session"), ("trajectories", "session"), ("sessions", "id")):
+        for table, column in _OF_A_SESSION:
             transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (session,))
     prune(transaction)
     return tuple(names)

@@ -34,10 +34,11 @@ def audit(connection: sqlite3.Connection) -> dict[str, Any]:
     and the rows recounted say the same of live and leased as the counters.
     """
     sums = {kind: _sums(connection, kind) for kind in (TURNS, SESSIONS)}
+    shards = connection.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM shards").fetchone()
     keys: int = connection.execute("SELECT count(*) FROM sessions").fetchone()[0]
     return {
         **sums,
-        "shards": {"count": 0, "bytes": 0, "orphans": 0},
+        "shards": {"count": shards[0], "bytes": shards[1]},
         "keys": keys,
         "balanced": all(_balanced(connection, kind, sums[kind]) for kind in sums),
     }

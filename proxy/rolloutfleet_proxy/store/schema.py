@@ -114,6 +114,37 @@ CREATE TABLE leased (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX leased_by_trajectory ON leased (session, number);
 
+-- Tensors kept for others, each in a file of its own.
+CREATE TABLE shards (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,      -- the shard_id that users see
+    file TEXT NOT NULL UNIQUE,      -- its file's name, never used again
+    dtype TEXT NOT NULL,
+    shape TEXT NOT NULL,            -- JSON list
+    bytes INTEGER NOT NULL,         -- of the tensor
+    digest BLOB NOT NULL,           -- of type, shape and bytes
+    session INTEGER REFERENCES sessions (id),   -- freed with it
+    lease TEXT,                     -- of the export that it was last part of
+    expires REAL,                   -- served seconds; null: with its session alone
+    created_at REAL NOT NULL        -- seconds since the epoch, for people
+) STRICT;
+CREATE INDEX shards_by_session ON shards (session) WHERE session IS NOT NULL;
+CREATE INDEX shards_by_lease ON shards (lease) WHERE lease IS NOT NULL;
+CREATE INDEX shards_by_expiry ON shards (expires) WHERE expires IS NOT NULL;
+
+-- Files of shards whose rows are gone, until they are removed.
+CREATE TABLE freed_files (file TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+
+-- Whatever deletes the row of a shard, its file is not forgotten, and the bytes held are known without a count.
+INSERT INTO facts VALUES ('shard_bytes', 0);
+CREATE TRIGGER shard_kept AFTER INSERT ON shards BEGIN
+    UPDATE facts SET value = value + new.bytes WHERE name = 'shard_bytes';
+END;
+CREATE TRIGGER shard_freed AFTER DELETE ON shards BEGIN
+    UPDATE facts SET value = value - old.bytes WHERE name = 'shard_bytes';
+    INSERT OR IGNORE INTO freed_files VALUES (old.file);
+END;
+
 -- Answers already given to calls that carried an Idempotency-Key.
 CREATE TABLE idempotency (
     id INTEGER PRIMARY KEY,

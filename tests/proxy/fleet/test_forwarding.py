@@ -175,7 +175,7 @@ async def running(*, misled: bool = False, ephemeral: bool = False, up: int = 2)
                 peers,
                 own=OWNERS[ordinal],
                 ephemeral=ephemeral,
-                body_limit=LIMIT,
+                body_limit=lambda scope: LIMIT,
                 metrics=metrics,
                 is_chat=serves,
             )

@@ -1,0 +1,169 @@
+"""The files of shards: written aside, made durable, and only then given the name that a row will hold.
+
+Each file has a name of its own, never used again, so that putting, replacing and removing a shard can't meet in one
+file. All of this blocks; it is for worker threads.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from rolloutfleet.tensors import Form
+from rolloutfleet_proxy.shards.layout import (
+    LENGTH_BYTES,
+    NotOneTensor,
+    header_length,
+    read_header,
+    write_header,
+)
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+
+SUFFIX: Final = ".safetensors"
+_UNFINISHED: Final = ".part"
+PIECE: Final = 2**20
+"""Bytes that are read at once."""
+
+
+class ShardFiles:
+    """The folder. What a process that died left unfinished is removed when it is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # A disk without room for a folder still has shards to serve, if it ever had any.
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob(f"*{_UNFINISHED}"):
+                left.unlink(missing_ok=True)
+
+    def begin(self, name: str) -> "Incoming":
+        """A new file, for shard `name`. Raises StoreFull, StoreBroken."""
+        with disk_answers():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return Incoming(self, name, secrets.token_hex(16) + SUFFIX)
+
+    def sync(self) -> None:
+        """Make the names of files durable. Raises StoreFull, StoreBroken."""
+        with disk_answers():
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def pieces(self, file: str, form: Form) -> Iterator[bytes]:
+        """The bytes of a tensor, without its header. Raises OSError where the file is not there, or is too short."""
+        with (self.folder / file).open("rb", buffering=0) as opened:
+            left = form.nbytes
+            opened.seek(-left, os.SEEK_END)
+            while left:
+                piece = opened.read(min(PIECE, left))
+                if not piece:
+                    raise OSError(errno.EIO, f"{file} ends {left} bytes too early")
+                left -= len(piece)
+                yield piece
+
+    def remove(self, file: str) -> None:
+        """Raises OSError, but not where it is gone already."""
+        (self.folder / file).unlink(missing_ok=True)
+
+    def is_there(self, file: str) -> bool:
+        return (self.folder / file).is_file()
+
+    def names(self) -> Iterator[str]:
+        """Every finished file."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            yield from (entry.name for entry in entries if entry.name.endswith(SUFFIX))
+
+
+class Incoming:
+    """A tensor on its way to its file. Feed it in order, then `finish`; else `discard`, which is always safe."""
+
+    def __init__(self, files: ShardFiles, name: str, file: str) -> None:
+        self.file = file
+        self.form: Form | None = None
+        """Known once the header has come."""
+        self._files = files
+        self._name = name
+        self._path = files.folder / (file + _UNFINISHED)
+        self._opened = self._path.open("xb", buffering=0)
+        self._digest = blake2b(digest_size=16)
+        self._opening = b""
+        self._left = 0
+
+    def complete(self) -> tuple[Form, bytes]:
+        """What has come, and a digest of type, shape and bytes: equal for equal tensors, whatever they were named."""
+        assert self.form is not None and not self._left
+        return self.form, self._digest.digest()
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of a safetensors file. Raises NotOneTensor, StoreFull, StoreBroken."""
+        if self.form is not None:
+            self._write(data)
+            return
+        self._opening += data
+        if len(self._opening) < LENGTH_BYTES:
+            return
+        end = LENGTH_BYTES + header_length(self._opening[:LENGTH_BYTES])
+        if len(self._opening) >= end:
+            opening, self._opening = self._opening, b""
+            self.describe(read_header(opening[LENGTH_BYTES:end]))
+            self._write(opening[end:])
+
+    def describe(self, form: Form) -> None:
+        """Begin a tensor whose bytes alone will be fed. Raises StoreFull, StoreBroken."""
+        self.form = form
+        self._left = form.nbytes
+        self._digest.update(repr((form.dtype, form.shape)).encode())
+        with disk_answers():
+            _write_all(self._opened.fileno(), write_header([(self._name, form)]))
+
+    def finish(self) -> None:
+        """Make the file durable under its name; the folder has to be synced after it.
+
+        Raises NotOneTensor, StoreFull, StoreBroken.
+        """
+        if self.form is None:
+            raise NotOneTensor("it ends within its header")
+        if self._left:
+            raise NotOneTensor(f"it ends {self._left} bytes too early")
+        with disk_answers():
+            os.fsync(self._opened.fileno())
+            self._opened.close()
+            self._path.rename(self._files.folder / self.file)
+
+    def discard(self) -> None:
+        """Leave nothing behind, whether it was finished or not."""
+        self._opened.close()
+        for path in (self._path, self._files.folder / self.file):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _write(self, data: bytes) -> None:
+        if len(data) > self._left:
+            raise NotOneTensor("there is more behind the tensor's bytes")
+        self._left -= len(data)
+        self._digest.update(data)
+        with disk_answers():
+            _write_all(self._opened.fileno(), data)
+
+
+@contextlib.contextmanager
+def disk_answers() -> Iterator[None]:
+    """An OSError is StoreFull where the disk has no room, else StoreBroken."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(f"no room for a shard ({errno.errorcode[error.errno]})") from None
+        raise StoreBroken(f"the disk refused a shard: {error}") from None
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

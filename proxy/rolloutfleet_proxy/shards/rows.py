@@ -1,0 +1,239 @@
+"""The rows of shards: who holds what, and for how long.
+
+A row is written when its file is durable. When it goes, for whatever reason, a trigger of the schema puts its file on
+the list of those to be removed, in the same transaction; `shelf` removes them after the commit, as often as it takes.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rolloutfleet.errors import SESSION_DELETED, SESSION_UNKNOWN, SHARD_CONFLICT
+from rolloutfleet.tensors import Form
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.store.transaction import Transaction
+
+EXPIRED_AT_ONCE: Final = 1000
+"""Shards that one transaction frees because their time is up."""
+
+_COLUMNS = "name, file, dtype, shape, digest, session, expires"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A tensor that is kept."""
+
+    name: str
+    """The shard_id that users see."""
+    file: str
+    form: Form
+    digest: bytes
+    """Of type, shape and bytes."""
+    session: int | None = None
+    """Row of the session that it goes with."""
+    expires: float | None = None
+    """Served seconds; None: it goes with its session alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """What putting a shard did."""
+
+    fresh: bool
+    """False: the same tensor was there already under this name."""
+    expires_in: float | None
+    """Seconds served."""
+
+
+def put(
+    transaction: Transaction, name: str, file: str, form: Form, digest: bytes, *, session: str | None, ttl: float | None
+) -> Put:
+    """Keep a tensor whose file is durable, for a session, for `ttl` seconds, or until the first of both ends.
+
+    The same tensor again lets its time run anew; the file that came with it replaces the older one. Raises
+    ApiError 409 where the name holds another tensor or belongs to another session, 404 or 410 for the session.
+    """
+    owner = None if session is None else _session(transaction, session)
+    expires = None if ttl is None else transaction.served + ttl
+    before = find(transaction, [name]).get(name)
+    if before is None:
+        _insert(transaction, Shard(name, file, form, digest, owner, expires), lease=None)
+        return Put(True, ttl)
+    if before.digest != digest:
+        raise _conflict(f"Shard {name!r} is kept with another content: use another id, or delete it first.")
+    if before.session != owner:
+        raise _conflict(f"Shard {name!r} is kept for another owner: a shard has one session, or none.")
+    # The newer file is kept: it has just been written, where the older one may have come to harm.
+    transaction.execute("UPDATE shards SET file = ?, expires = ? WHERE name = ?", (file, expires, name))
+    transaction.execute("INSERT INTO freed_files VALUES (?)", (before.file,))
+    return Put(False, ttl)
+
+
+def put_for_lease(transaction: Transaction, shards: Iterable[Shard], *, lease: str, ttl: float) -> None:
+    """Keep an export's tensors. One that another call put meanwhile stays as it is: equal names are equal tensors."""
+    for shard in shards:
+        if find(transaction, [shard.name]):
+            transaction.execute("INSERT INTO freed_files VALUES (?)", (shard.file,))
+        else:
+            _insert(transaction, shard, lease=lease)
+        keep_longer(transaction, [shard.name], lease=lease, ttl=ttl)
+
+
+def keep_longer(transaction: Transaction, names: Sequence[str], *, lease: str, ttl: float) -> list[str]:
+    """Let the shards of an export, those that are there, live `ttl` seconds from now on; returns their names."""
+    rows = transaction.rows(
+        "UPDATE shards SET lease = ?, expires = max(coalesce(expires, 0), ?)"
+        " WHERE name IN (SELECT value FROM json_each(?)) RETURNING name",
+        (lease, transaction.served + ttl, json.dumps(names)),
+    )
+    return [name for (name,) in rows]
+
+
+def renew(transaction: Transaction, lease: str, *, ttl: float) -> None:
+    """Let all shards that were last exported under a lease live `ttl` seconds from now on."""
+    transaction.execute(
+        "UPDATE shards SET expires = max(coalesce(expires, 0), ?) WHERE lease = ?", (transaction.served + ttl, lease)
+    )
+
+
+def find(source: Transaction | sqlite3.Connection, names: Sequence[str]) -> dict[str, Shard]:
+    """Those of these names that are kept."""
+    rows = source.execute(
+        f"SELECT {_COLUMNS} FROM shards WHERE name IN (SELECT value FROM json_each(?))", (json.dumps(names),)
+    )
+    return {shard.name: shard for shard in map(_shard, rows)}
+
+
+def delete(transaction: Transaction, names: Sequence[str]) -> tuple[int, int]:
+    """(how many of these there were, their bytes). Those that are not there are no mistake."""
+    return _delete(transaction, "name IN (SELECT value FROM json_each(?))", json.dumps(names))
+
+
+def delete_newer(transaction: Transaction, *, than: int, lease: str) -> None:
+    """Take back what an export put behind row `than` before it failed."""
+    _delete(transaction, "id > ? AND lease = ?", than, lease)
+
+
+def newest(connection: sqlite3.Connection) -> int:
+    """The newest row there ever was."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'shards'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def free_expired(transaction: Transaction) -> int:
+    """Free shards whose time is up, a bounded number of them; returns how many."""
+    count, _ = _delete(
+        transaction,
+        "id IN (SELECT id FROM shards WHERE expires <= ? ORDER BY expires LIMIT ?)",
+        transaction.served,
+        EXPIRED_AT_ONCE,
+    )
+    return count
+
+
+def shards_of_session(connection: sqlite3.Connection, session: int) -> list[Shard]:
+    """The shards that are tied to a session, given by its row id, in order of their coming.
+
+    Their bytes are read with `Shards.pieces(shard)`, in a worker thread.
+    """
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM shards WHERE session = ? ORDER BY id", (session,))
+    return [_shard(row) for row in rows]
+
+
+def free_shards_of_session(transaction: Transaction, session: int) -> int:
+    """Free the shards that are tied to a session, given by its row id; returns how many.
+
+    Rows go in this transaction. The files are removed some time after its commit: at the next tick, or with
+    `Shards.collect()` at once.
+    """
+    return _delete(transaction, "session = ?", session)[0]
+
+
+def held_bytes(connection: sqlite3.Connection) -> int:
+    """Bytes of all tensors that are kept, by the running count."""
+    row = connection.execute("SELECT value FROM facts WHERE name = 'shard_bytes'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def known_files(connection: sqlite3.Connection, files: Sequence[str]) -> set[str]:
+    """Those of these files that a row holds, or that are to be removed."""
+    asked = json.dumps(files)
+    rows = connection.execute(
+        "SELECT file FROM shards WHERE file IN (SELECT value FROM json_each(?1))"
+        " UNION ALL SELECT file FROM freed_files WHERE file IN (SELECT value FROM json_each(?1))",
+        (asked,),
+    )
+    return {file for (file,) in rows}
+
+
+def pages(connection: sqlite3.Connection, *, after: int, limit: int) -> list[tuple[int, str]]:
+    """(row id, file) of shards in order, from behind row `after`."""
+    return connection.execute("SELECT id, file FROM shards WHERE id > ? ORDER BY id LIMIT ?", (after, limit)).fetchall()
+
+
+def files_of_rows(connection: sqlite3.Connection, ids: Sequence[int]) -> dict[int, str]:
+    """The files that these rows hold, those of them that there are."""
+    return dict(
+        connection.execute(
+            "SELECT id, file FROM shards WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)
+        ).fetchall()
+    )
+
+
+def delete_row(transaction: Transaction, *, row: int, file: str) -> None:
+    """Free the shard of this row, if it still holds this file."""
+    _delete(transaction, "id = ? AND file = ?", row, file)
+
+
+def freed_files(connection: sqlite3.Connection, *, limit: int) -> list[str]:
+    """Files that no row holds any more, and that are still to be removed."""
+    return [file for (file,) in connection.execute("SELECT file FROM freed_files LIMIT ?", (limit,))]
+
+
+def forget_freed(transaction: Transaction, files: Iterable[str]) -> None:
+    """These files are gone."""
+    transaction.executemany("DELETE FROM freed_files WHERE file = ?", ((file,) for file in files))
+
+
+def _insert(transaction: Transaction, shard: Shard, *, lease: str | None) -> None:
+    transaction.execute(
+        "INSERT INTO shards (name, file, dtype, shape, bytes, digest, session, lease, expires, created_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            shard.name,
+            shard.file,
+            shard.form.dtype,
+            json.dumps(shard.form.shape),
+            shard.form.nbytes,
+            shard.digest,
+            shard.session,
+            lease,
+            shard.expires,
+            transaction.wall,
+        ),
+    )
+
+
+def _delete(transaction: Transaction, condition: str, *values: Any) -> tuple[int, int]:
+    freed = transaction.rows(f"DELETE FROM shards WHERE {condition} RETURNING bytes", values)
+    return len(freed), sum(nbytes for (nbytes,) in freed)
+
+
+def _shard(row: Sequence[Any]) -> Shard:
+    name, file, dtype, shape, digest, session, expires = row
+    return Shard(name, file, Form(dtype, tuple(json.loads(shape))), digest, session, expires)
+
+
+def _session(transaction: Transaction, name: str) -> int:
+    row = transaction.row("SELECT id, state FROM sessions WHERE name = ?", (name,))
+    if row is None:
+        raise ApiError(404, SESSION_UNKNOWN, f"There is no session {name[:80]!r} here.", param="session_id")
+    if row[1] == "deleted":
+        raise ApiError(410, SESSION_DELETED, f"Session {name} has been deleted.", param="session_id")
+    return int(row[0])
+
+
+def _conflict(message: str) -> ApiError:
+    return ApiError(409, SHARD_CONFLICT, message, param="id", should_retry=False)

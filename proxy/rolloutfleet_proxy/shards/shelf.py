@@ -1,0 +1,272 @@
+"""Shards are put, read, and let go: the one place where their files and their rows meet.
+
+A row is written once its file is durable, and a file is removed once its row is gone from the disk. So a crash leaves
+files too many at the worst, never a row without its file; `orphans` finds them.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rolloutfleet.tensors import Form
+from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.shards import rows
+from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles
+from rolloutfleet_proxy.shards.layout import aligned, write_header
+from rolloutfleet_proxy.shards.orphans import Orphans
+from rolloutfleet_proxy.shards.rows import Put, Shard
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.writer import Writer
+
+T = TypeVar("T")
+Made = tuple[str, Form, bytes]
+"""A tensor to be kept: its name, its form, its bytes."""
+
+THREADS: Final = 4
+_REMOVED_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A safetensors file on its way out: its size, and what makes it, for worker threads."""
+
+    size: int
+    pieces: Iterator[bytes]
+
+
+class Shards:
+    """The shards of a proxy. `nbytes` is what their tensors take of the disk."""
+
+    def __init__(self, folder: Path, writer: Writer, reader: Reader) -> None:
+        self.nbytes = 0
+        self._files = ShardFiles(folder)
+        self._writer = writer
+        self._reader = reader
+        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="shards")
+        self._arriving: set[str] = set()
+        self._in_use = _InUse()
+        self._removing = asyncio.Lock()
+        self.orphans = Orphans(self._files, writer, reader, arriving=self._arriving)
+
+    @classmethod
+    async def open(cls, folder: Path, writer: Writer, reader: Reader) -> "Shards":
+        shards = cls(folder, writer, reader)
+        await shards._count()
+        return shards
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True)
+
+    # Putting
+
+    async def put(
+        self, name: str, body: AsyncIterable[bytes], *, session: str | None = None, ttl: float | None = None
+    ) -> tuple[Form, Put]:
+        """Keep the one tensor of a safetensors body, under a name, for a session or for `ttl` seconds, or both.
+
+        It is on disk when this returns; where it raises, nothing of it is left. Raises NotOneTensor, ApiError 404,
+        409 and 410, StoreFull, StoreBroken.
+        """
+        incoming = await self._run(self._files.begin, name)
+        pending = [incoming]
+        with self._arriving_as(pending):
+            async for data in _in_pieces(body):
+                await self._run(incoming.feed, data)
+            await self._run(self._finish, incoming)
+            form, digest = incoming.complete()
+            done = await self._commit(
+                pending,
+                lambda transaction: rows.put(transaction, name, incoming.file, form, digest, session=session, ttl=ttl),
+            )
+        return form, done
+
+    async def put_for_lease(self, tensors: Iterable[Made], *, lease: str, ttl: float) -> None:
+        """Keep the tensors of an export, all of them or none. They are made in a worker thread, one after the other.
+
+        Raises StoreFull, StoreBroken.
+        """
+        written = await self._run(self._write, tensors)
+        pending = [incoming for _, incoming in written]
+        with self._arriving_as(pending):
+            shards = [Shard(name, incoming.file, *incoming.complete()) for name, incoming in written]
+            await self._commit(
+                pending, lambda transaction: rows.put_for_lease(transaction, shards, lease=lease, ttl=ttl)
+            )
+
+    # Reading
+
+    async def find(self, names: Sequence[str]) -> dict[str, Shard]:
+        """Those of these names that are kept."""
+        return await self._reader.run(lambda connection: rows.find(connection, names))
+
+    def pieces(self, shard: Shard) -> Iterator[bytes]:
+        """A tensor's bytes, without a header; for a worker thread. Raises OSError where its file is gone."""
+        with self._in_use.holding([shard.file]):
+            yield from self._files.pieces(shard.file, shard.form)
+
+    def body(self, shards: Iterable[Shard], *, metadata: dict[str, str] | None = None) -> Body:
+        """Shards as one safetensors file, each under its name. Their files stay while it is being read."""
+        by_name = {shard.name: shard for shard in shards}
+        order = aligned([(shard.name, shard.form) for shard in by_name.values()])
+        header = write_header(order, metadata=metadata)
+        size = len(header) + sum(form.nbytes for _, form in order)
+        return Body(size, self._body(header, [by_name[name] for name, _ in order]))
+
+    # Letting go
+
+    async def delete(self, names: Sequence[str]) -> tuple[int, int]:
+        """(how many of these there were, their bytes)."""
+        done = await self._writer.run(lambda transaction: rows.delete(transaction, names))
+        await self.collect()
+        return done
+
+    async def collect(self) -> None:
+        """Remove the files whose rows are gone, but for those that somebody reads just now."""
+        async with self._removing:
+            while True:
+                freed = await self._reader.run(
+                    lambda connection: rows.freed_files(connection, limit=_REMOVED_AT_ONCE + len(self._in_use))
+                )
+                gone = await self._run(self._remove, [file for file in freed if file not in self._in_use])
+                if not gone:
+                    break
+                await self._writer.run(partial(rows.forget_freed, files=gone))
+        await self._count()
+
+    async def tick(self) -> None:
+        """Free what has lived its time, remove files, and look after orphans. For every few seconds."""
+        while await self._writer.run(rows.free_expired) == rows.EXPIRED_AT_ONCE:
+            pass
+        await self.collect()
+        await self.orphans.tick()
+
+    async def _count(self) -> None:
+        self.nbytes = await self._reader.run(rows.held_bytes)
+
+    async def _commit(self, pending: list[Incoming], operation: Callable[[Transaction], T]) -> T:
+        """Write the rows of these files; once that is done, they are pending no more."""
+        failpoints.reach(failpoints.AFTER_SHARD_FILE)
+        future = self._writer.submit(operation)
+        try:
+            done = await _to_its_end(future)
+        finally:
+            if future.exception() is None:
+                pending.clear()
+        await self._count()
+        return done
+
+    @contextlib.contextmanager
+    def _arriving_as(self, pending: list[Incoming]) -> Iterator[None]:
+        """While the block runs these files are no orphans; those still pending at its end go."""
+        files = {incoming.file for incoming in pending}
+        self._arriving |= files
+        try:
+            yield
+        finally:
+            for incoming in pending:
+                incoming.discard()
+            self._arriving -= files
+
+    def _write(self, tensors: Iterable[Made]) -> list[tuple[str, Incoming]]:
+        written: list[tuple[str, Incoming]] = []
+        try:
+            for name, form, data in tensors:
+                incoming = self._files.begin(name)
+                self._arriving.add(incoming.file)
+                written.append((name, incoming))
+                incoming.describe(form)
+                incoming.feed(data)
+                incoming.finish()
+            self._files.sync()
+        except BaseException:
+            for _, incoming in written:
+                incoming.discard()
+                self._arriving.discard(incoming.file)
+            raise
+        return written
+
+    def _finish(self, incoming: Incoming) -> None:
+        incoming.finish()
+        self._files.sync()
+
+    def _remove(self, files: Sequence[str]) -> list[str]:
+        """Returns those that are gone."""
+        gone = []
+        for file in files:
+            try:
+                self._files.remove(file)
+            except OSError as error:
+                logger.warning("the file of a shard can't be removed yet: %s", error)
+                break
+            gone.append(file)
+        return gone
+
+    def _body(self, header: bytes, shards: Sequence[Shard]) -> Iterator[bytes]:
+        with self._in_use.holding([shard.file for shard in shards]):
+            yield header
+            for shard in shards:
+                yield from self._files.pieces(shard.file, shard.form)
+
+    async def _run(self, work: Callable[..., T], *values: Any) -> T:
+        return await _to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *values))
+
+
+class _InUse:
+    """Files that are being read, which nobody removes meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, file: str) -> bool:
+        return file in self._files
+
+    @contextlib.contextmanager
+    def holding(self, files: Sequence[str]) -> Iterator[None]:
+        with self._lock:
+            self._files.update(files)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._files.subtract(files)
+                for file in files:
+                    if self._files[file] <= 0:
+                        del self._files[file]
+
+
+async def _to_its_end(future: "asyncio.Future[T]") -> T:
+    """Wait for work that can't be stopped; a caller that is cancelled goes when it has ended, not before."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+        future.exception()
+        raise
+
+
+async def _in_pieces(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes, in pieces large enough to be worth a thread's while."""
+    gathered: list[bytes] = []
+    size = 0
+    async for data in body:
+        gathered.append(data)
+        size += len(data)
+        if size >= PIECE:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    yield b"".join(gathered)
