@@ -349,8 +349,26 @@ class Weights(Covering):
 # Shards, drain, dumps
 
 
+DEFAULT_SHARD_TTL: Final = 86400.0
+"""Seconds that a shard is kept that was put for no session and no time."""
+SHARD_BATCH_BYTES: Final = 4 * 2**30
+"""Bytes of tensors in the answer to one batch."""
+
+
+class StoredShard(Covering):
+    """What PUT /shards/{id} answers: a reference to the shard, and how long it is kept."""
+
+    shard_id: str
+    owner: str
+    shape: list[int]
+    dtype: str
+    bytes: int
+    session_id: str | None = None
+    expires_in: float | None = None
+
+
 class ShardBatch(Request):
-    ids: Annotated[list[Id], Field(min_length=1, max_length=100_000)]
+    ids: Annotated[list[Id], Field(min_length=1, max_length=10_000)]
     partial: bool = False
 
 

@@ -1,8 +1,8 @@
 """Exports and their leases over HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any, Final
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response, StreamingResponse
@@ -21,6 +21,7 @@ from rolloutfleet.wire import (
     RenewLease,
 )
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
+from rolloutfleet_proxy.api.bodies import chunks, first_chunk
 from rolloutfleet_proxy.api.negotiation import preferred
 from rolloutfleet_proxy.api.scopes import PROXY, Scope
 from rolloutfleet_proxy.errors import ApiError, unsupported
@@ -33,9 +34,6 @@ from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
 
 router = APIRouter(dependencies=[AdminOnly])
-
-CHUNK: Final = 256 * 1024
-"""Bytes of a body that are gathered before they are sent."""
 
 LeaseId = Annotated[str, Path(max_length=128)]
 Headers = dict[str, str]
@@ -69,12 +67,12 @@ async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Sc
     proxy.forget(granted.freed)
     try:
         pieces, headers = await _body(proxy, granted, media)
-        first = await asyncio.to_thread(_gather, pieces)
+        first = await first_chunk(pieces)
     except ExportGone as gone:
         raise ApiError(
             409, LEASE_EXPIRED, f"{gone} was acknowledged elsewhere while it was read.", should_retry=False
         ) from None
-    return StreamingResponse(_stream(first, pieces), media_type=media, headers=headers)
+    return StreamingResponse(chunks(first, pieces), media_type=media, headers=headers)
 
 
 @router.post("/leases/{lease_id}/ack")
@@ -148,22 +146,3 @@ async def _give_back(proxy: Proxy, granted: Grant) -> None:
     lease = granted.lease
     if lease is not None:
         await _change(proxy, lambda transaction: leases.release(transaction, lease))
-
-
-async def _stream(first: bytes, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """The body in chunks made by a worker thread. What fails midway cuts the connection: the reader sees it short."""
-    chunk = first
-    while chunk:
-        yield chunk
-        chunk = await asyncio.to_thread(_gather, pieces)
-
-
-def _gather(pieces: Iterator[bytes]) -> bytes:
-    gathered = []
-    size = 0
-    for piece in pieces:
-        gathered.append(piece)
-        size += len(piece)
-        if size >= CHUNK:
-            break
-    return b"".join(gathered)

@@ -95,6 +95,7 @@ def _dump(proxy: Proxy) -> dict[str, Any]:
 async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
     """Promise 5: what came and what became of it, from counters and recounted from rows; in fleet scope added up."""
     own = await proxy.reader.run(audit)
+    own["shards"]["orphans"] = await proxy.shards.orphans.count()
     if scope == PROXY:
         return {**own, "ordinals": [proxy.owner.ordinal]}
     answers = await everywhere(proxy, request, "/audit", own)

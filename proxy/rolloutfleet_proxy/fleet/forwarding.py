@@ -78,8 +78,19 @@ def owner_of_names(names: Iterable[str], *, group: str | None, param: str) -> Ow
     owners = {owner_of_name(name, kind=SESSION) for name in names}
     if group is not None:
         owners.add(owner_of_name(group, kind=GROUP))
-    owners.discard(None)
-    ordinals = sorted({owner.ordinal for owner in owners if owner is not None})
+    return _one_owner({owner for owner in owners if owner is not None}, param)
+
+
+def owner_of_shards(ids: Iterable[str], own: Owner, *, param: str) -> Owner:
+    """Whose shards a body names; those whose ids say nothing of their owner are this proxy's, `own`.
+
+    Raises ApiError 400 where they belong to several proxies.
+    """
+    return _one_owner({owner_of_name(name, kind=TENSOR) or own for name in ids}, param) or own
+
+
+def _one_owner(owners: set[Owner], param: str) -> Owner | None:
+    ordinals = sorted({owner.ordinal for owner in owners})
     if len(ordinals) > 1:
         raise ApiError(
             400,

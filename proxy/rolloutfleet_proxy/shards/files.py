@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -40,11 +41,9 @@ class ShardFiles:
             for left in folder.glob(f"*{_UNFINISHED}"):
                 left.unlink(missing_ok=True)
 
-    def begin(self, name: str) -> "Incoming":
-        """A new file, for shard `name`. Raises StoreFull, StoreBroken."""
-        with disk_answers():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            return Incoming(self, name, secrets.token_hex(16) + SUFFIX)
+    def incoming(self, name: str) -> "Incoming":
+        """A file for shard `name`, which is made when the first of it is written."""
+        return Incoming(self, name, secrets.token_hex(16) + SUFFIX)
 
     def sync(self) -> None:
         """Make the names of files durable. Raises StoreFull, StoreBroken."""
@@ -84,13 +83,13 @@ class Incoming:
     """A tensor on its way to its file. Feed it in order, then `finish`; else `discard`, which is always safe."""
 
     def __init__(self, files: ShardFiles, name: str, file: str) -> None:
+        self.name = name
         self.file = file
         self.form: Form | None = None
         """Known once the header has come."""
         self._files = files
-        self._name = name
         self._path = files.folder / (file + _UNFINISHED)
-        self._opened = self._path.open("xb", buffering=0)
+        self._opened: FileIO | None = None
         self._digest = blake2b(digest_size=16)
         self._opening = b""
         self._left = 0
@@ -120,14 +119,16 @@ class Incoming:
         self._left = form.nbytes
         self._digest.update(repr((form.dtype, form.shape)).encode())
         with disk_answers():
-            _write_all(self._opened.fileno(), write_header([(self._name, form)]))
+            self._files.folder.mkdir(parents=True, exist_ok=True)
+            self._opened = FileIO(self._path, "xb")
+            _write_all(self._opened, write_header([(self.name, form)]))
 
     def finish(self) -> None:
         """Make the file durable under its name; the folder has to be synced after it.
 
         Raises NotOneTensor, StoreFull, StoreBroken.
         """
-        if self.form is None:
+        if self._opened is None:
             raise NotOneTensor("it ends within its header")
         if self._left:
             raise NotOneTensor(f"it ends {self._left} bytes too early")
@@ -138,7 +139,8 @@ class Incoming:
 
     def discard(self) -> None:
         """Leave nothing behind, whether it was finished or not."""
-        self._opened.close()
+        if self._opened is not None:
+            self._opened.close()
         for path in (self._path, self._files.folder / self.file):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -146,10 +148,11 @@ class Incoming:
     def _write(self, data: bytes) -> None:
         if len(data) > self._left:
             raise NotOneTensor("there is more behind the tensor's bytes")
+        assert self._opened is not None
         self._left -= len(data)
         self._digest.update(data)
         with disk_answers():
-            _write_all(self._opened.fileno(), data)
+            _write_all(self._opened, data)
 
 
 @contextlib.contextmanager
@@ -163,7 +166,7 @@ def disk_answers() -> Iterator[None]:
         raise StoreBroken(f"the disk refused a shard: {error}") from None
 
 
-def _write_all(file: int, data: bytes) -> None:
+def _write_all(file: FileIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(file, view) :]
+        view = view[file.write(view) :]

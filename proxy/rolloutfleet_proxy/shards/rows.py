@@ -236,4 +236,4 @@ def _session(transaction: Transaction, name: str) -> int:
 
 
 def _conflict(message: str) -> ApiError:
-    return ApiError(409, SHARD_CONFLICT, message, param="id", should_retry=False)
+    return ApiError(409, SHARD_CONFLICT, message, param="shard_id", should_retry=False)

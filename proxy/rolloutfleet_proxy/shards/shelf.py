@@ -76,9 +76,8 @@ class Shards:
         It is on disk when this returns; where it raises, nothing of it is left. Raises NotOneTensor, ApiError 404,
         409 and 410, StoreFull, StoreBroken.
         """
-        incoming = await self._run(self._files.begin, name)
-        pending = [incoming]
-        with self._arriving_as(pending):
+        with self._arrivals() as pending:
+            incoming = self._begin(name, pending)
             async for data in _in_pieces(body):
                 await self._run(incoming.feed, data)
             await self._run(self._finish, incoming)
@@ -94,10 +93,9 @@ class Shards:
 
         Raises StoreFull, StoreBroken.
         """
-        written = await self._run(self._write, tensors)
-        pending = [incoming for _, incoming in written]
-        with self._arriving_as(pending):
-            shards = [Shard(name, incoming.file, *incoming.complete()) for name, incoming in written]
+        with self._arrivals() as pending:
+            await self._run(self._write, tensors, pending)
+            shards = [Shard(incoming.name, incoming.file, *incoming.complete()) for incoming in pending]
             await self._commit(
                 pending, lambda transaction: rows.put_for_lease(transaction, shards, lease=lease, ttl=ttl)
             )
@@ -160,39 +158,35 @@ class Shards:
             done = await _to_its_end(future)
         finally:
             if future.exception() is None:
+                self._arriving.difference_update(incoming.file for incoming in pending)
                 pending.clear()
         await self._count()
         return done
 
     @contextlib.contextmanager
-    def _arriving_as(self, pending: list[Incoming]) -> Iterator[None]:
-        """While the block runs these files are no orphans; those still pending at its end go."""
-        files = {incoming.file for incoming in pending}
-        self._arriving |= files
+    def _arrivals(self) -> Iterator[list[Incoming]]:
+        """Files without a row that are no orphans yet. Those still on the list when the block ends go."""
+        pending: list[Incoming] = []
         try:
-            yield
+            yield pending
         finally:
             for incoming in pending:
                 incoming.discard()
-            self._arriving -= files
-
-    def _write(self, tensors: Iterable[Made]) -> list[tuple[str, Incoming]]:
-        written: list[tuple[str, Incoming]] = []
-        try:
-            for name, form, data in tensors:
-                incoming = self._files.begin(name)
-                self._arriving.add(incoming.file)
-                written.append((name, incoming))
-                incoming.describe(form)
-                incoming.feed(data)
-                incoming.finish()
-            self._files.sync()
-        except BaseException:
-            for _, incoming in written:
-                incoming.discard()
                 self._arriving.discard(incoming.file)
-            raise
-        return written
+
+    def _begin(self, name: str, pending: list[Incoming]) -> Incoming:
+        incoming = self._files.incoming(name)
+        self._arriving.add(incoming.file)
+        pending.append(incoming)
+        return incoming
+
+    def _write(self, tensors: Iterable[Made], pending: list[Incoming]) -> None:
+        for name, form, data in tensors:
+            incoming = self._begin(name, pending)
+            incoming.describe(form)
+            incoming.feed(data)
+            incoming.finish()
+        self._files.sync()
 
     def _finish(self, incoming: Incoming) -> None:
         incoming.finish()

@@ -1,0 +1,158 @@
+"""Shards over HTTP: put, get, get many, delete."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
+
+from rolloutfleet.errors import INVALID_REQUEST, NO_ROOM, SHARD_UNKNOWN
+from rolloutfleet.tensors import RemoteTensor
+from rolloutfleet.wire import (
+    DEFAULT_SHARD_TTL,
+    SHARD_BATCH_BYTES,
+    TENSORS_MEDIA_TYPE,
+    YEAR,
+    DeletedShards,
+    DeleteShards,
+    ShardBatch,
+)
+from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy, there
+from rolloutfleet_proxy.api.bodies import chunks, first_chunk
+from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_shards
+from rolloutfleet_proxy.fleet.placement import RETRY_AFTER
+from rolloutfleet_proxy.ids import TENSOR, owner_of_name
+from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.refusals import ended
+from rolloutfleet_proxy.sessions.sessions import DELETED
+from rolloutfleet_proxy.shards.layout import NotOneTensor
+from rolloutfleet_proxy.shards.rows import Shard
+
+router = APIRouter(dependencies=[AdminOnly])
+
+ID_FORM: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
+MISSING: Final = "missing"
+"""Where the answer to a batch names what is not there: beside the error, or in the header's metadata."""
+
+ShardId = Annotated[str, Path(pattern=ID_FORM)]
+Ttl = Annotated[float | None, Query(gt=0, le=100 * YEAR, allow_inf_nan=False)]
+SessionId = Annotated[str | None, Query(min_length=1, max_length=128)]
+
+
+class ShardsMissing(ApiError):
+    """404: shards that are not kept here, all of them named beside the error."""
+
+    def __init__(self, ids: Sequence[str], *, param: str) -> None:
+        some = ", ".join(ids[:10]) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
+        super().__init__(404, SHARD_UNKNOWN, f"Not kept here: {some}.", param=param)
+        self.missing = ids
+
+    def body(self) -> bytes:
+        return msgspec.json.encode({**msgspec.json.decode(super().body()), MISSING: self.missing})
+
+
+@router.put("/shards/{shard_id}")
+async def put_shard(
+    shard_id: ShardId, request: Request, proxy: ThisProxy, ttl: Ttl = None, session_id: SessionId = None
+) -> Response:
+    """Keep the one tensor of a safetensors body, for a session, for a time, or until the first of both ends.
+
+    201; 200 where the same tensor was kept under this id already, whose time then runs anew.
+    """
+    if owner_of_name(shard_id, kind=TENSOR) is not None:
+        raise invalid("shard_id", "Names of this form are the proxies' own: use another.")
+    await _refuse_early(proxy, request, session_id)
+    if ttl is None and session_id is None:
+        ttl = DEFAULT_SHARD_TTL
+    try:
+        form, done = await proxy.shards.put(shard_id, request.stream(), session=session_id, ttl=ttl)
+    except NotOneTensor as wrong:
+        raise ApiError(400, INVALID_REQUEST, f"The body is not one tensor as safetensors: {wrong}.") from None
+    except ClientDisconnect:
+        return Response(status_code=400)
+    # Its id says nothing of its owner, so a public address could not find it again.
+    kept_at = proxy.settings.address_of(proxy.owner.ordinal)
+    reference = RemoteTensor(shard_id, kept_at, form.shape, form.dtype)
+    answer = {
+        **reference.as_json(),
+        "bytes": form.nbytes,
+        "session_id": session_id,
+        "expires_in": done.expires_in,
+        "ordinals": [proxy.owner.ordinal],
+    }
+    return Response(msgspec.json.encode(answer), status_code=201 if done.fresh else 200, media_type="application/json")
+
+
+@router.get("/shards/{shard_id}", response_class=StreamingResponse)
+async def get_shard(shard_id: ShardId, proxy: ThisProxy) -> Response:
+    """A tensor as safetensors, under the shard's id."""
+    found = await proxy.shards.find([shard_id])
+    if shard_id not in found:
+        raise ShardsMissing([shard_id], param="shard_id")
+    return await _answer(proxy, found.values(), None)
+
+
+@router.post("/shards/batch", response_class=StreamingResponse)
+async def get_shards(asked: ShardBatch, request: Request, proxy: ThisProxy) -> Response:
+    """Tensors as one safetensors file, each under its shard's id.
+
+    With `partial` those that are there; the others are named in the header's metadata, as JSON under `missing`.
+    """
+    elsewhere = _elsewhere(proxy, asked.ids)
+    if elsewhere is not None:
+        return PassedOn(proxy.peers, elsewhere, body=await request.body())
+    found = await proxy.shards.find(asked.ids)
+    missing = [name for name in dict.fromkeys(asked.ids) if name not in found]
+    if missing and not asked.partial:
+        raise ShardsMissing(missing, param="ids")
+    nbytes = sum(shard.form.nbytes for shard in found.values())
+    if nbytes > SHARD_BATCH_BYTES:
+        raise invalid("ids", f"These are {nbytes} bytes; at most {SHARD_BATCH_BYTES} in one answer: ask in parts.")
+    return await _answer(proxy, found.values(), {MISSING: json.dumps(missing)} if missing else None)
+
+
+@router.delete("/shards")
+async def delete_shards(asked: DeleteShards, request: Request, proxy: ThisProxy) -> Any:
+    """Let go of shards. Those that are not there are no mistake, so it repeats safely."""
+    elsewhere = _elsewhere(proxy, asked.ids)
+    if elsewhere is not None:
+        return PassedOn(proxy.peers, elsewhere, body=await request.body())
+    deleted, nbytes = await proxy.shards.delete(asked.ids)
+    return DeletedShards(deleted=deleted, bytes=nbytes, ordinals=[proxy.owner.ordinal])
+
+
+async def _refuse_early(proxy: Proxy, request: Request, session_id: str | None) -> None:
+    """Refuse what can be refused before the body is read. The commit looks at the session again."""
+    if session_id is not None:
+        session = there(await proxy.sessions.named(session_id), session_id)
+        if session.state == DELETED:
+            raise ended(session)
+    declared = request.headers.get("content-length", "")
+    if not proxy.admission.has_bytes(int(declared) if declared.isdigit() else 0):
+        message = "There is no room for this shard now: delete some, or wait until others have lived their time."
+        raise ApiError(429, NO_ROOM, message, retry_after=RETRY_AFTER)
+
+
+def _elsewhere(proxy: Proxy, ids: Iterable[str]) -> int | None:
+    """The ordinal of the proxy whose shards these are; None where they are this one's."""
+    owner = owner_of_shards(ids, proxy.owner, param="ids")
+    if owner.ordinal == proxy.owner.ordinal:
+        return None
+    check_owner(owner, proxy.owner, replicas=proxy.peers.replicas, ephemeral=proxy.settings.ephemeral)
+    return owner.ordinal
+
+
+async def _answer(proxy: Proxy, shards: Iterable[Shard], metadata: dict[str, str] | None) -> Response:
+    shards = list(shards)
+    body = proxy.shards.body(shards, metadata=metadata)
+    try:
+        first = await first_chunk(body.pieces)
+    except FileNotFoundError:
+        # Deleted since it was found.
+        raise ShardsMissing([shard.name for shard in shards], param="ids") from None
+    headers = {"Content-Length": str(body.size)}
+    return StreamingResponse(chunks(first, body.pieces), media_type=TENSORS_MEDIA_TYPE, headers=headers)

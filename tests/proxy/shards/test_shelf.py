@@ -1,0 +1,401 @@
+"""Shards: what is put is what is got, bit for bit, until it is let go; files and rows agree whatever happens."""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from tests.proxy.shards.shelf import Shelf, form_of_all
+from tests.proxy.shards.shelf import safetensors as one_tensor
+
+from rolloutfleet.errors import SESSION_DELETED, SESSION_UNKNOWN, SHARD_CONFLICT
+from rolloutfleet.tensors import CODES, Form
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.sessions.trajectories import close_session, delete_session
+from rolloutfleet_proxy.shards.layout import HEADER_LIMIT, NotOneTensor
+from rolloutfleet_proxy.shards.orphans import GRACE, LOOK_EVERY
+from rolloutfleet_proxy.shards.rows import free_shards_of_session, shards_of_session
+from rolloutfleet_proxy.store.audit import audit
+
+DATA = Form("uint8", (3,))
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    made = Shelf(tmp_path)
+    yield made
+    made.close()
+
+
+SHAPES = [(), (0,), (1,), (3, 0, 2), (5,), (2, 3, 4)]
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_every_type_and_shape_comes_back_bit_for_bit(shelf: Shelf, dtype: str) -> None:
+    made = {f"{dtype}.{at}": form_of_all(dtype, *shape) for at, shape in enumerate(SHAPES)}
+    for name, (form, data) in made.items():
+        assert shelf.put(name, one_tensor(form, data)).fresh
+    for name, (form, data) in made.items():
+        assert shelf.get(name) == one_tensor(form, data, name=name)
+    many = shelf.get(*made)
+    assert many is not None
+    assert tensors_of(many) == made
+
+
+def tensors_of(file: bytes) -> dict[str, tuple[Form, bytes]]:
+    """What a safetensors file holds, read by hand: no library has all types."""
+    length = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8 : 8 + length])
+    data = file[8 + length :]
+    by_code = {code: dtype for dtype, code in CODES.items()}
+    return {
+        name: (Form(by_code[entry["dtype"]], tuple(entry["shape"])), data[slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def test_the_library_reads_what_is_kept_and_each_tensor_is_aligned(shelf: Shelf) -> None:
+    arrays = {
+        "bits": np.array([True, False, True]),
+        "wide": np.arange(6, dtype=np.int64).reshape(2, 3),
+        "one": np.array(2.5, np.float32),
+        "none": np.zeros((0, 4), np.float16),
+    }
+    for name, array in arrays.items():
+        shelf.put(name, safetensors.numpy.save({"whatever": array}, metadata={"by": "a trainer"}))
+    many = shelf.get(*arrays)
+    assert many is not None
+    loaded = safetensors.numpy.load(many)
+    assert loaded.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert loaded[name].dtype == array.dtype and loaded[name].shape == array.shape
+        assert loaded[name].tobytes() == array.tobytes()
+    length = int.from_bytes(many[:8], "little")
+    for entry in json.loads(many[8 : 8 + length]).values():
+        width = {"BOOL": 1, "I64": 8, "F32": 4, "F16": 2}[entry["dtype"]]
+        assert (8 + length + entry["data_offsets"][0]) % width == 0
+
+
+def header(**tensors: Any) -> bytes:
+    text = json.dumps(tensors).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+def entry(dtype: str = "U8", shape: Any = (3,), offsets: Any = (0, 3)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+BAD = {
+    "nothing": (b"", "ends within its header"),
+    "half a length": (b"\x08\0\0", "ends within its header"),
+    "half a header": (header(x=entry())[:20], "ends within its header"),
+    "no header": ((0).to_bytes(8, "little"), "at most"),
+    "a giant header": ((HEADER_LIMIT + 1).to_bytes(8, "little"), "at most"),
+    "a header beyond all": (b"\xff" * 8, "at most"),
+    "no JSON": ((3).to_bytes(8, "little") + b"{]}", "no JSON object"),
+    "no text": ((4).to_bytes(8, "little") + b'"\xff\xff"', "no JSON object"),
+    "a list": ((2).to_bytes(8, "little") + b"[]", "no JSON object"),
+    "no tensor": (header(), "holds 0 tensors"),
+    "metadata alone": (header(__metadata__={"a": "b"}), "holds 0 tensors"),
+    "two tensors": (header(x=entry(), y=entry()) + b"abc", "holds 2 tensors"),
+    "no description": (header(x=3), "describes no tensor"),
+    "an unknown type": (header(x=entry("Q7")) + b"abc", "dtype is 'Q7'"),
+    "a type's other name": (header(x=entry("uint8")) + b"abc", "dtype is 'uint8'"),
+    "a type of half bytes": (header(x=entry("F4")) + b"abc", "dtype is 'F4'"),
+    "no shape": (header(x={"dtype": "U8", "data_offsets": [0, 3]}) + b"abc", "shape is"),
+    "a length below 0": (header(x=entry(shape=(-3,))) + b"abc", "shape is"),
+    "a length that is no number": (header(x=entry(shape=(True, 3.0))) + b"abc", "shape is"),
+    "endless dimensions": (header(x=entry(shape=(1,) * 65)) + b"abc", "shape is"),
+    "offsets that don't fit": (header(x=entry(offsets=(0, 4))) + b"abcd", "data_offsets"),
+    "offsets with a hole": (header(x=entry(offsets=(1, 4))) + b"abcd", "data_offsets"),
+    "offsets that are no whole numbers": (header(x=entry(offsets=(0, 3.0))) + b"abc", "data_offsets"),
+    "too short": (header(x=entry()) + b"ab", "ends 1 bytes too early"),
+    "too long": (header(x=entry()) + b"abcd", "more behind"),
+}
+
+
+@pytest.mark.parametrize("body", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("pieces", [1, 5])
+def test_what_is_not_one_tensor_is_refused_and_leaves_nothing(
+    shelf: Shelf, body: tuple[bytes, str], pieces: int
+) -> None:
+    with pytest.raises(NotOneTensor, match=body[1].replace("[", r"\[")):
+        shelf.put("bad", body[0], pieces=pieces)
+    assert shelf.files() == [] and shelf.get("bad") is None
+
+
+def test_an_id_holds_one_tensor_until_it_is_deleted(shelf: Shelf) -> None:
+    assert shelf.put("x", one_tensor(DATA, b"abc"), ttl=10).fresh
+    [before] = shelf.files()
+    again = shelf.put("x", one_tensor(DATA, b"abc", name="other"), ttl=50)
+    assert not again.fresh and again.expires_in == 50
+    shelf.tick(after=20)
+    assert shelf.get("x") is not None, "the second put let its time run anew"
+    assert len(shelf.files()) == 1 and before not in shelf.files(), "the newer file is kept"
+    others = [(DATA, b"abd"), (Form("int8", (3,)), b"abc"), (Form("uint8", (3, 1)), b"abc")]
+    for other in (one_tensor(form, data) for form, data in others):
+        with pytest.raises(ApiError) as refused:
+            shelf.put("x", other)
+        assert (refused.value.status, refused.value.code) == (409, SHARD_CONFLICT)
+        assert refused.value.should_retry is False
+    assert shelf.get("x") == one_tensor(DATA, b"abc", name="x") and len(shelf.files()) == 1
+    assert shelf.delete("x", "never there") == (1, 3)
+    assert shelf.delete("x", "never there") == (0, 0)
+    assert shelf.put("x", one_tensor(DATA, b"abd"), ttl=1).fresh
+
+
+def test_a_session_takes_its_shards_with_it(shelf: Shelf) -> None:
+    (row, name), (_, other) = shelf.start_session(), shelf.start_session()
+    shelf.put("its", one_tensor(DATA, b"abc"), session=name)
+    shelf.put("its for a while", one_tensor(DATA, b"def"), session=name, ttl=5)
+    shelf.put("timed", one_tensor(DATA, b"ghi"), ttl=1000)
+    found = shelf.store.read(lambda connection: shards_of_session(connection, row))
+    assert [(shard.name, shard.form, b"".join(shelf.shards.pieces(shard))) for shard in found] == [
+        ("its", DATA, b"abc"),
+        ("its for a while", DATA, b"def"),
+    ]
+    for owner in ({"session": other}, {"ttl": 1.0}):
+        with pytest.raises(ApiError, match="another owner"):
+            shelf.put("its", one_tensor(DATA, b"abc"), **owner)
+    shelf.tick(after=6)
+    assert shelf.get("its") and not shelf.get("its for a while")
+    shelf.store.run(lambda transaction: close_session(transaction, row))
+    shelf.tick()
+    assert shelf.get("its") is None and shelf.get("timed"), "the session had nothing to keep, so its rows went"
+    assert len(shelf.files()) == 1
+
+
+def test_a_sweep_frees_the_shards_of_one_session_in_its_own_transaction(shelf: Shelf) -> None:
+    (row, name), (_, other_name) = shelf.start_session(), shelf.start_session()
+    shelf.put("a", one_tensor(DATA, b"abc"), session=name)
+    shelf.put("b", one_tensor(DATA, b"def"), session=other_name)
+
+    def fail(transaction: Any) -> None:
+        assert free_shards_of_session(transaction, row) == 1
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        shelf.store.run(fail)
+    shelf.tick()
+    assert shelf.get("a") is not None
+    assert shelf.store.run(lambda transaction: free_shards_of_session(transaction, row)) == 1
+    assert len(shelf.files()) == 2, "files go after the commit"
+    shelf.run(shelf.shards.collect())
+    assert shelf.get("a") is None and shelf.get("b") is not None and len(shelf.files()) == 1
+
+
+def test_a_shard_for_a_session_that_is_gone_is_refused(shelf: Shelf) -> None:
+    _, name = shelf.start_session()
+    # Deleted, but not freed: another of its group is open.
+    [(row, deleted), _] = shelf.store.start(2)
+    shelf.store.run(lambda transaction: delete_session(transaction, row))
+    for session, status, code in (("s0-nobody", 404, SESSION_UNKNOWN), (deleted, 410, SESSION_DELETED)):
+        with pytest.raises(ApiError) as refused:
+            shelf.put("x", one_tensor(DATA, b"abc"), session=session)
+        assert (refused.value.status, refused.value.code) == (status, code)
+    assert shelf.files() == [] and shelf.put("x", one_tensor(DATA, b"abc"), session=name).fresh
+
+
+def test_what_is_being_read_stays_until_it_has_been_read(shelf: Shelf) -> None:
+    for name in "ab":
+        shelf.put(name, one_tensor(DATA, b"abc"), ttl=1)
+    body = shelf.shards.body(shelf.run(shelf.shards.find(["a", "b"])).values())
+    first = next(body.pieces)
+    assert shelf.delete("a", "b") == (2, 6)
+    assert len(shelf.files()) == 2 and shelf.shards.nbytes == 0
+    assert len(first + b"".join(body.pieces)) == body.size
+    shelf.tick()
+    assert shelf.files() == []
+
+
+async def never_ending(begun: asyncio.Event) -> Any:
+    yield one_tensor(DATA, b"abc")[:-1]
+    begun.set()
+    await asyncio.Event().wait()
+
+
+def test_a_caller_that_leaves_leaves_nothing_behind(shelf: Shelf) -> None:
+    async def leave() -> None:
+        begun = asyncio.Event()
+        putting = asyncio.create_task(shelf.shards.put("x", never_ending(begun), ttl=1))
+        await begun.wait()
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+
+    shelf.run(leave())
+    assert shelf.files() == [] and shelf.get("x") is None
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+def test_a_caller_that_leaves_at_any_moment_leaves_all_or_nothing(shelf: Shelf, turns: int) -> None:
+    async def leave() -> None:
+        body = asyncio.StreamReader()
+        body.feed_data(one_tensor(DATA, b"abc"))
+        body.feed_eof()
+        putting = asyncio.create_task(shelf.shards.put("x", body, ttl=1))
+        for _ in range(turns):
+            await asyncio.sleep(0.0003)
+        putting.cancel()
+        await asyncio.wait([putting])
+
+    shelf.run(leave())
+    assert len(shelf.files()) == (shelf.get("x") is not None)
+    assert shelf.run(shelf.shards.orphans.count()) == 0
+
+
+def test_a_file_without_a_row_and_a_row_without_a_file_are_found_and_go_after_a_grace(shelf: Shelf) -> None:
+    for name in ("kept", "lost"):
+        shelf.put(name, one_tensor(DATA, name.encode()[:3]), ttl=1e6)
+    [lost] = [shard.file for shard in shelf.run(shelf.shards.find(["lost"])).values()]
+    (shelf.folder / "shards" / lost).unlink()
+    stray = shelf.folder / "shards" / f"{'0' * 32}.safetensors"
+    stray.write_bytes(one_tensor(DATA, b"abc"))
+    (shelf.folder / "shards" / "unfinished.part").write_bytes(b"")
+    shelf.reopen()
+    assert len(shelf.files()) == 2, "what a dead process left unfinished goes when it starts anew"
+    assert shelf.run(shelf.shards.orphans.count()) == 2
+    shelf.seconds = GRACE - 1
+    shelf.tick()
+    assert stray.exists() and shelf.run(shelf.shards.orphans.count()) == 2
+    shelf.seconds = GRACE
+    shelf.tick()
+    shelf.tick()
+    assert not stray.exists() and shelf.run(shelf.shards.find(["lost"])) == {}
+    assert shelf.run(shelf.shards.orphans.count()) == 0
+    assert shelf.get("kept") is not None and shelf.store.read(audit)["shards"] == {"count": 1, "bytes": 3}
+
+
+def test_orphans_are_looked_for_without_being_asked(shelf: Shelf) -> None:
+    shelf.tick()
+    stray = shelf.folder / "shards" / f"{'0' * 32}.safetensors"
+    stray.write_bytes(b"")
+    shelf.seconds = LOOK_EVERY
+    shelf.tick()
+    shelf.seconds += GRACE
+    shelf.tick()
+    assert not stray.exists()
+
+
+def test_an_orphan_that_was_only_young_is_spared(shelf: Shelf) -> None:
+    """A file that got its row between two looks is no orphan any more."""
+    shelf.put("x", one_tensor(DATA, b"abc"), ttl=1e6)
+    [file] = shelf.files()
+    rows = shelf.store.rows("SELECT * FROM shards")
+    shelf.store.run(lambda transaction: transaction.execute("DELETE FROM shards"))
+    shelf.store.run(lambda transaction: transaction.execute("DELETE FROM freed_files"))
+    assert shelf.run(shelf.shards.orphans.count()) == 1
+    shelf.store.run(
+        lambda transaction: transaction.execute(f"INSERT INTO shards VALUES ({', '.join('?' * len(rows[0]))})", rows[0])
+    )
+    shelf.seconds = GRACE
+    shelf.tick()
+    assert file.exists() and shelf.get("x") is not None
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+TENSORS = st.sampled_from(
+    [form_of_all("bfloat16", 2, 3), form_of_all("bool", 5), form_of_all("int64"), form_of_all("float32", 0)]
+)
+
+
+class Life(RuleBasedStateMachine):
+    """Any order of acts, against a plain dictionary: name -> (form, data, expires, session)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="shards-"))
+        self.shelf = Shelf(self.folder)
+        self.model: dict[str, tuple[Form, bytes, float, str | None]] = {}
+        self.sessions: list[tuple[int, str]] = []
+
+    def teardown(self) -> None:
+        self.shelf.close()
+        shutil.rmtree(self.folder)
+
+    @property
+    def now(self) -> float:
+        return self.shelf.store.seconds
+
+    @rule(name=NAMES, tensor=TENSORS, ttl=st.sampled_from([10.0, 100.0]), pieces=st.integers(1, 3))
+    def put(self, name: str, tensor: tuple[Form, bytes], ttl: float, pieces: int) -> None:
+        self._put(name, tensor, None, ttl, pieces)
+
+    @rule()
+    def start_session(self) -> None:
+        self.sessions.append(self.shelf.start_session())
+
+    @rule(name=NAMES, tensor=TENSORS, at=st.integers(0, 2))
+    def put_for_session(self, name: str, tensor: tuple[Form, bytes], at: int) -> None:
+        if at < len(self.sessions):
+            self._put(name, tensor, self.sessions[at][1], None, 1)
+
+    def _put(self, name: str, tensor: tuple[Form, bytes], session: str | None, ttl: float | None, pieces: int) -> None:
+        form, data = tensor
+        before = self.model.get(name)
+        fits = before is None or (before[:2] == tensor and before[3] == session)
+        try:
+            done = self.shelf.put(name, one_tensor(form, data), pieces=pieces, session=session, ttl=ttl)
+        except ApiError as refused:
+            assert refused.status == 409 and not fits
+        else:
+            assert fits and done.fresh == (before is None)
+            self.model[name] = (form, data, float("inf") if ttl is None else self.now + ttl, session)
+
+    @rule(names=st.lists(NAMES, max_size=3))
+    def delete(self, names: list[str]) -> None:
+        there = {name: self.model.pop(name) for name in set(names) if name in self.model}
+        assert self.shelf.delete(*names) == (len(there), sum(form.nbytes for form, *_ in there.values()))
+
+    @rule(names=st.lists(NAMES, min_size=1, max_size=3))
+    def get(self, names: list[str]) -> None:
+        file = self.shelf.get(*names)
+        if all(name in self.model for name in names):
+            assert file is not None
+            assert tensors_of(file) == {name: self.model[name][:2] for name in names}
+        else:
+            assert file is None
+
+    @rule(seconds=st.sampled_from([0.0, 9.0, 50.0]))
+    def tick(self, seconds: float) -> None:
+        self.shelf.tick(after=seconds)
+        self.model = {name: kept for name, kept in self.model.items() if kept[2] > self.now}
+
+    @rule(at=st.integers(0, 2))
+    def end_session(self, at: int) -> None:
+        if at < len(self.sessions):
+            row, name = self.sessions.pop(at)
+            self.shelf.store.run(lambda transaction: delete_session(transaction, row))
+            self.model = {shard: kept for shard, kept in self.model.items() if kept[3] != name}
+            self.shelf.tick()
+            self.model = {shard: kept for shard, kept in self.model.items() if kept[2] > self.now}
+
+    @rule()
+    def restart(self) -> None:
+        self.shelf.reopen()
+
+    @invariant()
+    def sums_hold(self) -> None:
+        nbytes = sum(form.nbytes for form, *_ in self.model.values())
+        assert self.shelf.store.read(audit)["shards"] == {"count": len(self.model), "bytes": nbytes}
+        assert self.shelf.shards.nbytes == nbytes
+        assert self.shelf.run(self.shelf.shards.orphans.count()) == 0
+
+
+def test_any_order_of_acts_keeps_what_a_dictionary_would() -> None:
+    run_state_machine_as_test(
+        Life,
+        settings=settings(
+            max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        ),
+    )
