@@ -14,8 +14,6 @@ from rolloutfleet.units import parse_duration, parse_quantity
 NOT_IN_FORCE = frozenset(
     {
         "sessions.dump.volume",
-        "sessions.dump.keep.age",
-        "sessions.dump.keep.bytes",
     }
 )
 """Settings of parts that are not there yet: take a name out with the change that makes it work."""

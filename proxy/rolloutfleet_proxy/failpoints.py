@@ -1,11 +1,13 @@
 """Places where a test has the process die, to show what a crash there leaves behind.
 
 Nothing happens unless the environment names one: ROLLOUTFLEET_FAILPOINT=before_commit:3 kills this process, as
-`kill -9` does, when it comes to that place for the third time.
+`kill -9` does, when it comes to that place for the third time. ROLLOUTFLEET_FAILPOINT=mid_dump@/tmp/here has it wait
+there as long as that file exists.
 """
 
 import os
 import signal
+import time
 from typing import Final
 
 VARIABLE: Final = "ROLLOUTFLEET_FAILPOINT"
@@ -27,14 +29,20 @@ PLACES = (BEFORE_ENGINE, AFTER_ENGINE, IN_TRANSACTION, BEFORE_COMMIT, AFTER_COMM
 PLACES_OF_CLEANUP = (MID_DUMP, AFTER_RENAME, AFTER_DUMP, MID_SWEEP)
 """A dump half written; under its name; durable, and its session not yet freed; some sessions freed, others not."""
 
-_place, _, _times = os.environ.get(VARIABLE, "").partition(":")
+_named, _, _waits_for = os.environ.get(VARIABLE, "").partition("@")
+_place, _, _times = _named.partition(":")
 _left = int(_times or 1)
 
 
 def reach(place: str) -> None:
-    """Die here, if this is the place and the time."""
+    """Die here, or wait, if this is the place and the time."""
     global _left
-    if place == _place:
+    if place != _place:
+        return
+    if _waits_for:
+        while os.path.exists(_waits_for):  # noqa: PTH110 (no import for what only tests need)
+            time.sleep(0.01)
+    else:
         _left -= 1
         if _left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)

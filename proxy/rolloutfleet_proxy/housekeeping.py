@@ -23,7 +23,7 @@ async def kept(proxy: Proxy) -> AsyncIterator[None]:
     work = {
         "leases": _every(lambda: EVERY, lambda: _end_leases(proxy)),
         "shards": _every(lambda: EVERY, proxy.shards.tick),
-        "sweep": _every(lambda: proxy.settings.sessions.cleanup_interval, lambda: proxy.sweeper.sweep(proxy.cleanup)),
+        "sweep": _sweep(proxy),
     }
     ticking = [asyncio.create_task(each, name=name) for name, each in work.items()]
     if proxy.cleanup.folder is None:
@@ -46,6 +46,11 @@ async def _every(interval: Callable[[], float], work: Callable[[], Awaitable[Non
             await work()
         except Exception:
             logger.exception("a round of housekeeping failed; the next one tries again")
+
+
+async def _sweep(proxy: Proxy) -> None:
+    await proxy.sweeper.tidy(proxy.cleanup)
+    await _every(lambda: proxy.settings.sessions.cleanup_interval, lambda: proxy.sweeper.sweep(proxy.cleanup))
 
 
 async def _end_leases(proxy: Proxy) -> None:

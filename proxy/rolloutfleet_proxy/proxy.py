@@ -92,6 +92,8 @@ class Proxy:
         return Orders(
             Patience(sessions.stale_after, sessions.unclaimed_after),
             None if folder is None else DumpWriter(folder, ordinal=self.owner.ordinal),
+            keep_age=sessions.dump.keep.age,
+            keep_bytes=sessions.dump.keep.bytes,
         )
 
     def as_peer(self) -> Peer:

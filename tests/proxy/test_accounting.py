@@ -499,7 +499,7 @@ class Accounting(RuleBasedStateMachine):
             assert (found.names if found else ()) == tuple(session.name for session in expected)
             if found is None:
                 continue
-            self.store.run(partial(free, chosen=found, dumped=dumped))
+            self.store.run(partial(free, chosen=found, files=[] if dumped else None))
             for session in members:
                 if session.state != "open" and found.reason == "stale":
                     session.ended = self.store.seconds

@@ -65,14 +65,9 @@ class DumpWriter:
         self.remove(left)
         return len(left)
 
-    def dumps(self) -> Iterator[tuple[str, int]]:
-        """(name, bytes) of each dump. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as entries:
-            for entry in entries:
-                # Files may go meanwhile: they are imported, or taken away by a person.
-                with contextlib.suppress(FileNotFoundError):
-                    if parse_dump_name(entry.name) is not None and entry.is_file(follow_symlinks=False):
-                        yield entry.name, entry.stat(follow_symlinks=False).st_size
+    def dumps(self) -> list[str]:
+        """Names of the dumps that nobody imported. Raises OSError."""
+        return [name for name in self._names() if parse_dump_name(name) is not None]
 
     def holds_only(self, name: str, turns: Container[str]) -> bool:
         """Whether every turn of a dump is one of these. One that can't be read may hold others. Raises OSError."""

@@ -1,9 +1,11 @@
 """Reclaimed sessions leave the store: counted, buried, and their rows deleted, all in one transaction."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rolloutfleet_proxy.cleanup.choosing import Due, Member, load_group
+from rolloutfleet_proxy.cleanup.retention import note
 from rolloutfleet_proxy.sessions.sessions import CLOSED
 from rolloutfleet_proxy.sessions.tombstones import REST, STALE, bury
 from rolloutfleet_proxy.sessions.trajectories import fate, free_group, wait_to_be_claimed
@@ -37,11 +39,13 @@ class Freed:
     """Turns that were dumped, or discarded for want of a folder."""
 
 
-def free(transaction: Transaction, chosen: Due, *, dumped: bool) -> Freed:
-    """Free the sessions that were chosen. `dumped`: their turns are in files by now, else they are discarded.
+def free(transaction: Transaction, chosen: Due, *, files: Sequence[str] | None, since: float | None = None) -> Freed:
+    """Free the sessions that were chosen. Their turns are in `files` by now; None: they are discarded.
 
-    Raises Spared where the group is not as it was chosen.
+    `since` is when this sweep began, in served seconds, where files are kept by age. Raises Spared where the group is
+    not as it was chosen.
     """
+    dumped = files is not None
     if load_group(transaction, chosen.group.name) != chosen.group:
         raise Spared
     turns = 0
@@ -55,6 +59,8 @@ def free(transaction: Transaction, chosen: Due, *, dumped: bool) -> Freed:
         # Those that ended before have waited for these; only from now on for a trainer.
         wait_to_be_claimed(transaction, [member.id for member in chosen.group.members])
     names += free_group(transaction, chosen.group.name)
+    if files and since is not None:
+        note(transaction, files, since=since)
     return Freed(names, sum(session.is_open for session in chosen.sessions), turns)
 
 

@@ -6,6 +6,7 @@ begun before changes the rows, and then the transaction that would free the grou
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,15 +17,17 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.cleanup import freeing
+from rolloutfleet_proxy.cleanup import freeing, leftovers, retention
 from rolloutfleet_proxy.cleanup.choosing import Due, Group, Patience, due, load_group, look
 from rolloutfleet_proxy.cleanup.dumping import dump
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed, Spared
 from rolloutfleet_proxy.cleanup.sealing import Seals
+from rolloutfleet_proxy.dumps.folder import DumpFolder
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.metrics import CleanupTally
+from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.reader import Reader
@@ -47,6 +50,14 @@ class Orders:
     patience: Patience
     folder: DumpWriter | None
     """None: turns are discarded."""
+    keep_age: float | None = None
+    """Seconds that a dump is kept; None: for ever."""
+    keep_bytes: int | None = None
+    """Of all dumps together; None: any number."""
+
+    @property
+    def keeps_within_bounds(self) -> bool:
+        return self.keep_age is not None or self.keep_bytes is not None
 
 
 @dataclass(slots=True)
@@ -91,7 +102,7 @@ class Sweeper:
 
     async def sweep(self, orders: Orders) -> None:
         """Reclaim what is due. Never raises for what is wrong with a group or the folder: that is in the tally."""
-        sweep = _Sweep(orders, put_off=frozenset(self.tally.failing))
+        sweep = _Sweep(orders, began=self._clock.now(), put_off=frozenset(self.tally.failing))
         after: int | None = 0
         while after is not None:
             groups, after = await self._reader.run(
@@ -104,6 +115,30 @@ class Sweeper:
         for group in sweep.failing.keys() - self.tally.failing.keys():
             logger.warning("group %s could not be reclaimed, and is kept: %s", group, sweep.failing[group])
         self.tally.failing = sweep.failing
+        if orders.folder is not None and orders.keeps_within_bounds:
+            await self._retire(orders, orders.folder, this_sweep=sweep.began)
+        await self._writer.run(tombstones.prune)
+
+    async def tidy(self, orders: Orders) -> None:
+        """Remove from the folder what earlier processes of this proxy left behind."""
+        if orders.folder is not None:
+            try:
+                await self.in_thread(partial(leftovers.tidy, orders.folder, self._reader.run_blocking))
+            except OSError as error:
+                logger.warning("the folder of dumps could not be tidied: %s", error)
+
+    async def _retire(self, orders: Orders, folder: DumpWriter, *, this_sweep: float) -> None:
+        """Remove the dumps that are too old, or too much."""
+        now, known = self._clock.now(), await self._reader.run(retention.load_known)
+        listed = partial(DumpFolder(folder.path, self._owner).listed, after="", limit=sys.maxsize)
+        files = retention.kept(await self.in_thread(listed), known, ordinal=self._owner.ordinal, now=now)
+        going = retention.removable(
+            files, now=now, age=orders.keep_age, most_bytes=orders.keep_bytes, this_sweep=this_sweep
+        )
+        await self.in_thread(partial(folder.remove, going))
+        left = [file for file in files if file.file not in set(going)]
+        if {file.file for file in left} != known.keys():
+            await self._writer.run(partial(retention.follow, files=left))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do what takes files; one at a time."""
@@ -116,6 +151,8 @@ class Sweeper:
 
     async def _reclaim_batch(self, sweep: "_Sweep", groups: Sequence[Group]) -> None:
         chosen = [one for group in groups if (one := self._due(group, sweep)) is not None]
+        if not chosen:
+            return
         names = frozenset(chain.from_iterable(one.names for one in chosen))
         with self._seals.sealed(names):
             fresh = await self._reader.run(lambda connection: [load_group(connection, g.group.name) for g in chosen])
@@ -160,7 +197,11 @@ class Sweeper:
 
     async def _free(self, sweep: "_Sweep", dumped: Sequence[_Dumped]) -> None:
         folder = sweep.orders.folder
-        work = [partial(freeing.free, chosen=one.chosen, dumped=folder is not None) for one in dumped]
+        since = sweep.began if sweep.orders.keeps_within_bounds else None
+        work = [
+            partial(freeing.free, chosen=one.chosen, files=None if folder is None else one.files, since=since)
+            for one in dumped
+        ]
         results = await asyncio.gather(*map(self._writer.run, work), return_exceptions=True)
         for one, result in zip(dumped, results, strict=True):
             if isinstance(result, Freed):
@@ -189,8 +230,9 @@ class Sweeper:
 class _Sweep:
     """One sweep under way."""
 
-    def __init__(self, orders: Orders, *, put_off: frozenset[str]) -> None:
+    def __init__(self, orders: Orders, *, began: float, put_off: frozenset[str]) -> None:
         self.orders = orders
+        self.began = began
         self.todo: deque[Group] = deque()
         self.failing: dict[str, str] = {}
         self.failed_in_a_row = 0

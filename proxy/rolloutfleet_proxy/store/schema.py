@@ -171,6 +171,12 @@ CREATE TABLE tombstones (
 CREATE INDEX tombstones_by_key ON tombstones (key_hash);
 CREATE INDEX tombstones_by_group ON tombstones (group_name);
 CREATE INDEX tombstones_by_age ON tombstones (buried);
+
+-- Files in the folder of dumps, by the name they have there.
+CREATE TABLE dump_files (
+    file TEXT PRIMARY KEY,
+    since REAL NOT NULL             -- served seconds at the sweep that wrote it, or that first saw it
+) STRICT, WITHOUT ROWID;
 """
 
 _MIGRATIONS = {1: _V1}

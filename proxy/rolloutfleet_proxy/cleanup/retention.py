@@ -1,0 +1,75 @@
+"""How long dumps are kept: by age and by bytes, the oldest go first.
+
+Age is counted in seconds served since a sweep wrote a file, or first saw it, so a clock that is set removes nothing.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rolloutfleet_proxy.dumps.folder import IMPORTING, Listed
+from rolloutfleet_proxy.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file in the folder of dumps."""
+
+    file: str
+    bytes: int
+    since: float
+    """Served seconds at the sweep that wrote it, or that first saw it."""
+
+
+def removable(
+    files: Sequence[Kept], *, now: float, age: float | None, most_bytes: int | None, this_sweep: float
+) -> list[str]:
+    """Which files go, oldest first. What this sweep wrote stays; for bytes' sake, so does what the newest one wrote."""
+    newest = max((file.since for file in files), default=0.0)
+    total = sum(file.bytes for file in files)
+    going = []
+    for file in sorted(files, key=lambda file: (file.since, file.file)):
+        too_old = age is not None and now - file.since >= age and file.since < this_sweep
+        too_much = most_bytes is not None and total > most_bytes and file.since < newest
+        if too_old or too_much:
+            going.append(file.file)
+            total -= file.bytes
+    return going
+
+
+def kept(listed: Iterable[Listed], known: Mapping[str, float], *, ordinal: int, now: float) -> list[Kept]:
+    """The files that a proxy may remove: its own ordinal's and those it wrote, but for those being imported.
+
+    `known` says since when it knows a file; an imported one is as old as the dump that it was.
+    """
+    own = f"s{ordinal}-"
+    return [
+        Kept(each.file, each.bytes, known.get(each.file, known.get(str(each.name), now)))
+        for each in listed
+        if each.state != IMPORTING and (each.file.startswith(own) or str(each.name) in known)
+    ]
+
+
+def load_known(connection: sqlite3.Connection) -> dict[str, float]:
+    """Since when each file is known, in served seconds."""
+    return dict(connection.execute("SELECT file, since FROM dump_files"))
+
+
+def note(transaction: Transaction, files: Iterable[str], *, since: float) -> None:
+    """Remember that a sweep wrote these files. One that was written again is as new as that."""
+    transaction.executemany(
+        "INSERT INTO dump_files VALUES (?, ?) ON CONFLICT DO UPDATE SET since = excluded.since",
+        [(file, since) for file in files],
+    )
+
+
+def follow(transaction: Transaction, files: Sequence[Kept]) -> None:
+    """Know these files and no others."""
+    transaction.executemany(
+        "INSERT OR IGNORE INTO dump_files VALUES (?, ?)", [(file.file, file.since) for file in files]
+    )
+    transaction.execute(
+        "DELETE FROM dump_files WHERE file NOT IN (SELECT value FROM json_each(?))",
+        (json.dumps([file.file for file in files]),),
+    )

@@ -1,0 +1,281 @@
+"""The sweep over a real store and folder, with a clock that stands still: who goes, who is spared, what is left."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolloutfleet.dumps import decode
+from rolloutfleet_proxy.cleanup.choosing import Patience, due, look
+from rolloutfleet_proxy.cleanup.dumping import dump
+from rolloutfleet_proxy.cleanup.files import DumpWriter
+from rolloutfleet_proxy.cleanup.freeing import Freed
+from rolloutfleet_proxy.cleanup.sealing import Seals
+from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.metrics import CleanupTally
+from rolloutfleet_proxy.sessions.sessions import NewSessions, Sessions, start, touch
+from rolloutfleet_proxy.sessions.tombstones import REST
+from rolloutfleet_proxy.sessions.trajectories import close_session
+from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.testing import new_turn
+from rolloutfleet_proxy.turns.rows import commit_turn
+
+STALE, UNCLAIMED = 10.0, 100.0
+
+
+@dataclass
+class House:
+    """A store, a folder of dumps, and a sweeper."""
+
+    folder: Path
+    seconds: float = 0.0
+    freed: list[Freed] = field(default_factory=list)
+    meanwhile: Callable[[], Any] = lambda: None
+    """Done between choosing and freeing."""
+
+    def __post_init__(self) -> None:
+        self.database = open_database(self.folder / "store")
+        self.owner = Owner(0, self.database.store_id)
+        clock = ServedClock(self.database.connect(read_only=True), monotonic=lambda: self.seconds)
+        self.writer, self.reader = Writer(self.database, clock), Reader(self.database)
+        self.sessions, self.seals = Sessions(self.reader, cache_bytes=1_000_000), Seals()
+        self.tally = CleanupTally()
+        self.dumps = self.folder / "dumps"
+        self.sweeper = Sweeper(
+            reader=self.reader,
+            writer=self.writer,
+            sessions=self.sessions,
+            seals=self.seals,
+            clock=clock,
+            owner=self.owner,
+            tally=self.tally,
+            on_freed=self.freed.append,
+            wall=self._wall,
+        )
+
+    def _wall(self) -> float:
+        self.meanwhile()
+        return 1e9
+
+    async def close(self) -> None:
+        await self.sweeper.close()
+        await self.writer.close()
+        self.reader.close()
+        self.database.close()
+
+    def orders(self, **more: Any) -> Orders:
+        return Orders(Patience(STALE, UNCLAIMED), **({"folder": DumpWriter(self.dumps, ordinal=0)} | more))
+
+    async def sweep(self, **more: Any) -> None:
+        await self.sweeper.sweep(self.orders(**more))
+
+    async def start(self, count: int = 1, *, turns: int = 1, **asked: Any) -> list[tuple[int, str]]:
+        """A group; (row id, session_id) of each of its sessions."""
+        given = {"task_id": None, "metadata": None, "limits": {}, "agent_may": (), "stale_after": None} | asked
+        _, started = await self.writer.run(lambda t: start(t, self.owner, NewSessions(count=count, **given)))
+        found = []
+        for session in started:
+            ((id,),) = await self.rows("SELECT id FROM sessions WHERE name = ?", session.name)
+            found.append((id, session.name))
+            for number in range(turns):
+                await self.commit(id, f"{session.name}-turn-{number}", parent=number or None, covered=2 * number)
+        return found
+
+    async def commit(self, session: int, name: str, **given: Any) -> None:
+        turn = new_turn(session, name=name, tokens=2 * given.get("covered", 0), **given)
+        await self.writer.run(lambda transaction: commit_turn(transaction, turn))
+
+    async def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return await self.reader.run(lambda connection: connection.execute(sql, values).fetchall())
+
+    async def there(self) -> set[str]:
+        return {name for (name,) in await self.rows("SELECT name FROM sessions")}
+
+    async def sums(self) -> Any:
+        found = await self.reader.run(audit)
+        assert found["balanced"], found
+        return found
+
+    async def only_dump(self) -> None:
+        """What a process does that dies between the files and the transaction, for all that is due."""
+        patience = Patience(STALE, UNCLAIMED)
+        groups, _ = await self.reader.run(lambda c: look(c, after=0, now=self.seconds, patience=patience))
+        for group in groups:
+            chosen = due(group, now=self.seconds, patience=patience, busy=lambda name: False)
+            assert chosen is not None
+            folder = DumpWriter(self.dumps, ordinal=0)
+            await asyncio.to_thread(dump, folder, self.reader.run_blocking, chosen, owner=self.owner, wall=1e9)
+
+    def turns_of(self, file: str) -> list[str]:
+        return [turn.turn_id for turn in decode((self.dumps / file).read_bytes()).turns]
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.dumps.iterdir()) if self.dumps.exists() else []
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    made = House(tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_a_stale_session_is_dumped_and_freed(house: House) -> None:
+    [(_, name)] = await house.start(turns=3)
+    house.seconds = STALE - 0.01
+    await house.sweep()
+    assert await house.there() == {name} and house.files() == []
+    house.seconds = STALE
+    await house.sweep()
+    assert await house.there() == set()
+    assert house.files() == [f"{name}-active.json"]
+    sums = await house.sums()
+    assert (sums["turns"]["dumped"], sums["sessions"]["dumped"], sums["keys"]) == (3, 1, 0)
+    assert await house.rows("SELECT reason, dumped FROM tombstones") == [("stale", f"[{REST}]")]
+    assert house.freed == [Freed((name,), 1, 3)] and house.tally.reclaimed == {"stale": 1}
+
+
+async def test_whoever_touches_it_meanwhile_keeps_it(house: House) -> None:
+    """The rows decide, in the transaction that would free them."""
+    [(session, name)] = await house.start()
+    house.seconds = STALE + 1
+    house.meanwhile = lambda: house.writer.submit(lambda transaction: touch(transaction, session))
+    await house.sweep()
+    assert await house.there() == {name}
+    assert house.files() == [], "what was written for nothing is taken back"
+    assert house.tally.reclaimed == {} and not house.tally.failing
+    house.meanwhile = lambda: None
+    await house.sweep()
+    assert await house.there() == {name}
+    house.seconds += STALE
+    await house.sweep()
+    assert house.files() == [f"{name}-active.json"]
+
+
+async def test_a_call_that_comes_while_the_group_is_looked_at_keeps_it(house: House) -> None:
+    [(_, name)] = await house.start()
+    house.seconds = STALE + 1
+    session: Any = await house.sessions.named(name)
+    with session.calls.arriving():
+        await house.sweep()
+    assert await house.there() == {name}
+
+
+async def test_members_of_a_group_wait_for_each_other(house: House) -> None:
+    [(one, first), (two, second)] = await house.start(2)
+    house.seconds = STALE - 1
+    await house.writer.run(lambda transaction: touch(transaction, two))
+    house.seconds = STALE + 5
+    await house.sweep()
+    assert await house.there() == {first, second}
+    await house.writer.run(lambda transaction: close_session(transaction, one))
+    house.seconds = 2 * STALE
+    await house.sweep()
+    assert await house.there() == {first}, "the open one is stale, the ended one now waits for a trainer"
+    house.seconds += UNCLAIMED - 1
+    await house.sweep()
+    assert await house.there() == {first}
+    house.seconds += 1
+    await house.sweep()
+    assert await house.there() == set()
+    assert set(house.files()) == {f"{first}-trajectory-1.json", f"{second}-active.json"}
+    assert dict(await house.rows("SELECT name, reason FROM tombstones")) == {first: "unclaimed", second: "stale"}
+    assert house.tally.reclaimed == {"stale": 1, "unclaimed": 1}
+
+
+async def test_a_session_without_turns_leaves_no_file(house: House) -> None:
+    await house.start(turns=0)
+    house.seconds = STALE
+    await house.sweep()
+    sums = await house.sums()
+    assert sums["sessions"]["discarded"] == {"empty": 1} and house.files() == []
+
+
+async def test_without_a_folder_turns_are_discarded_and_counted_so(house: House) -> None:
+    await house.start(turns=2)
+    house.seconds = STALE
+    await house.sweep(folder=None)
+    sums = await house.sums()
+    assert sums["turns"]["discarded"] == {"no_dump_path": 2} and sums["sessions"]["discarded"] == {"no_dump_path": 1}
+    assert await house.there() == set() and await house.rows("SELECT dumped FROM tombstones") == [("[]",)]
+
+
+async def test_one_bad_group_holds_up_nobody_and_is_tried_again(house: House) -> None:
+    [(_, bad)] = await house.start()
+    good = [(await house.start())[0][1] for _ in range(200)]
+    house.dumps.mkdir()
+    # Something of that name is there, and no dump of this session.
+    (house.dumps / f"{bad}-active.json").write_text("no dump")
+    house.seconds = STALE
+    await house.sweep()
+    assert await house.there() == {bad}
+    assert len(house.files()) == 1 + len(good)
+    assert str(house.tally.error).startswith("DumpConflict") and house.tally.failures == 1
+    assert (house.dumps / f"{bad}-active.json").read_text() == "no dump", "nothing is overwritten"
+    (house.dumps / f"{bad}-active.json").unlink()
+    await house.sweep()
+    assert await house.there() == set() and not house.tally.failing
+    assert (await house.sums())["turns"]["dumped"] == 201
+
+
+async def test_a_dump_left_by_a_crash_is_replaced_by_what_the_session_holds_now(house: House) -> None:
+    [(session, name)] = await house.start(turns=1)
+    house.seconds = STALE
+    await house.only_dump()
+    assert house.turns_of(f"{name}-active.json") == [f"{name}-turn-0"]
+    await house.commit(session, "later", parent=1, covered=2)
+    house.seconds += STALE
+    await house.sweep()
+    assert house.turns_of(f"{name}-active.json") == [f"{name}-turn-0", "later"]
+    assert await house.there() == set() and not house.tally.failing
+
+
+async def test_what_a_crash_left_in_the_folder_is_tidied(house: House) -> None:
+    [(_, freed)] = await house.start()
+    house.seconds = STALE
+    await house.sweep()
+    [(_, left)] = await house.start()
+    [(restored, of_a_backup)] = await house.start(turns=2)
+    house.seconds += STALE
+    await house.only_dump()
+    await house.writer.run(
+        lambda transaction: transaction.execute("DELETE FROM turns WHERE session = ? AND number = 2", (restored,))
+    )
+    for unfinished in (f".0-{left}-active.json.tmp", f".1-{left}-active.json.tmp"):
+        (house.dumps / unfinished).write_text("half")
+    assert f"{left}-active.json" in house.files()
+    await house.sweeper.tidy(house.orders())
+    expected = {f"{freed}-active.json", f"{of_a_backup}-active.json", f".1-{left}-active.json.tmp"}
+    assert set(house.files()) == expected, "of another proxy, or with turns that are nowhere else: these stay"
+    await house.sweep()
+    assert set(house.files()) == expected | {f"{left}-active.json"}
+    assert await house.there() == {of_a_backup} and house.tally.error is not None
+
+
+async def test_dumps_are_kept_by_age_and_by_bytes(house: House) -> None:
+    names = []
+    for _ in range(4):
+        names += [name for _, name in await house.start()]
+        house.seconds += STALE
+        await house.sweep(keep_age=1000.0)
+    assert house.files() == sorted(f"{name}-active.json" for name in names)
+    size = (house.dumps / f"{names[0]}-active.json").stat().st_size
+    await house.sweep(keep_bytes=2 * size + 100)
+    assert house.files() == sorted(f"{name}-active.json" for name in names[2:])
+    await house.sweep(keep_bytes=1)
+    assert house.files() == [f"{names[3]}-active.json"], "what the newest sweep wrote stays"
+    house.seconds += 999
+    await house.sweep(keep_age=1000.0)
+    assert len(house.files()) == 1
+    house.seconds += 1
+    await house.sweep(keep_age=1000.0)
+    assert house.files() == []
+    assert await house.rows("SELECT * FROM dump_files") == []
