@@ -20,6 +20,7 @@ from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
 from rolloutfleet_proxy.dumps.folder import folder_of
 from rolloutfleet_proxy.engines.client import Engine
+from rolloutfleet_proxy.fleet.gathering import Gatherer
 from rolloutfleet_proxy.fleet.peers import Peer, Peers
 from rolloutfleet_proxy.fleet.placement import Placement
 from rolloutfleet_proxy.fleet.weights import EngineCommands, FleetWeights
@@ -28,7 +29,7 @@ from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.metrics import Metrics
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.admission import Admission
-from rolloutfleet_proxy.sessions.auth import AdminKeys, BadKeyFile, load_admin_keys, make_admin_key
+from rolloutfleet_proxy.sessions.auth import AdminKeys, BadKeyFile, first_admin_key, load_admin_keys, make_admin_key
 from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state, touch
 from rolloutfleet_proxy.shards.shelf import Shards
@@ -66,6 +67,7 @@ class Proxy:
     writer: Writer
     reader: Reader
     shards: Shards
+    gatherer: Gatherer
     sessions: Sessions
     paths: Paths
     admission: Admission
@@ -212,6 +214,14 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             writer=writer,
             reader=reader,
             shards=shards,
+            gatherer=Gatherer(
+                shards,
+                reader,
+                peers,
+                owner,
+                admin_key=lambda: first_admin_key(settings.admin_key_file or settings.state_dir / ADMIN_KEY_FILE),
+                limit=settings.shard_limit,
+            ),
             sessions=sessions,
             paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
             admission=Admission(

@@ -61,6 +61,17 @@ def load_admin_keys(file: Path) -> AdminKeys:
     return AdminKeys(line.strip() for line in lines if line.strip())
 
 
+def first_admin_key(file: Path) -> str:
+    """The newest key of a file, to call another proxy with; read when needed and not kept. Raises BadKeyFile."""
+    try:
+        lines = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadKeyFile(f"the admin key file {file} can't be read: {error}") from None
+    if not lines:
+        raise BadKeyFile("there is no admin key")
+    return lines[0]
+
+
 def make_admin_key(file: Path) -> None:
     """Write a random key to a new file that its owner alone may read."""
     file.touch(mode=0o600, exist_ok=False)

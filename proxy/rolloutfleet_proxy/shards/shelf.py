@@ -119,6 +119,22 @@ class Shards:
         size = len(header) + sum(form.nbytes for _, form in order)
         return Body(size, self._body(header, [by_name[name] for name, _ in order]))
 
+    @contextlib.asynccontextmanager
+    async def borrowed(
+        self, name: str, body: AsyncIterable[bytes]
+    ) -> AsyncIterator[tuple[Form, Callable[[], Iterator[bytes]]]]:
+        """The one tensor of a safetensors body in a file that goes when the block ends: its form, and what reads it.
+
+        Raises NotOneTensor, StoreFull, StoreBroken.
+        """
+        with self._arrivals() as pending:
+            incoming = self._begin(name, pending)
+            async for data in _in_pieces(body):
+                await self._run(incoming.feed, data)
+            await self._run(incoming.finish)
+            form, _ = incoming.complete()
+            yield form, partial(self._files.pieces, incoming.file, form)
+
     # Letting go
 
     async def delete(self, names: Sequence[str]) -> tuple[int, int]:

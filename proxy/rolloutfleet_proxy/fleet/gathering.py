@@ -1,0 +1,175 @@
+"""A session's tensors brought together: those that go with it, and those that its metadata refers to.
+
+What is kept here is read in place; what another proxy keeps is fetched to a file that goes when it has been read. So
+nothing of it has to fit in memory. An owner is asked at an address of the fleet alone, as the admin's key goes with it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+
+from rolloutfleet.tensors import Form, RemoteTensor, remote_tensors
+from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, Peers
+from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.sessions.auth import BadKeyFile
+from rolloutfleet_proxy.shards.layout import NotOneTensor
+from rolloutfleet_proxy.shards.rows import Shard, shards_of_session
+from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+
+PATIENCE: Final = 60.0
+"""Seconds that a proxy has to send one tensor."""
+AT_ONCE: Final = 4
+"""Tensors that are fetched at the same time."""
+
+
+class _Refused(Exception):
+    """A proxy answered with this status. (aiohttp's own error for it would show the key in a log.)"""
+
+
+_NOT_NOW: Final = (
+    *(aiohttp.ClientError, OSError, TimeoutError, _Refused),
+    *(NotOneTensor, StoreFull, StoreBroken, BadKeyFile),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A tensor that can be read, in a worker thread, while it is gathered."""
+
+    form: Form
+    pieces: Callable[[], Iterator[bytes]]
+    """Its bytes, from the beginning each time it is called. Raises OSError where somebody removed the file."""
+
+    def read(self) -> bytes:
+        """All of it at once."""
+        return b"".join(self.pieces())
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What was found, by shard id."""
+
+    tensors: dict[str, Readable] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    """No longer kept by their owner, or of no proxy of this fleet: never to be had again."""
+    unreachable: list[str] = field(default_factory=list)
+    """Their owner did not answer: another time it may."""
+
+
+class Gatherer:
+    """Finds tensors in the whole fleet. `admin_key` brings the key that proxies know, when it is needed."""
+
+    def __init__(
+        self, shards: Shards, reader: Reader, peers: Peers, own: Owner, *, admin_key: Callable[[], str], limit: int
+    ) -> None:
+        """`limit` is the most bytes that a tensor may have."""
+        self._shards = shards
+        self._reader = reader
+        self._peers = peers
+        self._own = own
+        self._admin_key = admin_key
+        self._limit = limit
+
+    @asynccontextmanager
+    async def of_session(self, session: int, metadata: Any) -> AsyncIterator[Gathered]:
+        """The shards tied to a session, by its row id, and those that its metadata refers to, until the block ends."""
+        tied = await self._reader.run(lambda connection: shards_of_session(connection, session))
+        async with self.gathered(remote_tensors(metadata)) as found:
+            for shard in tied:
+                found.tensors[shard.name] = self._kept(shard)
+            found.gone = [name for name in found.gone if name not in found.tensors]
+            yield found
+
+    @asynccontextmanager
+    async def gathered(self, references: Iterable[RemoteTensor]) -> AsyncIterator[Gathered]:
+        """The tensors that are referred to, until the block ends. Nothing is raised for those that can't be had."""
+        found = Gathered()
+        by_owner: dict[int, dict[str, None]] = {}
+        for reference in references:
+            ordinal = self._ordinal_of(reference)
+            if ordinal is None and reference.shard_id not in found.gone:
+                found.gone.append(reference.shard_id)
+            elif ordinal is not None:
+                by_owner.setdefault(ordinal, {})[reference.shard_id] = None
+        await self._find_here(list(by_owner.pop(self._own.ordinal, ())), found)
+        async with AsyncExitStack() as fetched:
+            await self._fetch_all(by_owner, found, fetched)
+            yield found
+
+    def _kept(self, shard: Shard) -> Readable:
+        return Readable(shard.form, partial(self._shards.pieces, shard))
+
+    def _ordinal_of(self, reference: RemoteTensor) -> int | None:
+        """By the id where that says it, else by the address; None where the fleet has no such proxy."""
+        owner = owner_of_name(reference.shard_id, kind=TENSOR)
+        if owner is not None:
+            return owner.ordinal if owner.ordinal < self._peers.replicas else None
+        addresses = {self._peers.address(ordinal): ordinal for ordinal in range(self._peers.replicas)}
+        addresses[self._peers.address(self._own.ordinal)] = self._own.ordinal
+        return addresses.get(reference.owner.rstrip("/"))
+
+    async def _find_here(self, names: list[str], found: Gathered) -> None:
+        kept = await self._shards.find(names)
+        for name in names:
+            if name in kept:
+                found.tensors[name] = self._kept(kept[name])
+            else:
+                found.gone.append(name)
+
+    async def _fetch_all(self, by_owner: Mapping[int, Iterable[str]], found: Gathered, fetched: AsyncExitStack) -> None:
+        places = asyncio.Semaphore(AT_ONCE)
+        silent: set[int] = set()
+
+        async def fetch(ordinal: int, name: str) -> None:
+            async with places:
+                if ordinal in silent:
+                    found.unreachable.append(name)
+                    return
+                try:
+                    readable = await asyncio.wait_for(self._fetch(ordinal, name, fetched), PATIENCE)
+                except _NOT_NOW as error:
+                    logger.warning("shard %s could not be had from proxy %d: %r", name, ordinal, error)
+                    found.unreachable.append(name)
+                    silent.add(ordinal)
+                else:
+                    if readable is None:
+                        found.gone.append(name)
+                    else:
+                        found.tensors[name] = readable
+
+        async with asyncio.TaskGroup() as fetching:
+            for ordinal, names in by_owner.items():
+                for name in names:
+                    fetching.create_task(fetch(ordinal, name))
+
+    async def _fetch(self, ordinal: int, name: str, fetched: AsyncExitStack) -> Readable | None:
+        """None where its owner has it no longer."""
+        url = f"{self._peers.address(ordinal)}/shards/{quote(name, safe='')}"
+        headers = {"Authorization": f"Bearer {self._admin_key()}"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_PATIENCE)
+        async with self._peers.http.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+            if response.status in (404, 410):
+                return None
+            if response.status != 200:
+                raise _Refused(response.status)
+            form, pieces = await fetched.enter_async_context(
+                self._shards.borrowed(name, _limited(response.content.iter_any(), self._limit))
+            )
+            return Readable(form, pieces)
+
+
+async def _limited(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
+    async for data in body:
+        limit -= len(data)
+        if limit < 0:
+            raise NotOneTensor("it is larger than a shard may be here")
+        yield data
