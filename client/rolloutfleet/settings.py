@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rolloutfleet.spec import Address, PositiveDuration, PositiveQuantity, SessionsSpec, TokenizerSpec
+from rolloutfleet.units import Quantity
 
 MIB = 2**20
 
@@ -57,6 +58,19 @@ class LogSettings(BaseModel):
     """How often a line says how the process is."""
 
 
+class AllocatorSettings(BaseModel):
+    """What the C library's allocator is told; on other systems than glibc's it means nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    trim: bool = True
+    """Memory that calls gave back is returned to the system every now and then."""
+    arenas: Annotated[int, Field(ge=0, le=1024)] = 2
+    """Heaps that threads share; 0: as many as glibc likes (eight a core)."""
+    mmap_threshold: Quantity = 128 * 2**10
+    """Blocks from this size on go back to the system when they are freed; 0: as glibc likes (up to 32 MiB)."""
+
+
 class ProxySettings(BaseModel):
     """Everything that a proxy process needs to know, and its defaults."""
 
@@ -96,6 +110,9 @@ class ProxySettings(BaseModel):
     """A request's body."""
     shard_limit: PositiveQuantity = 1024 * MIB
     """The body of a shard, which goes straight to disk."""
+    in_flight_bytes: PositiveQuantity = 512 * MIB
+    """The bodies of all requests under way, and what their answers have so far; beyond it a call is 429."""
+    allocator: AllocatorSettings = AllocatorSettings()
     engine_timeout: PositiveDuration = 600.0
     """How long an engine may be silent; then 504, and the generation is not sent again."""
     abort_rounds: Annotated[int, Field(ge=1)] = 20
@@ -113,6 +130,12 @@ class ProxySettings(BaseModel):
     def _one_port_a_proxy(self) -> Self:
         if self.peers.ports is not None and len(self.peers.ports) < self.replicas:
             raise ValueError("peers.ports names fewer proxies than replicas")
+        return self
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.in_flight_bytes < 2 * self.body_limit:
+            raise ValueError("in_flight_bytes must be at least twice body_limit")
         return self
 
     def address_of(self, ordinal: int) -> str:

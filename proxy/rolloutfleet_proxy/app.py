@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutfleet.errors import (
-    BODY_TOO_LARGE,
     INTERNAL,
     INVALID_JSON,
     INVALID_REQUEST,
@@ -19,7 +18,8 @@ from rolloutfleet.errors import (
 )
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, shards, weights
-from rolloutfleet_proxy.body_limit import BodyLimit, LimitOf
+from rolloutfleet_proxy.api.request_bodies import BodyRefused, RequestBodies
+from rolloutfleet_proxy.body_limit import LimitOf
 from rolloutfleet_proxy.capture.chat_route import ChatRoute, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.fleet.forwarding import Forwarding
@@ -65,7 +65,7 @@ class ProxyApp:
                 body_limit = _body_limit(self._settings)
                 control.state.proxy = self.proxy = proxy
                 forwarding = Forwarding(
-                    _Split(ChatRoute(proxy), control, body_limit=body_limit),
+                    _Split(ChatRoute(proxy), RequestBodies(control, proxy, limit_of=body_limit, to_disk=_goes_to_disk)),
                     proxy.peers,
                     own=proxy.owner,
                     ephemeral=self._settings.ephemeral,
@@ -82,23 +82,24 @@ class ProxyApp:
 
 
 class _Split:
-    """The generation path reads its own bodies; for all other routes the limit is kept here."""
+    """The generation path reads its own bodies; those of all other routes go through `RequestBodies`."""
 
-    def __init__(self, chat: ChatRoute, control: ASGIApp, *, body_limit: LimitOf) -> None:
+    def __init__(self, chat: ChatRoute, control: ASGIApp) -> None:
         self._chat = chat
-        self._control = BodyLimit(control, body_limit)
+        self._control = control
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await (self._chat if serves(scope) else self._control)(scope, receive, send)
 
 
+def _goes_to_disk(scope: MutableMapping[str, Any]) -> bool:
+    """A shard's tensor is written as it comes."""
+    return bool(scope["path"].startswith("/shards/"))
+
+
 def _body_limit(settings: ProxySettings) -> LimitOf:
-    """A tensor goes straight to disk, so it may be larger than what is held in memory."""
-
-    def limit_of(scope: MutableMapping[str, Any]) -> int:
-        return settings.shard_limit if scope["path"].startswith("/shards/") else settings.body_limit
-
-    return limit_of
+    """What goes straight to disk may be larger than what is held in memory."""
+    return lambda scope: settings.shard_limit if _goes_to_disk(scope) else settings.body_limit
 
 
 def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
@@ -143,7 +144,9 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> Re
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
-    code = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: BODY_TOO_LARGE}.get(error.status_code, INVALID_REQUEST)
+    if isinstance(error, BodyRefused):
+        return _answer(request, error.answer)
+    code = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}.get(error.status_code, INVALID_REQUEST)
     return _answer(
         request, ApiError(error.status_code, code, f"{request.method} {request.url.path}: {error.detail.rstrip('.')}.")
     )

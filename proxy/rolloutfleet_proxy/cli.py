@@ -1,7 +1,6 @@
 """The `rolloutfleet-proxy` command."""
 
 import asyncio
-import gc
 import math
 import socket
 import sys
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from rolloutfleet_proxy import allocator, collector
 from rolloutfleet_proxy.app import ProxyApp, create_app
 from rolloutfleet_proxy.logs.output import Output
 from rolloutfleet_proxy.logs.setup import set_up
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BadSettings as error:
         sys.exit(_said(error))
     log = set_up(settings.log, ordinal=settings.ordinal)
+    allocator.settle(settings.allocator)
     app = create_app(settings)
     server = _Server(
         uvicorn.Config(
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ),
         log,
     )
-    _spare_the_collector()
+    collector.spare()
     try:
         server.run()
     finally:
@@ -76,16 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_said(app.mistake))
     if not server.started:
         sys.exit(1)
-
-
-def _spare_the_collector() -> None:
-    """What the imports made stays for good, so the collector of cycles need not look at it again and again.
-
-    Turns make few cycles and many objects: it looks for them every 50,000 new objects instead of every 700.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def _said(error: Exception) -> int:

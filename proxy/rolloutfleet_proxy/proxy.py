@@ -12,12 +12,14 @@ from functools import partial
 from typing import Any
 
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.allocator import Trimming, trimmed
 from rolloutfleet_proxy.chat.answer import Answers
 from rolloutfleet_proxy.cleanup.choosing import Patience
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
+from rolloutfleet_proxy.collector import Collections
 from rolloutfleet_proxy.dumps.folder import folder_of
 from rolloutfleet_proxy.engines.client import Engine
 from rolloutfleet_proxy.fleet.gathering import Gatherer
@@ -25,6 +27,7 @@ from rolloutfleet_proxy.fleet.peers import Peer, Peers
 from rolloutfleet_proxy.fleet.placement import Placement
 from rolloutfleet_proxy.fleet.weights import EngineCommands, FleetWeights
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.in_flight import InFlight
 from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.metrics import Metrics
 from rolloutfleet_proxy.refusals import ended
@@ -81,6 +84,9 @@ class Proxy:
     metrics: Metrics
     seals: Seals
     sweeper: Sweeper
+    in_flight: InFlight
+    trimming: Trimming
+    collections: Collections
     started_at: float = field(default_factory=time.time)
 
     @property
@@ -206,6 +212,13 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             on_freed=lambda freed: proxy.follow_freed(freed),
         )
         stack.push_async_callback(sweeper.close)
+        in_flight = InFlight(settings.in_flight_bytes)
+        collections = Collections()
+        collections.watch()
+        stack.callback(collections.end)
+        trimming = Trimming(freed=lambda: in_flight.released, quiet=lambda: metrics.in_flight == 0)
+        if settings.allocator.trim:
+            await stack.enter_async_context(trimmed(trimming))
         proxy = Proxy(
             settings=settings,
             owner=owner,
@@ -226,7 +239,7 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
             admission=Admission(
                 settings.sessions.limits,
-                database.folder,
+                database,
                 sessions_open=(await reader.run(count_by_state))["open"],
                 shard_bytes=lambda: shards.nbytes,
             ),
@@ -242,6 +255,9 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             metrics=metrics,
             seals=seals,
             sweeper=sweeper,
+            in_flight=in_flight,
+            trimming=trimming,
+            collections=collections,
         )
         weights.on_freed = proxy.forget
         stack.push_async_callback(proxy.end_calls)

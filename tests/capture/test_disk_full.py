@@ -81,6 +81,7 @@ def test_a_full_disk_refuses_what_it_cant_keep_and_loses_nothing(disk: SmallDisk
     body = {**CHAT, "messages": messages}
 
     disk.fill()
+    received = disk.fleet.engine.counters()["received"]
     refused = session.raw_chat(body, idempotency_key="while full")
     assert refused.status_code == 507 and refused.json()["error"]["code"] == STORE_FULL
     assert refused.headers["x-should-retry"] == "false"
@@ -99,6 +100,8 @@ def test_a_full_disk_refuses_what_it_cant_keep_and_loses_nothing(disk: SmallDisk
         assert admin.get("/health").status_code == 200
     assert session.turns() == turns and proxy.audit() == before and before["balanced"]
     assert proxy.stats()["in_flight"] == 0
+    # Of the calls, one may have begun before the proxy looked at the disk again; for all others nothing was generated.
+    assert disk.fleet.engine.counters()["received"] - received <= 1
 
     for end in (proxy.kill, proxy.stop):
         end()

@@ -1,6 +1,6 @@
 """Who may call a route, and what a handler is given."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -29,6 +29,15 @@ async def require_admin(request: Request) -> None:
     key = presented_key(request.headers)
     if not proxy_of(request).admin.match(key):
         raise _no_key() if key is None else ApiError(403, FORBIDDEN_SCOPE, "This needs the admin key.")
+
+
+async def require_known_key(proxy: Proxy, headers: Mapping[str, str]) -> None:
+    """Lets pass whoever has a key that opens anything here, were it something else. Raises ApiError 401."""
+    key = presented_key(headers)
+    if key is None:
+        raise _no_key()
+    if not proxy.admin.match(key) and await proxy.sessions.with_key(key) is None:
+        raise _unknown_key()
 
 
 def require_session(action: str | None = None) -> Callable[[Request, str], Awaitable[Session]]:
@@ -78,7 +87,7 @@ async def session_with_key(proxy: Proxy, key: str | None, session_id: str | None
 async def _with_key(proxy: Proxy, key: str, session_id: str | None) -> Session | Gone:
     found = await proxy.sessions.with_key(key)
     if found is None:
-        raise ApiError(401, INVALID_KEY, "This key is not known here.")
+        raise _unknown_key()
     if session_id is not None and found.name != session_id:
         raise ApiError(403, FORBIDDEN_SCOPE, "This key belongs to another session.")
     return found
@@ -95,6 +104,10 @@ def there(found: Session | Gone | None, name: str) -> Session:
 
 def _no_key() -> ApiError:
     return ApiError(401, INVALID_KEY, "A key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`.")
+
+
+def _unknown_key() -> ApiError:
+    return ApiError(401, INVALID_KEY, "This key is not known here.")
 
 
 async def _this_proxy(request: Request) -> Proxy:

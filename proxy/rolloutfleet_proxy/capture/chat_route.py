@@ -12,11 +12,12 @@ from typing import Any
 
 from rolloutfleet.errors import CLIENT_GONE, INTERNAL
 from rolloutfleet_proxy.api.access import session_with_key
-from rolloutfleet_proxy.body_limit import too_large
+from rolloutfleet_proxy.body_limit import declared_length, too_large
 from rolloutfleet_proxy.capture import turn
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
 from rolloutfleet_proxy.chat.request import ChatRequest, body_digest, parse_chat
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.in_flight import Held
 from rolloutfleet_proxy.logs import WORDLESS, logger
 from rolloutfleet_proxy.logs.calls import ChatCall
 from rolloutfleet_proxy.logs.requests import request_id
@@ -84,11 +85,27 @@ class ChatRoute:
         key = presented_key(headers)
         session = await session_with_key(self._proxy, key, name)
         told.session_id = session.name
+        held = self._proxy.in_flight.hold()
+        try:
+            await self._answer(session, key, headers, held, told, receive, send)
+        finally:
+            held.release()
+
+    async def _answer(
+        self,
+        session: Session,
+        key: str | None,
+        headers: dict[str, str],
+        held: Held,
+        told: ChatCall,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         with session.calls.arriving():
-            body = await _read_body(receive, headers, limit=self._proxy.settings.body_limit)
+            body = await _read_body(receive, headers, held, limit=self._proxy.settings.body_limit)
         while session.name in self._proxy.seals:
             await self._proxy.seals.opened(session.name)
-            session = await session_with_key(self._proxy, key, name)
+            session = await session_with_key(self._proxy, key, session.name)
         if session.state != OPEN:
             raise ended(session)
         attempt = _attempt(headers, body)
@@ -101,7 +118,7 @@ class ChatRoute:
             await self._replay(session, found, request, told, send)
             return
         if found is None:
-            call = turn.begin(self._proxy, session, request, attempt, headers)
+            call = turn.begin(self._proxy, session, request, attempt, headers, held)
         else:
             told.role = JOINED
             call = found
@@ -230,13 +247,13 @@ def _attempt(headers: dict[str, str], body: bytes) -> Attempt:
     )
 
 
-async def _read_body(receive: Receive, headers: dict[str, str], *, limit: int) -> bytes:
-    declared = headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        raise too_large(limit)
+async def _read_body(receive: Receive, headers: dict[str, str], held: Held, *, limit: int) -> bytes:
+    """Raises ApiError 413 and 429, and reads no further then."""
+    held.expect(declared_length(headers.get("content-length", ""), limit=limit))
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientLeft
+    held.add(len(message["body"]))
     if not message.get("more_body"):
         return _within(message["body"], limit)
     body = bytearray(message["body"])
@@ -245,6 +262,7 @@ async def _read_body(receive: Receive, headers: dict[str, str], *, limit: int) -
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
+        held.add(len(message.get("body", b"")))
         body += message.get("body", b"")
     return _within(bytes(body), limit)
 

@@ -27,6 +27,7 @@ from rolloutfleet_proxy.engines.client import GenerateRequest, extended_json, id
 from rolloutfleet_proxy.engines.evidence import Evidence, Refused
 from rolloutfleet_proxy.engines.generation import Generation
 from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
+from rolloutfleet_proxy.in_flight import Held
 from rolloutfleet_proxy.logs.events import TurnEndedUnwaited, emit
 from rolloutfleet_proxy.logs.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.logs.requests import REQUEST_ID
@@ -52,11 +53,18 @@ UNKNOWN_CONTEXT_BUDGET = 4096
 """Tokens of output where neither the request nor the model says how many."""
 
 
-def begin(proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt, headers: dict[str, str]) -> Call:
-    """Start a turn. Raises ApiError 400 where the session's limits leave no room for it, 404 for another model."""
+def begin(
+    proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt, headers: dict[str, str], held: Held
+) -> Call:
+    """Start a turn. Raises ApiError 400 where the session's limits leave no room for it, 404 for another model, 507
+    where the disk has too little room left to keep it."""
     if request.model not in (None, proxy.settings.model):
         raise ApiError(404, MODEL_NOT_FOUND, f"This fleet serves {proxy.settings.model}.", param="model")
     _check_limits(session)
+    try:
+        proxy.admission.check_disk()
+    except StoreFull as error:
+        raise not_written(error) from None
     name = f"turn-{secrets.token_hex(12)}"
 
     async def work(call: Call) -> Turn:
@@ -86,6 +94,7 @@ def begin(proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt
         idempotency_key=attempt.idempotency_key,
         streams=request.stream,
         work=work,
+        held=held.share(),
     )
 
 
@@ -297,6 +306,7 @@ class _Making:
         except SessionOver:
             raise ended(self.session) from None
         except (StoreFull, StoreBroken) as error:
+            self.proxy.admission.note_full()
             raise not_written(error) from None
         self.call.phases.begin(DONE)
         made = committed(new, number)

@@ -12,6 +12,7 @@ from typing import Any
 
 from rolloutfleet.errors import CLIENT_GONE, DRAINING
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.in_flight import Held
 from rolloutfleet_proxy.logs import WORDLESS, logger
 from rolloutfleet_proxy.logs.phases import Phases
 from rolloutfleet_proxy.turns.rows import Turn
@@ -49,6 +50,8 @@ class Call:
     idempotency_key: str | None
     events: list[bytes] | None
     outcome: asyncio.Future[Turn]
+    held: Held | None = None
+    """Where the bytes that it makes are counted."""
     waiters: int = 0
     committing: bool = False
     """True from when the turn is handed to the store: then only the store decides."""
@@ -68,6 +71,8 @@ class Call:
         """Add an event to the stream, for all who listen."""
         assert self.events is not None
         self.events.append(event)
+        if self.held is not None:
+            self.held.grow(len(event))
         for listener in self._listeners:
             listener.wake()
 
@@ -161,10 +166,11 @@ class Calls:
         idempotency_key: str | None,
         streams: bool,
         work: Callable[[Call], Coroutine[Any, Any, Turn]],
+        held: Held | None = None,
     ) -> Call:
-        """Begin `work`, which returns the committed turn or raises ApiError."""
+        """Begin `work`, which returns the committed turn or raises ApiError. `held` is released when it has ended."""
         outcome: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        call = Call(turn_name, body, idempotency_key, [] if streams else None, outcome)
+        call = Call(turn_name, body, idempotency_key, [] if streams else None, outcome, held)
         self._calls.append(call)
         call.task = asyncio.create_task(self._run(call, work), name=f"turn {turn_name}")
         return call
@@ -195,6 +201,8 @@ class Calls:
         finally:
             self._calls.remove(call)
             call._finish()
+            if call.held is not None:
+                call.held.release()
             # A call that nobody waited for any more has an outcome all the same; it is no forgotten error.
             if outcome.done() and not outcome.cancelled():
                 outcome.exception()

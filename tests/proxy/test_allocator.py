@@ -1,0 +1,100 @@
+"""When memory is given back: decided by what was freed, absent where the C library has no such thing."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rolloutfleet.settings import AllocatorSettings
+from rolloutfleet_proxy import allocator
+from rolloutfleet_proxy.allocator import ENOUGH, LONG, PATIENCE, Trimming, is_due
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("freed", "since", "last_took", "quiet", "due"),
+    [
+        (0, 1e9, 0.0, True, False),
+        (1, 1.0, 0.0, True, True),
+        (ENOUGH - 1, 1e9, 0.0, False, False),
+        (ENOUGH, 1.0, LONG, False, True),
+        (ENOUGH, 1.0, LONG * 1.1, False, False),
+        (ENOUGH, 1.0, LONG * 1.1, True, True),
+        (ENOUGH, PATIENCE, LONG * 1.1, False, True),
+    ],
+)
+def test_a_trim_is_due_by_what_was_freed(freed: int, since: float, last_took: float, quiet: bool, due: bool) -> None:
+    assert is_due(freed=freed, since=since, last_took=last_took, quiet=quiet) is due
+
+
+async def test_what_was_trimmed_is_not_counted_again() -> None:
+    freed, now, trims = [ENOUGH], [0.0], [0]
+
+    def trim() -> bool:
+        trims[0] += 1
+        now[0] += 0.01
+        return True
+
+    trimming = Trimming(freed=lambda: freed[0], quiet=lambda: False, trim=trim, clock=lambda: now[0])
+    for _ in range(3):
+        await trimming.look()
+    assert trims == [1]
+    freed[0] += ENOUGH
+    await trimming.look()
+    assert trims == [2] and trimming.figures() == {"times": 2, "longest_seconds": 0.01}
+
+
+async def test_where_the_c_library_has_none_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Musl:
+        """A C library without malloc_trim and mallopt."""
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Musl())
+    assert allocator.find_trim() is None
+    allocator.settle(AllocatorSettings())
+    trimming = Trimming(freed=lambda: ENOUGH, quiet=lambda: True)
+    await trimming.look()
+    assert trimming.times == 0
+
+
+def run(*lines: str) -> int:
+    """Bytes resident at the end of a program in a process of its own."""
+    program = "\n".join((*lines, "print(psutil.Process().memory_info().rss)"))
+    done = subprocess.run(
+        [sys.executable, "-c", f"import psutil, sys\nsys.path[:0] = {sys.path!r}\n{program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(allocator.find_trim() is None, reason="this C library has no malloc_trim")
+def test_a_trim_gives_back_what_lies_between_blocks_in_use() -> None:
+    """glibc itself gives back no more than the end of its heap."""
+    begin = (
+        "from rolloutfleet_proxy.allocator import find_trim",
+        "blocks = [b'x' * 20_000 for _ in range(10_000)]",
+        "del blocks[1::2], blocks[: -1 : 2]",
+    )
+    kept = run(*begin)
+    assert run(*begin, "assert find_trim()()") < kept - 50 * MIB
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="not Linux")
+def test_large_blocks_are_mapped_by_themselves() -> None:
+    """After a block of 30 MB glibc by itself takes ever larger ones from its heap, where they stay."""
+    work = (
+        "blocks = []",
+        "block = b'x' * 30_000_000",
+        "del block",
+        "blocks = [b'x' * size for _ in range(100) for size in (1_000_000, 20_000)]",
+        "del blocks[0::2]",
+    )
+    settle = "allocator.settle(AllocatorSettings(trim=False, arenas=0, mmap_threshold={}))"
+    imports = ("from rolloutfleet.settings import AllocatorSettings", "from rolloutfleet_proxy import allocator")
+    threshold = AllocatorSettings().mmap_threshold
+    sizes = {value: run(*imports, settle.format(value), *work) for value in (0, threshold)}
+    assert sizes[threshold] < sizes[0] - 50 * MIB, sizes
