@@ -296,9 +296,12 @@ def _admin_keys(settings: ProxySettings) -> AdminKeys:
 def _gateway_key(settings: ProxySettings) -> str | None:
     file = settings.gateway_api_key_file
     try:
-        return None if file is None else file.read_text(encoding="utf-8").strip()
-    except OSError as error:
+        key = None if file is None else file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
         raise BadKeyFile(f"the gateway's key file {file} can't be read: {error}") from None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise BadKeyFile(f"the gateway's key file {file} holds more than one line of plain letters")
+    return key
 
 
 def _is_loopback(host: str) -> bool:

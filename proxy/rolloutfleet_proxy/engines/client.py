@@ -14,7 +14,6 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from io import BytesIO
 from typing import Any, Literal
 
 import aiohttp
@@ -30,6 +29,7 @@ from rolloutfleet.errors import (
     INVALID_REQUEST,
 )
 from rolloutfleet_proxy.engines import big_reply
+from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Response, Unreachable
 from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
 from rolloutfleet_proxy.engines.reply_stream import BigEvent, Chunk, EventSplitter, StreamedError, StreamedReply
 from rolloutfleet_proxy.errors import ApiError
@@ -54,7 +54,6 @@ WORKERS_FRESH = 5.0
 _END_OF_STREAM = 0.25
 """Seconds that a complete stream has to end in; then its connection is closed rather than kept."""
 _SHOWN_AT_ONCE = 1000
-_LARGE_BODY = 1 << 19
 _MAX_ERROR_BODY = 1 << 16
 
 _encode = msgspec.json.Encoder().encode
@@ -141,7 +140,12 @@ class Engine:
         self.generate_url = f"{self._gateway}/generate"
         self._fixed_engines = tuple(url.rstrip("/") for url in engine_urls)
         self._authorization = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=silence)
+        self._generations = Connections(
+            self._gateway,
+            headers={"Content-Type": "application/json", **self._authorization},
+            silence=silence,
+            connect_timeout=connect_timeout,
+        )
         self._silence = silence
         self._big_reply = big_reply
         self._clock = clock
@@ -153,6 +157,7 @@ class Engine:
         """Let aborts under way end, then close all connections."""
         if self._aborts:
             await asyncio.wait(self._aborts, timeout=ABORT_TIMEOUT)
+        await self._generations.aclose()
         if self._session is not None:
             await self._session.close()
 
@@ -176,55 +181,42 @@ class Engine:
             raise engine_failure(error.status, error.message) from None
         except TimeoutError:
             raise self._silent() from None
-        except (aiohttp.ClientError, OSError) as error:
-            # The response keeps its error, and the error's frames would keep the response, and the call with it.
-            error.__traceback__ = None
-            raise ApiError(502, ENGINE_ERROR, f"The engine's reply broke off: {error!r}.") from None
+        except BrokenOff as error:
+            raise ApiError(502, ENGINE_ERROR, f"The engine's reply broke off: {error}.") from None
         finally:
-            # Of what was read to its end the connection is back in the pool already; any other is of no use.
             response.close()
 
-    async def _send(self, request: GenerateRequest, *, stream: bool) -> aiohttp.ClientResponse:
+    async def _send(self, request: GenerateRequest, *, stream: bool) -> Response:
         body = request.body(stream=stream)
-        headers = {
-            "Content-Type": "application/json",
-            ROUTING_KEY_HEADER: request.routing_key,
-            **request.headers,
-            **self._authorization,
-        }
+        headers = {ROUTING_KEY_HEADER: request.routing_key, **request.headers}
         for delay in (*CONNECT_DELAYS, None):
-            # aiohttp warns of large bodies given as bytes, because it would write them in one go.
-            data: Any = body if len(body) < _LARGE_BODY else BytesIO(body)
             try:
-                return await self._http().post(self.generate_url, data=data, headers=headers)
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                return await self._generations.post("/generate", body, headers)
+            except Unreachable as error:
                 if delay is None:
                     message = f"The gateway can't be reached: {error}."
                     raise ApiError(503, ENGINE_UNREACHABLE, message, retry_after=RETRY_AFTER) from None
             except TimeoutError:
                 raise self._silent() from None
-            except (aiohttp.ClientError, OSError) as error:
-                raise ApiError(502, ENGINE_ERROR, f"The gateway broke off: {error!r}.") from None
+            except BrokenOff as error:
+                raise ApiError(502, ENGINE_ERROR, f"The gateway broke off: {error}.") from None
             await asyncio.sleep(delay)
         raise AssertionError("unreachable")
 
-    async def _read_whole(self, response: aiohttp.ClientResponse, expected: Expected) -> Evidence:
-        length = response.content_length
-        if length is not None and length <= self._big_reply:
+    async def _read_whole(self, response: Response, expected: Expected) -> Evidence:
+        if response.length is not None and response.length <= self._big_reply:
             return check(decode(await response.read()), expected)
         head = bytearray()
-        async for data in response.content.iter_any():
+        async for data in response.pieces():
             head += data
             if len(head) > self._big_reply:
                 return await big_reply.read(_rest(bytes(head), response), expected)
         return check(decode(bytes(head)), expected)
 
-    async def _read_stream(
-        self, response: aiohttp.ClientResponse, request: GenerateRequest, on_chunk: OnChunk
-    ) -> Evidence:
+    async def _read_stream(self, response: Response, request: GenerateRequest, on_chunk: OnChunk) -> Evidence:
         splitter = EventSplitter(big=self._big_reply, max_bytes=MAX_REPLY)
         streamed = StreamedReply(with_logprobs=request.with_logprobs)
-        async for data in response.content.iter_any():
+        async for data in response.pieces():
             events = splitter.feed(data)
             last = next((event for event in events if isinstance(event, BigEvent) and not event.unfinished), None)
             # A big event that is unfinished is left out: what it has comes again with the next one.
@@ -245,14 +237,16 @@ class Engine:
                 on_chunk(chunk)
         raise ApiError(502, ENGINE_ERROR, "The engine's stream ended before its last event.")
 
-    async def _failure(self, response: aiohttp.ClientResponse) -> ApiError:
-        length = response.content_length
-        whole = length is not None and length <= _MAX_ERROR_BODY
-        body = await (response.read() if whole else response.content.read(_MAX_ERROR_BODY))
+    async def _failure(self, response: Response) -> ApiError:
+        body = b""
+        async for data in response.pieces():
+            body += data
+            if len(body) > _MAX_ERROR_BODY:
+                break
         return engine_failure(
             response.status,
             error_message(body) or f"status {response.status}",
-            retry_after=_seconds(response.headers.get("Retry-After")),
+            retry_after=_seconds(response.headers.get("retry-after")),
         )
 
     def _silent(self) -> ApiError:
@@ -362,12 +356,10 @@ class Engine:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0, ttl_dns_cache=10),
-                timeout=self._timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
                 auto_decompress=False,
                 trust_env=False,
-                read_bufsize=1 << 18,
             )
         return self._session
 
@@ -425,20 +417,20 @@ async def _show_rest(evidence: Evidence, start: int, request: GenerateRequest, o
         await asyncio.sleep(0)
 
 
-async def _drained(response: aiohttp.ClientResponse) -> None:
+async def _drained(response: Response) -> None:
     """Read what follows the last event, so that the connection can be used again."""
     try:
         async with asyncio.timeout(_END_OF_STREAM):
-            async for _ in response.content.iter_any():
+            async for _ in response.pieces():
                 pass
-    except (aiohttp.ClientError, OSError, TimeoutError):
+    except (BrokenOff, TimeoutError):
         pass
 
 
-async def _rest(head: bytes, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _rest(head: bytes, response: Response) -> AsyncIterator[bytes]:
     total = len(head)
     yield head
-    async for data in response.content.iter_any():
+    async for data in response.pieces():
         total += len(data)
         if total > MAX_REPLY:
             raise Refused(Reason.TOO_BIG, f"The reply is larger than {MAX_REPLY} bytes.")

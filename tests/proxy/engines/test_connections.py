@@ -1,0 +1,292 @@
+"""HTTP to the gateway, against a server that sends exactly the bytes it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import uvloop
+
+from rolloutfleet_proxy.engines import connections as module
+from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Unreachable
+
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Server:
+    """Reads a request, then does what `behaviour` does; again on the same connection while that is open."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.ended = 0
+        self._changed = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                self.requests.append(head + await reader.readexactly(length))
+                await self.behaviour(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+            self.ended += 1
+            self._changed.set()
+
+    async def until_ended(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while self.ended < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def says(*pieces: bytes, close: bool = False) -> Behaviour:
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        if close:
+            raise ConnectionError
+
+    return behave
+
+
+@asynccontextmanager
+async def serving(behaviour: Behaviour, *, silence: float = 10.0) -> AsyncIterator[tuple[Server, Connections]]:
+    server = Server(behaviour)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    client = Connections(
+        f"http://127.0.0.1:{port}/base/", headers={"Accept": "*/*"}, silence=silence, connect_timeout=5.0
+    )
+    try:
+        yield server, client
+    finally:
+        await client.aclose()
+        listening.close()
+        await server.until_ended(server.connections)
+
+
+async def posted(client: Connections, body: bytes = b"{}") -> bytes:
+    response = await client.post("/generate", body, {"X-One": "1"})
+    try:
+        return await response.read()
+    finally:
+        response.close()
+
+
+async def test_a_request_is_sent_as_meant() -> None:
+    async with serving(says(OK)) as (server, client):
+        assert await posted(client, b"x" * 3_000_000) == b"ok"
+    head, _, body = server.requests[0].partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0] == b"POST /base/generate HTTP/1.1"
+    assert lines[1].startswith(b"Host: 127.0.0.1:") and lines[2:] == [
+        b"Accept: */*",
+        b"X-One: 1",
+        b"Content-Length: 3000000",
+    ]
+    assert body == b"x" * 3_000_000
+
+
+async def test_a_header_of_two_lines_is_refused() -> None:
+    async with serving(says(OK)) as (server, client):
+        for value in ("a\r\nX-Two: 2", "a\nb", "a\rb"):
+            with pytest.raises(ValueError, match="line break"):
+                await client.post("/generate", b"", {"X-One": value})
+        assert await posted(client) == b"ok"
+    assert len(server.requests) == 1
+
+
+WHOLE = {
+    "in one piece": [OK],
+    "byte by byte": [OK[index : index + 1] for index in range(len(OK))],
+    "chunked": [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n", b"1\r\nk\r\n0\r\n\r\n"],
+    "behind a 100": [b"HTTP/1.1 100 Continue\r\nContent-Length: 9\r\n\r\n", OK],
+}
+
+
+@pytest.mark.parametrize("pieces", WHOLE.values(), ids=WHOLE)
+async def test_a_response_is_read_and_its_connection_kept(pieces: list[bytes]) -> None:
+    async with serving(says(*pieces)) as (server, client):
+        for _ in range(3):
+            assert await posted(client) == b"ok"
+        assert server.connections == 1
+
+
+LAST = {
+    "it says so": says(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"),
+    "its body ends with it": says(b"HTTP/1.1 200 OK\r\n\r\no", b"k", close=True),
+    "more follows than was asked for": says(OK + OK),
+    "HTTP/1.0": says(OK.replace(b"1.1", b"1.0")),
+}
+
+
+@pytest.mark.parametrize("behaviour", LAST.values(), ids=LAST)
+async def test_a_connection_that_is_of_no_more_use_is_not_used_again(behaviour: Behaviour) -> None:
+    async with serving(behaviour) as (server, client):
+        assert await posted(client) == await posted(client) == b"ok"
+        assert server.connections == 2
+
+
+async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    async with serving(says(OK, close=True)) as (server, client):
+        assert await posted(client) == b"ok"
+        await server.until_ended(1)
+        await asyncio.sleep(0.05)  # its end is on the way
+        assert await posted(client) == b"ok"
+
+
+async def test_bytes_that_nobody_asked_for_close_a_kept_connection() -> None:
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(OK)
+        await writer.drain()
+        answered.set()
+        await late.wait()
+        writer.write(OK)
+
+    answered, late = asyncio.Event(), asyncio.Event()
+    async with serving(behave) as (server, client):
+        assert await posted(client) == b"ok"
+        late.set()
+        await server.until_ended(1)
+        assert await posted(client) == b"ok"
+        assert server.connections == 2
+
+
+BROKEN = {
+    "at once": says(close=True),
+    "in the head": says(b"HTTP/1.1 200 OK\r\nConte", close=True),
+    "in the body": says(OK[:-1], close=True),
+    "in a chunk": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", close=True),
+    "no HTTP": says(b"220 ready\r\n"),
+    "two lengths": says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok"),
+    "a bad chunk": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n"),
+    "another protocol": says(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("behaviour", BROKEN.values(), ids=BROKEN)
+async def test_what_breaks_off_says_so_and_is_not_sent_again(behaviour: Behaviour) -> None:
+    async with serving(behaviour) as (server, client):
+        with pytest.raises(BrokenOff):
+            await posted(client)
+        assert len(server.requests) == 1
+        server.behaviour = says(OK)
+        assert await posted(client) == b"ok"
+
+
+async def test_silence_ends_a_response_only_while_it_is_awaited() -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in (b"HTTP/1.1 200 OK\r\n", b"Content-Length: 4\r\n", b"\r\n", b"o", b"k", b"a"):
+            await asyncio.sleep(0.15)
+            writer.write(piece)
+        await reader.read()
+
+    async with serving(slow, silence=0.4) as (server, client):
+        response = await client.post("/generate", b"", {})
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError):
+            await response.read()
+        assert asyncio.get_running_loop().time() - started > 0.4 + 0.3
+        response.close()
+        server.behaviour = says(OK)
+        assert await posted(client) == b"ok"
+        await asyncio.sleep(0.5)  # unused, a connection may be silent
+        assert await posted(client) == b"ok" and server.connections == 2
+
+
+async def test_an_unused_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT", 0.2)
+    async with serving(says(OK)) as (server, client):
+        assert await posted(client) == b"ok"
+        await server.until_ended(1)
+        assert await posted(client) == b"ok"
+
+
+async def test_a_reader_that_is_slow_holds_the_server_back() -> None:
+    size = 64 << 20
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        while sent < size:
+            writer.write(bytes(1 << 16))
+            sent += 1 << 16
+            await writer.drain()
+
+    async with serving(flood, silence=0.3) as (_, client):
+        response = await client.post("/generate", b"", {})
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.2)
+        assert sent < size / 2, "the sockets' buffers hold the rest back"
+        # Longer than the silence: it is the reader who is silent here.
+        await asyncio.sleep(0.4)
+        read = 0
+        async for piece in response.pieces():
+            read += len(piece)
+        response.close()
+        assert read == sent == size
+
+
+@pytest.mark.parametrize("when", ["before the head", "in the body"])
+async def test_cancelled_or_closed_it_ends_the_connection(when: str) -> None:
+    pieces = [] if when == "before the head" else [OK[:-1]]
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await says(*pieces)(reader, writer)
+        came.set()
+        await reader.read()
+        raise ConnectionError
+
+    came = asyncio.Event()
+    async with serving(never) as (server, client):
+        calling = asyncio.ensure_future(posted(client))
+        await came.wait()
+        await asyncio.sleep(0.05)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await server.until_ended(1)
+
+
+async def test_no_server_is_unreachable() -> None:
+    async with serving(says(OK)) as (_, client):
+        await posted(client)
+    with pytest.raises(Unreachable):
+        await posted(client)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "localhost:80", "http://"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        Connections(url, headers={}, silence=1, connect_timeout=1)
+
+
+ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
+    test_a_request_is_sent_as_meant,
+    test_a_connection_that_the_server_closed_is_not_used_again,
+    test_bytes_that_nobody_asked_for_close_a_kept_connection,
+    test_silence_ends_a_response_only_while_it_is_awaited,
+    test_a_reader_that_is_slow_holds_the_server_back,
+    partial(test_cancelled_or_closed_it_ends_the_connection, "in the body"),
+    *(partial(test_what_breaks_off_says_so_and_is_not_sent_again, behaviour) for behaviour in BROKEN.values()),
+    *(partial(test_a_connection_that_is_of_no_more_use_is_not_used_again, behaviour) for behaviour in LAST.values()),
+]
+
+
+@pytest.mark.parametrize("test", ON_UVLOOP)
+def test_on_the_loop_of_the_proxy(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    uvloop.run(test())
