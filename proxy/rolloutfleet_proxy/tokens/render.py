@@ -15,10 +15,12 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import is_
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Protocol
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from renderers import RendererConfig, create_renderer
 from renderers.base import MODEL_RENDERER_MAP, ParsedToolCall, ToolCallParseStatus, merge_chat_template_kwargs
@@ -166,18 +168,9 @@ class ChatFormat:
         for index, candidate in enumerate(candidates):
             if candidate.length != candidates[0].length:
                 break
-            new = renderable(self.name, messages, candidate.length)
-            if not new or any(message["role"] == "assistant" for message in new):
-                break
-            prompt_ids, output_ids = candidate.load()
-            tail, output = self._open_end(prompt_ids, output_ids)
-            extension = renders.extension(tail, output, new, tools, template_kwargs)
-            if extension is None:
-                continue
-            prior = _joined(prompt_ids, output_ids)
-            ids = prior + extension
-            checked += 1
-            if _begins_with(ids, prior):
+            ids = self._extended(messages, tools, template_kwargs, candidate, renders)
+            if ids is not None:
+                checked += 1
                 return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=True)
 
         ids = renders.full(renderable(self.name, messages), tools, template_kwargs)
@@ -188,6 +181,44 @@ class ChatFormat:
                 return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=False)
         return Prompt(ids, None, TOKENS_DIFFER if candidates else None, checked, 0, bridged=False)
 
+    def prompt_at_once(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        deepest: Candidate | None,
+        *,
+        renders: Renders,
+    ) -> Prompt | None:
+        """What `prompt` returns, where that is the deepest candidate's tokens extended, or nothing is continued.
+
+        Else None. Raises Unrenderable.
+        """
+        tools = list(tools) if tools else None
+        if deepest is None:
+            return Prompt(
+                renders.full(renderable(self.name, messages), tools, template_kwargs), None, None, 0, 0, bridged=False
+            )
+        ids = self._extended(messages, tools, template_kwargs, deepest, renders)
+        return None if ids is None else Prompt(ids, 0, None, 1, 1, bridged=True)
+
+    def _extended(
+        self,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        candidate: Candidate,
+        renders: Renders,
+    ) -> array[int] | None:
+        """The candidate's tokens and the new messages' behind them; None where the format can't say."""
+        new = renderable(self.name, messages, candidate.length)
+        if not new or any(message["role"] == "assistant" for message in new):
+            return None
+        prompt_ids, output_ids = candidate.load()
+        tail, output = self._open_end(prompt_ids, output_ids)
+        extension = renders.extension(tail, output, new, tools, template_kwargs)
+        return None if extension is None else _joined(prompt_ids, output_ids) + extension
+
     def extension(
         self,
         tail: list[int],
@@ -197,14 +228,16 @@ class ChatFormat:
         template_kwargs: Mapping[str, Any] | None,
     ) -> array[int] | None:
         renderer = self._renderer_for(template_kwargs)
+        packed = self.vocabulary.packed(output)
         try:
-            rendered = renderer.bridge_to_next_turn(tail, output, messages, tools=tools)
+            rendered = renderer.bridge_to_next_turn(tail, packed, messages, tools=tools)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
             raise Unrenderable(f"the chat format {self.name} refuses the messages: {error}") from error
         if rendered is None:
             return None
-        prior = tail + output
-        if rendered.token_ids[: len(prior)] != prior:
+        prior = tail + packed
+        # The very same objects: a packed run is equal to any other.
+        if len(rendered.token_ids) < len(prior) or not all(map(is_, rendered.token_ids, prior)):
             return None
         return unpacked(rendered.token_ids[len(prior) :])
 
@@ -263,6 +296,10 @@ class ChatFormat:
     def cache_nbytes(self) -> int:
         return self.vocabulary.cache_nbytes
 
+    @property
+    def encodes_quickly(self) -> bool:
+        return self.vocabulary.encodes_quickly
+
     def _renderer_for(self, template_kwargs: Mapping[str, Any] | None) -> Any:
         if not template_kwargs:
             return self._renderer
@@ -289,11 +326,10 @@ class ChatFormat:
 
         A stop token inside the output (a caller may have them ignored) closes nothing; what follows it is open.
         """
-        output = list(output_ids)
-        if not self._stops.isdisjoint(output[:-1]):
-            cut = max(index for index, token_id in enumerate(output[:-1]) if token_id in self._stops)
-            return output[cut : cut + 1], output[cut + 1 :]
-        return list(prompt_ids[_last_stop(prompt_ids, self._stops) :]), output
+        cut = _last(output_ids[:-1], self._stops)
+        if cut is not None:
+            return list(output_ids[cut : cut + 1]), list(output_ids[cut + 1 :])
+        return list(prompt_ids[_last(prompt_ids, self._stops) or 0 :]), list(output_ids)
 
 
 class Reader:
@@ -426,13 +462,15 @@ def _begins_with(ids: array[int], prior: array[int]) -> bool:
     return ids[: len(prior)].tobytes() == prior.tobytes()
 
 
-def _last_stop(ids: Sequence[int], stops: frozenset[int], block: int = 256) -> int:
-    """Position of the last stop token; 0 where there is none."""
+def _last(ids: Sequence[int], wanted: frozenset[int], *, block: int = 4096) -> int | None:
+    """Position of the last of the wanted ids; None where there is none."""
     for end in range(len(ids), 0, -block):
         start = max(0, end - block)
-        if not stops.isdisjoint(ids[start:end]):
-            return next(index for index in range(end - 1, start - 1, -1) if ids[index] in stops)
-    return 0
+        view = np.asarray(ids[start:end], np.int32)
+        found = [start + int(hits[-1]) for token_id in wanted if len(hits := (view == token_id).nonzero()[0])]
+        if found:
+            return max(found)
+    return None
 
 
 def _cut_at(packed: list[int], stop: str) -> list[int]:

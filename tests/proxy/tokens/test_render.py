@@ -17,6 +17,7 @@ from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import TOKENS_DIFFER, Candidate, ChatFormat, Prompt, load
+from rolloutfleet_proxy.tokens.vocabulary import unpacked
 from rolloutfleet_proxy.turns.messages import Message
 
 TOOLS = [
@@ -486,3 +487,23 @@ def test_the_cache_of_encoded_texts_is_bounded() -> None:
         model.prompt([user(f"{number} " * 400)], None, None, [])
         assert model.cache_nbytes <= 100_000
     assert model.cache_nbytes > 50_000
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_bridge_sees_no_difference_in_a_packed_reply(models: Path, name: str) -> None:
+    """Replies are packed before a renderer goes through them: it must say the same of each token."""
+    model, family = chat_format(name, models), FAMILIES[name]
+    messages: list[Message] = [user("Hello?")]
+    tail = model.full(messages, TOOLS, None).tolist()
+    texts = (
+        [family.reply(" I think.", " So it is.", []), family.reply("", "c", CALLS[:1])] if family.reply else ["Yes."]
+    )
+    for text in [*texts, *(text[: len(text) // 2] for text in texts)]:
+        output = model.vocabulary.encode(text, add_special_tokens=False)
+        new = [user("And then?" + " More of it." * 20)]
+        whole = model._renderer.bridge_to_next_turn(tail, output, new, tools=TOOLS)
+        prior = tail + output
+        expected = None
+        if whole is not None and whole.token_ids[: len(prior)] == prior:
+            expected = unpacked(whole.token_ids[len(prior) :])
+        assert model.extension(tail, output, new, TOOLS, None) == expected

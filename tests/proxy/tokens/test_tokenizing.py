@@ -48,6 +48,33 @@ async def test_many_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
     assert tokenizing.helper_pid is None
 
 
+async def test_short_prompts_are_made_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
+    """Unless the thread encodes: a tokenizer has one user at a time. Either way they are the same."""
+    if not tokenizing.chat_format.encodes_quickly:
+        pytest.skip("fastokens is not installed")
+    encode = tokenizing.chat_format.vocabulary.encode
+    messages = [user("Hello?")]
+    candidates: list[Candidate] = []
+    for _ in range(3):
+        task = asyncio.create_task(tokenizing.prompt(messages, None, None, candidates))
+        await asyncio.sleep(0)
+        assert task.done()
+        longer = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT[: LONG - 100])], None, None, []))
+        beside = asyncio.create_task(tokenizing.prompt(messages, None, None, candidates))
+        await asyncio.sleep(0)
+        assert not beside.done()
+        assert task.result() == await beside == direct.prompt(messages, None, None, candidates)
+        await longer
+        prompt, output = task.result().ids, encode("Yes.<|im_end|>", add_special_tokens=False)
+        messages = [*messages, {"role": "assistant", "content": "Yes."}, user("More?")]
+        older = [Candidate(known.length, _never_loaded) for known in candidates]
+        candidates = [Candidate(len(messages) - 1, lambda loaded=(prompt, output): loaded), *older]  # type: ignore[misc]
+
+
+def _never_loaded() -> tuple[list[int], list[int]]:
+    raise AssertionError("the deepest candidate is continued: others need not be read")
+
+
 async def test_what_is_refused_is_raised(tokenizing: Tokenizing) -> None:
     with pytest.raises(Unrenderable, match="'critic'"):
         await tokenizing.prompt([{"role": "critic", "content": "x"}], None, None, [])
@@ -56,7 +83,9 @@ async def test_what_is_refused_is_raised(tokenizing: Tokenizing) -> None:
 
 
 async def test_a_caller_that_leaves_stops_nothing(tokenizing: Tokenizing) -> None:
-    tasks = [asyncio.create_task(tokenizing.prompt([user(f"Hello {n}?")], None, None, [])) for n in range(50)]
+    # Long enough to be encoded on the thread.
+    messages = [[user(f"{LONG_TEXT[: LONG - 1000]} Hello {n}?")] for n in range(50)]
+    tasks = [asyncio.create_task(tokenizing.prompt(asked, None, None, [])) for asked in messages]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
