@@ -20,6 +20,17 @@ NO_LIMIT = {"sessions": {"limits": {"bytes": "1Ti"}}}
 """So that the disk refuses, and not the proxy's own care."""
 
 
+def fill(file: Path) -> None:
+    """Fill the disk that a file is on, to the last byte."""
+    with file.open("ab", buffering=0) as filler:
+        for size in (2**16, 2**12, 1):
+            try:
+                while True:
+                    filler.write(b"\0" * size)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+
 @dataclass(frozen=True, slots=True)
 class SmallDisk:
     """A proxy whose store is on a small disk of its own."""
@@ -32,14 +43,7 @@ class SmallDisk:
         return Path(self.proxy.settings["state_dir"]) / "filler"
 
     def fill(self) -> None:
-        """To the last byte."""
-        with self.filler.open("ab", buffering=0) as filler:
-            for size in (2**16, 2**12, 1):
-                try:
-                    while True:
-                        filler.write(b"\0" * size)
-                except OSError as error:
-                    assert error.errno == errno.ENOSPC
+        fill(self.filler)
 
     def free(self) -> None:
         self.filler.unlink()
