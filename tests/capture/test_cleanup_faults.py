@@ -1,6 +1,7 @@
 """Clean-up under kills, bad disks and set clocks: the sums hold, no file is seen half written, and nothing is lost."""
 
 import contextlib
+import importlib.util
 import subprocess
 import time
 from collections import Counter
@@ -213,3 +214,44 @@ def test_where_dumps_cant_be_written_nothing_is_removed(proxy: ProxyProcess) -> 
             assert proxy.audit()["balanced"]
         finally:
             proxy.stop()
+
+
+# Clocks
+
+
+def faketime() -> Path:
+    """The library that gives one process another wall clock."""
+    found = importlib.util.find_spec("libfaketime")
+    library = Path(str(found and found.origin)).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
+    if found is None or not library.exists():
+        pytest.skip("libfaketime is not installed")
+    return library
+
+
+def test_a_clock_that_is_set_reaps_nothing(proxy: ProxyProcess, tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    proxy.settings["sessions"] = {**SOON, "dump": {"keep": {"age": "1h"}}}
+    proxy.environment = {
+        "LD_PRELOAD": str(faketime()),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+    proxy.start()
+    dumped = proxy.start_session()
+    talk(dumped)
+    until(lambda: is_gone(dumped))
+    session = proxy.start_session(stale_after=6)
+    talk(session)
+    for setting, days in (("+300d", 300), ("-300d", -300)):
+        clock.write_text(setting)
+        seen = proxy.start_session().show()["created_at"]
+        assert seen == pytest.approx(time.time() + days * 86400, abs=3600), "the proxy sees the other clock"
+        time.sleep(1.5)
+        assert not is_gone(session) and is_gone(dumped), "stale is what was not used, whatever the clock says"
+        assert dumped.raw_chat(CHAT).status_code == 410, "nor is its tombstone too old by that"
+    assert sum(dumped_turns(proxy).values()) == 1, "and no dump is"
+    until(lambda: is_gone(session))
+    assert proxy.audit()["balanced"]
