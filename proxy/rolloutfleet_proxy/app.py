@@ -28,6 +28,7 @@ from rolloutfleet_proxy.logs.requests import Requests
 from rolloutfleet_proxy.proxy import Proxy, open_proxy
 from rolloutfleet_proxy.refusals import not_written
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
+from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.stats_line import stats_told
 from rolloutfleet_proxy.store.database import StoreUnusable
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
@@ -37,9 +38,9 @@ MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
 
 
-def create_app(settings: ProxySettings) -> "ProxyApp":
-    """The whole proxy. Its parts open with the app's lifespan and close with it."""
-    return ProxyApp(settings)
+def create_app(settings: ProxySettings, source: SettingsSource | None = None) -> "ProxyApp":
+    """The whole proxy. Its parts open with the app's lifespan and close with it. It follows changes of the source."""
+    return ProxyApp(settings, source)
 
 
 class ProxyApp:
@@ -48,10 +49,11 @@ class ProxyApp:
     `mistake` is why it did not open, where a user can mend that; `proxy` is there while it is open.
     """
 
-    def __init__(self, settings: ProxySettings) -> None:
+    def __init__(self, settings: ProxySettings, source: SettingsSource | None = None) -> None:
         self.mistake: Exception | None = None
         self.proxy: Proxy | None = None
         self._settings = settings
+        self._source = source
         self._control = _control(self._opened)
         self._serve: ASGIApp = self._control
 
@@ -61,7 +63,7 @@ class ProxyApp:
     @asynccontextmanager
     async def _opened(self, control: FastAPI) -> AsyncIterator[None]:
         try:
-            async with open_proxy(self._settings) as proxy, kept(proxy), stats_told(proxy):
+            async with open_proxy(self._settings) as proxy, kept(proxy, self._source), stats_told(proxy):
                 body_limit = _body_limit(self._settings)
                 control.state.proxy = self.proxy = proxy
                 forwarding = Forwarding(

@@ -12,7 +12,7 @@ from rolloutfleet_proxy import allocator, collector
 from rolloutfleet_proxy.app import ProxyApp, create_app
 from rolloutfleet_proxy.logs.output import Output
 from rolloutfleet_proxy.logs.setup import set_up
-from rolloutfleet_proxy.settings import BadSettings, read_settings
+from rolloutfleet_proxy.settings import BadSettings, SettingsSource
 
 BACKLOG = 4096
 CUT_GRACE = 5
@@ -40,12 +40,13 @@ class _Server(uvicorn.Server):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until told to stop. Exits with 2 where the settings or the store can't be used."""
     try:
-        settings = read_settings(arguments)
+        source = SettingsSource(arguments)
+        settings = source.read()
     except BadSettings as error:
         sys.exit(_said(error))
     log = set_up(settings.log, ordinal=settings.ordinal)
     allocator.settle(settings.allocator)
-    app = create_app(settings)
+    app = create_app(settings, source)
     server = _Server(
         uvicorn.Config(
             app,

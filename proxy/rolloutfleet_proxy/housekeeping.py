@@ -10,6 +10,8 @@ from typing import Final
 from rolloutfleet_proxy.exports import leases
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.reloading import followed
+from rolloutfleet_proxy.settings import SettingsSource
 
 EVERY: Final = 5.0
 """Seconds between looks at the leases and shards."""
@@ -18,8 +20,8 @@ LOOKS: Final = 0.5
 
 
 @contextlib.asynccontextmanager
-async def kept(proxy: Proxy) -> AsyncIterator[None]:
-    """House is kept until the block ends."""
+async def kept(proxy: Proxy, source: SettingsSource | None = None) -> AsyncIterator[None]:
+    """House is kept, and the settings follow their source, until the block ends."""
     work = {
         "leases": _every(lambda: EVERY, lambda: _end_leases(proxy)),
         "shards": _every(lambda: EVERY, proxy.shards.tick),
@@ -29,7 +31,8 @@ async def kept(proxy: Proxy) -> AsyncIterator[None]:
     if proxy.cleanup.folder is None:
         logger.warning("sessions.dump.path is empty: sessions that go stale are discarded, and counted as that")
     try:
-        yield
+        async with followed(proxy, source):
+            yield
     finally:
         for task in ticking:
             task.cancel()

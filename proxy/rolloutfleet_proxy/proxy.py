@@ -87,6 +87,10 @@ class Proxy:
     in_flight: InFlight
     trimming: Trimming
     collections: Collections
+    settings_error: str | None = None
+    """What is wrong with settings that were read since the start, if something is."""
+    settings_waiting: tuple[str, ...] = ()
+    """Settings that a restart would change."""
     started_at: float = field(default_factory=time.time)
 
     @property
@@ -131,6 +135,12 @@ class Proxy:
         """Count a call that committed nothing as use of its session all the same."""
         with contextlib.suppress(StoreClosed):
             self.write_soon(partial(touch, session=session.id))
+
+    def follow_settings(self, settings: ProxySettings) -> None:
+        """Let changed settings be in force."""
+        self.settings = settings
+        self.admission.limits = settings.sessions.limits
+        self.weights.hold_for(settings.sessions.max_hold)
 
     def follow_freed(self, freed: Freed) -> None:
         """Follow the store: sessions have been reclaimed."""

@@ -24,19 +24,35 @@ class BadSettings(Exception):
     """The settings can't be used; the message names the field and what is wrong with it."""
 
 
+class SettingsSource:
+    """The command line and environment of this process, which may name a file."""
+
+    def __init__(self, arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> None:
+        self._parsed = _parser().parse_args(arguments)
+        self._environment = environment
+
+    @property
+    def file(self) -> Path | None:
+        named: Path | None = self._parsed.settings
+        return named
+
+    def read(self) -> ProxySettings:
+        """The settings as they are now; the file is read anew. Raises BadSettings."""
+        given = {} if self.file is None else _read_file(self.file)
+        for name, value in _from_environment(self._environment).items():
+            _put(given, name, value)
+        for name, value in vars(self._parsed).items():
+            if name != "settings" and value is not None:
+                given[name] = value
+        try:
+            return ProxySettings.model_validate(given)
+        except ValidationError as error:
+            raise BadSettings(_in_words(error)) from None
+
+
 def read_settings(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> ProxySettings:
     """The settings of this process, from its command line and environment. Raises BadSettings."""
-    parsed = _parser().parse_args(arguments)
-    given = {} if parsed.settings is None else _read_file(parsed.settings)
-    for name, value in _from_environment(environment).items():
-        _put(given, name, value)
-    for name, value in vars(parsed).items():
-        if name != "settings" and value is not None:
-            given[name] = value
-    try:
-        return ProxySettings.model_validate(given)
-    except ValidationError as error:
-        raise BadSettings(_in_words(error)) from None
+    return SettingsSource(arguments, environment).read()
 
 
 def _parser() -> argparse.ArgumentParser:

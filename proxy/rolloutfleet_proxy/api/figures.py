@@ -78,7 +78,11 @@ async def _stats(proxy: Proxy) -> dict[str, Any]:
         "drain": None,
         "boots": [],
         "dump": _dump(proxy),
-        "settings": {"generation": proxy.settings.generation},
+        "settings": {
+            "generation": proxy.settings.generation,
+            "error": proxy.settings_error,
+            "needs_restart": list(proxy.settings_waiting),
+        },
         "refused": dict(proxy.metrics.refused),
         "prefix_checks": dict(proxy.metrics.prefix_checks),
     }

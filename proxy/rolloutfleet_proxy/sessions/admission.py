@@ -29,7 +29,7 @@ class Admission:
         shard_bytes: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._database = database
         self._folder = database.folder
         self._shard_bytes = shard_bytes
@@ -39,7 +39,7 @@ class Admission:
 
     def has_room(self, sessions: int) -> bool:
         """Whether so many more sessions fit."""
-        most = self._limits.sessions
+        most = self.limits.sessions
         return (most is None or self.sessions_open + sessions <= most) and self.has_bytes(0)
 
     def has_bytes(self, nbytes: int) -> bool:
@@ -81,6 +81,6 @@ class Admission:
 
     def _most_bytes(self, held: int) -> float:
         """The limit given, else a share of what the disk holds for this store: its own bytes and what is free."""
-        if self._limits.bytes is not None:
-            return self._limits.bytes
+        if self.limits.bytes is not None:
+            return self.limits.bytes
         return STORE_SHARE_OF_STORAGE * (shutil.disk_usage(self._folder).free + held)

@@ -179,6 +179,11 @@ class Weights:
         """What GET /version answers of this proxy."""
         return {**self.state.shown(), "past_max_hold": self.overdue}
 
+    def hold_for(self, max_hold: float) -> None:
+        """Let calls wait so many seconds of a pause from now on, those included that wait already."""
+        self._max_hold = max_hold
+        _wake(self._held)
+
     def submission(self) -> Submission:
         return Submission(self)
 

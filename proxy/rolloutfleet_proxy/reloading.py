@@ -1,0 +1,116 @@
+"""Settings that take effect while the proxy runs: their file is read again when it changes, or on SIGHUP.
+
+A file that can't be used changes nothing: what was in force stays so, and the log and /stats say what is wrong. What
+only a restart can change is named there until it comes.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.settings import BadSettings, SettingsSource
+
+LOOKS: Final = 1.0
+"""Seconds between looks at the file."""
+LIVE: Final = frozenset(("sessions", "dump_dir", "generation"))
+"""Top-level settings that are in force at once."""
+NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
+"""What of those is not: it is a matter of the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a changed file means for a proxy that runs."""
+
+    in_force: ProxySettings
+    waiting: tuple[str, ...]
+    """Settings that a restart would change, by their dotted names."""
+
+
+def take(before: ProxySettings, after: ProxySettings) -> Taken:
+    """What of new settings is in force at once. The generation is new only where nothing waits for a restart."""
+    changed = list(_differences(before.model_dump(), after.model_dump()))
+    waiting = tuple(name for name in changed if name.partition(".")[0] not in LIVE or name in NOT_LIVE)
+    live = {name: getattr(after, name) for name in LIVE}
+    if waiting:
+        live["generation"] = before.generation
+    return Taken(before.model_copy(update=live), waiting)
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any], within: str = "") -> Iterator[str]:
+    for name, value in after.items():
+        was = before.get(name)
+        if isinstance(was, dict) and isinstance(value, dict):
+            yield from _differences(was, value, f"{within}{name}.")
+        elif was != value:
+            yield f"{within}{name}"
+
+
+@contextlib.asynccontextmanager
+async def followed(proxy: Proxy, source: SettingsSource | None) -> AsyncIterator[None]:
+    """The proxy's settings follow their source until the block ends."""
+    if source is None:
+        yield
+        return
+    following = _Following(proxy, source)
+    task = asyncio.create_task(following.run(), name="settings")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class _Following:
+    def __init__(self, proxy: Proxy, source: SettingsSource) -> None:
+        self._proxy = proxy
+        self._source = source
+        self._asked = asyncio.Event()
+
+    async def run(self) -> None:
+        # Without a handler that signal would end the process, so it is there without a file too.
+        with contextlib.suppress(RuntimeError, ValueError, NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
+        seen = await self._content()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOKS if self._source.file is not None else None):
+                    await self._asked.wait()
+            content = await self._content()
+            if content != seen or self._asked.is_set():
+                seen = content
+                self._asked.clear()
+                await self._read()
+
+    async def _content(self) -> bytes | None:
+        return await asyncio.to_thread(_content, self._source.file)
+
+    async def _read(self) -> None:
+        proxy = self._proxy
+        try:
+            found = await asyncio.to_thread(self._source.read)
+        except BadSettings as error:
+            proxy.settings_error = str(error)
+            logger.error("the settings can't be used, and the earlier ones stay in force: %s", error)
+            return
+        taken = take(proxy.settings, found)
+        proxy.settings_error, proxy.settings_waiting = None, taken.waiting
+        if taken.waiting:
+            logger.warning("these settings change with the next restart: %s", ", ".join(taken.waiting))
+        if taken.in_force != proxy.settings:
+            proxy.follow_settings(taken.in_force)
+            logger.info("settings of generation %d are in force", taken.in_force.generation)
+
+
+def _content(file: Path | None) -> bytes | None:
+    try:
+        return None if file is None else file.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,101 @@
+"""Settings that change while a proxy runs: in force at once where they can be, refused whole where they are wrong."""
+
+import json
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.capture.fleets import ProxyProcess, running_fleet
+from tests.capture.test_cleanup import CHAT, is_gone, talk, until
+
+from rolloutfleet.errors import NO_ROOM, PAUSED
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.reloading import take
+
+Json = Any
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    with running_fleet(tmp_path_factory.mktemp("settings"), settings={"generation": 1}) as fleet:
+        yield fleet.proxy
+
+
+def write(proxy: ProxyProcess, **changes: Json) -> None:
+    (proxy.folder / "settings.json").write_text(json.dumps({**proxy.settings, **changes}))
+
+
+def in_force(proxy: ProxyProcess, generation: int) -> bool:
+    return bool(proxy.stats()["settings"]["generation"] == generation)
+
+
+def test_sessions_settings_are_in_force_without_a_restart(proxy: ProxyProcess) -> None:
+    pid = proxy.stats()["pid"]
+    session = proxy.start_session()
+    talk(session)
+    with proxy.admin() as admin, ThreadPoolExecutor(1) as pool:
+        admin.post("/pause", json={}).raise_for_status()
+        held = pool.submit(session.raw_chat, CHAT)
+        write(proxy, generation=2, sessions={"max_hold": 0.1, "limits": {"sessions": 1}})
+        assert held.result(20).json()["error"]["code"] == PAUSED
+        assert in_force(proxy, 2)
+        admin.post("/continue", json={}).raise_for_status()
+        assert admin.post("/sessions", json={}).json()["error"]["code"] == NO_ROOM
+        write(proxy, generation=3, sessions={"stale_after": 0.3, "cleanup_interval": 0.1, "dump": {"path": ""}})
+        until(lambda: is_gone(session))
+        assert admin.get("/audit").json()["turns"]["discarded"] == {"no_dump_path": 1}
+        assert admin.post("/sessions", json={}).status_code == 201
+    write(proxy, generation=4)
+    until(lambda: in_force(proxy, 4))
+    assert proxy.stats()["pid"] == pid
+
+
+def test_a_bad_file_changes_nothing_and_is_said(proxy: ProxyProcess) -> None:
+    before = proxy.stats()["settings"]
+    assert before["error"] is None
+    write(proxy, generation=9, sessions={"stale_after": -1})
+    stats = until(lambda: (now := proxy.stats()["settings"])["error"] and now)
+    assert "sessions.stale_after" in stats["error"] and stats["generation"] == before["generation"]
+    (proxy.folder / "settings.json").write_text("{")
+    until(lambda: "can't be read" in (proxy.stats()["settings"]["error"] or ""))
+    write(proxy, generation=before["generation"])
+    until(lambda: proxy.stats()["settings"]["error"] is None)
+    assert proxy.stats()["settings"] == before
+
+
+def test_what_needs_a_restart_is_named(proxy: ProxyProcess) -> None:
+    generation = proxy.stats()["settings"]["generation"]
+    write(proxy, generation=20, drain_timeout=5, tokenizer={**proxy.settings["tokenizer"], "renderer": "qwen3"})
+    stats = until(lambda: (now := proxy.stats()["settings"])["needs_restart"] and now)
+    assert sorted(stats["needs_restart"]) == ["drain_timeout", "tokenizer.renderer"]
+    assert stats["generation"] == generation, "what is in force is not all of the new one"
+    assert "tokenizer.renderer" in proxy.log.read_text()
+    write(proxy, generation=21)
+    until(lambda: in_force(proxy, 21))
+    assert proxy.stats()["settings"]["needs_restart"] == []
+
+
+def test_a_hangup_has_the_settings_read_again(proxy: ProxyProcess) -> None:
+    assert proxy.process is not None
+    pid = proxy.stats()["pid"]
+    write(proxy, generation=30)
+    proxy.process.send_signal(signal.SIGHUP)
+    until(lambda: in_force(proxy, 30), seconds=5)
+    assert proxy.stats()["pid"] == pid
+
+
+def test_what_is_taken_of_changed_settings(tmp_path: Path) -> None:
+    def settings(**more: Json) -> ProxySettings:
+        given = {"fleet": "f", "model": "m", "state_dir": tmp_path, "gateway_url": "http://127.0.0.1:1", **more}
+        return ProxySettings.model_validate(given)
+
+    before = settings(generation=1, sessions={"stale_after": 1, "dump": {"volume": {"emptyDir": {}}}})
+    after = settings(generation=2, sessions={"stale_after": 2, "limits": {"turns": 3}}, port=1, peers={"base_port": 5})
+    taken = take(before, after)
+    assert taken.waiting == ("port", "peers.base_port", "sessions.dump.volume")
+    assert taken.in_force.sessions == after.sessions and taken.in_force.port == before.port
+    assert taken.in_force.generation == 1
+    assert take(before, before).in_force == before and take(before, before).waiting == ()
