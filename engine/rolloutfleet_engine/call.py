@@ -28,6 +28,7 @@ class Call:
         self.rid = rid
         self.fault = fault
         self.routing_key = routing_key
+        self.traces: dict[str, str] = {}
         self.arrived = arrived
         self.left = False
         self.abort_sent = False

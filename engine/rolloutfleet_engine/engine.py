@@ -213,6 +213,7 @@ class Engine:
             "outcome": outcome,
             "fault": call.fault.kind if call.fault is not None else None,
             "routing_key": call.routing_key,
+            "traces": call.traces,
             "stream": work.stream if work is not None else None,
             "input_ids": array("i", work.prompt if work is not None else ()),
             "output_ids": array("i", call.ids[:made]),

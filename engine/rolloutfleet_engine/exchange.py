@@ -14,6 +14,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON_TYPE = b"application/json"
 
+TRACES = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
+
 encode = msgspec.json.Encoder().encode
 
 
@@ -27,6 +29,10 @@ class Exchange:
 
     def header(self, name: bytes) -> str | None:
         return next((value.decode("latin-1") for key, value in self._headers if key == name), None)
+
+    def traces(self) -> dict[str, str]:
+        """The headers that name the caller's request, as they came."""
+        return {name.decode(): value.decode("latin-1") for name, value in self._headers if name in TRACES}
 
     async def body(self) -> bytes:
         """The whole body; `ConnectionError` where the caller left before its end."""

@@ -39,6 +39,7 @@ async def generate(engine: Engine, exchange: Exchange) -> None:
     try:
         sampling = read_sampling(request.sampling_params)
         call = engine.admit(request.rid or uuid.uuid4().hex, routing_key=exchange.header(b"x-smg-routing-key"))
+        call.traces = exchange.traces()
     except RequestRefused as refusal:
         engine.count_unread()
         await refuse(exchange, refusal, stream=bool(request.stream) and not refusal.bare)

@@ -5,10 +5,11 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol
+from functools import cache
+from typing import Literal, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec.structs import astuple
 
 from rolloutfleet_proxy.logs.events import Event
 
@@ -61,10 +62,13 @@ class PlainForm:
         self._process = f" pid={pid} ordinal={ordinal}"
 
     def event(self, wall: float, level: int, event: Event) -> bytes:
-        tag = event.__struct_config__.tag
-        values = "".join([f" {name}={_plain(getattr(event, name))}" for name in event.__struct_fields__])
-        head = f" {logging.getLevelName(level)} {tag}{self._process}"
-        return b"".join((self._stamp(wall), head.encode(), values.encode(), b"\n"))
+        texts = [
+            str(value) if type(value) is not str and type(value) is not bool else _plain(value)
+            for value in astuple(event)
+        ]
+        # All names with their places, made once for each kind of event.
+        said = _template(type(event), level) % (self._process, *texts)
+        return self._stamp(wall) + said.encode()
 
     def message(self, wall: float, level: int, logger: str, text: str, trace: str) -> bytes:
         said = f"{text} | {trace}" if trace else text
@@ -101,17 +105,19 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, str):
-        return value if value.isprintable() and not _MARKS.search(value) and value else _in_one_line(value, quoted=True)
+@cache
+def _template(event: type[Event], level: int) -> str:
+    fields = "".join(f" {name}=%s" for name in event.__struct_fields__)
+    return f" {logging.getLevelName(level)} {event.__struct_config__.tag}%s{fields}\n"
+
+
+def _plain(value: str | bool) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, Struct | dict | list):
-        return _encode(value).decode()
-    return str(value)
+    return value if _BARE.fullmatch(value) else _in_one_line(value, quoted=True)
 
 
-_MARKS = re.compile(r"[\s\"=]")
+_BARE = re.compile(r"[A-Za-z0-9._~:/+@{}?&%#,;-]+")
 
 
 def _in_one_line(text: str, *, quoted: bool = False) -> str:
