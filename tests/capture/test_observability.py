@@ -70,7 +70,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     settings = {
         "log": {"format": "json", "stats_interval": STATS_INTERVAL},
         "sessions": {"retryGrace": f"{GRACE}s"},
-        "engine_timeout": 2.0,
+        "engine_timeout": 4.0,
         "drain_timeout": 1.0,
         "body_limit": 100_000,
         "gateway_api_key_file": str(key_file),
