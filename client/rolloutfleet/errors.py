@@ -41,6 +41,9 @@ VERSION_BACKWARDS: Final = "version_backwards"
 IDEMPOTENCY_KEY_REUSED: Final = "idempotency_key_reused"
 SHARD_CONFLICT: Final = "shard_conflict"
 ALREADY_IMPORTED: Final = "already_imported"
+DUMP_DAMAGED: Final = "dump_damaged"
+DUMP_INCOMPLETE: Final = "dump_incomplete"
+DUMP_CONFLICT: Final = "dump_conflict"
 DRAIN_CONFLICT: Final = "drain_conflict"
 
 # Leases and shards (404, 410).
@@ -49,6 +52,7 @@ LEASE_EXPIRED: Final = "lease_expired"
 GROUP_UNKNOWN: Final = "group_unknown"
 TRAJECTORY_UNKNOWN: Final = "trajectory_unknown"
 SHARD_UNKNOWN: Final = "shard_unknown"
+DUMP_UNKNOWN: Final = "dump_unknown"
 
 # Not now (429, 503, 504, 507).
 NO_ROOM: Final = "no_room"

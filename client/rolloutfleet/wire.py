@@ -38,6 +38,7 @@ ExportStatus = Literal["leased", "not_ready", "leased_elsewhere", "gone", "unkno
 PauseMode = Literal["abort", "wait", "retract", "in_place"]
 DrainMode = Literal["cordon", "quiesce"]
 DrainThen = Literal["stay", "restart", "exit"]
+DumpState = Literal["ready", "importing", "imported"]
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
@@ -399,7 +400,53 @@ class Drain(Reply):
 
 
 class ImportDumps(Request):
-    names: Annotated[list[Annotated[str, Field(min_length=1, max_length=512)]], Field(min_length=1)]
+    """POST /dumps/import: all of them, or none."""
+
+    names: Annotated[list[Annotated[str, Field(min_length=1, max_length=512)]], Field(min_length=1, max_length=1000)]
+    incomplete: bool = False
+    """Take those, too, whose shards could not all be brought in."""
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if len(set(self.names)) != len(self.names):
+            raise ValueError("names has a dump twice")
+        return self
+
+
+class ImportedDump(Reply):
+    name: str
+    session_id: str
+    trajectory_id: str
+    turns: int
+
+
+class ImportedDumps(Covering):
+    imported: list[ImportedDump]
+
+
+class ListedDump(Reply):
+    """A file of a proxy's dump folder; `trajectory` is a number, None for what was still open."""
+
+    name: str
+    session_id: str
+    trajectory: int | None
+    state: DumpState
+    bytes: int
+    modified: float
+    """Seconds since the epoch."""
+    group_id: str | None = None
+    """This and what follows is None where the file's first line can't be read."""
+    task_id: str | None = None
+    reason: str | None = None
+    dumped_at: float | None = None
+    ordinal: int = 0
+
+
+class DumpList(Covering):
+    """GET /dumps; `cursor` is None on the last page."""
+
+    dumps: list[ListedDump]
+    cursor: str | None = None
 
 
 # Proxies, figures, sums

@@ -17,7 +17,7 @@ from rolloutfleet.errors import (
     NOT_FOUND,
 )
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.api import exports, figures, models, peers, rewards, sessions, shards, weights
+from rolloutfleet_proxy.api import dumps, exports, figures, models, peers, rewards, sessions, shards, weights
 from rolloutfleet_proxy.api.request_bodies import BodyRefused, RequestBodies
 from rolloutfleet_proxy.body_limit import LimitOf
 from rolloutfleet_proxy.capture.chat_route import ChatRoute, serves
@@ -74,6 +74,7 @@ class ProxyApp:
                     body_limit=body_limit,
                     metrics=proxy.metrics,
                     is_chat=serves,
+                    holds=proxy.adopted.holds,
                 )
                 self._serve = Requests(forwarding, proxy.metrics, speaks_for_itself=serves)
                 yield
@@ -106,7 +107,7 @@ def _body_limit(settings: ProxySettings) -> LimitOf:
 
 def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
     app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)  # type: ignore[arg-type]
-    for module in (figures, models, sessions, rewards, exports, shards, weights, peers):
+    for module in (figures, models, sessions, rewards, exports, dumps, shards, weights, peers):
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]

@@ -24,6 +24,10 @@ AFTER_DUMP: Final = "after_dump"
 MID_SWEEP: Final = "mid_sweep"
 AFTER_SHARD_FILE: Final = "after_shard_file"
 """The file of a shard is durable, and its row is not written yet. No chat call comes here."""
+IMPORT_CLAIMED: Final = "import_claimed"
+IMPORT_STAGED: Final = "import_staged"
+IMPORT_COMMITTED: Final = "import_committed"
+IMPORT_FINISHED: Final = "import_finished"
 PLACES = (BEFORE_ENGINE, AFTER_ENGINE, IN_TRANSACTION, BEFORE_COMMIT, AFTER_COMMIT, BEFORE_ANSWER)
 """On every turn's way."""
 PLACES_OF_CLEANUP = (MID_DUMP, AFTER_RENAME, AFTER_DUMP, MID_SWEEP)

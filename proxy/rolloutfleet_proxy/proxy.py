@@ -20,7 +20,9 @@ from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
 from rolloutfleet_proxy.collector import Collections
-from rolloutfleet_proxy.dumps.folder import folder_of
+from rolloutfleet_proxy.dumps.adopted import Adopted
+from rolloutfleet_proxy.dumps.folder import DumpFolder, folder_of
+from rolloutfleet_proxy.dumps.importing import Importer
 from rolloutfleet_proxy.engines.client import Engine
 from rolloutfleet_proxy.fleet.gathering import Gatherer
 from rolloutfleet_proxy.fleet.peers import Peer, Peers
@@ -81,6 +83,9 @@ class Proxy:
     fleet_weights: FleetWeights
     peers: Peers
     placement: Placement
+    dumps: DumpFolder
+    importer: Importer
+    adopted: Adopted
     metrics: Metrics
     seals: Seals
     sweeper: Sweeper
@@ -206,6 +211,7 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             silence=settings.engine_timeout,
         )
         stack.push_async_callback(engine.aclose)
+        dumps, adopted = DumpFolder(folder_of(settings), owner), await Adopted.load(reader, owner)
         weights = await Weights.open(writer, max_hold=settings.sessions.max_hold)
         peers = Peers(settings)
         stack.push_async_callback(peers.close)
@@ -262,6 +268,9 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             ),
             peers=peers,
             placement=Placement(peers),
+            dumps=dumps,
+            importer=Importer(writer, reader, dumps, adopted),
+            adopted=adopted,
             metrics=metrics,
             seals=seals,
             sweeper=sweeper,
@@ -270,6 +279,8 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             collections=collections,
         )
         weights.on_freed = proxy.forget
+        proxy.importer.on_changed = proxy.forget
+        await proxy.importer.recover()
         stack.push_async_callback(proxy.end_calls)
         peers.begin(weights, own=proxy.as_peer)
         yield proxy

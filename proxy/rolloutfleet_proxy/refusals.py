@@ -18,6 +18,9 @@ def ended(session: Session) -> ApiError:
     """410: the session has been closed or deleted, and its rows are still there."""
     if session.state == DELETED:
         return ApiError(410, SESSION_DELETED, f"Session {session.name} has been deleted.")
+    if session.imported:
+        message = f"Session {session.name} was reclaimed. What it left came back from its dumps, for training alone."
+        return ApiError(410, SESSION_RECLAIMED, message)
     return ApiError(410, SESSION_CLOSED, f"Session {session.name} has been closed.")
 
 

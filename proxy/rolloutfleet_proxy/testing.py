@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,6 +58,10 @@ class SyncStore:
     def run(self, operation: Callable[[Transaction], T]) -> T:
         """Commit one operation, or raise what it raised."""
         return self._runner.run(self.writer.run(operation))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, beside the writer."""
+        return self._runner.run(work)
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return query(self.connection)

@@ -4,7 +4,7 @@
 docs/dumps.md describes the format itself.
 """
 
-from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.checks import Inspected, inspect, verify
 from rolloutfleet.dumps.form import (
     FORMAT,
     FORMAT_VERSION,
@@ -21,6 +21,7 @@ from rolloutfleet.dumps.form import (
     digest_of,
     encode,
     read,
+    read_head,
 )
 from rolloutfleet.dumps.names import (
     ACTIVE,
@@ -50,6 +51,7 @@ __all__ = [
     "DumpedShard",
     "DumpedTrajectory",
     "DumpedTurn",
+    "Inspected",
     "Matching",
     "Tensor",
     "active_name",
@@ -58,8 +60,10 @@ __all__ = [
     "dtype_of_safetensors",
     "dump_names",
     "encode",
+    "inspect",
     "parse_dump_name",
     "read",
+    "read_head",
     "safetensors_name",
     "trajectory_dump_name",
     "verify",

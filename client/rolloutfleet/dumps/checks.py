@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import numpy as np
@@ -16,37 +17,63 @@ SAID_AT_MOST = 20
 _TOKENS = {"new_prompt_ids": "int32", "output_ids": "int32", "logprobs": "float32", "versions": "int32"}
 
 
-def verify(file: BinaryIO, *, name: str | None = None) -> list[str]:
-    """What is wrong with a dump, a sentence each; empty where nothing is. `name` is the file's, without its folder.
+@dataclass(slots=True)
+class Inspected:
+    """What a look at a dump found."""
+
+    head: DumpHead | None = None
+    end: DumpEnd | None = None
+    """Each is None where the file is damaged before it."""
+    turns: int = 0
+    """Of its own, without those that are context."""
+    tokens: int = 0
+    """Sampled, in those turns."""
+    shards: int = 0
+    problems: list[str] = field(default_factory=list)
+    """What is wrong with it, a sentence each; missing shards are in `end`."""
+
+
+def inspect(file: BinaryIO, *, name: str | None = None) -> Inspected:
+    """Read a dump, a turn at a time, and hold all of it against what it has to be. `name` is the file's.
 
     The digest, the form of every part, the lengths of ids, log-probabilities and versions, that all numbers are
-    finite, that every prompt stands on its parent's tokens, and that names agree. Shards that are missing are said
-    too. Reads a turn at a time.
+    finite, that every prompt stands on its parent's tokens, and that names agree.
     """
-    problems: list[str] = []
+    found = Inspected()
     try:
-        for problem in _problems(file, name):
-            problems.append(problem)
-            if len(problems) == SAID_AT_MOST:
-                return [*problems, "and more"]
+        for problem in _problems(file, name, found):
+            found.problems.append(problem)
+            if len(found.problems) == SAID_AT_MOST:
+                found.problems.append("and more")
+                break
     except Damaged as error:
-        problems.append(str(error))
-    return problems
+        found.problems.append(str(error))
+    return found
 
 
-def _problems(file: BinaryIO, name: str | None) -> Iterator[str]:
+def verify(file: BinaryIO, *, name: str | None = None) -> list[str]:
+    """What is wrong with a dump, a sentence each; empty where nothing is. Shards that are missing are said too."""
+    found = inspect(file, name=name)
+    missing = found.end.incomplete if found.end is not None else []
+    return [*found.problems, *([f"it is incomplete: shards are missing: {', '.join(missing)}"] if missing else [])]
+
+
+def _problems(file: BinaryIO, name: str | None, found: Inspected) -> Iterator[str]:
     checked: _Checked | None = None
     for part in read(file):
         match part:
             case DumpHead():
-                checked = _Checked(part)
+                found.head, checked = part, _Checked(part)
                 yield from _names(part, name)
             case DumpedTurn() if checked is not None:
+                found.turns += not part.context
+                found.tokens += 0 if part.context else math.prod(part.output_ids.shape)
                 yield from checked.turn(part)
             case DumpedShard():
-                pass
+                found.shards += 1
             case DumpEnd() if checked is not None:
-                yield from checked.end(part)
+                found.end = part
+                yield from checked.end()
 
 
 def _names(head: DumpHead, name: str | None) -> Iterator[str]:
@@ -79,13 +106,11 @@ class _Checked:
         if not turn.context:
             self._own.add(turn.number)
 
-    def end(self, end: DumpEnd) -> Iterator[str]:
+    def end(self) -> Iterator[str]:
         if not self._own:
             yield "no turn in it is of its trajectory"
         if self._head.session.turns < self._newest:
             yield f"the session has {self._head.session.turns} turns, and one here has the number {self._newest}"
-        if end.incomplete:
-            yield f"it is incomplete: shards are missing: {', '.join(end.incomplete)}"
 
     def _of_turn(self, turn: DumpedTurn) -> Iterator[str]:
         if turn.number <= self._newest:

@@ -209,6 +209,13 @@ def read(file: BinaryIO) -> Iterator[Part]:
     yield lines.end(line)
 
 
+def read_head(file: BinaryIO) -> DumpHead:
+    """What a dump says before its turns, from its first line alone. Raises Damaged."""
+    head = next(read(file))
+    assert isinstance(head, DumpHead)
+    return head
+
+
 def decode(content: bytes) -> Dump:
     """A whole dump. Raises Damaged."""
     head, *rest = read(io.BytesIO(content))

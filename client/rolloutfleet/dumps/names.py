@@ -23,6 +23,11 @@ class DumpName:
     number: int | None
     """Of the trajectory; None for what was still open."""
 
+    @property
+    def ordinal(self) -> int:
+        """Of the proxy that the session's id names."""
+        return int(self.session_id.partition("-")[0][1:])
+
     def __str__(self) -> str:
         if self.number is None:
             return f"{self.session_id}-{ACTIVE}.json"

@@ -52,7 +52,7 @@ async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Sc
     """
     if scope != PROXY:
         raise unsupported("scope", "a lease is one proxy's; ask each proxy of GET /proxies for its own.")
-    elsewhere = _elsewhere(proxy, asked)
+    elsewhere = await _elsewhere(proxy, asked)
     if elsewhere is not None:
         return PassedOn(proxy.peers, elsewhere, body=await request.body())
     media = preferred(request.headers.get("accept"), (JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE))
@@ -99,10 +99,14 @@ async def renew(lease_id: LeaseId, proxy: ThisProxy, asked: RenewLease | None = 
     return Renewed(lease_id=lease_id, expires_in=done.expires_in, ordinals=[proxy.owner.ordinal])
 
 
-def _elsewhere(proxy: Proxy, asked: AskExport) -> int | None:
-    """The ordinal of the proxy whose sessions are asked for; None where they are this one's, or nobody's."""
+async def _elsewhere(proxy: Proxy, asked: AskExport) -> int | None:
+    """The ordinal of the proxy whose sessions are asked for; None where they are this one's, or nobody's.
+
+    Sessions and groups that were imported here are this one's, whoever made their names.
+    """
     param = "group_id" if asked.session_ids is None else "session_ids"
-    owner = owner_of_names(asked.session_ids or (), group=asked.group_id, param=param)
+    here = await proxy.adopted.among(asked.session_ids or (), group=asked.group_id)
+    owner = owner_of_names(asked.session_ids or (), group=asked.group_id, param=param, own=proxy.owner, here=here)
     if owner is None or owner.ordinal == proxy.owner.ordinal:
         return None
     check_owner(owner, proxy.owner, replicas=proxy.peers.replicas, ephemeral=proxy.settings.ephemeral)

@@ -13,14 +13,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import BinaryIO, Final
 
-from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, DumpName, parse_dump_name
+from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, Damaged, DumpHead, DumpName, parse_dump_name, read_head
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import DUMP_ROOT
+from rolloutfleet.wire import DumpState
 from rolloutfleet_proxy.ids import Owner
 
-DumpState = Literal["ready", "importing", "imported"]
 READY: Final = "ready"
 IMPORTING: Final = "importing"
 IMPORTED: Final = "imported"
@@ -46,6 +46,8 @@ class Listed:
     bytes: int
     modified: float
     """Seconds since the epoch."""
+    head: DumpHead | None
+    """None where the file's first line is none of a dump."""
 
 
 def folder_of(settings: ProxySettings) -> Path | None:
@@ -69,9 +71,9 @@ class DumpFolder:
         entries = (found for found in self._entries() if found[2].name > after and state in (None, found[1]))
         listed = []
         for name, held, file in heapq.nsmallest(limit, entries, key=lambda found: found[2].name):
-            with contextlib.suppress(FileNotFoundError):
-                seen = file.stat()
-                listed.append(Listed(file.name, name, held, seen.st_size, seen.st_mtime))
+            with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+                seen = os.fstat(opened.fileno())
+                listed.append(Listed(file.name, name, held, seen.st_size, seen.st_mtime, _head(opened)))
         return listed
 
     def open(self, name: DumpName) -> BinaryIO | None:
@@ -161,6 +163,13 @@ class DumpFolder:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _head(file: BinaryIO) -> DumpHead | None:
+    try:
+        return read_head(file)
+    except Damaged:
+        return None
 
 
 def _parsed(file: str) -> tuple[DumpName, DumpState] | None:

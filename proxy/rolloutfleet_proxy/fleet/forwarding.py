@@ -6,7 +6,7 @@ through unchanged; who owns nothing here any more is told so, never given an emp
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, MutableMapping
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -31,6 +31,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
+Holds = Callable[[str], Awaitable[bool]]
+"""Says whether a session of another owner was imported here."""
+
 
 FORWARDED: Final = "x-rolloutfleet-forwarded"
 """Header of a call that has been passed on, with the ordinal of the proxy that did; it is not passed on again."""
@@ -70,14 +73,17 @@ def _owner_of_session(query: bytes) -> Owner | None:
     return owner_of_name(named[0], kind=SESSION)
 
 
-def owner_of_names(names: Iterable[str], *, group: str | None, param: str) -> Owner | None:
+def owner_of_names(
+    names: Iterable[str], *, group: str | None, param: str, own: Owner, here: Container[str] = ()
+) -> Owner | None:
     """Whose sessions or group a body names; None where none of the names is of our form.
 
-    Raises ApiError 400 where they belong to several proxies: each has to be asked for its own.
+    Those in `here` were imported here and are of `own`, whatever their names say. Raises ApiError 400 where they
+    belong to several proxies: each has to be asked for its own.
     """
-    owners = {owner_of_name(name, kind=SESSION) for name in names}
+    owners = {own if name in here else owner_of_name(name, kind=SESSION) for name in names}
     if group is not None:
-        owners.add(owner_of_name(group, kind=GROUP))
+        owners.add(own if group in here else owner_of_name(group, kind=GROUP))
     return _one_owner({owner for owner in owners if owner is not None}, param)
 
 
@@ -138,7 +144,10 @@ def in_text(headers: Headers) -> list[tuple[str, str]]:
 
 
 class Forwarding:
-    """ASGI: calls of other proxies go to them, all others to `app`. `is_chat` says which are chat calls."""
+    """ASGI: calls of other proxies go to them, all others to `app`.
+
+    `is_chat` says which are chat calls, `holds` which sessions of other owners were imported here.
+    """
 
     def __init__(
         self,
@@ -150,6 +159,7 @@ class Forwarding:
         body_limit: LimitOf,
         metrics: Metrics,
         is_chat: Callable[[Scope], bool],
+        holds: Holds | None = None,
     ) -> None:
         self._app = app
         self._peers = peers
@@ -158,12 +168,13 @@ class Forwarding:
         self._body_limit = body_limit
         self._metrics = metrics
         self._is_chat = is_chat
+        self._holds = holds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = None
         if scope["type"] == "http":
             owner = owner_of_call(scope["path"], scope["headers"], query=scope["query_string"])
-        if owner is None or owner == self._own:
+        if owner is None or owner == self._own or await self._is_here(scope["path"]):
             await self._app(scope, receive, send)
             return
         try:
@@ -199,6 +210,10 @@ class Forwarding:
         finally:
             if told is not None:
                 told.ended()
+
+    async def _is_here(self, path: str) -> bool:
+        named = _NAMED.match(path)
+        return named is not None and self._holds is not None and await self._holds(named[2])
 
 
 class PassedOn(Response):

@@ -54,6 +54,8 @@ class Session:
     state: str
     tokens: int
     created_at: float
+    imported: bool = False
+    """It came back from its dumps, and takes no calls."""
     tree: Tree = field(default_factory=Tree)
     briefs: dict[int, Brief] = field(default_factory=dict)
     calls: Calls = field(default_factory=Calls)
@@ -189,7 +191,7 @@ def list_sessions(
 
 _SELECT = (
     "SELECT id, name, key_hash, group_name, task_id, metadata, limits, agent_may, stale_after, state, tokens,"
-    " created_at FROM sessions WHERE "
+    " created_at, imported_at IS NOT NULL FROM sessions WHERE "
 )
 
 
@@ -212,6 +214,7 @@ def load(connection: sqlite3.Connection, *, name: str | None = None, key: bytes 
         state=row[9],
         tokens=0,
         created_at=row[11],
+        imported=bool(row[12]),
     )
     for node, brief in load_nodes(connection, session.id):
         session.add(node, brief, 0)

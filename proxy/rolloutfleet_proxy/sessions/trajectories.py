@@ -31,6 +31,11 @@ from rolloutfleet_proxy.turns import lineage
 READY: Final = "ready"
 """A closed trajectory that training may take. Its turns count as live."""
 
+IMPORTING: Final = "importing"
+"""On its way in from a dump: not counted yet."""
+ELSEWHERE: Final = "elsewhere"
+"""Not here; only turns of it are that imported ones extend."""
+
 BY_REWARD: Final = "reward"
 BY_CLOSE: Final = "close"
 
@@ -110,7 +115,7 @@ def close_turns(
     turns = _count_open(transaction, session)
     if not turns:
         return None
-    turns -= _discard_orphans(transaction, session)
+    turns -= discard_orphans(transaction, session)
     transaction.execute("UPDATE sessions SET trajectories = trajectories + 1 WHERE id = ?", (session,))
     number: int = transaction.rows("SELECT trajectories FROM sessions WHERE id = ?", (session,))[0][0]
     transaction.execute("UPDATE turns SET trajectory = ? WHERE session = ? AND trajectory IS NULL", (number, session))
@@ -193,6 +198,8 @@ def settle(transaction: Transaction, session: int) -> tuple[str, ...]:
     state, before, turns, group = transaction.rows(
         "SELECT state, fate, turns, group_name FROM sessions WHERE id = ?", (session,)
     )[0]
+    if before == IMPORTING:
+        return ()
     held = transaction.rows("SELECT state, reason FROM trajectories WHERE session = ? ORDER BY number DESC", (session,))
     after, reason = fate(state=state, turns=turns, trajectories=held)
     if after != before:
@@ -204,7 +211,8 @@ def settle(transaction: Transaction, session: int) -> tuple[str, ...]:
 def free_group(transaction: Transaction, group: str) -> tuple[str, ...]:
     """Free the rows of a group that has nothing left to decide; returns the names of its sessions, or none."""
     unresolved = transaction.row(
-        "SELECT 1 FROM sessions WHERE group_name = ? AND (state = 'open' OR fate IN ('live', 'leased')) LIMIT 1",
+        "SELECT 1 FROM sessions WHERE group_name = ?"
+        " AND (state = 'open' OR fate IN ('live', 'leased', 'importing')) LIMIT 1",
         (group,),
     )
     if unresolved:
@@ -222,7 +230,7 @@ def fate(*, state: str, turns: int, trajectories: Sequence[tuple[str, str | None
     states = {held for held, _ in trajectories}
     if LEASED in states:
         return LEASED, ""
-    if state == OPEN or READY in states:
+    if state == OPEN or READY in states or IMPORTING in states:
         return LIVE, ""
     if ACKNOWLEDGED in states:
         return ACKNOWLEDGED, ""
@@ -290,28 +298,28 @@ def _count_open(transaction: Transaction, session: int) -> int:
     return count
 
 
-def _discard_orphans(transaction: Transaction, session: int) -> int:
-    """Returns how many there were."""
+def discard_orphans(transaction: Transaction, session: int, number: int | None = None) -> int:
+    """Discard the orphans among what is open, or among turns that came in as trajectory `number`; returns how many."""
     unwanted = transaction.row(
-        "SELECT 1 FROM turns WHERE session = ? AND trajectory IS NULL AND NOT delivered AND reward IS NULL LIMIT 1",
-        (session,),
+        "SELECT 1 FROM turns WHERE session = ? AND trajectory IS ? AND NOT delivered AND reward IS NULL LIMIT 1",
+        (session, number),
     )
     if not unwanted:
         return 0
-    found = orphans(_kin(transaction, session))
+    found = orphans(_kin(transaction, session, number))
     transaction.executemany(
         "UPDATE turns SET state = 'discarded' WHERE session = ? AND number = ?",
-        [(session, number) for number in sorted(found)],
+        [(session, turn) for turn in sorted(found)],
     )
     transaction.move(TURNS, LIVE, DISCARDED, len(found), reason=ORPHAN)
     return len(found)
 
 
-def _kin(transaction: Transaction, session: int) -> list[Kin]:
+def _kin(transaction: Transaction, session: int, open_as: int | None) -> list[Kin]:
     rows = transaction.rows(
-        "SELECT number, parent, request, reasonings, length, delivered OR reward IS NOT NULL OR trajectory IS NOT NULL"
+        "SELECT number, parent, request, reasonings, length, delivered OR reward IS NOT NULL OR trajectory IS NOT ?"
         " FROM turns WHERE session = ? AND state = 'live'",
-        (session,),
+        (open_as, session),
     )
     return [
         Kin(

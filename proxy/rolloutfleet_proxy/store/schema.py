@@ -29,15 +29,16 @@ CREATE TABLE sessions (
     agent_may TEXT NOT NULL,        -- JSON list
     stale_after REAL,               -- seconds; null: the fleet's
     state TEXT NOT NULL,            -- open, closed, deleted
-    fate TEXT NOT NULL,             -- its term in the ledger: live, leased, acknowledged, discarded
+    fate TEXT NOT NULL,             -- its term in the ledger: live, leased, acknowledged, discarded; or importing
     reason TEXT,                    -- why it was discarded
     turns INTEGER NOT NULL DEFAULT 0,         -- committed so far: the number of the newest turn
     tokens INTEGER NOT NULL DEFAULT 0,        -- new prompt tokens and output tokens of all turns
     trajectories INTEGER NOT NULL DEFAULT 0,  -- closed so far: the number of the newest trajectory
     created_at REAL NOT NULL,       -- seconds since the epoch, for people
     touched REAL NOT NULL,          -- served seconds at the last call or touch
-    ended REAL                      -- served seconds when it was closed or deleted, last given back by a lease, or
+    ended REAL,                     -- served seconds when it was closed or deleted, last given back by a lease, or
                                     -- left by its group's last open member: from then on it waits to be claimed
+    imported_at REAL                -- seconds since the epoch; of one that came back from its dumps
 ) STRICT;
 CREATE INDEX sessions_by_group ON sessions (group_name);
 
@@ -82,7 +83,8 @@ CREATE TABLE trajectories (
     closed_by TEXT NOT NULL,        -- reward, close
     reward_turn INTEGER,            -- number of the turn that the closing reward was given to
     turns INTEGER NOT NULL,         -- how many live turns it has
-    state TEXT NOT NULL,            -- ready, leased, acknowledged, discarded
+    state TEXT NOT NULL,            -- ready, leased, acknowledged, discarded; importing: not counted yet; elsewhere:
+                                    -- not here, and only a few of its turns are, as imported ones extend them
     reason TEXT,                    -- why it was discarded
     frozen INTEGER NOT NULL DEFAULT 0,        -- 1 from its first lease on: rewards no longer change
     lease TEXT,                     -- the lease that holds it now
@@ -156,6 +158,16 @@ CREATE TABLE idempotency (
     UNIQUE (scope, key)
 ) STRICT;
 CREATE INDEX idempotency_by_age ON idempotency (answered);
+
+-- Dumps that have been imported: a copy of one is not imported again.
+CREATE TABLE imports (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,             -- of the dump
+    digest TEXT NOT NULL,           -- of its content, as it stands at its end
+    imported REAL NOT NULL,         -- served seconds
+    UNIQUE (name, digest)
+) STRICT;
+CREATE INDEX imports_by_age ON imports (imported);
 
 -- What became of sessions whose rows are gone.
 CREATE TABLE tombstones (

@@ -2,12 +2,16 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rolloutfleet.dumps import DumpedShard, DumpedTurn, DumpName, encode
 from rolloutfleet_proxy.dumps.reads import load_dumped_turn, load_head, load_turn_numbers
 from rolloutfleet_proxy.ids import Owner
+
+_times = count()
+"""No two dumps are made at one time, so none is the copy of another."""
 
 
 def dumped(
@@ -20,7 +24,7 @@ def dumped(
     incomplete: Iterable[str] = (),
 ) -> tuple[str, bytes]:
     """(name, content) of the dump of a trajectory, or of what is open."""
-    head = load_head(connection, session, number, owner=owner, reason="stale", dumped_at=1e9)
+    head = load_head(connection, session, number, owner=owner, reason="stale", dumped_at=1e9 + next(_times))
     numbers = load_turn_numbers(connection, session, number)
 
     def turns() -> Iterator[DumpedTurn]:

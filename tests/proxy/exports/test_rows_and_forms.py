@@ -22,6 +22,7 @@ from rolloutfleet.wire import AskExport, Export, ExportStyle, GiveReward
 from rolloutfleet_proxy.api import exports, rewards
 from rolloutfleet_proxy.api.negotiation import preferred
 from rolloutfleet_proxy.cleanup.sealing import Seals
+from rolloutfleet_proxy.dumps.adopted import Adopted
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.exports import forms as export_forms
 from rolloutfleet_proxy.exports.forms import json_pieces
@@ -327,6 +328,7 @@ async def served(folder: Path) -> SimpleNamespace:
         seals=Seals(),
         weights=SimpleNamespace(run=2, version=7),
         forget=forget,
+        adopted=Adopted(reader, Owner(0, database.store_id)),
     )
 
     async def answer(request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,12 +201,21 @@ def test_whose_a_call_is_follows_from_its_path_or_its_key() -> None:
 
 def test_what_a_body_names_has_one_owner_or_is_refused() -> None:
     one, other = OWNERS[0], OWNERS[1]
-    assert owner_of_names([one.name(SESSION), "no name", one.name(SESSION)], group=None, param="session_ids") == one
-    assert owner_of_names([], group=other.name(GROUP), param="group_id") == other
-    assert owner_of_names(["no name"], group=None, param="session_ids") is None
+    whose = partial(owner_of_names, group=None, param="session_ids", own=one)
+    assert whose([one.name(SESSION), "no name", one.name(SESSION)]) == one
+    assert whose([], group=other.name(GROUP), param="group_id") == other
+    assert whose(["no name"]) is None
     with pytest.raises(ApiError, match="proxies 0, 1") as refused:
-        owner_of_names([one.name(SESSION), other.name(SESSION)], group=None, param="session_ids")
+        whose([one.name(SESSION), other.name(SESSION)])
     assert (refused.value.status, refused.value.param) == (400, "session_ids")
+
+
+def test_what_was_imported_is_its_importers_whatever_its_name_says() -> None:
+    one, session, group = OWNERS[0], OWNERS[1].name(SESSION), OWNERS[1].name(GROUP)
+    whose = partial(owner_of_names, param="session_ids", own=one, here={session, group})
+    assert whose([session, one.name(SESSION)], group=None) == one
+    assert whose([], group=group) == one
+    assert whose([OWNERS[1].name(SESSION)], group=None) == OWNERS[1]
 
 
 def test_headers_of_one_connection_stay_on_it() -> None:

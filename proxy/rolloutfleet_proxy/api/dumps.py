@@ -1,0 +1,138 @@
+"""Dumps over HTTP: the folder of this proxy, its files, and taking them in again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, BinaryIO, Final
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from rolloutfleet.dumps import DumpName, parse_dump_name
+from rolloutfleet.errors import DUMP_UNKNOWN
+from rolloutfleet.wire import DumpState, ImportDumps, ImportedDumps
+from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
+from rolloutfleet_proxy.api.scopes import PROXY, Scope, cursors, everywhere, listed
+from rolloutfleet_proxy.dumps.folder import Listed
+from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError, invalid
+from rolloutfleet_proxy.fleet.forwarding import FORWARDED, PassedOn
+from rolloutfleet_proxy.ids import SESSION, owner_of_name
+from rolloutfleet_proxy.proxy import Proxy
+
+router = APIRouter(dependencies=[AdminOnly])
+
+PAGE: Final = 1000
+"""Files of a list's page at the most."""
+CHUNK: Final = 256 * 1024
+"""Bytes of a file that are sent at once."""
+
+
+@router.get("/dumps")
+async def list_dumps(
+    request: Request,
+    proxy: ThisProxy,
+    state: DumpState | None = None,
+    cursor: Annotated[str | None, Query(pattern=r"^[0-9a-z:,.-]+$", max_length=100_000)] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+    scope: Scope = PROXY,
+) -> dict[str, Any]:
+    """Files of this proxy's folder, by name; in fleet scope so many of each proxy, one proxy after the other."""
+    if scope == PROXY:
+        page = await _page(proxy, state=state, cursor=_file(cursor), limit=limit)
+        return {**page, "ordinals": [proxy.owner.ordinal]}
+    begun = _begun(cursor)
+    queries: dict[int, dict[str, Any]] = {
+        ordinal: {"limit": limit} | ({"state": state} if state else {}) | ({"cursor": start} if start else {})
+        for ordinal, start in (begun or dict.fromkeys([proxy.owner.ordinal, *proxy.peers.others], "")).items()
+    }
+    mine = queries.pop(proxy.owner.ordinal, None)
+    own = None if mine is None else await _page(proxy, state=state, cursor=_file(mine.get("cursor")), limit=limit)
+    answers = await everywhere(proxy, request, "/dumps", own, queries=queries)
+    return {**listed(answers, "dumps"), **answers.coverage()}
+
+
+@router.post("/dumps/import")
+async def import_dumps(asked: ImportDumps, proxy: ThisProxy) -> ImportedDumps:
+    """Take dumps of this proxy's folder in again, all or none: what they hold can be exported then."""
+    arrived = await proxy.importer.run(asked)
+    return ImportedDumps.model_validate(
+        {
+            "imported": [
+                {"name": name, "session_id": each.session_id, "trajectory_id": each.trajectory_id, "turns": each.turns}
+                for name, each in arrived
+            ],
+            "ordinals": [proxy.owner.ordinal],
+        }
+    )
+
+
+@router.get("/dumps/{name}", response_class=StreamingResponse, responses={200: {"content": {MEDIA_TYPE: {}}}})
+async def show_dump(name: str, request: Request, proxy: ThisProxy) -> Response:
+    """A dump as it was written, also one that has been imported since; passed on to the proxy that made it."""
+    dump = parse_dump_name(name)
+    if dump is None:
+        raise invalid("name", f"{name[:200]!r} is no name of a dump.")
+    file = await asyncio.to_thread(proxy.dumps.open, dump)
+    if file is None:
+        owner = _elsewhere(proxy, dump)
+        if owner is None or FORWARDED in request.headers:
+            raise ApiError(404, DUMP_UNKNOWN, f"There is no dump {name} in this proxy's folder.", param="name")
+        return PassedOn(proxy.peers, owner, body=b"")
+    size = await asyncio.to_thread(_size, file)
+    return StreamingResponse(_stream(file), media_type=MEDIA_TYPE, headers={"Content-Length": str(size)})
+
+
+async def _page(proxy: Proxy, *, state: str | None, cursor: str, limit: int) -> dict[str, Any]:
+    files = await asyncio.to_thread(proxy.dumps.listed, after=cursor, limit=limit, state=state)
+    return {
+        "dumps": [_shown(proxy, each) for each in files],
+        "cursor": files[-1].file if len(files) == limit else None,
+    }
+
+
+def _shown(proxy: Proxy, file: Listed) -> dict[str, Any]:
+    head = file.head
+    return {
+        "name": str(file.name),
+        "session_id": file.name.session_id,
+        "trajectory": file.name.number,
+        "state": file.state,
+        "bytes": file.bytes,
+        "modified": file.modified,
+        "group_id": head and head.session.group_id,
+        "task_id": head and head.session.task_id,
+        "reason": head and head.reason,
+        "dumped_at": head and head.dumped_at,
+        "ordinal": proxy.owner.ordinal,
+    }
+
+
+def _file(cursor: Any) -> str:
+    """Raises ApiError 400 for a cursor of fleet scope."""
+    if cursor and ":" in cursor:
+        raise invalid("cursor", "This cursor is of scope=fleet.")
+    return str(cursor or "")
+
+
+def _begun(cursor: str | None) -> dict[int, str]:
+    """Raises ApiError 400 for a cursor of one proxy."""
+    try:
+        return cursors(cursor) if cursor else {}
+    except ValueError:
+        raise invalid("cursor", "This cursor is not of scope=fleet.") from None
+
+
+def _elsewhere(proxy: Proxy, dump: DumpName) -> int | None:
+    owner = owner_of_name(dump.session_id, kind=SESSION)
+    return owner.ordinal if owner is not None and owner.ordinal in proxy.peers.others else None
+
+
+def _size(file: BinaryIO) -> int:
+    size = file.seek(0, 2)
+    file.seek(0)
+    return size
+
+
+async def _stream(file: BinaryIO) -> AsyncIterator[bytes]:
+    with file:
+        while chunk := await asyncio.to_thread(file.read, CHUNK):
+            yield chunk

@@ -1,0 +1,235 @@
+"""Taking dumps in again: checked, claimed, laid down unseen, made to count in one transaction, and put away.
+
+    check ── claim (rename) ── stage (many transactions) ── arrive (one) ── finish (rename)
+
+A process that dies on the way leaves claims behind. The store knows by a dump's digest whether it arrived, so the next
+process of the store finishes what did, and sweeps out and gives back what did not: nothing is lost, nothing is twice.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, TypeVar
+
+from rolloutfleet.dumps import (
+    Damaged,
+    DumpedTurn,
+    DumpEnd,
+    DumpHead,
+    DumpName,
+    digest_of,
+    inspect,
+    parse_dump_name,
+    read,
+)
+from rolloutfleet.errors import ALREADY_IMPORTED, DUMP_DAMAGED, DUMP_INCOMPLETE, DUMP_UNKNOWN, INVALID_REQUEST
+from rolloutfleet.wire import DumpState, ImportDumps
+from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.dumps import staging
+from rolloutfleet_proxy.dumps.adopted import Adopted
+from rolloutfleet_proxy.dumps.folder import DumpFolder, NotClaimed
+from rolloutfleet_proxy.dumps.staging import Arrived, Coming, Staged
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.writer import Writer
+
+_BATCH: Final = 1 << 20
+"""Bytes of turns in one transaction, about: so long do other writes wait."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    name: DumpName
+    head: DumpHead
+    digest: str
+
+
+class Importer:
+    """Imports of one proxy, one after the other."""
+
+    def __init__(self, writer: Writer, reader: Reader, folder: DumpFolder, adopted: Adopted) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._folder = folder
+        self._adopted = adopted
+        self._one_at_a_time = asyncio.Lock()
+        self.on_changed: Callable[[Sequence[str]], None] = lambda names: None
+        """Told of sessions whose rows came, or are gone."""
+
+    async def run(self, asked: ImportDumps) -> list[tuple[str, Arrived]]:
+        """Import all that is named, or nothing; returns what came of each dump, in the order asked for.
+
+        Raises ApiError: 400 for what is no dump's name, 404 for one that is not there; 409 for one that was imported
+        or is being imported, is damaged, is incomplete, or whose session is here.
+        """
+        names = [_parsed(name) for name in asked.names]
+        async with self._one_at_a_time:
+            checked = [await self._check(name, incomplete=asked.incomplete) for name in names]
+            # Once it has begun, an import goes through, or back, whether or not its caller is still there.
+            return await _to_its_end(self._import(checked))
+
+    async def recover(self) -> None:
+        """Put right what a process of this store left when it died in the middle of an import."""
+        await self._undo()
+        for name in await asyncio.to_thread(self._folder.claimed):
+            arrived = await self._reader.run(self._arrived_before(name))
+            await self._put_away(self._folder.finish if arrived else self._folder.give_back, name)
+            logger.info("an import of %s was cut short; it %s", name, "had arrived" if arrived else "can be made again")
+
+    async def _check(self, name: DumpName, *, incomplete: bool) -> _Checked:
+        head, end = await asyncio.to_thread(self._look, name)
+        if end.incomplete and not incomplete:
+            raise ApiError(
+                409,
+                DUMP_INCOMPLETE,
+                f"{name} is incomplete: {len(end.incomplete)} shards could not be brought in when it was written "
+                f"({', '.join(end.incomplete[:5])}). With incomplete: true it is imported without them.",
+                param="names",
+                should_retry=False,
+            )
+        await self._reader.run(lambda connection: staging.refuse_known(connection, head, end.digest))
+        return _Checked(name, head, end.digest)
+
+    def _look(self, name: DumpName) -> tuple[DumpHead, DumpEnd]:
+        state = self._folder.state(name)
+        file = self._folder.open(name) if state == "ready" else None
+        if file is None:
+            raise _not_there(name, state)
+        with file:
+            found = inspect(file, name=str(name))
+        if found.problems or found.head is None or found.end is None:
+            raise _damaged(name, found.problems)
+        return found.head, found.end
+
+    async def _import(self, dumps: Sequence[_Checked]) -> list[tuple[str, Arrived]]:
+        claimed: list[DumpName] = []
+        try:
+            for dump in dumps:
+                await asyncio.to_thread(self._claim, dump.name)
+                claimed.append(dump.name)
+            failpoints.reach(failpoints.IMPORT_CLAIMED)
+            # Earlier trajectories first: later ones then find what they extend.
+            staged = {dump.name: await self._stage(dump) for dump in sorted(dumps, key=_in_order)}
+            coming = [Coming(staged[dump.name], dump.name, dump.digest) for dump in dumps]
+            arrived, freed = await self._writer.run(lambda transaction: self._arrive(transaction, coming))
+        except BaseException:
+            await self._undo()
+            for name in claimed:
+                await self._put_away(self._folder.give_back, name)
+            raise
+        failpoints.reach(failpoints.IMPORT_COMMITTED)
+        for name in claimed:
+            await self._put_away(self._folder.finish, name)
+            failpoints.reach(failpoints.IMPORT_FINISHED)
+        # What memory holds of a session may have been read while only a part of it was there.
+        self.on_changed([*freed, *(name.session_id for name in claimed)])
+        return [(str(dump.name), each) for dump, each in zip(dumps, arrived, strict=True)]
+
+    def _claim(self, name: DumpName) -> None:
+        try:
+            self._folder.claim(name)
+        except NotClaimed as refused:
+            raise _not_there(name, refused.state) from None
+
+    async def _stage(self, dump: _Checked) -> Staged:
+        staged = await self._writer.run(lambda transaction: staging.begin(transaction, dump.head, dump.digest))
+        file = await asyncio.to_thread(self._folder.open_claimed, dump.name)
+        with file:
+            batches = _batches(file, dump)
+            while batch := await asyncio.to_thread(next, batches, None):
+                await self._writer.run(_adding(staged, batch))
+        failpoints.reach(failpoints.IMPORT_STAGED)
+        return staged
+
+    def _arrive(self, transaction: Transaction, coming: Sequence[Coming]) -> tuple[list[Arrived], list[str]]:
+        self._adopted.note(transaction, [each.name.session_id for each in coming])
+        return staging.arrive(transaction, coming)
+
+    async def _put_away(self, how: Callable[[DumpName], None], name: DumpName) -> None:
+        try:
+            await asyncio.to_thread(how, name)
+        except OSError as error:
+            logger.warning("%s is still claimed: %s; the next start of this proxy puts that right", name, error)
+
+    async def _undo(self) -> None:
+        more = True
+        while more:
+            more, freed = await self._writer.run(staging.undo)
+            self.on_changed(freed)
+
+    def _arrived_before(self, name: DumpName) -> Callable[[sqlite3.Connection], bool]:
+        def look(connection: sqlite3.Connection) -> bool:
+            try:
+                with self._folder.open_claimed(name) as file:
+                    return staging.has_arrived(connection, name, digest_of(file))
+            except (Damaged, OSError):
+                return False
+
+        return look
+
+
+def _batches(file: BinaryIO, dump: _Checked) -> Iterator[list[DumpedTurn]]:
+    """The turns of a dump, some at a time. Raises ApiError where it is no longer what it was when it was checked."""
+    batch: list[DumpedTurn] = []
+    started = 0
+    try:
+        for part in read(file):
+            if isinstance(part, DumpedTurn):
+                batch.append(part)
+                if file.tell() - started >= _BATCH:
+                    yield batch
+                    batch, started = [], file.tell()
+            elif isinstance(part, DumpEnd) and part.digest != dump.digest:
+                raise Damaged("it was exchanged while it was imported")
+    except Damaged as error:
+        raise _damaged(dump.name, [str(error)]) from None
+    if batch:
+        yield batch
+
+
+def _adding(staged: Staged, turns: Sequence[DumpedTurn]) -> Callable[[Transaction], None]:
+    return lambda transaction: staging.add_turns(transaction, staged, turns)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _in_order(dump: _Checked) -> tuple[str, float]:
+    number = dump.name.number
+    return dump.name.session_id, float("inf") if number is None else number
+
+
+def _parsed(name: str) -> DumpName:
+    found = parse_dump_name(name)
+    if found is None:
+        raise ApiError(400, INVALID_REQUEST, f"{name[:200]!r} is no name of a dump.", param="names")
+    return found
+
+
+def _not_there(name: DumpName, state: DumpState | None) -> ApiError:
+    if state == "imported":
+        return ApiError(409, ALREADY_IMPORTED, f"{name} has been imported before.", param="names", should_retry=False)
+    if state == "importing":
+        return ApiError(409, ALREADY_IMPORTED, f"{name} is being imported now.", param="names", should_retry=False)
+    return ApiError(404, DUMP_UNKNOWN, f"There is no dump {name} in this proxy's folder.", param="names")
+
+
+def _damaged(name: DumpName, problems: Sequence[str]) -> ApiError:
+    return ApiError(
+        409,
+        DUMP_DAMAGED,
+        f"{name} is not imported, as it is damaged: {'; '.join(problems)}.",
+        param="names",
+        should_retry=False,
+    )

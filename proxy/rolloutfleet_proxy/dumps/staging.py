@@ -1,0 +1,322 @@
+"""Rows of dumps on their way into the store: laid down unseen, a few at a time, then made to count all at once.
+
+Rows are large, and one transaction over all of them would keep turns waiting that agents wait for. So a trajectory
+comes in as `importing`, which nobody exports and no sum counts, and a session that only now comes with that fate.
+`arrive` then turns all of them in one short transaction. What never arrived is swept out by `undo`.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from rolloutfleet.dumps import DumpedSession, DumpedTurn, DumpHead, DumpName
+from rolloutfleet.errors import ALREADY_IMPORTED, DUMP_CONFLICT
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.sessions.sessions import CLOSED
+from rolloutfleet_proxy.sessions.trajectories import (
+    BY_CLOSE,
+    ELSEWHERE,
+    IMPORTING,
+    READY,
+    discard_orphans,
+    drop_marked,
+    settle,
+    trajectory_name,
+)
+from rolloutfleet_proxy.store.transaction import IMPORTED, LIVE, SESSIONS, TURNS, Transaction
+from rolloutfleet_proxy.turns import lineage
+from rolloutfleet_proxy.turns.rows import spans
+
+IMPORTS: Final = 100_000
+IMPORT_AGE: Final = 7 * 86400.0
+"""Served seconds. What was imported is remembered up to this number and age, whichever is reached first."""
+
+_UNDONE_AT_ONCE: Final = 200
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A trajectory that is laid down unseen."""
+
+    session: int
+    number: int
+    was_open: bool
+    """It was never closed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A staged trajectory, and the dump that it is of."""
+
+    staged: Staged
+    name: DumpName
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A trajectory that has been imported."""
+
+    session_id: str
+    trajectory_id: str
+    turns: int
+
+
+def refuse_known(source: Transaction | sqlite3.Connection, head: DumpHead, digest: str) -> None:
+    """Raise ApiError 409 where what a dump holds is here, or has been imported before."""
+    name = DumpName(head.session.session_id, None if head.trajectory is None else head.trajectory.number)
+    row = source.execute(
+        "SELECT id, state, imported_at FROM sessions WHERE name = ?", (head.session.session_id,)
+    ).fetchone()
+    if row is not None:
+        session, state, imported_at = row
+        if imported_at is None or state != CLOSED:
+            raise _conflict(name, f"session {head.session.session_id} is here, and {state}")
+        held = source.execute(
+            "SELECT state FROM trajectories WHERE session = ? AND number = ?", (session, _number(head))
+        ).fetchone()
+        if held is not None and held[0] != ELSEWHERE:
+            raise _already(name)
+    if source.execute("SELECT 1 FROM imports WHERE name = ? AND digest = ?", (str(name), digest)).fetchone():
+        raise _already(name)
+
+
+def has_arrived(source: Transaction | sqlite3.Connection, name: DumpName, digest: str) -> bool:
+    """Whether a dump of this name and digest has been imported."""
+    found = source.execute("SELECT 1 FROM imports WHERE name = ? AND digest = ?", (str(name), digest)).fetchone()
+    return found is not None
+
+
+def begin(transaction: Transaction, head: DumpHead, digest: str) -> Staged:
+    """Lay down a dump's session, where it is not here yet, and its trajectory. Raises ApiError 409."""
+    refuse_known(transaction, head, digest)
+    session = _session(transaction, head.session)
+    number = _number(head)
+    closed = head.trajectory
+    transaction.execute(
+        "INSERT OR REPLACE INTO trajectories (session, number, closed_by, reward_turn, turns, state, frozen, marked,"
+        " closed_at) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?)",
+        (
+            session,
+            number,
+            BY_CLOSE if closed is None else closed.closed_by,
+            None if closed is None else closed.reward_turn,
+            IMPORTING,
+            False if closed is None else closed.frozen,
+            None if closed is None else closed.marked,
+            transaction.wall if closed is None else closed.closed_at,
+        ),
+    )
+    return Staged(session, number, was_open=closed is None)
+
+
+def add_turns(transaction: Transaction, staged: Staged, turns: Iterable[DumpedTurn]) -> None:
+    """Lay down turns of a staged trajectory, and those that they extend. One that is here already must be the same.
+
+    Raises ApiError 409 for another one, and where the session is gone since.
+    """
+    if transaction.row("SELECT 1 FROM sessions WHERE id = ?", (staged.session,)) is None:
+        raise ApiError(409, DUMP_CONFLICT, "The session was deleted while it was imported.", should_retry=False)
+    for turn in turns:
+        trajectory = turn.trajectory if turn.context else staged.number
+        if turn.context:
+            transaction.execute(
+                "INSERT OR IGNORE INTO trajectories (session, number, closed_by, turns, state, closed_at)"
+                " VALUES (?, ?, '', 0, ?, 0)",
+                (staged.session, trajectory, ELSEWHERE),
+            )
+        if not _there(transaction, staged.session, trajectory, turn):
+            _insert(transaction, staged.session, trajectory, turn)
+
+
+def arrive(transaction: Transaction, dumps: Sequence[Coming]) -> tuple[list[Arrived], list[str]]:
+    """Make staged trajectories count.
+
+    Returns what arrived, and the sessions whose rows were freed: a recovery may have nothing left of them. Raises
+    ApiError 409 where a session was deleted meanwhile.
+    """
+    arrived = []
+    for dump in dumps:
+        arrived.append(_arrive(transaction, dump.staged, dump.name))
+        transaction.execute(
+            "INSERT OR REPLACE INTO imports (name, digest, imported) VALUES (?, ?, ?)",
+            (str(dump.name), dump.digest, transaction.served),
+        )
+    transaction.execute(
+        "DELETE FROM imports WHERE id <= (SELECT max(id) FROM imports) - ? OR imported < ?",
+        (IMPORTS, transaction.served - IMPORT_AGE),
+    )
+    return arrived, _settled(transaction, {dump.staged.session for dump in dumps})
+
+
+def undo(transaction: Transaction) -> tuple[bool, list[str]]:
+    """Sweep out some of what is staged, of any import; returns whether more is left, and the sessions freed by it."""
+    rows = transaction.execute(
+        "DELETE FROM turns WHERE id IN (SELECT turns.id FROM turns JOIN sessions ON sessions.id = turns.session"
+        " WHERE fate = 'importing' LIMIT ?)",
+        (_UNDONE_AT_ONCE,),
+    )
+    if rows.rowcount:
+        return True, []
+    # A turn that is left behind in a session that goes on is nobody's: its trajectory is elsewhere.
+    kept = transaction.rows(
+        "UPDATE trajectories SET state = ?, turns = 0 WHERE state = ?"
+        " AND session IN (SELECT id FROM sessions WHERE fate != 'importing') RETURNING session",
+        (ELSEWHERE, IMPORTING),
+    )
+    transaction.execute("DELETE FROM trajectories WHERE session IN (SELECT id FROM sessions WHERE fate = 'importing')")
+    transaction.execute("DELETE FROM sessions WHERE fate = 'importing'")
+    return False, _settled(transaction, {session for (session,) in kept})
+
+
+def _arrive(transaction: Transaction, staged: Staged, name: DumpName) -> Arrived:
+    session, number = staged.session, staged.number
+    row = transaction.row("SELECT name, state, fate FROM sessions WHERE id = ?", (session,))
+    if row is None or row[1] != CLOSED:
+        raise _conflict(name, f"session {name.session_id} was deleted meanwhile")
+    (turns,) = transaction.rows(
+        "SELECT count(*) FROM turns WHERE session = ? AND trajectory = ? AND state = 'live'", (session, number)
+    )[0]
+    if row[2] == IMPORTING:
+        transaction.execute("UPDATE sessions SET fate = ? WHERE id = ?", (LIVE, session))
+        transaction.count(SESSIONS, IMPORTED)
+        transaction.count(SESSIONS, LIVE)
+    transaction.count(TURNS, IMPORTED, turns)
+    transaction.count(TURNS, LIVE, turns)
+    if staged.was_open:
+        turns -= discard_orphans(transaction, session, number)
+    transaction.execute(
+        "UPDATE trajectories SET state = ?, turns = ? WHERE session = ? AND number = ?",
+        (READY, turns, session, number),
+    )
+    drop_marked(transaction, session, number, lineage.mark(transaction, session, number))
+    return Arrived(row[0], trajectory_name(row[0], number), turns)
+
+
+def _settled(transaction: Transaction, sessions: Iterable[int]) -> list[str]:
+    freed: list[str] = []
+    for session in sorted(sessions):
+        if transaction.row("SELECT 1 FROM sessions WHERE id = ?", (session,)):
+            freed += settle(transaction, session)
+    return freed
+
+
+def _number(head: DumpHead) -> int:
+    """What was open becomes the trajectory that closing it would have made."""
+    return head.session.trajectories + 1 if head.trajectory is None else head.trajectory.number
+
+
+def _session(transaction: Transaction, dumped: DumpedSession) -> int:
+    """The row id of the session that dumps are of; its row is made where there is none.
+
+    Calls with its key are told that it is gone, as long as the tombstone of its first life has it; there is no other
+    way to know the key.
+    """
+    row = transaction.row("SELECT id FROM sessions WHERE name = ?", (dumped.session_id,))
+    if row is None:
+        stone = transaction.row("SELECT key_hash FROM tombstones WHERE name = ?", (dumped.session_id,))
+        transaction.execute(
+            "INSERT INTO sessions (name, key_hash, group_name, task_id, metadata, limits, agent_may, stale_after,"
+            " state, fate, created_at, touched, ended, imported_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                dumped.session_id,
+                secrets.token_bytes(32) if stone is None else stone[0],
+                dumped.group_id,
+                dumped.task_id,
+                None if dumped.metadata is None else _encode(dumped.metadata).decode(),
+                _encode(dumped.limits).decode(),
+                _encode(dumped.agent_may).decode(),
+                dumped.stale_after,
+                CLOSED,
+                IMPORTING,
+                dumped.created_at,
+                transaction.served,
+                transaction.served,
+                transaction.wall,
+            ),
+        )
+        row = transaction.rows("SELECT id FROM sessions WHERE name = ?", (dumped.session_id,))[0]
+    transaction.execute(
+        "UPDATE sessions SET turns = max(turns, ?), tokens = max(tokens, ?), trajectories = max(trajectories, ?)"
+        " WHERE id = ?",
+        (dumped.turns, dumped.tokens, dumped.trajectories, row[0]),
+    )
+    session: int = row[0]
+    return session
+
+
+def _there(transaction: Transaction, session: int, trajectory: int | None, turn: DumpedTurn) -> bool:
+    row = transaction.row(
+        "SELECT name, trajectory, output_ids, prompt_ids, logprobs FROM turns WHERE session = ? AND number = ?",
+        (session, turn.number),
+    )
+    if row is None:
+        return False
+    if row != (turn.turn_id, trajectory, turn.output_ids.data, turn.new_prompt_ids.data, turn.logprobs.data):
+        raise ApiError(
+            409, DUMP_CONFLICT, f"Turn {turn.turn_id} is another one here than in the dump.", should_retry=False
+        )
+    return True
+
+
+_TURN: Final = (
+    *("session", "number", "name", "parent", "trajectory", "state", "delivered", "mixed_cache", "run", "start"),
+    *("length", "prompt_tokens", "reward", "created_at", "finish_reason", "history", "request", "body"),
+    *("reasonings", "versions", "prompt_ids", "output_ids", "logprobs", "output", "messages", "tools", "extras"),
+)
+_INSERT = f"INSERT INTO turns ({', '.join(_TURN)}) VALUES ({', '.join('?' * len(_TURN))})"
+
+
+def _insert(transaction: Transaction, session: int, trajectory: int | None, turn: DumpedTurn) -> None:
+    matching = turn.matching
+    transaction.execute(
+        _INSERT,
+        (
+            session,
+            turn.number,
+            turn.turn_id,
+            turn.parent,
+            trajectory,
+            "discarded" if turn.discarded else "live",
+            turn.delivered,
+            turn.mixed_cache,
+            turn.run,
+            matching.start,
+            matching.length,
+            turn.prompt_tokens,
+            turn.reward,
+            turn.created_at,
+            turn.finish_reason,
+            bytes.fromhex(matching.history),
+            bytes.fromhex(matching.request),
+            b"",  # Retries are told by it, and this session takes no calls any more.
+            _encode(matching.reasonings),
+            _encode(spans(np.asarray(turn.versions.numpy()).tolist())),
+            turn.new_prompt_ids.data,
+            turn.output_ids.data,
+            turn.logprobs.data,
+            _encode(turn.output),
+            _encode(turn.messages),
+            _encoded(turn.tools),
+            _encoded(turn.extras),
+        ),
+    )
+
+
+def _encoded(value: Any) -> bytes | None:
+    return None if value is None else _encode(value)
+
+
+def _conflict(name: DumpName, why: str) -> ApiError:
+    return ApiError(409, DUMP_CONFLICT, f"{name} can't be imported: {why}.", param="names", should_retry=False)
+
+
+def _already(name: DumpName) -> ApiError:
+    return ApiError(409, ALREADY_IMPORTED, f"{name} has been imported before.", param="names", should_retry=False)

@@ -1,0 +1,247 @@
+"""Dumps of a running fleet: over its endpoints, and through kill -9 in the middle of an import."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.proxy.dumps.imports import Store
+
+from rolloutfleet.dumps import verify
+from rolloutfleet_proxy.failpoints import (
+    BEFORE_COMMIT,
+    IMPORT_CLAIMED,
+    IMPORT_COMMITTED,
+    IMPORT_FINISHED,
+    IMPORT_STAGED,
+    VARIABLE,
+)
+
+Json = Any
+
+MODEL = "simulated"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    options = ("--latency", "0", "--token-latency", "0")
+    with running_fleet(tmp_path_factory.mktemp("dumps"), proxies=2, engine_options=options) as fleet:
+        yield fleet
+
+
+def group(fleet: Fleet, size: int) -> list[AgentSession]:
+    """A group at the first proxy, whose every member has a rewarded trajectory, a branch on it, and an open rest."""
+    proxy = fleet.proxy
+    with proxy.admin() as admin:
+        while True:
+            reply = admin.post("/sessions", json={"group_size": size, "task_id": "task", "metadata": {"seed": 1}})
+            started = reply.raise_for_status().json()
+            if started["group_id"].startswith("g0-"):
+                break
+            for session in started["sessions"]:
+                admin.delete(f"/sessions/{session['session_id']}").raise_for_status()
+    members = [
+        AgentSession(proxy, session["session_id"], session["api_key"], session["base_url"])
+        for session in started["sessions"]
+    ]
+    for member in members:
+        messages: list[Json] = [{"role": "user", "content": f"begin {member.session_id}"}]
+        for said in ("go on", "and on"):
+            messages = _asked(member, messages, said)
+        member.post("reward", {"reward": 0.5}).raise_for_status()
+        _asked(member, messages[:2], "elsewhere")
+        _asked(member, messages, "further")
+        member.post("reward", {"reward": -1.0}).raise_for_status()
+        _asked(member, messages, "an end")
+    return members
+
+
+def _asked(member: AgentSession, messages: list[Json], said: str) -> list[Json]:
+    asked = [*messages[:-1], {"role": "user", "content": said}] if messages[-1]["role"] == "user" else messages
+    reply = member.raw_chat({"model": MODEL, "messages": asked, "max_tokens": 60}).raise_for_status().json()
+    message = {name: value for name, value in reply["choices"][0]["message"].items() if value is not None}
+    message.pop("tool_calls", None)
+    return [*asked, message, {"role": "user", "content": said}]
+
+
+def exported(proxy: ProxyProcess, **asked: Json) -> dict[str, bytes]:
+    """Of each form what is behind the lease, byte for byte; it is given back."""
+    found = {}
+    with proxy.admin() as admin:
+        for media in ("application/json", "application/octet-stream"):
+            answer = admin.post("/export", json=asked, headers={"accept": media}).raise_for_status()
+            admin.post(f"/leases/{answer.headers['lease-id']}/release").raise_for_status()
+            # The safetensors header's entries move with the lengths of the lease's id and time, which are before them.
+            content = answer.content
+            start = re.search(rb'\\?"trajectories\\?":', content)
+            assert start is not None
+            found[media] = content[start.start() :]
+    return found
+
+
+def dump_all(proxy: ProxyProcess) -> list[str]:
+    """Dump every session of a proxy that is stopped, as its sweep would."""
+    state = Path(proxy.settings["state_dir"])
+    store = Store(state / "store", state / "dumps", ordinal=proxy.ordinal)
+    try:
+        return [name for (session,) in store.rows("SELECT id FROM sessions") for name in store.dump(session)]
+    finally:
+        store.close()
+
+
+def restart(proxy: ProxyProcess, failpoint: str | None = None) -> list[str]:
+    """Dump all between two lives; in the second it dies at the failpoint."""
+    proxy.stop()
+    names = dump_all(proxy)
+    proxy.environment = {} if failpoint is None else {VARIABLE: failpoint}
+    proxy.start()
+    return names
+
+
+def folder(proxy: ProxyProcess) -> dict[str, Path]:
+    return {file.name: file for file in (Path(proxy.settings["state_dir"]) / "dumps").iterdir()}
+
+
+def test_dumps_over_the_endpoints(fleet: Fleet) -> None:
+    members = group(fleet, 2)
+    ids = [member.session_id for member in members]
+    before = exported(fleet.proxy, session_ids=ids[:1], style="individual", discount=0.5)["application/json"]
+    names = restart(fleet.proxy)
+    assert len(names) == 6
+    proxy, other = fleet.proxies
+    with proxy.admin() as admin, other.admin() as elsewhere:
+        page = admin.get("/dumps", params={"limit": 4}).json()
+        rest = admin.get("/dumps", params={"limit": 4, "cursor": page["cursor"]}).json()
+        assert [dump["name"] for dump in page["dumps"] + rest["dumps"]] == sorted(names) and rest["cursor"] is None
+        assert {dump["task_id"] for dump in page["dumps"]} == {"task"}
+        everywhere = elsewhere.get("/dumps", params={"scope": "fleet", "limit": 4}).json()
+        assert everywhere["ordinals"] == [0, 1] and everywhere["cursor"] == f"0:{page['cursor']}"
+        rest = elsewhere.get("/dumps", params={"scope": "fleet", "cursor": everywhere["cursor"]}).json()
+        assert [dump["name"] for dump in everywhere["dumps"] + rest["dumps"]] == sorted(names)
+        for asked in (admin, elsewhere):
+            content = asked.get(f"/dumps/{names[0]}").raise_for_status().content
+            assert content == folder(proxy)[names[0]].read_bytes()
+
+        refused = elsewhere.post("/dumps/import", json={"names": names})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "dump_unknown")
+        answer = admin.post("/dumps/import", json={"names": names}).raise_for_status().json()
+        assert {each["name"] for each in answer["imported"]} == set(names) and answer["ordinals"] == [0]
+        again = admin.post("/dumps/import", json={"names": names[:1]})
+        assert (again.status_code, again.json()["error"]["code"]) == (409, "already_imported")
+        assert again.headers["x-should-retry"] == "false"
+        assert {dump["state"] for dump in admin.get("/dumps").json()["dumps"]} == {"imported"}
+
+        rest = admin.post("/export", json={"group_id": admin.get(f"/sessions/{ids[0]}").json()["group_id"]}).json()
+        assert len(rest["trajectories"]) == 6
+        admin.post(f"/leases/{rest['lease_id']}/release").raise_for_status()
+        after = exported(proxy, session_ids=ids[:1], style="individual", discount=0.5)["application/json"]
+        assert after.startswith(before.removesuffix(b"]}")), "what was open then is a third trajectory behind them"
+        for member in members:
+            assert admin.get(f"/sessions/{member.session_id}").json()["state"] == "closed"
+        assert admin.post(f"/sessions/{ids[0]}/touch").json()["error"]["code"] == "session_reclaimed"
+        lease = elsewhere.post("/export", json={"session_ids": ids}).json()["lease_id"]
+        elsewhere.post(f"/leases/{lease}/ack").raise_for_status()
+        audit = admin.get("/audit").json()
+        assert audit["balanced"] and audit["turns"]["live"] == audit["keys"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/dumps/..%2f..%2fstore%2fstore.sqlite3", None, 404),
+        ("GET", "/dumps/store.sqlite3", None, 400),
+        ("GET", "/dumps/s0-0123456789ab-0011223344556677-active.json", None, 404),
+        ("GET", "/dumps/s1-0123456789ab-0011223344556677-active.json", None, 404),
+        ("GET", "/dumps?limit=0", None, 400),
+        ("GET", "/dumps?limit=1001", None, 400),
+        ("GET", "/dumps?state=gone", None, 400),
+        ("GET", "/dumps?cursor=0:a", None, 400),
+        ("GET", "/dumps?scope=fleet&cursor=a", None, 400),
+        ("GET", "/dumps?cursor=../", None, 400),
+        ("POST", "/dumps/import", {}, 400),
+        ("POST", "/dumps/import", {"names": []}, 400),
+        ("POST", "/dumps/import", {"names": ["a", "a"]}, 400),
+        ("POST", "/dumps/import", {"names": ["../x.json"]}, 400),
+        ("POST", "/dumps/import", {"names": ["s0-0123456789ab-0011223344556677-active.json"]}, 404),
+        ("POST", "/dumps/import", {"names": ["s0-0123456789ab-0011223344556677-active.json"], "force": True}, 400),
+    ],
+)
+def test_bad_requests_change_nothing(fleet: Fleet, method: str, path: str, body: Json, status: int) -> None:
+    before = fleet.proxy.audit()
+    with fleet.proxy.admin() as admin:
+        answer = admin.request(method, path, json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["code"] and fleet.proxy.audit() == before
+
+
+def test_dumps_need_the_admins_key(fleet: Fleet) -> None:
+    session = fleet.proxy.start_session()
+    for method, path in (("GET", "/dumps"), ("GET", "/dumps/x"), ("POST", "/dumps/import")):
+        assert httpx.request(method, f"{fleet.proxy.url}{path}").status_code == 401
+        headers = {"authorization": f"Bearer {session.api_key}"}
+        assert httpx.request(method, f"{fleet.proxy.url}{path}", headers=headers).status_code == 403
+
+
+def test_the_commands_take_all_dumps_in(fleet: Fleet, tmp_path: Path) -> None:
+    group(fleet, 2)
+    names = restart(fleet.proxy)
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        key = ("--admin-key-file", str(fleet.proxy.folder.parent / "admin.key"))
+        command = [sys.executable, "-m", "rolloutfleet.cli", "dumps", *words, "--url", fleet.proxies[1].url, *key]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    listed = run("list", "--state", "ready")
+    assert listed.returncode == 0 and all(name in listed.stdout for name in names), listed.stderr
+    checked = run("verify")
+    assert checked.returncode == 0 and checked.stdout.count("whole") == len(names), checked.stderr
+    shown = run("show", names[0], "--json")
+    assert shown.stdout.encode() == folder(fleet.proxy)[names[0]].read_bytes()
+    done = run("import", "--all")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"imported {len(names)} dumps of ")
+    again = run("import", names[0])
+    assert again.returncode == 1 and "no proxy has" in again.stderr and "Traceback" not in again.stderr
+    assert fleet.proxy.audit()["balanced"]
+
+
+def test_kills_in_the_middle_of_an_import_lose_nothing_and_double_nothing(fleet: Fleet) -> None:
+    proxy = fleet.proxy
+    ids = [member.session_id for member in group(fleet, 2)]
+    places = [IMPORT_CLAIMED, f"{IMPORT_STAGED}:4", f"{BEFORE_COMMIT}:8", IMPORT_COMMITTED, f"{IMPORT_FINISHED}:3"]
+    restart(proxy)
+    with proxy.admin() as admin:
+        ready = [dump["name"] for dump in admin.get("/dumps", params={"state": "ready"}).json()["dumps"]]
+        admin.post("/dumps/import", json={"names": ready}).raise_for_status()
+    before = exported(proxy, session_ids=ids)
+    turns = proxy.audit()["turns"]["live"]
+    outcomes = set()
+    for place in places:
+        names = restart(proxy, place)
+        with proxy.admin() as admin, pytest.raises(httpx.TransportError):
+            admin.post("/dumps/import", json={"names": names})
+        proxy.wait_until_killed(30)
+        proxy.environment = {}
+        proxy.start()
+        audit = proxy.audit()
+        assert audit["balanced"], place
+        assert audit["turns"]["live"] in (0, turns), f"{place}: all or nothing"
+        outcomes.add(audit["turns"]["live"])
+        with proxy.admin() as admin:
+            states = {(dump["name"], dump["state"]) for dump in admin.get("/dumps").json()["dumps"]}
+            there = {name for name in names if (name, "ready") in states}
+            assert there == (set() if audit["turns"]["live"] else set(names)), place
+            assert "importing" not in {state for _, state in states}, place
+            answer = admin.post("/dumps/import", json={"names": names})
+            assert answer.status_code == (409 if audit["turns"]["live"] else 200), place
+        assert exported(proxy, session_ids=ids) == before, place
+        for file in folder(proxy).values():
+            with file.open("rb") as opened:
+                assert verify(opened) == []
+    assert outcomes == {0, turns}, "deaths on both sides of the commit"
+    assert "Traceback" not in proxy.log.read_text()
