@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from rolloutfleet.cli import export, leases, sessions, status, turns, up
+from rolloutfleet.cli import dumps, export, leases, sessions, status, turns, up
 from rolloutfleet.cli.failures import CommandFailed, fail
 
 HELP = (
@@ -28,6 +28,7 @@ app.command("turns")(turns.turns)
 app.command("export")(export.export)
 app.command("ack")(leases.ack)
 app.command("release")(leases.release)
+app.add_typer(dumps.app, name="dumps")
 
 
 @app.callback(invoke_without_command=True)

@@ -82,7 +82,7 @@ async def show_dump(name: str, request: Request, proxy: ThisProxy) -> Response:
 
 
 async def _page(proxy: Proxy, *, state: str | None, cursor: str, limit: int) -> dict[str, Any]:
-    files = await asyncio.to_thread(proxy.dumps.listed, after=cursor, limit=limit, state=state)
+    files = await asyncio.to_thread(proxy.dumps.listed, after=cursor, limit=limit, state=state, heads=True)
     return {
         "dumps": [_shown(proxy, each) for each in files],
         "cursor": files[-1].file if len(files) == limit else None,

@@ -51,8 +51,12 @@ def _files(read: Read[Any], session: Member, *, reason: str, owner: Owner, wall:
 
 
 def turn_ids(connection: sqlite3.Connection, session: int) -> frozenset[str]:
-    """The turn_id of each of a session's turns."""
-    rows = connection.execute("SELECT name FROM turns WHERE session = ?", (session,))
+    """The turn_id of each of a session's turns, without those that are here only because imported ones extend them."""
+    rows = connection.execute(
+        "SELECT name FROM turns WHERE session = ?1 AND (trajectory IS NULL OR trajectory NOT IN"
+        " (SELECT number FROM trajectories WHERE session = ?1 AND state IN ('elsewhere', 'importing')))",
+        (session,),
+    )
     return frozenset(name for (name,) in rows)
 
 

@@ -70,7 +70,10 @@ class DumpWriter:
         return [name for name in self._names() if parse_dump_name(name) is not None]
 
     def holds_only(self, name: str, turns: Container[str]) -> bool:
-        """Whether every turn of a dump is one of these. One that can't be read may hold others. Raises OSError."""
+        """Whether every turn of a dump, but for its context, is one of these.
+
+        One that can't be read may hold others. Raises OSError.
+        """
         with contextlib.suppress(Damaged), (self.path / name).open("rb") as file:
             return all(turn in turns for turn in _turn_ids(file))
         return False
@@ -86,4 +89,4 @@ class DumpWriter:
 
 
 def _turn_ids(file: BinaryIO) -> Iterator[str]:
-    return (part.turn_id for part in read(file) if isinstance(part, DumpedTurn))
+    return (part.turn_id for part in read(file) if isinstance(part, DumpedTurn) and not part.context)

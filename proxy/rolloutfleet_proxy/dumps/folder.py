@@ -47,7 +47,7 @@ class Listed:
     modified: float
     """Seconds since the epoch."""
     head: DumpHead | None
-    """None where the file's first line is none of a dump."""
+    """None where the file's first line is none of a dump, or was not read."""
 
 
 def folder_of(settings: ProxySettings) -> Path | None:
@@ -66,14 +66,18 @@ class DumpFolder:
         self._path = path
         self._claim = f"{CLAIM_MARK}{own.ordinal}-{own.store_id}"
 
-    def listed(self, *, after: str, limit: int, state: str | None = None) -> list[Listed]:
-        """Files in order of their names, from behind the file `after` on. A folder that is not there is empty."""
+    def listed(self, *, after: str, limit: int, state: str | None = None, heads: bool = False) -> list[Listed]:
+        """Files in order of their names, from behind the file `after` on. A folder that is not there is empty.
+
+        With `heads` each is opened, and its first line read.
+        """
         entries = (found for found in self._entries() if found[2].name > after and state in (None, found[1]))
         listed = []
         for name, held, file in heapq.nsmallest(limit, entries, key=lambda found: found[2].name):
-            with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
-                seen = os.fstat(opened.fileno())
-                listed.append(Listed(file.name, name, held, seen.st_size, seen.st_mtime, _head(opened)))
+            with contextlib.suppress(FileNotFoundError):
+                seen = file.stat()
+                head = _head(file) if heads else None
+                listed.append(Listed(file.name, name, held, seen.st_size, seen.st_mtime, head))
         return listed
 
     def open(self, name: DumpName) -> BinaryIO | None:
@@ -165,11 +169,10 @@ class DumpFolder:
             os.close(folder)
 
 
-def _head(file: BinaryIO) -> DumpHead | None:
-    try:
-        return read_head(file)
-    except Damaged:
-        return None
+def _head(file: Path) -> DumpHead | None:
+    with contextlib.suppress(Damaged), file.open("rb") as opened:
+        return read_head(opened)
+    return None
 
 
 def _parsed(file: str) -> tuple[DumpName, DumpState] | None:

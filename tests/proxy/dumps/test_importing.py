@@ -13,6 +13,8 @@ from tests.proxy.dumps.imports import Store
 
 from rolloutfleet.dumps import decode, encode
 from rolloutfleet.wire import ImportDumps
+from rolloutfleet_proxy.cleanup.files import DumpWriter
+from rolloutfleet_proxy.cleanup.leftovers import tidy
 from rolloutfleet_proxy.dumps import staging
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions.trajectories import delete_session
@@ -102,6 +104,23 @@ def test_what_was_open_becomes_the_trajectory_that_closing_would_have_made(store
     }
     store.import_dumps(store.dump(session))
     assert store.exported(session_ids=[name]) == expected
+
+
+def test_what_others_extend_is_not_taken_for_imported(store: Store) -> None:
+    """Its turns are in the store, as context of a later trajectory; the dump is all that there is of it."""
+    ((session, name),) = store.start()
+    first = store.commit(session, name="a")
+    store.trajectory(session)
+    store.commit(session, name="b", parent=first)
+    store.trajectory(session)
+    before = store.exported(session_ids=[name])
+    names = store.dump(session)
+    store.import_dumps(names[1:])
+    tidy(DumpWriter(store.dumps, ordinal=0), store.reader.run_blocking)
+    assert refusal(store, names[1:])[:2] == (409, "already_imported")
+    store.import_dumps(names[:1])
+    assert store.exported(session_ids=[name]) == before
+    assert store.sums()["turns"]["imported"] == 2
 
 
 def test_members_that_come_together_are_exported_together(store: Store) -> None:

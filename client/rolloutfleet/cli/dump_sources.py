@@ -1,0 +1,138 @@
+"""Where the `dumps` commands look: a folder on this machine, or the proxies of a fleet."""
+
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
+from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, Damaged, parse_dump_name, read_head
+from rolloutfleet.wire import ListedDump
+
+PAGE = 500
+
+
+class Source(Protocol):
+    """Where dumps are."""
+
+    def listed(self, state: str | None = None) -> list[ListedDump]:
+        """All of them, by name. Raises CommandFailed."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Raises CommandFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder with dump files."""
+
+    path: Path
+
+    def listed(self, state: str | None = None) -> list[ListedDump]:
+        try:
+            found = [listed for file in sorted(self.path.iterdir()) if (listed := _in_folder(file)) is not None]
+        except OSError as error:
+            raise wrong(f"{self.path} can't be read: {error.strerror}") from None
+        return [listed for listed in found if state in (None, listed.state)]
+
+    def open(self, name: str) -> BinaryIO:
+        for file in (self.path / name, self.path / f"{name}{IMPORTED_MARK}"):
+            if file.is_file():
+                return file.open("rb")
+        raise failed(f"there is no {name} in {self.path}")
+
+
+@dataclass(frozen=True, slots=True)
+class OfFleet:
+    """The folders of a fleet's proxies; several of them may be one."""
+
+    fleet: Fleet
+    proxies: dict[int, Fleet] = field(default_factory=dict)
+    """By ordinal, those that have been asked."""
+
+    def listed(self, state: str | None = None) -> list[ListedDump]:
+        """Of a file that several proxies list, the one that its own proxy does, if that is among them."""
+        best: dict[tuple[str, str], ListedDump] = {}
+        for dump in self._all(state):
+            known = best.setdefault((dump.name, dump.state), dump)
+            name = parse_dump_name(dump.name)
+            if name is not None and known.ordinal != dump.ordinal == name.ordinal:
+                best[dump.name, dump.state] = dump
+        return [best[key] for key in sorted(best)]
+
+    def open(self, name: str) -> BinaryIO:
+        refused: CommandFailed | None = None
+        for proxy in self.fleet.each():
+            try:
+                return io.BytesIO(proxy.send("GET", f"/dumps/{name}").content)
+            except CommandFailed as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+    def take(self, ordinal: int, names: list[str], *, incomplete: bool) -> list[dict[str, Any]]:
+        """Import at one of the proxies that have been listed. Raises CommandFailed."""
+        answer = self.proxies[ordinal].post("/dumps/import", {"names": names, "incomplete": incomplete})
+        imported: list[dict[str, Any]] = answer["imported"]
+        return imported
+
+    def _all(self, state: str | None) -> Iterator[ListedDump]:
+        problems: list[CommandFailed] = []
+        for proxy in self.fleet.each():
+            try:
+                yield from self._of_proxy(proxy, state)
+            except CommandFailed as error:
+                problems.append(error)
+        if problems and not self.proxies:
+            raise problems[0]
+        for problem in problems:
+            warn(problem)
+
+    def _of_proxy(self, proxy: Fleet, state: str | None) -> Iterator[ListedDump]:
+        cursor: str | None = None
+        while True:
+            page = proxy.get("/dumps", state=state, cursor=cursor, limit=PAGE)
+            self.proxies[page["ordinals"][0]] = proxy
+            yield from (ListedDump.model_validate(dump) for dump in page["dumps"])
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+
+def by_group(dumps: Iterable[ListedDump]) -> list[list[ListedDump]]:
+    """Those of one group at one proxy together, so that they are imported, and then exported, together."""
+    groups: dict[tuple[int, str], list[ListedDump]] = {}
+    for dump in dumps:
+        groups.setdefault((dump.ordinal, dump.group_id or dump.session_id), []).append(dump)
+    return list(groups.values())
+
+
+def _in_folder(file: Path) -> ListedDump | None:
+    plain, claim, _ = file.name.partition(CLAIM_MARK)
+    name = parse_dump_name(plain.removesuffix(IMPORTED_MARK))
+    if name is None or not file.is_file():
+        return None
+    seen = file.stat()
+    fields: dict[str, Any] = {}
+    try:
+        with file.open("rb") as opened:
+            head = read_head(opened)
+        fields = {
+            "group_id": head.session.group_id,
+            "task_id": head.session.task_id,
+            "reason": head.reason,
+            "dumped_at": head.dumped_at,
+        }
+    except (Damaged, OSError):
+        pass
+    return ListedDump(
+        name=str(name),
+        session_id=name.session_id,
+        trajectory=name.number,
+        state="importing" if claim else "imported" if file.name.endswith(IMPORTED_MARK) else "ready",
+        bytes=seen.st_size,
+        modified=seen.st_mtime,
+        **fields,
+    )

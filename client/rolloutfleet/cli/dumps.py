@@ -1,0 +1,297 @@
+"""`rolloutfleet dumps`: what stale sessions left. List it, look into it, check it, and take it in again."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.progress import track
+
+from rolloutfleet.cli.dump_sources import Folder, OfFleet, Source, by_group
+from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
+from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.cli.show import console, print_json, size, span, table, text
+from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
+from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, Inspected, decode, inspect, parse_dump_name
+from rolloutfleet.wire import ListedDump
+
+T = TypeVar("T")
+
+AT_ONCE = 1000
+"""Dumps that one call may name."""
+
+app = typer.Typer(
+    help="What stale sessions left: list it, look into it, check it, and take it in again.",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+Directory = Annotated[
+    Path | None, typer.Option("--dir", metavar="DIR", help="Look into this folder instead of asking a fleet.")
+]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Names of dumps, as `list` shows them.")]
+
+
+class State(StrEnum):
+    READY = "ready"
+    IMPORTING = "importing"
+    IMPORTED = "imported"
+
+
+@app.callback(invoke_without_command=True)
+def help_unless_asked(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("list")
+def list_dumps(
+    directory: Directory = None,
+    state: Annotated[State | None, typer.Option("--state", help="Only those in this state.")] = None,
+    state_dir: StateDir = None,
+    fleet_file: FleetFile = None,
+    url: Url = None,
+    admin_key_file: AdminKeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List dumps: of all proxies of a fleet, or of a folder. Those that are ready can be imported."""
+    with _source(directory, state_dir, fleet_file, url, admin_key_file) as source:
+        found = source.listed(state)
+    if as_json:
+        print_json([dump.model_dump() for dump in found])
+        return
+    _print_list(found, of_fleet=directory is None)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The dump's name, as `list` shows it.")],
+    directory: Directory = None,
+    state_dir: StateDir = None,
+    fleet_file: FleetFile = None,
+    url: Url = None,
+    admin_key_file: AdminKeyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the dump itself.")] = False,
+) -> None:
+    """Show what a dump holds: its session, and its turns with tokens, weight versions and rewards."""
+    _named(name)
+    with _source(directory, state_dir, fleet_file, url, admin_key_file) as source, source.open(name) as file:
+        content = file.read()
+    if as_json:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        dump = decode(content)
+    except Damaged as error:
+        raise failed(f"{name} is damaged: {error}") from None
+    _print_dump(dump)
+
+
+@app.command("verify")
+def verify(
+    names: Names = None,
+    directory: Directory = None,
+    state_dir: StateDir = None,
+    fleet_file: FleetFile = None,
+    url: Url = None,
+    admin_key_file: AdminKeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check dumps, all that are ready unless named: that no byte was changed, and that every turn is whole.
+
+    Exit status 1 where something is wrong with any of them.
+    """
+    with _source(directory, state_dir, fleet_file, url, admin_key_file) as source:
+        chosen = [_named(name) for name in names or ()] or [dump.name for dump in source.listed("ready")]
+        found = {name: _checked(source, name) for name in _progress(chosen, "checking")}
+    wrong_ones = {name: problems for name, inspected in found.items() if (problems := _problems(inspected))}
+    if as_json:
+        print_json([{"name": name, "problems": _problems(each)} for name, each in found.items()])
+    else:
+        _print_checked(found)
+    if wrong_ones:
+        raise failed(f"{len(wrong_ones)} of {_count(len(found), 'dump')} {_are(len(wrong_ones))} damaged or incomplete")
+
+
+@app.command("import")
+def import_dumps(
+    names: Names = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dumps that are ready.")] = False,
+    group: Annotated[str | None, typer.Option("--group", metavar="ID", help="All of this group.")] = None,
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Also those whose shards are missing, without them.")
+    ] = False,
+    state_dir: StateDir = None,
+    fleet_file: FleetFile = None,
+    url: Url = None,
+    admin_key_file: AdminKeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take dumps in again, so that what they hold can be exported. Those of a group come in together.
+
+    Each goes to the proxy whose session it was, if that one has it in its folder. What is refused stays as it is, and
+    the others are imported all the same; the exit status is 1 then.
+    """
+    if sum((bool(names), everything, group is not None)) != 1:
+        raise wrong("say which dumps: their names, --group ID or --all")
+    for name in names or ():
+        _named(name)
+    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
+    with Fleet(where) as fleet:
+        source = OfFleet(fleet)
+        chosen = _chosen(source, names, group)
+        imported, refused = _import(source, chosen, incomplete=incomplete)
+    if as_json:
+        print_json(imported)
+    else:
+        sessions = len({each["session_id"] for each in imported})
+        turns = sum(each["turns"] for each in imported)
+        print(
+            f"imported {_count(len(imported), 'dump')} of {_count(sessions, 'session')} with {_count(turns, 'turn')}"
+            f"{'; rolloutfleet export takes them' if imported else ''}"
+        )
+    if refused:
+        raise failed(f"{_count(refused, 'dump')} not imported")
+
+
+def _chosen(source: OfFleet, names: Sequence[str] | None, group: str | None) -> list[ListedDump]:
+    ready = source.listed("ready")
+    if group is not None:
+        return [dump for dump in ready if dump.group_id == group]
+    if not names:
+        return ready
+    by_name = {dump.name: dump for dump in ready}
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise failed(f"no proxy has {', '.join(missing[:5])} ready to be imported; see rolloutfleet dumps list")
+    return [by_name[name] for name in names]
+
+
+def _import(source: OfFleet, chosen: Sequence[ListedDump], *, incomplete: bool) -> tuple[list[dict[str, Any]], int]:
+    """(what came of each, how many were refused). One call for each group: what is wrong with one stops no other."""
+    imported: list[dict[str, Any]] = []
+    refused = 0
+    calls = [dumps[at : at + AT_ONCE] for dumps in by_group(chosen) for at in range(0, len(dumps), AT_ONCE)]
+    for dumps in _progress(calls, "importing"):
+        try:
+            imported += source.take(dumps[0].ordinal, [dump.name for dump in dumps], incomplete=incomplete)
+        except CommandFailed as error:
+            warn(error)
+            refused += len(dumps)
+    return imported, refused
+
+
+@contextlib.contextmanager
+def _source(
+    directory: Path | None, state_dir: Path | None, fleet_file: Path | None, url: str | None, key_file: Path | None
+) -> Iterator[Source]:
+    if directory is None:
+        where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=key_file)
+        with Fleet(where) as fleet:
+            yield OfFleet(fleet)
+        return
+    if state_dir is not None or url is not None:
+        raise wrong("--dir is a folder; it goes with neither --state-dir nor --url")
+    if not directory.is_dir():
+        raise wrong(f"{directory} is no folder")
+    yield Folder(directory)
+
+
+def _named(name: str) -> str:
+    if parse_dump_name(name) is None:
+        raise wrong(f"{name!r} is no name of a dump; see rolloutfleet dumps list")
+    return name
+
+
+def _checked(source: Source, name: str) -> Inspected:
+    try:
+        with source.open(name) as file:
+            return inspect(file, name=name)
+    except CommandFailed as error:
+        return Inspected(problems=[str(error)])
+
+
+def _problems(found: Inspected) -> list[str]:
+    missing = found.end.incomplete if found.end is not None else []
+    return [*found.problems, *([f"shards are missing: {', '.join(missing)}"] if missing else [])]
+
+
+def _progress(things: Sequence[T], doing: str) -> Iterable[T]:
+    """With a bar where somebody looks at a screen, and there is something to wait for."""
+    out = console()
+    return track(things, doing, console=out, transient=True) if out.is_terminal and len(things) > 1 else things
+
+
+def _print_list(found: Sequence[ListedDump], *, of_fleet: bool) -> None:
+    if not found:
+        print("no dumps")
+        return
+    shown = table("dump", "task", "state", "size", "age", *(["proxy"] if of_fleet else []), numbers=("size", "age"))
+    now = time.time()
+    for dump in found:
+        age = span(max(0.0, now - (dump.dumped_at or dump.modified)))
+        proxy = [str(dump.ordinal)] if of_fleet else []
+        shown.add_row(dump.name, text(dump.task_id), dump.state, size(dump.bytes), age, *proxy)
+    console().print(shown)
+
+
+def _print_checked(found: dict[str, Inspected]) -> None:
+    if not found:
+        print("no dumps")
+        return
+    shown = table("dump", "turns", "tokens", "shards", "", numbers=("turns", "tokens", "shards"))
+    for name, each in found.items():
+        problems = _problems(each)
+        said = "[red]" + "\n".join(problem.replace("[", r"\[") for problem in problems) + "[/]" if problems else "whole"
+        shown.add_row(name, str(each.turns), str(each.tokens), str(each.shards), said)
+    console().print(shown)
+
+
+def _print_dump(dump: Dump) -> None:
+    out = console()
+    head, session, trajectory = dump.head, dump.head.session, dump.head.trajectory
+    facts = {
+        "session": session.session_id,
+        "group": session.group_id,
+        "task": text(session.task_id),
+        "trajectory": "open" if trajectory is None else f"{trajectory.number}, closed by {trajectory.closed_by}",
+        "dumped": f"{span(max(0.0, time.time() - head.dumped_at))} ago by proxy {head.ordinal}: {head.reason}",
+        "shards": text(len(dump.shards) or None),
+        "missing": text(", ".join(dump.end.incomplete)),
+    }
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        out.print(f"{name:{width}}  {value}", markup=False, soft_wrap=True)
+    numbers = ("", "parent", "prompt", "output", "reward")
+    shown = table("turn", "", "parent", "finish", "prompt", "output", "versions", "reward", "", numbers=numbers)
+    for turn in dump.turns:
+        shown.add_row(*_row(turn))
+    out.print()
+    out.print(shown)
+
+
+def _row(turn: DumpedTurn) -> tuple[str, ...]:
+    return (
+        turn.turn_id,
+        str(turn.number),
+        text(turn.parent),
+        turn.finish_reason,
+        str(turn.prompt_tokens),
+        str(len(turn.output_ids.numpy())),
+        ", ".join(str(version) for version in sorted(set(turn.versions.numpy().tolist()))),
+        text(turn.reward),
+        f"context, of trajectory {turn.trajectory}" if turn.context else "",
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
