@@ -260,11 +260,11 @@ class ExportedTurn(Reply):
 
 
 class ExportedRow(Reply):
-    """One sequence. `tensors` is None where they came as safetensors."""
+    """One sequence. `tensors` is None where they came as safetensors; as shards they are references."""
 
     turn_ids: list[str]
     reward: float | None
-    tensors: dict[str, list[Any]] | None = None
+    tensors: dict[str, list[Any] | dict[str, Any]] | None = None
 
 
 class ExportedTrajectory(Reply):

@@ -1,6 +1,7 @@
 """Shards of whole proxies: durable at every death, small in memory, with one owner, and safe on a full disk."""
 
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
+import safetensors.numpy
+from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.proxy.shards.shelf import form_of_all
 from tests.proxy.shards.shelf import safetensors as one_tensor
 
@@ -28,7 +30,7 @@ from rolloutfleet.errors import (
     STORE_FULL,
     STORE_LOST,
 )
-from rolloutfleet.tensors import Form, RemoteTensor
+from rolloutfleet.tensors import Form, RemoteTensor, remote_tensors
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, AFTER_SHARD_FILE, BEFORE_COMMIT, VARIABLE
 
 MIB = 2**20
@@ -360,3 +362,92 @@ def test_shards_count_into_the_limit_of_bytes(small_disk: ProxyProcess) -> None:
     assert error(put(proxy, "small2")) == (429, NO_ROOM)
     delete(proxy, "one")
     proxy.start_session()
+
+
+def talked(proxy: ProxyProcess, *, times: int = 1) -> AgentSession:
+    """A session with a closed trajectory."""
+    session = proxy.start_session()
+    for number in range(times):
+        chat = {"messages": [{"role": "user", "content": f"Tell me of {number}"}], "max_tokens": 40}
+        assert session.raw_chat(chat).status_code == 200
+    assert session.post("close").status_code == 200
+    return session
+
+
+def export(proxy: ProxyProcess, *, key: str | None = None, **asked: Json) -> httpx.Response:
+    headers = {} if key is None else {"idempotency-key": key}
+    with proxy.admin() as admin:
+        return admin.post("/export", json={"as": "shards", **asked}, headers=headers)
+
+
+def test_an_export_as_shards_is_fetched_from_any_proxy_and_cleared(two: Fleet) -> None:
+    session = talked(two.proxy, times=2)
+    owner, other = (two.proxies[int(session.session_id[1]) ^ at] for at in (0, 1))
+    asked = {"session_ids": [session.session_id]}
+    with owner.admin() as admin:
+        refused = admin.post("/export", json={"as": "shards", **asked}, headers={"accept": "application/octet-stream"})
+        assert error(refused) == (406, INVALID_REQUEST)
+    answer = export(other, key="once", **asked)
+    assert answer.status_code == 200 and answer.headers["lease-id"] == answer.json()["lease_id"]
+    found = list(remote_tensors(answer.json()))
+    assert len(found) == 10 and {reference.owner for reference in found} == {owner.url}
+    assert shards_of(owner)["count"] == 10 and shards_of(other) == NONE
+    assert export(other, key="once", **asked).json()["trajectories"] == answer.json()["trajectories"]
+
+    ids = [reference.shard_id for reference in found]
+    whole = {name: got.content for got, name in ((get(other, name), name) for name in ids)}
+    many = batch(other, *ids)
+    assert many.status_code == 200 and len(many.content) < sum(map(len, whole.values()))
+    with other.admin() as admin:
+        lease = answer.json()["lease_id"]
+        assert admin.post(f"/leases/{lease}/release").status_code == 200
+        full = admin.post("/export", json=asked).json()
+        assert admin.post(f"/leases/{full['lease_id']}/ack").status_code == 200
+    [trajectory] = full["trajectories"]
+    for row, referred in zip(trajectory["rows"], answer.json()["trajectories"][0]["rows"], strict=True):
+        for name, reference in referred["tensors"].items():
+            [tensor] = safetensors.numpy.load(whole[reference["shard_id"]]).values()
+            assert tensor.tolist() == row["tensors"][name]
+    assert delete(other, *ids).json()["deleted"] == 10
+    assert shards_of(owner) == NONE and owner.audit()["keys"] == 0
+
+
+def test_clearing_over_the_whole_fleet_reaches_every_proxy(two: Fleet) -> None:
+    own = {}
+    for _ in range(12):
+        talked(two.proxy)  # placed on either
+    for proxy in two.proxies:
+        answer = export(proxy).json()
+        own[proxy.ordinal] = [reference.shard_id for reference in remote_tensors(answer)]
+        with proxy.admin() as admin:
+            admin.post(f"/leases/{answer['lease_id']}/ack").raise_for_status()
+    assert all(own.values())
+    assert put(two.proxies[1], "mine").status_code == 201
+    ids = [*own[0], *own[1], "mine", "nobodys"]
+    assert error(batch(two.proxy, *ids)) == (400, INVALID_REQUEST)
+    scaled_away = f"t7-{'0' * 12}-{'0' * 32}"
+    with two.proxy.admin() as admin:
+        asked = {"ids": [*ids, scaled_away]}
+        cleared = admin.request("DELETE", "/shards", params={"scope": "fleet"}, json=asked).json()
+    [failed] = cleared["failed"]
+    assert (failed["ordinal"], failed["error"]["code"]) == (7, KEPT_ON_VOLUME)
+    assert cleared["deleted"] == len(ids) - 1 and cleared["ordinals"] == [0, 1] and cleared["bytes"] > 0
+    assert [shards_of(proxy) for proxy in two.proxies] == [NONE, NONE]
+
+
+def test_an_export_that_finds_no_room_gives_everything_back(small_disk: ProxyProcess) -> None:
+    proxy = small_disk
+    proxy.settings["sessions"] = {"limits": {"bytes": "1Ti"}}
+    proxy.start()
+    for _ in range(12):
+        talked(proxy)
+    filler = Path(proxy.settings["state_dir"]) / "filler"
+    free = shutil.disk_usage(filler.parent).free
+    filler.write_bytes(bytes(free - 120 * 1024))
+    refused = export(proxy)
+    assert error(refused) == (507, STORE_FULL)
+    assert files(proxy) == [] and shards_of(proxy) == NONE
+    filler.unlink()
+    audit = proxy.audit()
+    assert audit["balanced"] and audit["turns"]["leased"] == 0
+    assert len(export(proxy).json()["trajectories"]) == 12 and shards_of(proxy)["count"] == 60

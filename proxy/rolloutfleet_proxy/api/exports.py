@@ -1,13 +1,14 @@
 """Exports and their leases over HTTP."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response, StreamingResponse
 
-from rolloutfleet.errors import INVALID_REQUEST, LEASE_EXPIRED, UNSUPPORTED_PARAMETER
+from rolloutfleet.errors import INVALID_REQUEST, LEASE_EXPIRED
 from rolloutfleet.wire import (
     IDEMPOTENCY_KEY_HEADER,
     JSON_MEDIA_TYPE,
@@ -26,12 +27,16 @@ from rolloutfleet_proxy.api.negotiation import preferred
 from rolloutfleet_proxy.api.scopes import PROXY, Scope
 from rolloutfleet_proxy.errors import ApiError, unsupported
 from rolloutfleet_proxy.exports import leases
-from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
+from rolloutfleet_proxy.exports.forms import HeaderTooLarge, References, json_pieces, safetensors
 from rolloutfleet_proxy.exports.leases import Grant, LeaseChange
 from rolloutfleet_proxy.exports.reads import ExportGone
+from rolloutfleet_proxy.exports.shards import ExportShards, references
 from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_names
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+
+SHARDS: Final = "shards"
 
 router = APIRouter(dependencies=[AdminOnly])
 
@@ -45,7 +50,7 @@ Headers = dict[str, str]
     responses={200: {"content": {JSON_MEDIA_TYPE: {}, TENSORS_MEDIA_TYPE: {}}}},
 )
 async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> Response:
-    """Lease trajectories and send them, as JSON or as safetensors by Accept.
+    """Lease trajectories and send them, as JSON or as safetensors by Accept; as shards, JSON that refers to tensors.
 
     Where nothing is there to lease, `lease_id` is null and there is no Lease-Id. Cut off, lost or given back, the
     same call with the same Idempotency-Key brings the same again.
@@ -55,11 +60,11 @@ async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Sc
     elsewhere = await _elsewhere(proxy, asked)
     if elsewhere is not None:
         return PassedOn(proxy.peers, elsewhere, body=await request.body())
-    media = preferred(request.headers.get("accept"), (JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE))
+    forms = (JSON_MEDIA_TYPE,) if asked.as_ == SHARDS else (JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE)
+    media = preferred(request.headers.get("accept"), forms)
     if media is None:
-        raise ApiError(406, INVALID_REQUEST, f"An export is {JSON_MEDIA_TYPE} or {TENSORS_MEDIA_TYPE}.", param="Accept")
-    if asked.as_ == "shards":
-        raise ApiError(400, UNSUPPORTED_PARAMETER, "This proxy keeps no shards yet: ask for as: tensors.", param="as")
+        message = f"An export as {asked.as_} is {' or '.join(forms)}."
+        raise ApiError(406, INVALID_REQUEST, message, param="Accept")
     call = keyed_call(
         request.headers.get(IDEMPOTENCY_KEY_HEADER), scope="export", body=asked.model_dump_json().encode()
     )
@@ -131,6 +136,8 @@ async def _body(proxy: Proxy, granted: Grant, media: str) -> tuple[Iterator[byte
     }
     headers = {} if granted.lease is None else {LEASE_ID_HEADER: granted.lease}
     read = proxy.reader.run_blocking
+    if granted.asked.as_ == SHARDS:
+        return json_pieces(read, granted, head, references=await _put_shards(proxy, granted)), headers
     if media == JSON_MEDIA_TYPE:
         return json_pieces(read, granted, head), headers
     try:
@@ -144,6 +151,16 @@ async def _body(proxy: Proxy, granted: Grant, media: str) -> tuple[Iterator[byte
             f"ask for fewer trajectories, or for {JSON_MEDIA_TYPE}.",
         ) from None
     return file.pieces(), {**headers, "Content-Length": str(file.size)}
+
+
+async def _put_shards(proxy: Proxy, granted: Grant) -> References:
+    try:
+        await ExportShards(proxy.shards, proxy.writer, proxy.reader, proxy.owner).put(granted)
+    except (StoreFull, StoreBroken):
+        with contextlib.suppress(StoreFull, StoreBroken):
+            await _give_back(proxy, granted)
+        raise
+    return references(proxy.owner, proxy.settings.public_url or proxy.settings.address_of(proxy.owner.ordinal))
 
 
 async def _give_back(proxy: Proxy, granted: Grant) -> None:

@@ -22,10 +22,12 @@ from rolloutfleet.wire import (
 )
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy, there
 from rolloutfleet_proxy.api.bodies import chunks, first_chunk
+from rolloutfleet_proxy.api.scopes import PATIENCE, PROXY, Answers, Scope, credentials
 from rolloutfleet_proxy.errors import ApiError, invalid
 from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_shards
 from rolloutfleet_proxy.fleet.placement import RETRY_AFTER
-from rolloutfleet_proxy.ids import TENSOR, owner_of_name
+from rolloutfleet_proxy.fleet.weights import together
+from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.sessions import DELETED
@@ -115,14 +117,57 @@ async def get_shards(asked: ShardBatch, request: Request, proxy: ThisProxy) -> R
     return await _answer(proxy, found.values(), {MISSING: json.dumps(missing)} if missing else None)
 
 
-@router.delete("/shards")
-async def delete_shards(asked: DeleteShards, request: Request, proxy: ThisProxy) -> Any:
-    """Let go of shards. Those that are not there are no mistake, so it repeats safely."""
+@router.delete("/shards", response_model=DeletedShards)
+async def delete_shards(asked: DeleteShards, request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> Any:
+    """Let go of shards. Those that are not there are no mistake, so it repeats safely.
+
+    In fleet scope the ids may be of several proxies; those that say nothing of their owner are looked for everywhere.
+    """
+    if scope != PROXY:
+        return await _delete_everywhere(proxy, request, asked.ids)
     elsewhere = _elsewhere(proxy, asked.ids)
     if elsewhere is not None:
         return PassedOn(proxy.peers, elsewhere, body=await request.body())
-    deleted, nbytes = await proxy.shards.delete(asked.ids)
-    return DeletedShards(deleted=deleted, bytes=nbytes, ordinals=[proxy.owner.ordinal])
+    return {**await _delete_here(proxy, asked.ids), "ordinals": [proxy.owner.ordinal]}
+
+
+async def _delete_here(proxy: Proxy, ids: Sequence[str]) -> dict[str, int]:
+    deleted, nbytes = await proxy.shards.delete(ids)
+    return {"deleted": deleted, "bytes": nbytes}
+
+
+async def _delete_everywhere(proxy: Proxy, request: Request, ids: Sequence[str]) -> dict[str, Any]:
+    own = proxy.owner.ordinal
+    found = Answers({}, {})
+
+    async def delete(ordinal: int, part: list[str]) -> None:
+        try:
+            found.by_ordinal[ordinal] = await (_delete_here(proxy, part) if ordinal == own else ask(ordinal, part))
+        except ApiError as error:
+            found.failed[ordinal] = error
+
+    async def ask(ordinal: int, part: list[str]) -> Any:
+        asked = Owner(ordinal, "")
+        check_owner(asked, proxy.owner, replicas=proxy.peers.replicas, ephemeral=proxy.settings.ephemeral)
+        return await proxy.peers.ask(
+            ordinal, "DELETE", "/shards", headers=credentials(request), content={"ids": part}, patience=PATIENCE
+        )
+
+    parts = _parts(ids, [own, *proxy.peers.others])
+    await together(*(delete(ordinal, part) for ordinal, part in parts.items()))
+    answers = found.by_ordinal.values()
+    sums = {name: sum(answer[name] for answer in answers) for name in ("deleted", "bytes")}
+    return {**sums, **found.coverage()}
+
+
+def _parts(ids: Iterable[str], everyone: Sequence[int]) -> dict[int, list[str]]:
+    """The ids that each proxy is asked for: its own, and those that say nothing of their owner."""
+    parts: dict[int, list[str]] = {}
+    for name in ids:
+        owner = owner_of_name(name, kind=TENSOR)
+        for ordinal in everyone if owner is None else (owner.ordinal,):
+            parts.setdefault(ordinal, []).append(name)
+    return parts
 
 
 async def _refuse_early(proxy: Proxy, request: Request, session_id: str | None) -> None:

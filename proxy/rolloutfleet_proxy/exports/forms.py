@@ -6,13 +6,14 @@ The safetensors layout (an 8-byte header length, a JSON header, then every tenso
 https://huggingface.co/docs/safetensors, which bounds the header at 100 MB.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from rolloutfleet.tensors import RemoteTensor
 from rolloutfleet.wire import EXPORT_METADATA_KEY
 from rolloutfleet_proxy.exports.leases import Grant
 from rolloutfleet_proxy.exports.reads import (
@@ -34,7 +35,10 @@ _ELEMENTS: Final = 16_384
 _DTYPES: Final = {np.int64: "I64", np.int32: "I32", np.float32: "F32", np.uint8: "U8"}
 _encode = msgspec.json.Encoder().encode
 
-Tensors = Callable[[Row], Iterator[tuple[str, Any]]]
+References = Callable[[Plan, Row], Mapping[str, RemoteTensor]]
+"""What refers to each of a row's tensors."""
+TensorsAsJson = Callable[[Row], Iterator[bytes]]
+"""Makes what stands for a row's tensors in JSON."""
 
 
 class HeaderTooLarge(Exception):
@@ -54,8 +58,13 @@ class Safetensors:
         yield from self.tensors
 
 
-def json_pieces(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Iterator[bytes]:
-    """The JSON form. `head` holds what comes before the trajectories. Raises ExportGone."""
+def json_pieces(
+    read: Read[Any], granted: Grant, head: dict[str, Any], *, references: References | None = None
+) -> Iterator[bytes]:
+    """The JSON form. `head` holds what comes before the trajectories. Raises ExportGone.
+
+    With `references` tensors are not in it, but what refers to them.
+    """
     yield _encode(head)[:-1] + b',"trajectories":['
     first_index = 0
     for place, member in enumerate(granted.members):
@@ -63,7 +72,8 @@ def json_pieces(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Iterat
         first_index += len(plan.kept)
         if place:
             yield b","
-        yield from _trajectory(plan, read(_loading(load_messages, plan)), _row_tensors(read, plan))
+        tensors = _in_full(read, plan) if references is None else _referred(plan, references)
+        yield from _trajectory(plan, read(_loading(load_messages, plan)), tensors)
     yield b"]}"
 
 
@@ -104,7 +114,7 @@ def _add(described: list[bytes], size: int, piece: bytes) -> int:
     return size + len(escaped)
 
 
-def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: Tensors | None) -> Iterator[bytes]:
+def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: TensorsAsJson | None) -> Iterator[bytes]:
     head = {
         "trajectory_id": plan.member.trajectory_id,
         "session_id": plan.member.session_name,
@@ -122,7 +132,9 @@ def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: Tensors | None)
         described = _encode({"turn_ids": turn_ids, "reward": row.reward})
         yield (b"," if place else b"") + (described if tensors is None else described[:-1])
         if tensors is not None:
-            yield from _json_tensors(tensors(row))
+            yield b',"tensors":'
+            yield from tensors(row)
+            yield b"}"
     yield b"]}"
 
 
@@ -141,7 +153,7 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
 
 
 def _json_tensors(tensors: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
-    before = b',"tensors":{'
+    before = b"{"
     for name, tensor in tensors:
         yield before + _encode(name) + b":["
         for at in range(0, len(tensor), _ELEMENTS):
@@ -149,21 +161,22 @@ def _json_tensors(tensors: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
             yield b"," + numbers if at else numbers
         yield b"]"
         before = b","
-    yield b"}}"
+    yield b"}"
 
 
-def _row_tensors(read: Read[Any], plan: Plan) -> Tensors:
-    """What makes the tensors of the plan's rows, one after the other."""
-    values = {name: _values(read, plan, name) for name in TENSORS}
-
-    def tensors(row: Row) -> Iterator[tuple[str, Any]]:
-        for name in TENSORS:
-            yield name, _tensor(plan, row, name, values[name])
-
-    return tensors
+def _in_full(read: Read[Any], plan: Plan) -> TensorsAsJson:
+    values = {name: values_of(read, plan, name) for name in TENSORS}
+    return lambda row: _json_tensors((name, tensor_of(plan, row, name, values[name])) for name in TENSORS)
 
 
-def _values(read: Read[Any], plan: Plan, name: str) -> dict[int, Any]:
+def _referred(plan: Plan, references: References) -> TensorsAsJson:
+    def as_json(row: Row) -> Iterator[bytes]:
+        yield _encode({name: reference.as_json() for name, reference in references(plan, row).items()})
+
+    return as_json
+
+
+def values_of(read: Read[Any], plan: Plan, name: str) -> dict[int, Any]:
     """What a tensor is made of, by turn."""
     match name:
         case "input_ids":
@@ -178,7 +191,8 @@ def _values(read: Read[Any], plan: Plan, name: str) -> dict[int, Any]:
             return dict.fromkeys(plan.kept, 1)
 
 
-def _tensor(plan: Plan, row: Row, name: str, values: dict[int, Any]) -> Any:
+def tensor_of(plan: Plan, row: Row, name: str, values: dict[int, Any]) -> Any:
+    """One of a row's tensors, of the values of its turns."""
     return input_ids(plan.turns, row, values) if name == "input_ids" else of_trained(name, plan.turns, row, values)
 
 
@@ -214,9 +228,9 @@ def _tensor_pieces(read: Read[Any], plans: list[Plan]) -> Iterator[bytes]:
     for name, dtype, _ in _order(0, 0, 0):
         if name in TENSORS:
             for plan in plans:
-                values = _values(read, plan, name)
+                values = values_of(read, plan, name)
                 for row in plan.rows:
-                    yield _tensor(plan, row, name, values).tobytes()
+                    yield tensor_of(plan, row, name, values).tobytes()
         else:
             yield np.array(list(_FLAT[name](plans)), dtype).tobytes()
 

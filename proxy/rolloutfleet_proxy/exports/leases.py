@@ -25,6 +25,7 @@ from rolloutfleet_proxy.sessions.trajectories import (
     trajectory_name,
     wait_to_be_claimed,
 )
+from rolloutfleet_proxy.shards import rows as shards
 from rolloutfleet_proxy.store.transaction import ACKNOWLEDGED, DISCARDED, LEASED, Row, Transaction
 from rolloutfleet_proxy.turns import lineage
 
@@ -32,6 +33,8 @@ LEASE_OPEN: Final = "open"
 RELEASED: Final = "released"
 EXPIRED: Final = "expired"
 
+SHARDS_AFTER_LEASE: Final = 3600.0
+"""Seconds that the shards of an export outlive the time that its lease was given."""
 ENDED_LEASES: Final = 100_000
 ENDED_LEASE_AGE: Final = 7 * 86400.0
 """Served seconds. Leases that ended are kept on record up to this number and age, whichever is reached first."""
@@ -178,6 +181,7 @@ def renew(transaction: Transaction, lease: str, *, seconds: float) -> LeaseChang
     if state != LEASE_OPEN:
         raise _no_longer_holds(lease, state)
     transaction.execute("UPDATE leases SET expires = ? WHERE name = ?", (transaction.served + seconds, lease))
+    shards.renew(transaction, lease, ttl=seconds + SHARDS_AFTER_LEASE)
     held = [member.trajectory_id for member in sorted(_held(transaction, lease), key=_in_order)]
     return LeaseChange(lease=lease, trajectory_ids=held, expires_in=seconds, freed=freed)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from rolloutfleet.wire import AskExport
+from rolloutfleet.wire import AskExport, ExportStyle
 from rolloutfleet_proxy.exports.leases import Member
 from rolloutfleet_proxy.exports.rows import ExportTurn, Row, path, rows
 
@@ -40,6 +40,7 @@ class Plan:
     metadata: str | None
     """JSON object."""
     marked: str | None
+    style: ExportStyle
     turns: dict[int, ExportTurn]
     """Its own turns, and all that they extend."""
     kept: list[int]
@@ -70,6 +71,7 @@ def load_plan(connection: sqlite3.Connection, member: Member, asked: AskExport, 
         task_id=found[1],
         metadata=found[2],
         marked=found[3],
+        style=asked.style,
         turns=turns,
         kept=kept,
         rows=rows(turns, kept, style=asked.style, discount=asked.discount),

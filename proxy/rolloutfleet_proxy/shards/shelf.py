@@ -25,7 +25,7 @@ from rolloutfleet_proxy.shards.orphans import Orphans
 from rolloutfleet_proxy.shards.rows import Put, Shard
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
 
 T = TypeVar("T")
 Made = tuple[str, Form, bytes]
@@ -142,6 +142,12 @@ class Shards:
         done = await self._writer.run(lambda transaction: rows.delete(transaction, names))
         await self.collect()
         return done
+
+    async def take_back(self, *, lease: str, newer_than: int) -> None:
+        """Let go of what an export put behind row `newer_than` before it failed. Never raises for a full disk."""
+        with contextlib.suppress(StoreFull, StoreBroken):
+            await self._writer.run(partial(rows.delete_newer, than=newer_than, lease=lease))
+            await self.collect()
 
     async def collect(self) -> None:
         """Remove the files whose rows are gone, but for those that somebody reads just now."""
