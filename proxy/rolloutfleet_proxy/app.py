@@ -97,7 +97,7 @@ class _Split:
 
 def _goes_to_disk(scope: MutableMapping[str, Any]) -> bool:
     """A shard's tensor is written as it comes."""
-    return bool(scope["path"].startswith("/shards/"))
+    return bool(scope["method"] == "PUT" and scope["path"].startswith("/shards/"))
 
 
 def _body_limit(settings: ProxySettings) -> LimitOf:
