@@ -12,6 +12,7 @@ from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.reloading import followed
 from rolloutfleet_proxy.settings import SettingsSource
+from rolloutfleet_proxy.store.compacting import compact
 
 EVERY: Final = 5.0
 """Seconds between looks at the leases and shards."""
@@ -26,6 +27,7 @@ async def kept(proxy: Proxy, source: SettingsSource | None = None) -> AsyncItera
         "leases": _every(lambda: EVERY, lambda: _end_leases(proxy)),
         "shards": _every(lambda: EVERY, proxy.shards.tick),
         "sweep": _sweep(proxy),
+        "compact": _every(lambda: EVERY, lambda: _compact(proxy)),
     }
     ticking = [asyncio.create_task(each, name=name) for name, each in work.items()]
     if proxy.cleanup.folder is None:
@@ -54,6 +56,10 @@ async def _every(interval: Callable[[], float], work: Callable[[], Awaitable[Non
 async def _sweep(proxy: Proxy) -> None:
     await proxy.sweeper.tidy(proxy.cleanup)
     await _every(lambda: proxy.settings.sessions.cleanup_interval, lambda: proxy.sweeper.sweep(proxy.cleanup))
+
+
+async def _compact(proxy: Proxy) -> None:
+    await compact(proxy.database, proxy.writer)
 
 
 async def _end_leases(proxy: Proxy) -> None:

@@ -39,7 +39,7 @@ from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state, touch
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.clock import ServedClock
-from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreClosed, Writer
@@ -68,6 +68,7 @@ class Proxy:
     settings: ProxySettings
     owner: Owner
     admin: AdminKeys
+    database: Database
     clock: ServedClock
     writer: Writer
     reader: Reader
@@ -239,6 +240,7 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             settings=settings,
             owner=owner,
             admin=admin,
+            database=database,
             clock=clock,
             writer=writer,
             reader=reader,

@@ -48,6 +48,8 @@ def open_database(folder: Path) -> Database:
     folder.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
     try:
+        with _explained(folder):
+            _prepare(folder / FILE)
         with _explained(folder), contextlib.closing(_connect(folder / FILE)) as connection:
             _refuse_newer(folder, schema.version(connection))
             schema.migrate(connection)
@@ -62,6 +64,13 @@ def open_database(folder: Path) -> Database:
 def store_bytes(folder: Path) -> int:
     """What a store's file takes, with the log before it."""
     return sum(file.stat().st_size for file in folder.glob(f"{FILE}*"))
+
+
+def _prepare(path: Path) -> None:
+    """Let a new file give back the pages that are freed in it (`compacting`); later is too late for that."""
+    if not path.exists() or not path.stat().st_size:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
 
 
 def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:

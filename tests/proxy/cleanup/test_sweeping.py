@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from rolloutfleet_proxy.sessions.tombstones import REST
 from rolloutfleet_proxy.sessions.trajectories import close_session
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.clock import ServedClock
-from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.compacting import compact
+from rolloutfleet_proxy.store.database import open_database, store_bytes
 from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.testing import new_turn
 from rolloutfleet_proxy.turns.rows import commit_turn
@@ -279,3 +282,26 @@ async def test_dumps_are_kept_by_age_and_by_bytes(house: House) -> None:
     await house.sweep(keep_age=1000.0)
     assert house.files() == []
     assert await house.rows("SELECT * FROM dump_files") == []
+
+
+async def test_ten_thousand_sessions_come_and_go_and_the_file_is_small_again(house: House) -> None:
+    """All of it but the tombstones, which are bounded."""
+    new = NewSessions(count=50, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
+
+    def begin(transaction: Transaction, number: int) -> None:
+        _, started = start(transaction, house.owner, new)
+        for session in started:
+            ((id,),) = transaction.rows("SELECT id FROM sessions WHERE name = ?", (session.name,))
+            commit_turn(transaction, new_turn(id, name=session.name, output=range(500)))
+
+    await asyncio.gather(*(house.writer.run(partial(begin, number=number)) for number in range(200)))
+    assert len(await house.there()) == 10_000
+    most = store_bytes(house.database.folder)
+    house.seconds = STALE
+    await house.sweep(folder=None)
+    assert await house.there() == set()
+    assert await compact(house.database, house.writer)
+    sums = await house.sums()
+    assert sums["sessions"]["discarded"] == {"no_dump_path": 10_000} and sums["keys"] == 0
+    [(tombstones,)] = await house.rows("SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%tombstones%'")
+    assert house.database.path.stat().st_size < tombstones + 2_000_000 < most / 5

@@ -119,7 +119,7 @@ async def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
         writer = Writer(database, ServedClock(database.connect()))
         await writer.run(note("kept", "x"))
         ballast = disk / "ballast"
-        with ballast.open("wb") as file, pytest.raises(OSError):
+        with ballast.open("wb", buffering=0) as file, pytest.raises(OSError):
             while True:
                 file.write(b"\0" * 65536)
                 file.flush()
