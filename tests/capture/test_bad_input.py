@@ -381,7 +381,7 @@ def test_every_route_needs_its_key(target: Target) -> None:
     routes = [(method, path) for router in _routers() for path, methods in _routes(router) for method in methods]
     routes += [("POST", f"{prefix}/v1/chat/completions") for prefix in ("", "/sessions/{session_id}")]
     assert len(routes) > 25
-    names = {"session_id": target.session.session_id, "lease_id": target.lease, "shard_id": "a"}
+    names = {"session_id": target.session.session_id, "lease_id": target.lease, "shard_id": "a", "name": "a"}
     stranger = target.other.api_key
     for method, path in routes:
         if path in ("/health", "/ready", "/metrics"):
