@@ -21,6 +21,12 @@ T = TypeVar("T")
 GROUP = 256
 """Operations in one transaction at the most."""
 
+SPACING = 0.005
+"""Seconds between two commits, while there is company to wait for: a commit costs as much as writing several turns."""
+
+COMPANY = 16
+"""Operations for which a commit no longer waits."""
+
 
 class StoreFull(Exception):
     """The disk has no room for this operation. Nothing of it was written; what was there stays."""
@@ -32,6 +38,14 @@ class StoreBroken(Exception):
 
 class StoreClosed(Exception):
     """The store has been closed; nothing more is written."""
+
+
+def patience(*, last_group: int, since: float, waiting: int) -> float:
+    """Seconds to wait for more operations before a commit; `since` is seconds since the last one ended.
+
+    Whoever writes alone, one operation after the other, never waits: nobody came while the last commit was made.
+    """
+    return max(0.0, SPACING - since) if last_group > 1 and waiting < COMPANY else 0.0
 
 
 @dataclass(slots=True)
@@ -56,6 +70,8 @@ class Writer:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._last_group = 0
+        self._last_end = 0.0
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -89,6 +105,7 @@ class Writer:
             jobs, with_more = self._gather()
             if jobs:
                 self._commit(jobs)
+                self._last_group, self._last_end = len(jobs), time.monotonic()
                 self._loop.call_soon_threadsafe(_deliver, jobs)
             del jobs  # Else the last group's turns stay in memory until somebody writes again.
         self._connection.close()
@@ -96,6 +113,9 @@ class Writer:
     def _gather(self) -> tuple[list[_Job], bool]:
         jobs: list[_Job] = []
         job = self._jobs.get()
+        if job is not None:
+            since = time.monotonic() - self._last_end
+            time.sleep(patience(last_group=self._last_group, since=since, waiting=self._jobs.qsize()))
         while job is not None:
             jobs.append(job)
             if len(jobs) == GROUP:

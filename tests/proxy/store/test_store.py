@@ -18,7 +18,7 @@ from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import FILE, Database, StoreUnusable, open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import CREATED, DISCARDED, LIVE, TURNS, Transaction
-from rolloutfleet_proxy.store.writer import StoreClosed, StoreFull, Writer
+from rolloutfleet_proxy.store.writer import COMPANY, SPACING, StoreClosed, StoreFull, Writer, patience
 
 
 @pytest.fixture
@@ -53,6 +53,27 @@ async def test_operations_run_in_the_order_they_were_given(writer: Writer) -> No
     order: list[int] = []
     await asyncio.gather(*(writer.run(lambda _, n=n: order.append(n)) for n in range(500)))  # type: ignore[misc]
     assert order == list(range(500))
+
+
+def test_a_commit_waits_for_company_only_while_there_is_some() -> None:
+    assert patience(last_group=1, since=0.0, waiting=0) == 0.0
+    assert patience(last_group=2, since=0.0, waiting=1) == SPACING
+    assert patience(last_group=2, since=SPACING / 2, waiting=1) == SPACING / 2
+    assert patience(last_group=2, since=1.0, waiting=1) == 0.0
+    assert patience(last_group=200, since=0.0, waiting=COMPANY) == 0.0
+
+
+async def test_operations_of_many_share_commits(writer: Writer) -> None:
+    seen: list[Transaction] = []
+
+    async def agent() -> None:
+        for _ in range(20):
+            await writer.run(seen.append)
+
+    await asyncio.gather(*(agent() for _ in range(COMPANY)))
+    groups = len(set(map(id, seen)))
+    assert len(seen) == 20 * COMPANY
+    assert groups <= 40
 
 
 async def test_an_operation_that_raises_is_undone_and_its_group_stands(database: Database, writer: Writer) -> None:
