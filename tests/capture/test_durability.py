@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.printing import say
+from tests.proxy.shards.shelf import safetensors as one_tensor
+
+from rolloutfleet.tensors import Form
 
 CALLS = 12
 """Calls at a time: their turns share commits."""
@@ -132,6 +135,22 @@ def assert_on_disk_first(calls: list[Call], turn: str, *, stream: bool, port: in
 
 def is_sync(call: Call) -> bool:
     return call.name in _SYNCS and call.file.endswith("-wal")
+
+
+def test_a_shard_is_on_disk_before_its_row_and_its_row_before_the_answer(traced: tuple[Fleet, Path]) -> None:
+    fleet, trace = traced
+    with fleet.proxy.admin() as admin:
+        body = one_tensor(Form("uint8", (7,)), b"tensor!")
+        assert admin.put("/shards/turn-of-a-shard", content=body).status_code == 201
+    calls = written_by(trace, ["turn-of-a-shard"])
+    [content] = [call for call in calls if call.name in _SYNCS and call.file.endswith(".safetensors.part")]
+    folder = next(call for call in calls if call.name in _SYNCS and call.file.endswith("/state/shards"))
+    row = next(call for call in calls if call.file.endswith("-wal") and "turn-of-a-shard" in call.text)
+    synced = next(call for call in calls if is_sync(call) and call.began > row.ended)
+    sent = next(call for call in calls if call.file.startswith("TCP") and "turn-of-a-shard" in call.text)
+    order = [content, folder, row, synced, sent]
+    assert all(call.succeeded for call in order)
+    assert all(one.ended < after.began for one, after in pairwise(order))
 
 
 TURNS = 200

@@ -14,28 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-_SIZES: Final[Mapping[str, tuple[str, int]]] = {
-    "bool": ("BOOL", 1),
-    "uint8": ("U8", 1),
-    "int8": ("I8", 1),
-    "uint16": ("U16", 2),
-    "int16": ("I16", 2),
-    "uint32": ("U32", 4),
-    "int32": ("I32", 4),
-    "uint64": ("U64", 8),
-    "int64": ("I64", 8),
-    "float16": ("F16", 2),
-    "bfloat16": ("BF16", 2),
-    "float32": ("F32", 4),
-    "float64": ("F64", 8),
-    "float8_e4m3fn": ("F8_E4M3", 1),
-    "float8_e5m2": ("F8_E5M2", 1),
-    "complex64": ("C64", 8),
-}
-DTYPES: Final[Mapping[str, int]] = {name: size for name, (_, size) in _SIZES.items()}
+from rolloutfleet import tensors
+from rolloutfleet.tensors import itemsize
+
+DTYPES: Final[Mapping[str, int]] = {name: itemsize(name) for name in tensors.CODES}
 """Bytes of an element, by the type's name."""
-_BY_SAFETENSORS: Final = {short: name for name, (short, _) in _SIZES.items()}
-_NOT_IN_NUMPY: Final = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+_NOT_IN_NUMPY: Final = {
+    name: f"uint{8 * itemsize(name)}" for name in tensors.CODES if name.startswith(("bfloat", "float8"))
+}
 
 
 class Tensor(BaseModel):
@@ -100,9 +86,9 @@ class Tensor(BaseModel):
 
 def dtype_of_safetensors(name: str) -> str:
     """`bfloat16` for `BF16`. Raises KeyError for a name that is not known."""
-    return _BY_SAFETENSORS[name]
+    return tensors.DTYPES[name]
 
 
 def safetensors_name(dtype: str) -> str:
     """`BF16` for `bfloat16`. Raises KeyError for a name that is not known."""
-    return _SIZES[dtype][0]
+    return tensors.CODES[dtype]

@@ -133,6 +133,17 @@ def test_they_outlive_lease_and_session_until_they_are_cleared_or_their_time_is_
     assert shelf.store.read(audit)["shards"] == {"count": 0, "bytes": 0}
 
 
+def test_exported_again_they_live_anew(shelf: Shelf) -> None:
+    branched_session(shelf.store)
+    its = ids(export(shelf, take(shelf)))
+    shelf.tick(after=LEASE_SECONDS + SHARDS_AFTER_LEASE - 1)
+    assert ids(export(shelf, take(shelf))) == its
+    shelf.tick(after=LEASE_SECONDS + SHARDS_AFTER_LEASE - 1)
+    assert all(map(shelf.get, its))
+    shelf.tick(after=2)
+    assert not any(map(shelf.get, its))
+
+
 def test_an_export_that_fails_midway_leaves_the_shards_of_earlier_ones_alone(shelf: Shelf) -> None:
     branched_session(shelf.store)
     earlier = take(shelf)

@@ -276,6 +276,27 @@ def test_a_file_without_a_row_and_a_row_without_a_file_are_found_and_go_after_a_
     assert shelf.get("kept") is not None and shelf.store.read(audit)["shards"] == {"count": 1, "bytes": 3}
 
 
+def test_what_is_on_its_way_in_or_out_is_no_orphan(shelf: Shelf) -> None:
+    async def one(name: str) -> None:
+        body = asyncio.StreamReader()
+        body.feed_data(one_tensor(DATA, b"abc"))
+        body.feed_eof()
+        await shelf.shards.put(name, body, ttl=1e6)
+        await shelf.shards.delete([name])
+
+    async def all_at_once() -> list[int]:
+        coming = asyncio.gather(*(one(f"s{number}") for number in range(150)))
+        looks = []
+        while not coming.done():
+            looks.append(await shelf.shards.orphans.count())
+        await coming
+        return looks
+
+    looks = shelf.run(all_at_once())
+    assert len(looks) > 5 and set(looks) == {0}
+    assert shelf.files() == []
+
+
 def test_orphans_are_looked_for_without_being_asked(shelf: Shelf) -> None:
     shelf.tick()
     stray = shelf.folder / "shards" / f"{'0' * 32}.safetensors"
