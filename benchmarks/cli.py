@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import store_growth
-from benchmarks.rigs import binaries, compared, compiler, machine, memory, results
+from benchmarks.rigs import binaries, churn, compared, compiler, machine, memory, results
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
@@ -23,6 +23,8 @@ RIGS: Final[dict[str, Callable[[Plan], Outcome]]] = {
     "served_at_1600": compared.served_at(1600, goal=0.6),
     "p99_added_ms": compared.p99_added_ms,
     "rss_10000_open_vs_500_mb": memory.rss_open_sessions,
+    "rss_churn": churn.rss_churn,
+    "health": churn.health,
     "turn_store_growth": store_growth.turn_store_growth,
 }
 QUICK: Final = ("capture_vs_gateway", "turn_store_growth")
@@ -37,6 +39,8 @@ rigs:
   served_at_1600            the same with 1,600 in flight                                  goal: at least 0.6
   p99_added_ms              open loop of 200/s: p99 less the gateway's own                 goal: at most 50 ms
   rss_10000_open_vs_500_mb  resident memory with 10,000 sessions open less that with 500   goal: at most 50 MB
+  rss_churn                 4 sessions of 45 turns, bodies of MB: memory at most, after    goal: at most 275, 155 MB
+  health                    /health ten times a second through churn and 100 MB replies    goal: at most 250 ms
   turn_store_growth         bytes stored and commit CPU of turn 200 ÷ those of turn 2      goal: at most 1.2
 
 Progress goes to stderr; the figures come last, on stdout, one a line: name value unit. The exit status is 1 where
@@ -100,6 +104,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         window=options.window or base.window,
         sessions=base.sessions if options.sessions is None else tuple(options.sessions),
         growth_sessions=base.growth_sessions,
+        churn_sessions=base.churn_sessions,
         seed=options.seed,
     )
 

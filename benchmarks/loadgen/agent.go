@@ -13,7 +13,9 @@ type play struct {
 	workload *workload
 	tally    *tally
 	opened   atomic.Int64
-	replies  interner
+	// end is how a session ends that has had its turns; empty leaves it open.
+	end     string
+	replies interner
 }
 
 // interner keeps one copy of equal replies: the engine stub has few, and ten thousand open sessions quote them.
@@ -99,6 +101,19 @@ func (a *agent) turn(s *session, began time.Time) error {
 		requestBytes: s.length + len(p.workload.closing), replyBytes: len(answer),
 	})
 	s.extend(p.workload, p.replies.of(message))
+	return nil
+}
+
+// finish ends a session that has had its turns, where sessions are to end.
+func (a *agent) finish(s *session) error {
+	p := a.play
+	if p.end == "" {
+		return nil
+	}
+	if err := p.target.end(a.control, s.door, s.number, p.end); err != nil {
+		p.tally.failed("end_", err)
+		return err
+	}
 	return nil
 }
 

@@ -126,6 +126,9 @@ func (c *connection) readHead() (answerHead, error) {
 		}
 		line = bytes.TrimRight(line, "\r\n")
 		if len(line) == 0 {
+			if head.status == 204 {
+				head.length = 0
+			}
 			return head, nil
 		}
 		if err := head.take(line); err != nil {

@@ -37,6 +37,9 @@ func (a *agent) oneSession(ctx context.Context, turns int) {
 	for err == nil && s.left > 0 && ctx.Err() == nil {
 		err = a.turn(s, time.Now())
 	}
+	if err == nil && s.left == 0 {
+		err = a.finish(s)
+	}
 	if err != nil {
 		sleep(ctx, refusedPause)
 	}
@@ -186,6 +189,9 @@ func openAll(p *play, sessions, agents int) []*session {
 		s, err := a.open(p.workload.turns)
 		for err == nil && s.left > 0 {
 			err = a.turn(s, time.Now())
+		}
+		if err == nil {
+			err = a.finish(s)
 		}
 		return s, err
 	})

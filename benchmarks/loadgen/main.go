@@ -16,6 +16,7 @@ import (
 
 type options struct {
 	url, kind, keyFile, model, textFile     string
+	end                                     string
 	inFlight, sessions                      int
 	rate                                    float64
 	turns, shared, task, message, maxTokens int
@@ -33,6 +34,7 @@ func parseOptions() (o options) {
 	flag.Float64Var(&o.rate, "rate", 0, "open loop: so many turns a second, at Poisson times")
 	flag.IntVar(&o.sessions, "sessions", 0, "fixed: so many sessions, by -in-flight agents, then commands on stdin: "+
 		"'more N' for N more turns of each, 'quit'")
+	flag.StringVar(&o.end, "end", "", "how a session ends after its turns: delete, reward (and close), mixed; else it stays open")
 	flag.IntVar(&o.turns, "turns", 6, "turns a session")
 	flag.IntVar(&o.shared, "shared-bytes", 8_000, "system message, the same in all sessions")
 	flag.IntVar(&o.task, "task-bytes", 3_000, "first user message, each session's own")
@@ -95,8 +97,16 @@ func (o options) play() (*play, error) {
 	default:
 		return nil, fmt.Errorf("-target is proxy or gateway, not %q", o.kind)
 	}
+	switch o.end {
+	case "", endDelete, endReward, endMixed:
+	default:
+		return nil, fmt.Errorf("-end is delete, reward or mixed, not %q", o.end)
+	}
+	if o.end != "" && !t.sessions {
+		return nil, fmt.Errorf("-end needs -target=proxy: others have no sessions")
+	}
 	w := newWorkload(prose, o.model, o.shared, o.task, o.message, o.turns, o.maxTokens, o.seed)
-	return &play{target: t, workload: w, tally: newTally()}, nil
+	return &play{target: t, workload: w, tally: newTally(), end: o.end}, nil
 }
 
 type event struct {

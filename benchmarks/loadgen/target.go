@@ -21,6 +21,8 @@ type target struct {
 type door struct {
 	address string
 	head    string
+	// id names the session at a proxy; empty where there is none.
+	id string
 }
 
 func (t *target) connection() *connection {
@@ -52,6 +54,7 @@ func (t *target) open(c *connection, number int64, tag string) (door, error) {
 
 func sessionDoor(answer []byte) (door, error) {
 	var session struct {
+		ID      string `json:"session_id"`
 		APIKey  string `json:"api_key"`
 		BaseURL string `json:"base_url"`
 	}
@@ -66,7 +69,40 @@ func sessionDoor(answer []byte) (door, error) {
 		return door{}, fmt.Errorf("a session without base_url or api_key: %s", answer)
 	}
 	head := requestHead(base.Path+"/chat/completions", base.Host, "Authorization: Bearer "+session.APIKey+"\r\n")
-	return door{address: base.Host, head: head}, nil
+	return door{address: base.Host, head: head, id: session.ID}, nil
+}
+
+// endings are the ways in which a session can end; mixed takes them in turn.
+const (
+	endDelete = "delete"
+	endReward = "reward"
+	endMixed  = "mixed"
+)
+
+// end deletes a session, or rewards and closes it, for a trainer to take.
+func (t *target) end(c *connection, at door, number int64, way string) error {
+	if way == endMixed {
+		way = endDelete
+		if number%2 == 0 {
+			way = endReward
+		}
+	}
+	if way == endDelete {
+		return t.tell(c, "DELETE", "/sessions/"+at.id, "")
+	}
+	if err := t.tell(c, "POST", "/sessions/"+at.id+"/reward", `{"reward":1.0}`); err != nil {
+		return err
+	}
+	return t.tell(c, "POST", "/sessions/"+at.id+"/close", "")
+}
+
+func (t *target) tell(c *connection, method, path, body string) error {
+	head := method + requestHead(path, t.address, "Authorization: Bearer "+t.adminKey+"\r\n")[len("POST"):]
+	status, _, err := c.post(fmt.Appendf(nil, "%s%d\r\n\r\n", head, len(body)), [][]byte{[]byte(body)})
+	if err == nil && status/100 != 2 {
+		err = statusError(status)
+	}
+	return err
 }
 
 func requestHead(path, host, header string) string {

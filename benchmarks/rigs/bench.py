@@ -3,7 +3,7 @@
 import itertools
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from benchmarks.rigs import load, processes, stack, texts
 from benchmarks.rigs.load import Result, Shape, Target, Workload
 from benchmarks.rigs.model import write_model
 from benchmarks.rigs.plan import Plan
+from rolloutfleet_engine.make_model import CONTEXT_LENGTH
 
 
 @dataclass(slots=True)
@@ -37,8 +38,19 @@ class Bench:
         return self.exits.enter_context(self.proxy_for_a_while(name, cache_bytes=cache_bytes))
 
     @contextmanager
-    def proxy_for_a_while(self, name: str, *, cache_bytes: int | None = None) -> Iterator[stack.Proxy]:
-        with stack.proxy(self.folder / name, upstream=self.gateway, model=self.model, cache_bytes=cache_bytes) as proxy:
+    def proxy_for_a_while(
+        self,
+        name: str,
+        *,
+        cache_bytes: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        holding: bool = False,
+    ) -> Iterator[stack.Proxy]:
+        """`settings` go over the usual ones; `holding` runs the proxy that keeps every request (`rigs.holding`)."""
+        given = {**(settings or {}), **({} if cache_bytes is None else {"cache_bytes": cache_bytes})}
+        module = "benchmarks.rigs.holding" if holding else "rolloutfleet_proxy"
+        folder = self.folder / name
+        with stack.proxy(folder, upstream=self.gateway, model=self.model, settings=given, module=module) as proxy:
             self.commands[name] = proxy.process.command
             yield proxy
 
@@ -66,11 +78,13 @@ class Bench:
 
 
 @contextmanager
-def bench(plan: Plan, *, reply_tokens: int = 1000, workload: Workload | None = None) -> Iterator[Bench]:
+def bench(
+    plan: Plan, *, reply_tokens: int = 1000, workload: Workload | None = None, context: int = CONTEXT_LENGTH
+) -> Iterator[Bench]:
     """Stub and gateway up, in a folder that goes away. Without a workload, requests are 24 KiB on average."""
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
-        model = plan.model or write_model(folder / "model", text=texts.prose())
+        model = plan.model or write_model(folder / "model", text=texts.prose(), context=context)
         said = texts.write(folder, model=model, name=stack.MODEL, tokens=reply_tokens)
         engine = exits.enter_context(stack.stub(folder, texts=said, model=model))
         router = exits.enter_context(stack.gateway(folder, engine=engine))

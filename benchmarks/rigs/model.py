@@ -14,11 +14,14 @@ from rolloutfleet_engine import make_model
 VOCABULARY_SIZE = 8192
 
 
-def write_model(folder: Path, *, text: str) -> Path:
+def write_model(folder: Path, *, text: str, context: int = make_model.CONTEXT_LENGTH) -> Path:
     """Write tokenizer.json, tokenizer_config.json and config.json to `folder`, and return it. Takes a second."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _train(text)
-    config = make_model.model_config(tokenizer) | {"vocab_size": tokenizer.get_vocab_size()}
+    config = make_model.model_config(tokenizer) | {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "max_position_embeddings": context,
+    }
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     make_model.write_json(folder / "tokenizer_config.json", make_model.tokenizer_config(tokenizer))
     make_model.write_json(folder / "config.json", config)

@@ -14,6 +14,7 @@ class Plan:
     window: float = 30.0
     sessions: tuple[int, int] = (500, 10_000)
     growth_sessions: int = 20
+    churn_sessions: int = 40
     seed: int = 1
     model: Path | None = None
     """A model directory to use instead of the rigs' own."""
@@ -21,4 +22,4 @@ class Plan:
     @classmethod
     def quick(cls) -> Self:
         """Windows of 4 s: shows that the rigs work; the figures are not to be quoted."""
-        return cls(pairs=1, warmup=2.0, window=4.0, sessions=(50, 500), growth_sessions=3)
+        return cls(pairs=1, warmup=2.0, window=4.0, sessions=(50, 500), growth_sessions=3, churn_sessions=8)

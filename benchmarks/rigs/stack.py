@@ -6,7 +6,7 @@ import shlex
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,14 @@ class Stub:
     process: Running
 
     def set_latency(self, seconds: float) -> None:
-        request = urllib.request.Request(f"{self.url}/stub?latency={seconds}s", method="PUT")
+        self._put(f"latency={seconds}s")
+
+    def set_payload(self, nbytes: int, *, every: int) -> None:
+        """One reply of so many carries so many bytes of expert routing; none where `nbytes` is 0."""
+        self._put(f"payload={nbytes}&every={every}")
+
+    def _put(self, query: str) -> None:
+        request = urllib.request.Request(f"{self.url}/stub?{query}", method="PUT")
         urllib.request.urlopen(request, timeout=10).close()
 
     def counts(self) -> dict[str, Any]:
@@ -129,14 +136,20 @@ def gateway(folder: Path, *, engine: Stub) -> Iterator[Gateway]:
 
 @contextmanager
 def proxy(
-    folder: Path, *, upstream: Gateway, model: Path, cache_bytes: int | None = None, prefix: tuple[str, ...] = ()
+    folder: Path,
+    *,
+    upstream: Gateway,
+    model: Path,
+    settings: Mapping[str, Any] | None = None,
+    module: str = "rolloutfleet_proxy",
+    prefix: tuple[str, ...] = (),
 ) -> Iterator[Proxy]:
-    """One proxy on an empty store; `prefix` is a command to run it under."""
+    """One proxy on an empty store; `settings` go over the rig's own, `prefix` is a command to run it under."""
     folder.mkdir(parents=True, exist_ok=True)
     url = f"http://127.0.0.1:{(port := processes.free_port())}"
     key = folder / "admin.key"
     key.write_text(secrets.token_urlsafe(24) + "\n", encoding="ascii")
-    settings = {
+    whole = {
         "fleet": "bench",
         "model": MODEL,
         "tokenizer": {"path": str(model)},
@@ -144,10 +157,11 @@ def proxy(
         "state_dir": str(folder / "state"),
         "gateway_url": upstream.url,
         "admin_key_file": str(key),
-    } | ({} if cache_bytes is None else {"cache_bytes": cache_bytes})
+        **(settings or {}),
+    }
     file = folder / "proxy.yaml"
-    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    line = [*prefix, sys.executable, "-m", "rolloutfleet_proxy", "--settings", str(file)]
+    file.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    line = [*prefix, sys.executable, "-m", module, "--settings", str(file)]
     with Running(line, log=folder / "proxy.log") as process:
         process.wait_until(lambda: answers(f"{url}/ready"))
         yield Proxy(url=url, process=process, admin_key_file=key, state_dir=folder / "state")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"math/rand/v2"
@@ -26,6 +27,10 @@ type engine struct {
 	left      atomic.Int64
 	inFlight  atomic.Int64
 	most      atomic.Int64
+
+	// Every so many generations one reply carries so many bytes of expert routing; 0: none does.
+	payload      atomic.Int64
+	payloadEvery atomic.Int64
 }
 
 func newEngine(c candidates, path string, context, chatBytes int, jitter float64, seed uint64) *engine {
@@ -88,7 +93,11 @@ func (e *engine) answerGenerate(w http.ResponseWriter, r *http.Request) {
 	}
 	reply := e.generate[rand.IntN(len(e.generate))]
 	*buffer = reply.fill((*buffer)[:0], request.rid, strconv.Itoa(request.prompt), seconds)
-	e.generated.Add(1)
+	n := e.generated.Add(1)
+	if size, every := e.payload.Load(), e.payloadEvery.Load(); size > 0 && every > 0 && n%every == 0 {
+		sendWithPayload(w, *buffer, int(size))
+		return
+	}
 	send(w, *buffer)
 }
 
@@ -132,6 +141,24 @@ func send(w http.ResponseWriter, body []byte) {
 	header["Content-Length"] = []string{strconv.Itoa(len(body))}
 	// A caller that has left is counted by its own side.
 	_, _ = w.Write(body)
+}
+
+// sendWithPayload adds a routed_experts to the reply's meta_info, as SGLang does with return_routed_experts: base64, here
+// of one repeated block. It is never whole in memory.
+func sendWithPayload(w http.ResponseWriter, body []byte, size int) {
+	end := []byte("}}")
+	start := append(bytes.TrimSuffix(body, end), `,"routed_experts":"`...)
+	block := bytes.Repeat([]byte("AAECAwQF"), 8192)
+	header := w.Header()
+	header["Content-Type"] = []string{"application/json"}
+	header["Content-Length"] = []string{strconv.Itoa(len(start) + size + 1 + len(end))}
+	_, err := w.Write(start)
+	for left := size; left > 0 && err == nil; left -= len(block) {
+		_, err = w.Write(block[:min(left, len(block))])
+	}
+	if err == nil {
+		_, _ = w.Write(append([]byte{'"'}, end...))
+	}
 }
 
 func refuse(w http.ResponseWriter, why string) {

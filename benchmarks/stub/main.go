@@ -6,6 +6,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -55,7 +56,7 @@ func (e *engine) routes() http.Handler {
 	mux.HandleFunc("GET /v1/models", e.tellModels)
 	mux.HandleFunc("GET /v1/loads", e.tellLoads)
 	mux.HandleFunc("GET /stub", e.tellCounts)
-	mux.HandleFunc("PUT /stub", e.setLatency)
+	mux.HandleFunc("PUT /stub", e.set)
 	return mux
 }
 
@@ -89,13 +90,27 @@ func (e *engine) tellCounts(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-func (e *engine) setLatency(w http.ResponseWriter, r *http.Request) {
-	latency, err := time.ParseDuration(r.URL.Query().Get("latency"))
-	if err != nil || latency < 0 {
-		refuse(w, "latency is a duration, such as 500ms")
-		return
+// set changes what the query names: latency, and payload with every.
+func (e *engine) set(w http.ResponseWriter, r *http.Request) {
+	asked := r.URL.Query()
+	if asked.Has("latency") {
+		latency, err := time.ParseDuration(asked.Get("latency"))
+		if err != nil || latency < 0 {
+			refuse(w, "latency is a duration, such as 500ms")
+			return
+		}
+		e.latency.Store(int64(latency))
+		e.most.Store(e.inFlight.Load())
 	}
-	e.latency.Store(int64(latency))
-	e.most.Store(e.inFlight.Load())
+	if asked.Has("payload") {
+		size, err := strconv.ParseInt(asked.Get("payload"), 10, 64)
+		every, err2 := strconv.ParseInt(asked.Get("every"), 10, 64)
+		if err != nil || err2 != nil || size < 0 || every < 1 {
+			refuse(w, "payload is a number of bytes, and every says how many generations have one of them")
+			return
+		}
+		e.payload.Store(size)
+		e.payloadEvery.Store(every)
+	}
 	e.tellCounts(w, r)
 }
