@@ -30,6 +30,7 @@ from rolloutfleet.errors import (
 )
 from rolloutfleet_proxy.engines import big_reply
 from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Response, Unreachable
+from rolloutfleet_proxy.engines.cutting import Cutter
 from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
 from rolloutfleet_proxy.engines.reply_stream import BigEvent, Chunk, EventSplitter, StreamedError, StreamedReply
 from rolloutfleet_proxy.errors import ApiError
@@ -43,6 +44,8 @@ PASSED_ON = ("x-request-id", "x-correlation-id", "traceparent", "tracestate")
 
 BIG_REPLY = 4 << 20
 """Bytes from which on a reply is read in another process: 40 MB of JSON stall a loop for a second."""
+READERS = 2
+"""Processes that read such replies at once; each takes several times a reply's bytes."""
 MAX_REPLY = 1 << 30
 CONNECT_DELAYS = (0.05, 0.2, 0.5)
 """Seconds before each further attempt to connect."""
@@ -151,6 +154,7 @@ class Engine:
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
         self._known: tuple[float, tuple[str, ...]] | None = None
+        self._readers = asyncio.Semaphore(READERS)
         self._aborts: set[asyncio.Task[dict[str, str]]] = set()
 
     async def aclose(self) -> None:
@@ -207,11 +211,17 @@ class Engine:
         if response.length is not None and response.length <= self._big_reply:
             return check(decode(await response.read()), expected)
         head = bytearray()
-        async for data in response.pieces():
+        pieces = _pieces(response, big=self._big_reply)
+        async for data in pieces:
             head += data
             if len(head) > self._big_reply:
-                return await big_reply.read(_rest(bytes(head), response), expected)
+                return await self._read_apart(_each([bytes(head)], pieces), expected)
         return check(decode(bytes(head)), expected)
+
+    async def _read_apart(self, reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
+        """In a process of its own. Whoever waits for one leaves the rest of his reply where it is, at the gateway."""
+        async with self._readers:
+            return await big_reply.read(reply, expected)
 
     async def _read_stream(self, response: Response, request: GenerateRequest, on_chunk: OnChunk) -> Evidence:
         splitter = EventSplitter(big=self._big_reply, max_bytes=MAX_REPLY)
@@ -222,7 +232,7 @@ class Engine:
             # A big event that is unfinished is left out: what it has comes again with the next one.
             chunk = streamed.add([event for event in events if not isinstance(event, BigEvent)])
             if last is not None:
-                evidence = await big_reply.read(_each(last.pieces), request.expected())
+                evidence = await self._read_apart(_each(last.pieces), request.expected())
                 streamed.check_sent(evidence.output_ids)
                 await _show_rest(evidence, streamed.count, request, on_chunk)
                 return evidence
@@ -427,16 +437,31 @@ async def _drained(response: Response) -> None:
         pass
 
 
-async def _rest(head: bytes, response: Response) -> AsyncIterator[bytes]:
-    total = len(head)
-    yield head
+async def _pieces(response: Response, *, big: int) -> AsyncIterator[bytes]:
+    """A reply as it comes; from `big` bytes on without its long strings, those before included."""
+    cutter: Cutter | None = None
+    held: list[bytes] = []
+    total = 0
     async for data in response.pieces():
         total += len(data)
         if total > MAX_REPLY:
             raise Refused(Reason.TOO_BIG, f"The reply is larger than {MAX_REPLY} bytes.")
-        yield data
+        if cutter is not None:
+            yield cutter.feed(data)
+            continue
+        held.append(data)
+        if total > big:
+            cutter = Cutter()
+            for piece in held:
+                yield cutter.feed(piece)
+            held.clear()
+    for piece in held:
+        yield piece
 
 
-async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+async def _each(pieces: Iterable[bytes], rest: AsyncIterator[bytes] | None = None) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece
+    if rest is not None:
+        async for piece in rest:
+            yield piece

@@ -5,6 +5,7 @@ import json
 import random
 import socket
 import time
+import tracemalloc
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +22,7 @@ from rolloutfleet.errors import (
     ENGINE_UNREACHABLE,
     INVALID_REQUEST,
 )
+from rolloutfleet_proxy.engines import big_reply
 from rolloutfleet_proxy.engines import client as engine_module
 from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, extended_json, ids_json, passed_on
 from rolloutfleet_proxy.engines.evidence import Reason, Refused, check, decode
@@ -595,6 +597,60 @@ async def test_a_big_reply_does_not_hold_the_loop(server: Server, streamed: bool
         assert array("f", [lp for chunk in chunks for lp in chunk.logprobs or ()]) == evidence.logprobs
     assert len(whole) > 30_000_000
     assert ticker.longest < 0.05
+
+
+PAYLOAD = 100_000_000
+
+
+async def send_with_payload(exchange: Exchange, made: dict[str, Any], *, streamed: bool) -> None:
+    """A reply with 100 MB of expert routing in it, as SGLang gives them with return_routed_experts."""
+    before, after = msgspec.json.encode(made)[:-2], b"}}"
+    await exchange.begin_stream()
+    await exchange.send((b"data: " if streamed else b"") + before + b',"routed_experts":"')
+    block = b"AAECAwQF" * (1 << 14)
+    for _ in range(PAYLOAD // len(block)):
+        await exchange.send(block)
+    await exchange.send(b'"' + after + (b"\n\ndata: [DONE]\n\n" if streamed else b""))
+    await exchange.send(b"")
+
+
+@both
+async def test_payloads_of_many_replies_at_once_are_never_in_memory(server: Server, streamed: bool) -> None:
+    made = long_reply(1000)
+    server.behaviour = lambda exchange: send_with_payload(exchange, made, streamed=streamed)
+    expected = check(decode(msgspec.json.encode(made)), request().expected())
+    tracemalloc.start()
+    try:
+        async with client(server) as engine, Ticker() as ticker:
+            asking = [engine.generate(request(), (lambda chunk: None) if streamed else None) for _ in range(3)]
+            found = await asyncio.gather(*asking)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [expected] * 3
+    # 4 MiB of each before it is called big, and what is on its way.
+    assert most < 64 << 20, most
+    assert ticker.longest < 0.05
+
+
+async def test_few_replies_are_read_apart_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, most = 0, 0
+    read = big_reply.read
+
+    async def counted(*given: Any) -> Any:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        try:
+            return await read(*given)
+        finally:
+            reading -= 1
+
+    monkeypatch.setattr(big_reply, "read", counted)
+    server.behaviour = lambda exchange: exchange.answer(long_reply(1000))
+    async with client(server, big_reply=1000) as engine:
+        await asyncio.gather(*(engine.generate(request()) for _ in range(engine_module.READERS + 3)))
+    assert most == engine_module.READERS
 
 
 @both

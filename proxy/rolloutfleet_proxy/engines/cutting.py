@@ -1,0 +1,84 @@
+"""Long strings are taken out of JSON as it comes. Pure.
+
+With `return_routed_experts` SGLang puts the routing of every token into a reply, as base64 in `meta_info`: tens of MB
+beside a few thousand ids. None of it is evidence, nor is the reply's text, and no other string of a reply is long. So
+they are dropped from the bytes before anything else is done with them, and what is left is small.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LONGEST: Final = 1 << 16
+"""Bytes of a string that stays."""
+
+_QUOTE, _BACKSLASH = b'"', ord("\\")
+
+
+class Cutter:
+    """Gives back the JSON that it is fed, every string longer than `longest` bytes as an empty one.
+
+    The text may be cut anywhere, and begin with what is no JSON but has no quote in it.
+    """
+
+    def __init__(self, *, longest: int = LONGEST) -> None:
+        self.cut = 0
+        """Bytes taken out."""
+        self._longest = longest
+        self._within = False
+        self._string: list[bytes] = []
+        self._length = 0
+        self._escaped = False
+        """The last piece of the string ended with a backslash that stands for itself no longer."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What stays of more text. A string is held back until its end, or until it is too long to stay."""
+        kept: list[bytes] = []
+        at = 0
+        while at < len(data):
+            if self._within:
+                end = self._end_of_string(data, at)
+                self._take(data[at:] if end < 0 else data[at:end])
+                if end < 0:
+                    break
+                kept += self._string
+                kept.append(_QUOTE)
+                self._string, self._length, self._within = [], 0, False
+                at = end + 1
+            else:
+                quote = data.find(_QUOTE, at)
+                if quote < 0:
+                    kept.append(data[at:])
+                    break
+                kept.append(data[at : quote + 1])
+                self._within = True
+                at = quote + 1
+        return b"".join(kept)
+
+    def _take(self, piece: bytes) -> None:
+        before = min(self._length, self._longest + 1)
+        self._length += len(piece)
+        if self._length <= self._longest:
+            self._string.append(piece)
+            return
+        self.cut += len(piece) + (before if before <= self._longest else 0)
+        self._string.clear()
+
+    def _end_of_string(self, data: bytes, start: int) -> int:
+        """Where the closing quote stands; -1 where it is still to come."""
+        quote = data.find(_QUOTE, start)
+        while quote >= 0:
+            if not self._is_escaped(data, start, quote):
+                self._escaped = False
+                return quote
+            quote = data.find(_QUOTE, quote + 1)
+        self._escaped = self._is_escaped(data, start, len(data))
+        return -1
+
+    def _is_escaped(self, data: bytes, start: int, place: int) -> bool:
+        """Whether an odd number of backslashes stands before `place`, those of the pieces before included."""
+        first = place
+        while first > start and data[first - 1] == _BACKSLASH:
+            first -= 1
+        odd = (place - first) % 2 == 1
+        return odd != self._escaped if first == start else odd
