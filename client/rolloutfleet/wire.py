@@ -397,6 +397,9 @@ class Drain(Reply):
     deadline: float | None = None
     reason: str = ""
     then: str = "stay"
+    expires: float | None = None
+    held: int = 0
+    under_way: int | None = None
 
 
 class ImportDumps(Request):

@@ -1,7 +1,9 @@
 """The proxy as an ASGI app: which request goes where, and what every error looks like."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -10,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutfleet.errors import (
+    DRAINING,
     INTERNAL,
     INVALID_JSON,
     INVALID_REQUEST,
@@ -17,17 +20,18 @@ from rolloutfleet.errors import (
     NOT_FOUND,
 )
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.api import dumps, exports, figures, models, peers, rewards, sessions, shards, weights
+from rolloutfleet_proxy.api import drain, dumps, exports, figures, models, peers, rewards, sessions, shards, weights
 from rolloutfleet_proxy.api.request_bodies import BodyRefused, RequestBodies
 from rolloutfleet_proxy.body_limit import LimitOf
-from rolloutfleet_proxy.capture.chat_route import ChatRoute, serves
+from rolloutfleet_proxy.capture.chat_route import ChatRoute, is_retry, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.fleet.forwarding import Forwarding
 from rolloutfleet_proxy.housekeeping import kept
 from rolloutfleet_proxy.logs.requests import Requests
-from rolloutfleet_proxy.proxy import Proxy, open_proxy
+from rolloutfleet_proxy.proxy import Proxy, Start, open_proxy
 from rolloutfleet_proxy.refusals import not_written
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
+from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.stats_line import stats_told
 from rolloutfleet_proxy.store.database import StoreUnusable
@@ -38,9 +42,12 @@ MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
 
 
-def create_app(settings: ProxySettings, source: SettingsSource | None = None) -> "ProxyApp":
-    """The whole proxy. Its parts open with the app's lifespan and close with it. It follows changes of the source."""
-    return ProxyApp(settings, source)
+def create_app(settings: ProxySettings, source: SettingsSource | None = None, start: Start | None = None) -> "ProxyApp":
+    """The whole proxy. Its parts open with the app's lifespan and close with it. It follows changes of the source.
+
+    Any ASGI server can run it; `start` comes from the worker of `rolloutfleet-proxy`, which alone can be restarted.
+    """
+    return ProxyApp(settings, source, start)
 
 
 class ProxyApp:
@@ -49,10 +56,13 @@ class ProxyApp:
     `mistake` is why it did not open, where a user can mend that; `proxy` is there while it is open.
     """
 
-    def __init__(self, settings: ProxySettings, source: SettingsSource | None = None) -> None:
+    def __init__(
+        self, settings: ProxySettings, source: SettingsSource | None = None, start: Start | None = None
+    ) -> None:
         self.mistake: Exception | None = None
         self.proxy: Proxy | None = None
-        self._settings = settings
+        self.start = start or Start()
+        self.settings = settings
         self._source = source
         self._control = _control(self._opened)
         self._serve: ASGIApp = self._control
@@ -63,36 +73,65 @@ class ProxyApp:
     @asynccontextmanager
     async def _opened(self, control: FastAPI) -> AsyncIterator[None]:
         try:
-            async with open_proxy(self._settings) as proxy, kept(proxy, self._source), stats_told(proxy):
-                body_limit = _body_limit(self._settings)
+            async with (
+                open_proxy(self.settings, self.start) as proxy,
+                kept(proxy, self._source),
+                stats_told(proxy),
+            ):
+                body_limit = _body_limit(self.settings)
                 control.state.proxy = self.proxy = proxy
                 forwarding = Forwarding(
-                    _Split(ChatRoute(proxy), RequestBodies(control, proxy, limit_of=body_limit, to_disk=_goes_to_disk)),
+                    _Split(proxy, RequestBodies(control, proxy, limit_of=body_limit, to_disk=_goes_to_disk)),
                     proxy.peers,
                     own=proxy.owner,
-                    ephemeral=self._settings.ephemeral,
+                    ephemeral=self.settings.ephemeral,
                     body_limit=body_limit,
                     metrics=proxy.metrics,
                     is_chat=serves,
                     holds=proxy.adopted.holds,
+                    passing=partial(_passing, proxy),
                 )
                 self._serve = Requests(forwarding, proxy.metrics, speaks_for_itself=serves)
+                measuring = asyncio.create_task(proxy.note_boot(), name="boot")
                 yield
+                measuring.cancel()
                 self._serve = control
         except MISTAKES as mistake:
             self.mistake = mistake
             raise
 
 
-class _Split:
-    """The generation path reads its own bodies; those of all other routes go through `RequestBodies`."""
+@asynccontextmanager
+async def _passing(proxy: Proxy, scope: MutableMapping[str, Any]) -> AsyncIterator[None]:
+    """Around a call that is passed on: a drain holds it as it holds this proxy's own, and waits for its end."""
+    chat = serves(scope)
+    if proxy.drains.over or (chat and proxy.drains.holds(retry=is_retry(scope))):
+        await proxy.drains.passed()
+    with proxy.under_way.one():
+        yield
 
-    def __init__(self, chat: ChatRoute, control: ASGIApp) -> None:
-        self._chat = chat
+
+class _Split:
+    """The generation path reads its own bodies; those of all other routes go through `RequestBodies`.
+
+    Past the point where the proxy ends, all other routes are sent to the next one.
+    """
+
+    def __init__(self, proxy: Proxy, control: ASGIApp) -> None:
+        self._proxy = proxy
+        self._chat = ChatRoute(proxy)
         self._control = control
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._chat if serves(scope) else self._control)(scope, receive, send)
+        if serves(scope):
+            await self._chat(scope, receive, send)
+            return
+        if self._proxy.drains.over and scope["path"] != "/health":
+            self._proxy.metrics.refuse(DRAINING)
+            await _response(stopping())(scope, receive, send)
+            return
+        with self._proxy.under_way.one():
+            await self._control(scope, receive, send)
 
 
 def _goes_to_disk(scope: MutableMapping[str, Any]) -> bool:
@@ -107,7 +146,7 @@ def _body_limit(settings: ProxySettings) -> LimitOf:
 
 def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
     app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)  # type: ignore[arg-type]
-    for module in (figures, models, sessions, rewards, exports, dumps, shards, weights, peers):
+    for module in (figures, models, sessions, rewards, exports, dumps, shards, weights, drain, peers):
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
@@ -126,6 +165,10 @@ async def _answer_mistake(request: Request, error: Exception) -> Response:
 def _answer(request: Request, error: ApiError) -> Response:
     proxy: Proxy = request.app.state.proxy
     proxy.metrics.refuse(error.code)
+    return _response(error)
+
+
+def _response(error: ApiError) -> Response:
     response = Response(error.body(), status_code=error.status, media_type=MEDIA_TYPE)
     response.raw_headers += error.headers()
     return response

@@ -41,7 +41,7 @@ class ApiError(Exception):
     """An answer that is not a success.
 
     `retry_after` is in seconds, `should_retry` None leaves the decision to the client's own rules, `details` are
-    further fields of the error's body.
+    further fields of the error's body, and `close` asks for a new connection.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class ApiError(Exception):
         retry_after: float | None = None,
         should_retry: bool | None = None,
         details: Mapping[str, Any] | None = None,
+        close: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -63,6 +64,7 @@ class ApiError(Exception):
         self.retry_after = retry_after
         self.should_retry = should_retry
         self.details = details or {}
+        self.close = close
 
     def __repr__(self) -> str:
         return f"ApiError({self.status}, {self.code!r}, {self.message!r}, param={self.param!r})"
@@ -85,6 +87,8 @@ class ApiError(Exception):
             headers.append((b"retry-after", b"%d" % math.ceil(self.retry_after)))
         if self.should_retry is not None:
             headers.append((b"x-should-retry", b"true" if self.should_retry else b"false"))
+        if self.close:
+            headers.append((b"connection", b"close"))
         return headers
 
 

@@ -1,8 +1,8 @@
 """Places where a test has the process die, to show what a crash there leaves behind.
 
 Nothing happens unless the environment names one: ROLLOUTFLEET_FAILPOINT=before_commit:3 kills this process, as
-`kill -9` does, when it comes to that place for the third time. ROLLOUTFLEET_FAILPOINT=mid_dump@/tmp/here has it wait
-there as long as that file exists.
+`kill -9` does, when it comes to that place for the third time. A parent process dies with it, as in a container.
+ROLLOUTFLEET_FAILPOINT=mid_dump@/tmp/here has it wait there as long as that file exists.
 """
 
 import os
@@ -33,6 +33,9 @@ PLACES = (BEFORE_ENGINE, AFTER_ENGINE, IN_TRANSACTION, BEFORE_COMMIT, AFTER_COMM
 PLACES_OF_CLEANUP = (MID_DUMP, AFTER_RENAME, AFTER_DUMP, MID_SWEEP)
 """A dump half written; under its name; durable, and its session not yet freed; some sessions freed, others not."""
 
+companions: list[int] = []
+"""Processes that die as well, first."""
+
 _named, _, _waits_for = os.environ.get(VARIABLE, "").partition("@")
 _place, _, _times = _named.partition(":")
 _left = int(_times or 1)
@@ -49,4 +52,6 @@ def reach(place: str) -> None:
     else:
         _left -= 1
         if _left <= 0:
+            for companion in companions:
+                os.kill(companion, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)

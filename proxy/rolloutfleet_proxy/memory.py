@@ -25,11 +25,34 @@ class Memory:
         )
 
 
+_root: int | None = None
+
+
+def belong_to(root: int) -> None:
+    """From now on this process is part of the tree of process `root`, its parent."""
+    global _root
+    _root = root
+
+
 def of_tree(pid: int | None = None) -> Memory:
-    """Memory of process `pid` (this one by default) and of its descendants; those that just ended count nothing."""
-    root = psutil.Process(pid)
+    """Memory of process `pid` and of its descendants; those that just ended count nothing.
+
+    By default it is the proxy's whole tree: with the parent that keeps its socket, where there is one.
+    """
+    root = psutil.Process(pid or _root)
+    return _sum([root, *root.children(recursive=True)])
+
+
+def of_worker() -> Memory:
+    """Memory of this process and its helpers, and of its parent; without another worker that may be there."""
+    own = psutil.Process()
+    parent = [] if _root is None else [psutil.Process(_root)]
+    return _sum([*parent, own, *own.children(recursive=True)])
+
+
+def _sum(processes: list[psutil.Process]) -> Memory:
     total = Memory()
-    for process in [root, *root.children(recursive=True)]:
+    for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
             total += _of_process(process)
     return total

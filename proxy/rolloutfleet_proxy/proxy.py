@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy import memory
 from rolloutfleet_proxy.allocator import Trimming, trimmed
 from rolloutfleet_proxy.chat.answer import Answers
 from rolloutfleet_proxy.cleanup.choosing import Patience
@@ -33,6 +34,10 @@ from rolloutfleet_proxy.in_flight import InFlight
 from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.metrics import Metrics
 from rolloutfleet_proxy.refusals import ended
+from rolloutfleet_proxy.restarts import boots
+from rolloutfleet_proxy.restarts.boots import Crash
+from rolloutfleet_proxy.restarts.drain import Drains, Host, NoHost
+from rolloutfleet_proxy.restarts.under_way import UnderWay
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.auth import AdminKeys, BadKeyFile, first_admin_key, load_admin_keys, make_admin_key
 from rolloutfleet_proxy.sessions.calls import stopping
@@ -42,7 +47,7 @@ from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreClosed, Writer
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull, Writer
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
@@ -93,6 +98,8 @@ class Proxy:
     in_flight: InFlight
     trimming: Trimming
     collections: Collections
+    under_way: UnderWay
+    drains: Drains
     settings_error: str | None = None
     """What is wrong with settings that were read since the start, if something is."""
     settings_waiting: tuple[str, ...] = ()
@@ -119,7 +126,7 @@ class Proxy:
         return Peer(
             ordinal=self.owner.ordinal,
             url=self.peers.address(self.owner.ordinal),
-            state="starting" if self.weights.starting else "ready",
+            state="draining" if self.drains.draining else "starting" if self.weights.starting else "ready",
             sessions_open=self.admission.sessions_open,
             room=self.admission.has_room(1),
         )
@@ -165,6 +172,22 @@ class Proxy:
         for session in self.cut_calls():
             await session.calls.ended()
 
+    async def note_boot(self) -> None:
+        """Measure the memory just after the boot, and write it to the boots' log."""
+        taken = await asyncio.to_thread(memory.of_worker)
+        self.write_soon(lambda transaction: boots.measured(transaction, taken.rss_bytes))
+
+    async def write_last_words(self) -> None:
+        """Say in the store why this life ends, and with how much memory."""
+        taken = await asyncio.to_thread(memory.of_worker)
+        reason, drain = self.drains.last_words
+        try:
+            await self.writer.run(
+                lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=taken.rss_bytes)
+            )
+        except (StoreFull, StoreBroken) as error:
+            logger.warning("why this life ends could not be written: %s", error)
+
     def forget(self, names: Iterable[str]) -> None:
         """Drop what memory holds of sessions whose rows are gone."""
         for name in names:
@@ -185,8 +208,36 @@ class Proxy:
         return {**self.tokenizing.waiting, "store_writer": self.writer.waiting, "log": events.waiting()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a process was told, and has made ready, before it opens its proxy."""
+
+    host: Host = field(default_factory=NoHost)
+    crash: Crash | None = None
+    """How the last worker died, where the parent saw it."""
+    chat_format: ChatFormat | None = None
+    """Loaded already."""
+
+
+class _Work:
+    """What a drain waits for, and what it cuts."""
+
+    def __init__(self, metrics: Metrics, weights: Weights, under_way: UnderWay, cut: Callable[[], object]) -> None:
+        self._metrics = metrics
+        self._weights = weights
+        self._others = under_way
+        self._cut = cut
+
+    def under_way(self, before: float) -> int:
+        calls = self._metrics.in_flight - self._weights.unbegun
+        return max(0, calls) + self._others.before(before)
+
+    def cut(self) -> None:
+        self._cut()
+
+
 @asynccontextmanager
-async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
+async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Proxy]:
     """Open the store and everything that stands on it; close it all at the end.
 
     Raises StoreUnusable, BadKeyFile, and ModelUnreadable.
@@ -203,7 +254,7 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
         stack.callback(reader.close)
         shards = await Shards.open(settings.state_dir / SHARDS_FOLDER, writer, reader)
         stack.callback(shards.close)
-        tokenizing = await _open_tokenizing(settings)
+        tokenizing = await _open_tokenizing(settings, start.chat_format)
         stack.push_async_callback(tokenizing.close)
         engine = Engine(
             settings.gateway_url,
@@ -214,10 +265,19 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
         stack.push_async_callback(engine.aclose)
         dumps, adopted = DumpFolder(folder_of(settings), owner), await Adopted.load(reader, owner)
         weights = await Weights.open(writer, max_hold=settings.sessions.max_hold)
+        metrics, under_way = Metrics(), UnderWay()
+        drains = Drains(
+            store=writer,
+            work=_Work(metrics, weights, under_way, cut=lambda: proxy.cut_calls()),
+            host=start.host,
+            timeout=settings.drain_timeout,
+            max_hold=settings.sessions.max_hold,
+            served=clock.now,
+        )
         peers = Peers(settings)
         stack.push_async_callback(peers.close)
         sessions = Sessions(reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes))
-        seals, metrics = Seals(), Metrics()
+        seals = Seals()
         sweeper = Sweeper(
             reader=reader,
             writer=writer,
@@ -279,27 +339,49 @@ async def open_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
             in_flight=in_flight,
             trimming=trimming,
             collections=collections,
+            under_way=under_way,
+            drains=drains,
         )
         weights.on_freed = proxy.forget
         proxy.importer.on_changed = proxy.forget
         await proxy.importer.recover()
+        stack.push_async_callback(proxy.write_last_words)
         stack.push_async_callback(proxy.end_calls)
+        await drains.boot(start.crash)
+        stack.push_async_callback(drains.close)
         peers.begin(weights, own=proxy.as_peer)
         yield proxy
 
 
-async def _open_tokenizing(settings: ProxySettings) -> Tokenizing:
+def prepare(settings: ProxySettings) -> ChatFormat:
+    """All that can be done, or found to be wrong, before the store is opened; returns the loaded chat format.
+
+    Raises BadKeyFile and ModelUnreadable.
+    """
+    _admin_keys(settings)
+    _gateway_key(settings)
+    return _load(_model_source(settings))
+
+
+async def _open_tokenizing(settings: ProxySettings, loaded: ChatFormat | None) -> Tokenizing:
+    source = _model_source(settings)
+    return Tokenizing(await asyncio.to_thread(_load, source) if loaded is None else loaded, source)
+
+
+def _load(source: ModelSource) -> ChatFormat:
+    return source.load(token=os.environ.get(HUB_TOKEN))
+
+
+def _model_source(settings: ProxySettings) -> ModelSource:
     """A model on the hub is fetched once, to this proxy's volume; a restart downloads nothing."""
     tokenizer = settings.tokenizer
-    source = ModelSource(
+    return ModelSource(
         source=tokenizer.path or tokenizer.hub or settings.model,
         renderer=tokenizer.renderer,
         thinking_retention=tokenizer.thinking_retention,
         download_to=str(settings.state_dir / MODELS_FOLDER),
         cache_bytes=int(_TEXT_SHARE * settings.cache_bytes),
     )
-    chat_format = await asyncio.to_thread(source.load, token=os.environ.get(HUB_TOKEN))
-    return Tokenizing(chat_format, source)
 
 
 def _admin_keys(settings: ProxySettings) -> AdminKeys:

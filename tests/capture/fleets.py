@@ -27,7 +27,7 @@ _PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": 60}
 
 @dataclass
 class ProxyProcess:
-    """One proxy, which can be killed and started again on its port and store."""
+    """One proxy, which can be killed and started again on its port and store. `process` is the parent process."""
 
     ordinal: int
     port: int
@@ -86,13 +86,17 @@ class ProxyProcess:
         assert self.process.wait(seconds) == -signal.SIGKILL, end_of(self.log)
 
     def kill_alone(self) -> None:
-        """SIGKILL, to the proxy and not to its helpers."""
+        """SIGKILL, to the parent process alone: its worker ends by itself."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGKILL)
         self.wait_until_killed(30)
 
+    def kill_worker(self) -> None:
+        """SIGKILL, to the worker alone: the parent starts another."""
+        os.kill(self.stats()["pid"], signal.SIGKILL)
+
     def kill(self) -> None:
-        """SIGKILL, to the proxy and its helper processes."""
+        """SIGKILL, to the parent process, its worker, and their helpers."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -111,6 +115,10 @@ class ProxyProcess:
             reply = admin.post("/sessions", json=asked)
         assert reply.status_code == 201, reply.text
         return AgentSession(self, **{name: reply.json()[name] for name in ("session_id", "api_key", "base_url")})
+
+    def drain(self, id: str, **asked: Json) -> httpx.Response:
+        with self.admin() as admin:
+            return admin.post("/drain", json={"id": id, **asked})
 
     def audit(self) -> Json:
         with self.admin() as admin:

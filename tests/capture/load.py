@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -90,12 +90,15 @@ WAYS = [Way(*flags) for flags in itertools.product((False, True), repeat=3)]
 class Load:
     """Agents and one trainer at work on a proxy, which may die at any moment."""
 
-    def __init__(self, proxy: ProxyProcess, *, seed: int) -> None:
+    def __init__(self, proxy: ProxyProcess, *, seed: int, ways: Sequence[Way] = WAYS, retries: int = PATIENCE) -> None:
+        """One agent for each of `ways`; an SDK asks again up to `retries` times."""
         self.conversations: list[Conversation] = []
         self.interrupted: Counter[str] = Counter()
         """Calls that broke off without an answer, by what they were for."""
         self._proxy = proxy
         self._seed = seed
+        self._ways = ways
+        self._retries = retries
         self._ended = asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
@@ -108,7 +111,7 @@ class Load:
     async def running(self) -> AsyncIterator[None]:
         """All at work until the block ends; then each agent ends the call that it is in. Raises what they raised."""
         async with self._admin, asyncio.TaskGroup() as tasks:
-            agents = [tasks.create_task(self._agent(number, way)) for number, way in enumerate(WAYS)]
+            agents = [tasks.create_task(self._agent(number, way)) for number, way in enumerate(self._ways)]
             trainer = tasks.create_task(self._trainer())
             yield
             self._ended.set()
@@ -147,7 +150,7 @@ class Load:
 
     async def _talk(self, conversation: Conversation, way: Way, random: Random, name: str) -> None:
         session = conversation.session
-        client = session.async_client(max_retries=0 if way.keyed else PATIENCE)
+        client = session.async_client(max_retries=0 if way.keyed else self._retries)
         messages: list[Any] = [
             {"role": "system", "content": "You are a careful assistant."},
             {"role": "user", "content": f"{name}: what is the weather in Paris?"},
@@ -229,11 +232,18 @@ class Load:
         while True:
             await self._open.wait()
             try:
-                return await self._admin.post(path, json=body, headers=headers)
+                reply = await self._admin.post(path, json=body, headers=headers)
+                if not _is_draining(reply):
+                    return reply
+                await asyncio.sleep(AGAIN)
             except httpx.TransportError as error:
                 if not isinstance(error, httpx.ConnectError):
                     self.interrupted[what] += 1
                 await asyncio.sleep(AGAIN)
+
+
+def _is_draining(reply: httpx.Response) -> bool:
+    return reply.status_code == 503 and reply.json()["error"]["code"] == "draining"
 
 
 def _what_follows(message: dict[str, Any], number: int) -> list[dict[str, Any]]:

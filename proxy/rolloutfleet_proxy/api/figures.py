@@ -14,6 +14,7 @@ from rolloutfleet_proxy.api.scopes import PROXY, Scope, everywhere, summed
 from rolloutfleet_proxy.exposition import Present, exposition
 from rolloutfleet_proxy.logs import events
 from rolloutfleet_proxy.proxy import STORE_FOLDER, Proxy
+from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.sessions.sessions import count_by_state
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.database import store_bytes
@@ -29,7 +30,10 @@ async def health() -> dict[str, str]:
 
 @router.get("/ready")
 async def ready(proxy: ThisProxy, response: Response) -> dict[str, Any]:
-    """This proxy alone can serve: its store is open, and it has heard of its peers. They place sessions by this."""
+    """This proxy alone can serve: its store is open, it has heard of its peers, it does not drain.
+
+    The others place sessions by this.
+    """
     seen = proxy.as_peer()
     if seen.state != "ready":
         response.status_code = 503
@@ -55,7 +59,9 @@ async def stats(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dic
 
 
 async def _stats(proxy: Proxy) -> dict[str, Any]:
-    sessions, taken = await asyncio.gather(proxy.reader.run(count_by_state), asyncio.to_thread(memory.of_tree))
+    sessions, booted, taken = await asyncio.gather(
+        proxy.reader.run(count_by_state), proxy.reader.run(boots.load), asyncio.to_thread(memory.of_tree)
+    )
     weights = proxy.weights
     return {
         "ordinal": proxy.owner.ordinal,
@@ -75,8 +81,8 @@ async def _stats(proxy: Proxy) -> dict[str, Any]:
         "most_in_flight_bytes": proxy.in_flight.most,
         "trims": proxy.trimming.figures(),
         "collections": proxy.collections.figures(),
-        "drain": None,
-        "boots": [],
+        "drain": proxy.drains.shown(),
+        "boots": booted,
         "dump": _dump(proxy),
         "settings": {
             "generation": proxy.settings.generation,

@@ -4,7 +4,7 @@ from functools import partial
 
 from pydantic import BaseModel
 
-from rolloutfleet.errors import NO_ROOM, SESSION_DELETED
+from rolloutfleet.errors import DRAINING, NO_ROOM, SESSION_DELETED
 from rolloutfleet.spec import LimitsSpec
 from rolloutfleet.wire import StartedSession, StartedSessions, StartSessions
 from rolloutfleet_proxy.errors import ApiError, invalid
@@ -26,7 +26,10 @@ class _Names(BaseModel):
 
 
 async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
-    """Start a group of sessions. Raises ApiError 429 where there is no room, 422 for a key used with another body."""
+    """Start a group of sessions.
+
+    Raises ApiError 429 where there is no room, 503 while draining, 422 for a key used with another body.
+    """
     most = proxy.settings.sessions.limits.sessions
     if most is not None and asked.group_size > most:
         raise invalid("group_size", f"A proxy of this fleet has room for {most} sessions, and a group stays together.")
@@ -38,6 +41,7 @@ async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | 
         limits=_limits(asked, proxy.settings.sessions.limits),
         call=call,
         has_room=proxy.admission.has_room(asked.group_size),
+        draining=proxy.drains.draining,
     )
     names, started, is_new = await proxy.writer.run(work)
     if is_new:
@@ -67,15 +71,18 @@ def _start(
     limits: dict[str, int],
     call: KeyedCall | None,
     has_room: bool,
+    draining: bool,
 ) -> tuple[_Names, list[Started], bool]:
     """(group and names, sessions, whether they are new). A retry gets the same with new keys; the old ones are void.
 
-    A retry needs no room.
+    A retry needs no room, and a drain does not refuse it.
     """
     before = None if call is None else recall(transaction, call)
     if before is not None:
         names = _Names.model_validate_json(before)
         return names, _again(transaction, owner, names.sessions), False
+    if draining:
+        raise ApiError(503, DRAINING, "This proxy is draining and takes no new sessions.", retry_after=1.0)
     if not has_room:
         raise ApiError(429, NO_ROOM, "This proxy has no room for more sessions now.", retry_after=RETRY_AFTER)
     group, started = start(

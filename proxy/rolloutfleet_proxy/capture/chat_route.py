@@ -37,6 +37,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 _PATH = re.compile(r"^(?:/sessions/([^/]+))?/v1/chat/completions$")
 _RETRIED = re.compile(r"0*[1-9][0-9]*")
+RETRY_COUNT = "x-stainless-retry-count"
 _COMMENT = b": waiting for the engine\n\n"
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -52,6 +53,12 @@ class ClientLeft(Exception):
 def serves(scope: Scope) -> bool:
     """Whether a request is for this route."""
     return scope["type"] == "http" and scope["method"] == "POST" and _PATH.match(scope["path"]) is not None
+
+
+def is_retry(scope: Scope) -> bool:
+    """Whether a request's SDK says that it asks again."""
+    named = RETRY_COUNT.encode()
+    return any(name == named and _RETRIED.fullmatch(value.decode("latin-1")) for name, value in scope["headers"])
 
 
 class ChatRoute:
@@ -101,18 +108,22 @@ class ChatRoute:
         receive: Receive,
         send: Send,
     ) -> None:
+        drains = self._proxy.drains
         with session.calls.arriving():
+            if drains.holding and "idempotency-key" not in headers and not _is_retry(headers):
+                await drains.passed()  # held with its body unread
             body = await _read_body(receive, headers, held, limit=self._proxy.settings.body_limit)
-        while session.name in self._proxy.seals:
-            await self._proxy.seals.opened(session.name)
-            session = await session_with_key(self._proxy, key, session.name)
-        if session.state != OPEN:
-            raise ended(session)
+        session = await self._open(session, key)
         attempt = _attempt(headers, body)
         found = earlier(session, attempt)
         request = parse_chat(body)
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
         del body  # A call may last for minutes, and nobody reads this again.
+        while found is None and drains.holds(retry=attempt.marked):
+            with session.calls.arriving():
+                await drains.passed()
+            session = await self._open(session, key)
+            found = earlier(session, attempt)
         if isinstance(found, int):
             told.role = REPLAYED
             await self._replay(session, found, request, told, send)
@@ -124,6 +135,15 @@ class ChatRoute:
             call = found
         told.waits_for(call.turn_name, call.phases)
         await self._wait(session, call, request, told, receive, send)
+
+    async def _open(self, session: Session, key: str | None) -> Session:
+        """The session, once no sweep holds it. Raises ApiError 410 where it has ended, and as `session_with_key`."""
+        while session.name in self._proxy.seals:
+            await self._proxy.seals.opened(session.name)
+            session = await session_with_key(self._proxy, key, session.name)
+        if session.state != OPEN:
+            raise ended(session)
+        return session
 
     async def _replay(self, session: Session, number: int, request: ChatRequest, told: ChatCall, send: Send) -> None:
         """Give a committed turn again, from its row."""
@@ -238,12 +258,17 @@ def _note_answered(told: ChatCall, made: Turn) -> None:
     told.answered(made.name, prompt_tokens=made.prompt_tokens, completion_tokens=len(made.output_ids))
 
 
+def _is_retry(headers: dict[str, str]) -> bool:
+    """Whether the caller's SDK says that it asks again."""
+    return _RETRIED.fullmatch(headers.get(RETRY_COUNT, "")) is not None
+
+
 def _attempt(headers: dict[str, str], body: bytes) -> Attempt:
     keyed = keyed_call(headers.get("idempotency-key"), scope="chat", body=b"")
     return Attempt(
         body=body_digest(body),
         idempotency_key=None if keyed is None else keyed.key,
-        marked=_RETRIED.fullmatch(headers.get("x-stainless-retry-count", "")) is not None,
+        marked=_is_retry(headers),
     )
 
 

@@ -7,6 +7,7 @@ through unchanged; who owns nothing here any more is told so, never given an emp
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, MutableMapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -146,7 +147,8 @@ def in_text(headers: Headers) -> list[tuple[str, str]]:
 class Forwarding:
     """ASGI: calls of other proxies go to them, all others to `app`.
 
-    `is_chat` says which are chat calls, `holds` which sessions of other owners were imported here.
+    `is_chat` says which are chat calls, `holds` which sessions of other owners were imported here, and `passing`
+    is around each call on its way.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class Forwarding:
         metrics: Metrics,
         is_chat: Callable[[Scope], bool],
         holds: Holds | None = None,
+        passing: Callable[[Scope], AbstractAsyncContextManager[None]] = lambda scope: nullcontext(),
     ) -> None:
         self._app = app
         self._peers = peers
@@ -169,6 +172,7 @@ class Forwarding:
         self._metrics = metrics
         self._is_chat = is_chat
         self._holds = holds
+        self._passing = passing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = None
@@ -201,7 +205,8 @@ class Forwarding:
         told = PassedCall(self._metrics, request_id=request_id(scope), to=ordinal) if self._is_chat(scope) else None
         out = send if told is None else told.watched(send)
         try:
-            await pass_on(self._peers, ordinal, scope, receive, out, body_limit=self._body_limit(scope))
+            async with self._passing(scope):
+                await pass_on(self._peers, ordinal, scope, receive, out, body_limit=self._body_limit(scope))
         except ApiError as error:
             self._metrics.refuse(error.code)
             if told is not None:

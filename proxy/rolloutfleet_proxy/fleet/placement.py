@@ -24,6 +24,7 @@ T = TypeVar("T")
 PLACED: Final = "x-rolloutfleet-placed"
 """Header of a start that has been placed: whoever gets it starts the session or refuses."""
 RETRY_AFTER: Final = 5.0
+DRAINING_RETRY_AFTER: Final = 1.0
 PATIENCE: Final = 30.0
 """Seconds for a peer to start sessions."""
 
@@ -42,13 +43,13 @@ def order(peers: Sequence[Peer], rng: random.Random) -> list[int]:
 def order_by_key(peers: Sequence[Peer], key: str) -> list[int]:
     """Ordinals of the ready proxies in the order that a key gives them.
 
-    Room does not count: a proxy that is full still knows what it started with this key.
+    Room does not count: a proxy that is full, or draining, still knows what it started with this key.
     """
 
     def rank(ordinal: int) -> bytes:
         return blake2b(f"{ordinal} {key}".encode(), digest_size=8).digest()
 
-    return sorted((peer.ordinal for peer in peers if peer.state == "ready"), key=rank)
+    return sorted((peer.ordinal for peer in peers if peer.state in ("ready", "draining")), key=rank)
 
 
 class Placement:
@@ -63,8 +64,8 @@ class Placement:
     ) -> T | Response:
         """What `here` returns, or another proxy's answer.
 
-        Raises what `here` raises; ApiError 429 where no ready proxy has room; 503 where a proxy broke off, so that
-        it is not known whether it started any.
+        Raises what `here` raises; ApiError 429 where no ready proxy has room; 503 where all that answer are draining,
+        or where a proxy broke off, so that it is not known whether it started any.
         """
         if PLACED in request.headers:
             return await here()
@@ -74,13 +75,15 @@ class Placement:
                 try:
                     return await here()
                 except ApiError as error:
-                    if error.code != NO_ROOM:
+                    if error.code not in (NO_ROOM, DRAINING):
                         raise
                     continue
             answer = await self._there(request, ordinal)
             if answer is not None:
                 self._peers.note_placed(ordinal, sessions if answer.status_code == 201 else 0)
                 return answer
+        if not any(peer.state == "ready" for peer in table) and any(peer.state == "draining" for peer in table):
+            raise ApiError(503, DRAINING, "Every proxy that answers is draining.", retry_after=DRAINING_RETRY_AFTER)
         raise ApiError(429, NO_ROOM, "No ready proxy has room for more sessions now.", retry_after=RETRY_AFTER)
 
     async def _there(self, request: Request, ordinal: int) -> Response | None:

@@ -124,7 +124,7 @@ def forget_frames(error: BaseException) -> None:
 
 def stopping() -> ApiError:
     """503: the proxy ends, and the next one will answer."""
-    return ApiError(503, DRAINING, "The proxy is stopping; nothing was recorded.", retry_after=1.0)
+    return ApiError(503, DRAINING, "The proxy is stopping; nothing was recorded.", retry_after=1.0, close=True)
 
 
 class Calls:

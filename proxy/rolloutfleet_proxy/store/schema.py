@@ -169,6 +169,16 @@ CREATE TABLE imports (
 ) STRICT;
 CREATE INDEX imports_by_age ON imports (imported);
 
+-- When this store was opened, and why the life before ended; the last 20.
+CREATE TABLE boots (
+    id INTEGER PRIMARY KEY,
+    time REAL NOT NULL,             -- seconds since the epoch
+    reason TEXT NOT NULL,           -- first; planned, stopped or crash, and how
+    drain TEXT,                     -- id of the drain that ended the life before
+    rss_before INTEGER,             -- bytes at its end; after a crash the worker's peak
+    rss_after INTEGER               -- bytes just after this boot
+) STRICT;
+
 -- What became of sessions whose rows are gone.
 CREATE TABLE tombstones (
     id INTEGER PRIMARY KEY,

@@ -74,7 +74,7 @@ class Submission:
         """Set when a round is behind a pause in abort mode: give it up, and send it again once `resumed`."""
 
     async def __aenter__(self) -> Self:
-        await self._weights._passed()
+        await self._weights._begun()
         self.run = self._weights.run
         self._weights._enter(self)
         return self
@@ -117,6 +117,7 @@ class Weights:
         self._resumed_at = float("-inf")
         self._changing = asyncio.Lock()
         self._starting = False
+        self._unbegun = 0
         self._calls: set[Submission] = set()
         self._held: set[asyncio.Future[None]] = set()
         self._settling: set[asyncio.Future[None]] = set()
@@ -159,6 +160,11 @@ class Weights:
     def waiting(self) -> int:
         """Calls that wait for the pause to end."""
         return len(self._held)
+
+    @property
+    def unbegun(self) -> int:
+        """Of those the ones that have sent no round yet, and so lose nothing if they are asked for again."""
+        return self._unbegun
 
     @property
     def starting(self) -> bool:
@@ -298,6 +304,14 @@ class Weights:
 
     def _hold_left(self) -> float:
         return self._paused_at + self._max_hold - self._clock()
+
+    async def _begun(self) -> None:
+        """Wait for the first round."""
+        self._unbegun += 1
+        try:
+            await self._passed()
+        finally:
+            self._unbegun -= 1
 
     async def _passed(self) -> None:
         while self.paused or self._starting:

@@ -1,0 +1,410 @@
+"""Draining: no new sessions, calls held, what is under way finished or cut, and then stay, restart or exit.
+
+A *cordon* takes no new sessions. A *quiesce* also holds new calls, without a status line, until the drain is undone or
+the proxy ends; what is under way has `drain_timeout` seconds, and is then cut. A drain is undone by its caller, or when
+it is not renewed within its time to live. Past the point where the proxy begins to end there is no way back.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from rolloutfleet.errors import DRAIN_CONFLICT, DRAINING
+from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
+from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.restarts import boots
+from rolloutfleet_proxy.restarts.boots import Crash
+from rolloutfleet_proxy.sessions.calls import stopping
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+
+T = TypeVar("T")
+
+LOOK_EVERY: Final = 0.05
+"""Seconds between two looks at what is still under way."""
+HELD_TOO_LONG_RETRY_AFTER: Final = 10.0
+
+_FACT = "drain"
+
+
+class Store(Protocol):
+    """The part of the store's writer that is used here."""
+
+    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]: ...
+
+
+class Host(Protocol):
+    """Who keeps this process: it can end it, and a parent can have another one follow."""
+
+    @property
+    def can_restart(self) -> bool: ...
+    def ends_in(self, then: DrainThen) -> None:
+        """Told at every change what the drain will end in. For `restart` a successor is made ready."""
+
+    def successor(self) -> bool | str:
+        """Whether the successor is ready; the reason where there won't be one."""
+
+    def end(self) -> None:
+        """Stop accepting, and end."""
+
+
+class NoHost:
+    """For an app that somebody else's server runs: it can be drained, and no more."""
+
+    can_restart = False
+
+    def ends_in(self, then: DrainThen) -> None: ...
+
+    def successor(self) -> bool | str:
+        return "nobody starts one"
+
+    def end(self) -> None: ...
+
+
+class Work(Protocol):
+    """What the proxy is busy with."""
+
+    def under_way(self, before: float) -> int:
+        """How much is to be waited for that began before that time of the loop's clock."""
+
+    def cut(self) -> None:
+        """End the calls in flight, with `stopping`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """A drain in force. `since` is the time of day; `began` and `expires` are of the loop's clock."""
+
+    id: str
+    reason: str
+    mode: DrainMode
+    then: DrainThen
+    since: float
+    began: float
+    expires: float
+
+
+class Drains:
+    """The one drain that may be in force, and the gate that calls pass."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        work: Work,
+        host: Host,
+        timeout: float,
+        max_hold: float,
+        served: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`timeout` is what calls in flight have to finish in, `max_hold` how long one is held; both in seconds."""
+        self.over = False
+        """The proxy ends: no connection is taken, and whoever asks is sent to the next one."""
+        self.drain: Drain | None = None
+        self.held = 0
+        self._ending = False
+        self._store = store
+        self._work = work
+        self._host = host
+        self._timeout = timeout
+        self._max_hold = max_hold
+        self._served = served
+        self._wall = wall
+        self._changing = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def holding(self) -> bool:
+        """Whether new calls are held."""
+        return self.over or (self.drain is not None and self.drain.mode == "quiesce")
+
+    def holds(self, *, retry: bool) -> bool:
+        """Whether a call is held. Who says that it asks again has waited before, so it is let in while there is time.
+
+        Else an agent that meets one restart after another would be sent away from each. Where the drain is to stay,
+        it is held as well: nothing may begin then.
+        """
+        drain = self.drain
+        if not self.holding or self._ending or not retry or drain is None or drain.then == "stay":
+            return self.holding
+        return self._now() >= drain.began + self._timeout
+
+    @property
+    def draining(self) -> bool:
+        """Whether no new sessions are taken."""
+        return self.over or self.drain is not None
+
+    @property
+    def last_words(self) -> tuple[str, str | None]:
+        """Why this life ends, and the id of the drain that ended it."""
+        drain = self.drain
+        if drain is None or drain.then == "stay":
+            return "stopped", None
+        if drain.id == "":
+            return f"stopped: {drain.reason}", None
+        return (f"planned: {drain.reason}" if drain.reason else "planned"), drain.id
+
+    def shown(self) -> dict[str, Any] | None:
+        """As /stats has it: times of day in seconds, `deadline` when calls are cut, `expires` when it is undone."""
+        drain = self.drain
+        if drain is None:
+            return None
+        now, day = self._now(), self._wall()
+        expires = None if drain.expires == float("inf") else day + drain.expires - now
+        return {
+            "id": drain.id,
+            "reason": drain.reason,
+            "mode": drain.mode,
+            "then": drain.then,
+            "since": drain.since,
+            "deadline": day + drain.began + self._timeout - now if drain.mode == "quiesce" else None,
+            "expires": expires,
+            "held": self.held,
+            "under_way": self._work.under_way(drain.began) if drain.mode == "quiesce" else None,
+        }
+
+    async def boot(self, crash: Crash | None) -> None:
+        """Write this boot down, and go on with the drain that the last life was in and meant to stay in."""
+        found = await self._store.run(partial(_boot, crash=crash))
+        left = 0.0 if found is None else found["expires"] - self._served()
+        if found is None or left <= 0:
+            return
+        self._apply(
+            Drain(
+                id=found["id"],
+                reason=found["reason"],
+                mode=found["mode"],
+                then="stay",
+                since=found["since"],
+                began=self._now(),
+                expires=self._now() + left,
+            )
+        )
+
+    async def ask(self, asked: AskDrain) -> dict[str, Any]:
+        """Drain, or renew the drain of that id; one with that id that has led to a boot is answered, not repeated.
+
+        Raises ApiError 400, 409 drain_conflict where another one is in force, 503 where the proxy ends already.
+        """
+        if asked.mode == "cordon" and asked.then != "stay":
+            raise invalid("then", f"A cordon can only stay; to {asked.then} ask for mode: quiesce.")
+        if asked.then != "stay" and not self._host.can_restart:
+            raise invalid("then", "This proxy runs without its parent process, so it can only stay.")
+        # In a task of its own: a caller that goes away must not leave memory and disk apart.
+        return await asyncio.shield(asyncio.create_task(self._ask(asked)))
+
+    async def undo(self, id: str | None = None) -> str | None:
+        """End the drain, or only one of that id; returns the id of what was ended.
+
+        Raises ApiError 409 drain_conflict for another id, 503 where the proxy ends already.
+        """
+        return await asyncio.shield(asyncio.create_task(self._undo(id)))
+
+    def stop(self, reason: str) -> None:
+        """Quiesce and exit, whatever drain is in force; for signals. Not undone."""
+        if self._ending:
+            return
+        now = self._now()
+        before = self.drain
+        kept = before is not None and before.then == "exit"
+        self._apply(
+            Drain(
+                id=before.id if before is not None and kept else "",
+                reason=before.reason if before is not None and kept else reason,
+                mode="quiesce",
+                then="exit",
+                since=self._wall(),
+                began=now,
+                expires=float("inf"),
+            )
+        )
+
+    async def passed(self) -> None:
+        """Return when calls are not held, or no longer. Raises ApiError 503 when the proxy ends, or past `max_hold`."""
+        if not self.holding:
+            return
+        until = self._now() + self._max_hold
+        self.held += 1
+        try:
+            while self.holding:
+                if self.over:
+                    raise stopping()
+                try:
+                    async with asyncio.timeout(until - self._now()):
+                        await self._changed.wait()
+                except TimeoutError:
+                    raise ApiError(
+                        503,
+                        DRAINING,
+                        f"This proxy has been draining for more than {self._max_hold:g} s.",
+                        retry_after=HELD_TOO_LONG_RETRY_AFTER,
+                    ) from None
+        finally:
+            self.held -= 1
+
+    def refuse_all(self) -> None:
+        """No connection is taken any more: who is held, and who still asks, is sent to the next worker."""
+        self._ending = self.over = True
+        self._wake()
+
+    async def close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+
+    async def _ask(self, asked: AskDrain) -> dict[str, Any]:
+        async with self._changing:
+            now, before = self._now(), self.drain
+            self._check_possible(before, asked.id)
+            if before is None and asked.then != "stay" and await self._store.run(lambda t: boots.has(t, asked.id)):
+                return {**asked.model_dump(exclude={"ttl"}), "since": None, "deadline": None, "done": True}
+            renewed = before is not None and before.mode == asked.mode
+            drain = Drain(
+                id=asked.id,
+                reason=asked.reason,
+                mode=asked.mode,
+                then=asked.then,
+                since=before.since if before is not None else self._wall(),
+                began=before.began if before is not None and renewed else now,
+                expires=now + asked.ttl,
+            )
+            await self._write(lambda transaction: _save(transaction, drain, ttl=asked.ttl))
+            if self._ending:
+                raise stopping()
+            self._apply(drain)
+            return {**(self.shown() or {}), "done": False}
+
+    async def _undo(self, id: str | None) -> str | None:
+        async with self._changing:
+            before = self.drain
+            if before is None and not self._ending:
+                return None
+            self._check_possible(before, before.id if before is not None and id is None else id)
+            assert before is not None
+            await self._write(_clear)
+            if self._ending:
+                raise stopping()
+            self._apply(None)
+            return before.id
+
+    def _check_possible(self, before: Drain | None, id: str | None) -> None:
+        if self._ending or (before is not None and before.id == ""):
+            raise stopping()
+        if before is not None and before.id != id:
+            raise ApiError(
+                409,
+                DRAIN_CONFLICT,
+                f"Drain {before.id!r} is in force. Renew it by its id, or end it with DELETE /drain.",
+                param="id",
+                should_retry=False,
+            )
+
+    async def _write(self, operation: Callable[[Transaction], None]) -> None:
+        try:
+            await self._store.run(operation)
+        except (StoreFull, StoreBroken) as error:
+            # A full disk is a reason to drain rather than one against it.
+            logger.warning("a drain is not on disk, and would not outlive a crash: %s", error)
+
+    def _apply(self, drain: Drain | None) -> None:
+        before, self.drain = self.drain, drain
+        then = "stay" if drain is None else drain.then
+        if before is None or drain is None or (before.mode, before.then) != (drain.mode, drain.then):
+            self._host.ends_in(then)
+            _log(before, drain)
+        self._wake()
+        if drain is not None and (self._keeping is None or self._keeping.done()):
+            self._keeping = asyncio.create_task(self._keep(), name="drain")
+
+    async def _keep(self) -> None:
+        """Follow the drain in force: undo it in time, wait for what is under way, cut it, end."""
+        cut_for: float | None = None
+        while self.drain is not None:
+            drain, now = self.drain, self._now()
+            if now >= drain.expires:
+                await self._expire(drain)
+                continue
+            if drain.mode == "quiesce":
+                ready = await self._may_end(drain)
+                left = self._work.under_way(drain.began)
+                if ready and left and now >= drain.began + self._timeout and cut_for != drain.began:
+                    logger.info("drain %s: %d under way are cut", drain.id or drain.reason, left)
+                    cut_for = drain.began
+                    self._work.cut()
+                if drain is self.drain and drain.then != "stay" and ready and (not left or cut_for == drain.began):
+                    self._begin_to_end()
+                    return
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _may_end(self, drain: Drain) -> bool:
+        """Whether it need not wait for a successor. A restart without one is undone: the calls go on here."""
+        if drain.then != "restart":
+            return True
+        successor = self._host.successor()
+        if isinstance(successor, str):
+            logger.error("drain %s is undone: the next worker %s", drain.id, successor)
+            await self._expire(drain)
+            return False
+        return successor
+
+    async def _expire(self, drain: Drain) -> None:
+        async with self._changing:
+            if self.drain is drain:
+                await self._write(_clear)
+                self._apply(None)
+
+    def _begin_to_end(self) -> None:
+        self._ending = True
+        self._work.cut()  # what waits in a pause, with nothing made yet, loses nothing by asking again
+        self._host.end()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _log(before: Drain | None, after: Drain | None) -> None:
+    if after is None:
+        assert before is not None
+        logger.info("drain %s is over: calls and sessions are taken again", before.id)
+    else:
+        named = f"{after.id} ({after.reason})" if after.id and after.reason else after.id or after.reason
+        logger.info("drain %s: %s, then %s", named, after.mode, after.then)
+
+
+def _boot(transaction: Transaction, *, crash: Crash | None) -> dict[str, Any] | None:
+    """Log the boot; returns the drain that is still in force. One that was to end the last life is over with it."""
+    kept = transaction.fact(_FACT)
+    drain: dict[str, Any] | None = None if kept is None else msgspec.json.decode(kept)
+    ended = drain is not None and drain["then"] != "stay"
+    if ended or (drain is not None and drain["expires"] <= transaction.served):
+        _clear(transaction)
+    boots.begin(transaction, crash=crash, drain=drain["id"] if drain is not None and ended else None)
+    return None if ended else drain
+
+
+def _save(transaction: Transaction, drain: Drain, *, ttl: float) -> None:
+    kept = {
+        "id": drain.id,
+        "reason": drain.reason,
+        "mode": drain.mode,
+        "then": drain.then,
+        "since": drain.since,
+        "expires": transaction.served + ttl,
+    }
+    transaction.set_fact(_FACT, msgspec.json.encode(kept).decode())
+
+
+def _clear(transaction: Transaction) -> None:
+    transaction.execute("DELETE FROM facts WHERE name = ?", (_FACT,))

@@ -1,0 +1,231 @@
+"""The process that serves: `python -m rolloutfleet_proxy.worker FD ...`, started by the parent, FD its channel.
+
+It reads the settings, imports and loads everything, says that it is warm, and waits; told so, it opens the store and
+accepts. It ends when the parent does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+import uvicorn
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet.wire import DrainThen
+from rolloutfleet_proxy import allocator, collector, failpoints, memory
+from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
+from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.logs.setup import set_up
+from rolloutfleet_proxy.parent.channel import Channel
+from rolloutfleet_proxy.parent.decisions import MISTAKE
+from rolloutfleet_proxy.proxy import Start, prepare
+from rolloutfleet_proxy.reloading import take
+from rolloutfleet_proxy.restarts.boots import Crash
+from rolloutfleet_proxy.settings import BadSettings, SettingsSource
+
+CUT_GRACE = 5
+"""Seconds in which those who wait for a call that was cut are told so."""
+CLOSING = 3.0
+"""Seconds for the store and all else to close."""
+KEEP_ALIVE = 75
+"""Seconds that an idle connection is kept."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ParentProcess:
+    """The other end of the channel, for the proxy's drains."""
+
+    can_restart = True
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._successor: bool | str = False
+        self.server: _Server | None = None
+
+    def ends_in(self, then: DrainThen) -> None:
+        self._successor = False
+        self._channel.send({"then": then})
+
+    def successor(self) -> bool | str:
+        return self._successor
+
+    def end(self) -> None:
+        assert self.server is not None
+        self._channel.send({"ending": True})
+        self.server.should_exit = True
+
+    def listening(self, settings: ProxySettings) -> list[socket.socket]:
+        """The listening sockets, which the parent opens and keeps."""
+        asked = {
+            "host": settings.host,
+            "port": settings.port,
+            "patience": settings.drain_timeout + CUT_GRACE + CLOSING,
+            "log": {"ordinal": settings.ordinal, "json": settings.log.format == "json", "level": settings.log.level},
+        }
+        self._channel.send({"listen": asked})
+        messages, descriptors = self._channel.receive()
+        if not messages:
+            sys.exit(1)
+        if "refused" in messages[0]:
+            print(f"rolloutfleet-proxy: {messages[0]['refused']}", file=sys.stderr)
+            sys.exit(1)
+        return [socket.socket(fileno=descriptor) for descriptor in descriptors]
+
+    def wait_to_open(self) -> Crash | None:
+        """Say that everything is ready, and wait for leave to open the store."""
+        self._channel.send({"warm": True})
+        messages, _ = self._channel.receive()
+        if not messages:
+            sys.exit(1)
+        told = messages[0]["open"]
+        return Crash(how=told["crash"], peak_rss=told["peak_rss"]) if told else None
+
+    def serve(self) -> None:
+        """Say that connections are accepted, and hear the parent from now on."""
+        self._channel.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear)
+        self._channel.send({"serving": True})
+
+    def _hear(self) -> None:
+        messages, _ = self._channel.receive()
+        if self._channel.closed:
+            # Whoever starts the next proxy must find the store free; what is committed stays.
+            logger.error("the parent process is gone: ending at once")
+            os._exit(1)
+        for message in messages:
+            if "successor" in message:
+                told = message["successor"]
+                self._successor = told == "warm" or str(told)
+            elif "quiesce" in message and self.server is not None:
+                self.server.quiesce(message["quiesce"])
+
+
+class _Server(uvicorn.Server):
+    """Accepts on the parent's sockets, and ends when the proxy's drain says so."""
+
+    def __init__(self, config: uvicorn.Config, app: ProxyApp, parent: ParentProcess) -> None:
+        super().__init__(config)
+        self._app = app
+        self._parent = parent
+
+    def quiesce(self, why: str) -> None:
+        if self._app.proxy is None:
+            os._exit(0)
+        self._app.proxy.drains.stop(why)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.quiesce, "SIGTERM")
+        self._parent.serve()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # From here on what connects waits in the backlog, so those who are told to come again find the next worker.
+        for server in self.servers:
+            server.close()
+        assert self._app.proxy is not None
+        self._app.proxy.drains.refuse_all()
+        # Whoever has just connected is about to ask, and would take a closed connection for an error.
+        await asyncio.sleep(LINGER)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+LINGER = 0.1
+"""Seconds in which connections that were accepted last are still answered."""
+
+
+def main() -> None:
+    """Serve until told to end. Exits with 2 where the settings or the store can't be used."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _end_with(os.getppid())
+    parent = ParentProcess(Channel(socket.socket(fileno=int(sys.argv[1]))))
+    try:
+        source = SettingsSource(sys.argv[2:])
+        settings = source.read()
+        log = set_up(settings.log, ordinal=settings.ordinal)
+        allocator.settle(settings.allocator)
+        sockets = parent.listening(settings)
+        chat_format = prepare(settings)
+    except (BadSettings, *MISTAKES) as error:
+        _say_and_exit(error)
+    app = create_app(settings, source)
+    server = _server(app, parent)
+    collector.spare()
+    app.start = Start(host=parent, chat_format=chat_format, crash=parent.wait_to_open())
+    app.settings = _since(settings, source)
+    try:
+        server.run(sockets)
+    except SystemExit:
+        if app.mistake is None:
+            raise
+    finally:
+        log.close()
+    if app.mistake is not None:
+        _say_and_exit(app.mistake)
+    os._exit(0 if server.started else 1)  # Taking a large process apart piece by piece would keep the next one waiting.
+
+
+def _since(settings: ProxySettings, source: SettingsSource) -> ProxySettings:
+    """With what can change while a proxy runs as it is by now: a next worker may have been waiting for long."""
+    try:
+        return take(settings, source.read()).in_force
+    except BadSettings:
+        return settings
+
+
+def _server(app: ProxyApp, parent: ParentProcess) -> _Server:
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        access_log=False,
+        # Its lines go the way of all others.
+        log_config=None,
+        log_level="warning",
+        timeout_keep_alive=KEEP_ALIVE,
+        # Nothing here reads the caller's address, and each header costs every call.
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=CUT_GRACE,
+    )
+    config.load()
+    # What a user can mend is said in a line, and needs no traceback.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: app.mistake is None)
+    parent.server = server = _Server(config, app, parent)
+    return server
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, where the kernel can; elsewhere the channel tells it."""
+    memory.belong_to(parent)
+    failpoints.companions.append(parent)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _say_and_exit(error: Exception) -> NoReturn:
+    for line in str(error).splitlines():
+        print(f"rolloutfleet-proxy: {line}", file=sys.stderr)
+    sys.exit(MISTAKE)
+
+
+if __name__ == "__main__":
+    main()

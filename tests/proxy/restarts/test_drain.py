@@ -1,0 +1,296 @@
+"""Drains on a real store: one at a time, held calls, what is cut, what ends, and what a death leaves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolloutfleet.wire import AskDrain, DrainThen
+from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.restarts import boots
+from rolloutfleet_proxy.restarts.boots import Crash
+from rolloutfleet_proxy.restarts.drain import Drains, Host, NoHost
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.writer import Writer
+
+SOON = 5.0
+SHORT = 0.1
+
+
+class Keeper:
+    """A host whose next worker is ready when the test says so."""
+
+    can_restart = True
+
+    def __init__(self) -> None:
+        self.thens: list[DrainThen] = []
+        self.ready: bool | str = False
+        self.ended = asyncio.Event()
+
+    def ends_in(self, then: DrainThen) -> None:
+        self.thens.append(then)
+
+    def successor(self) -> bool | str:
+        return self.ready
+
+    def end(self) -> None:
+        self.ended.set()
+
+
+class Calls:
+    """So many calls in flight, which end when they are cut."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.cuts = 0
+
+    def under_way(self, before: float) -> int:
+        return self.running
+
+    def cut(self) -> None:
+        self.cuts += 1
+        self.running = 0
+
+
+class Life:
+    """A proxy's life as far as drains go."""
+
+    def __init__(self, writer: Writer, clock: ServedClock, host: Host, *, timeout: float, max_hold: float) -> None:
+        self.writer = writer
+        self.calls = Calls()
+        self.drains = Drains(
+            store=writer, work=self.calls, host=host, timeout=timeout, max_hold=max_hold, served=clock.now
+        )
+
+    async def ask(self, id: str = "d", **asked: Any) -> dict[str, Any]:
+        return await self.drains.ask(AskDrain(id=id, **asked))
+
+    async def boots(self) -> list[tuple[str, str | None]]:
+        found = await self.writer.run(lambda transaction: transaction.rows("SELECT reason, drain FROM boots"))
+        return [(reason, drain) for reason, drain in found]
+
+
+@asynccontextmanager
+async def life(
+    folder: Path,
+    *,
+    host: Host | None = None,
+    timeout: float = 60.0,
+    max_hold: float = 60.0,
+    crash: Crash | None = None,
+    monotonic: Any = None,
+) -> AsyncIterator[Life]:
+    database = open_database(folder)
+    connection = database.connect(read_only=True)
+    clock = ServedClock(connection, **({} if monotonic is None else {"monotonic": monotonic}))
+    writer = Writer(database, clock)
+    begun = Life(writer, clock, host or NoHost(), timeout=timeout, max_hold=max_hold)
+    await begun.drains.boot(crash)
+    try:
+        yield begun
+    finally:
+        await begun.drains.close()
+        await writer.close()
+        connection.close()
+        database.close()
+
+
+async def until(what: Any) -> None:
+    async with asyncio.timeout(SOON):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+async def refused(asking: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        await asking
+    return caught.value
+
+
+async def test_a_cordon_takes_no_sessions_and_holds_no_call(tmp_path: Path) -> None:
+    async with life(tmp_path) as proxy:
+        shown = await proxy.ask(mode="cordon", reason="retiring")
+        assert proxy.drains.draining and not proxy.drains.holding
+        assert (shown["mode"], shown["then"], shown["deadline"], shown["done"]) == ("cordon", "stay", None, False)
+        await proxy.drains.passed()
+
+
+async def test_a_held_call_goes_on_when_the_drain_is_undone(tmp_path: Path) -> None:
+    async with life(tmp_path) as proxy:
+        await proxy.ask()
+        call = asyncio.create_task(proxy.drains.passed())
+        await until(lambda: proxy.drains.held == 1)
+        shown = proxy.drains.shown()
+        assert shown is not None and shown["held"] == 1
+        assert await proxy.drains.undo("d") == "d"
+        await asyncio.wait_for(call, SOON)
+        assert proxy.drains.held == 0 and not proxy.drains.draining
+        assert await proxy.drains.undo() is None
+
+
+async def test_a_drain_that_is_not_renewed_is_undone_and_one_that_is_goes_on(tmp_path: Path) -> None:
+    async with life(tmp_path) as proxy:
+        await proxy.ask(ttl=SHORT)
+        first = await proxy.ask(ttl=60.0)
+        call = asyncio.create_task(proxy.drains.passed())
+        await asyncio.sleep(3 * SHORT)
+        assert proxy.drains.held == 1, "its renewal was not heard"
+        second = await proxy.ask(ttl=SHORT)
+        assert (second["since"], second["id"]) == (first["since"], "d")
+        await asyncio.wait_for(call, SOON)
+        assert not proxy.drains.draining
+
+
+async def test_another_id_is_a_conflict_and_changes_nothing(tmp_path: Path) -> None:
+    async with life(tmp_path) as proxy:
+        await proxy.ask()
+        before = proxy.drains.drain
+        for asking in (proxy.ask("other"), proxy.drains.undo("other")):
+            error = await refused(asking)
+            assert (error.status, error.code, error.param) == (409, "drain_conflict", "id")
+        assert proxy.drains.drain == before
+
+
+async def test_the_same_id_may_go_from_cordon_to_quiesce_and_back(tmp_path: Path) -> None:
+    async with life(tmp_path) as proxy:
+        await proxy.ask(mode="cordon")
+        await proxy.ask(mode="quiesce")
+        call = asyncio.create_task(proxy.drains.passed())
+        await until(lambda: proxy.drains.held == 1)
+        await proxy.ask(mode="cordon")
+        await asyncio.wait_for(call, SOON)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"mode": "cordon", "then": "restart"}, {"mode": "cordon", "then": "exit"}, {"then": "restart"}]
+)
+async def test_what_can_not_be_done_is_refused(tmp_path: Path, asked: dict[str, Any]) -> None:
+    async with life(tmp_path, host=Keeper() if "mode" in asked else NoHost()) as proxy:
+        error = await refused(proxy.ask(**asked))
+        assert (error.status, error.param) == (400, "then")
+        assert not proxy.drains.draining
+
+
+async def test_calls_in_flight_are_cut_when_their_time_is_up_and_the_drain_stays(tmp_path: Path) -> None:
+    async with life(tmp_path, timeout=SHORT) as proxy:
+        proxy.calls.running = 2
+        await proxy.ask()
+        await until(lambda: proxy.calls.cuts == 1)
+        assert proxy.drains.holding and not proxy.drains.over
+
+
+async def test_who_asks_again_is_let_in_before_a_restart_while_there_is_time(tmp_path: Path) -> None:
+    keeper = Keeper()
+    async with life(tmp_path, host=keeper, timeout=SHORT) as proxy:
+        assert not proxy.drains.holds(retry=False)
+        await proxy.ask()
+        assert proxy.drains.holds(retry=True), "a drain that stays lets nothing begin"
+        await proxy.ask(then="restart")
+        assert proxy.drains.holds(retry=False)
+    async with life(tmp_path, host=keeper, timeout=SHORT) as proxy:
+        await proxy.ask("e", then="restart")
+        assert not proxy.drains.holds(retry=True)
+        await asyncio.sleep(2 * SHORT)
+        assert proxy.drains.holds(retry=True)
+
+
+async def test_a_call_that_is_held_too_long_is_told_so(tmp_path: Path) -> None:
+    async with life(tmp_path, max_hold=SHORT) as proxy:
+        await proxy.ask()
+        error = await refused(proxy.drains.passed())
+        assert (error.status, error.code, error.retry_after, error.close) == (503, "draining", 10.0, False)
+
+
+async def test_a_restart_waits_for_calls_and_successor_and_there_is_no_way_back_then(tmp_path: Path) -> None:
+    keeper = Keeper()
+    async with life(tmp_path, host=keeper) as proxy:
+        proxy.calls.running = 1
+        await proxy.ask(then="restart", reason="memory")
+        held = asyncio.create_task(proxy.drains.passed())
+        assert keeper.thens == ["restart"]
+        proxy.calls.running = 0
+        await asyncio.sleep(3 * SHORT)
+        assert not keeper.ended.is_set(), "nobody follows yet"
+        keeper.ready = True
+        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        for asking in (proxy.drains.undo(), proxy.ask(then="restart")):
+            error = await refused(asking)
+            assert (error.status, error.code) == (503, "draining")
+        proxy.drains.refuse_all()
+        error = await refused(held)
+        assert (error.status, error.code, error.retry_after, error.close) == (503, "draining", 1.0, True)
+        assert proxy.drains.last_words == ("planned: memory", "d")
+
+
+async def test_calls_are_not_cut_for_a_restart_that_can_not_come_yet(tmp_path: Path) -> None:
+    keeper = Keeper()
+    async with life(tmp_path, host=keeper, timeout=SHORT) as proxy:
+        proxy.calls.running = 1
+        await proxy.ask(then="restart")
+        await asyncio.sleep(3 * SHORT)
+        assert not proxy.calls.cuts
+        keeper.ready = True
+        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        assert proxy.calls.cuts
+
+
+async def test_a_restart_without_a_successor_is_undone(tmp_path: Path) -> None:
+    keeper = Keeper()
+    async with life(tmp_path, host=keeper) as proxy:
+        await proxy.ask(then="restart")
+        call = asyncio.create_task(proxy.drains.passed())
+        keeper.ready = "ended with exit status 2"
+        await asyncio.wait_for(call, SOON)
+        assert not proxy.drains.draining and not keeper.ended.is_set()
+        assert keeper.thens == ["restart", "stay"]
+
+
+async def test_a_signal_ends_what_a_drain_only_holds(tmp_path: Path) -> None:
+    keeper = Keeper()
+    async with life(tmp_path, host=keeper) as proxy:
+        await proxy.ask(mode="cordon")
+        proxy.drains.stop("SIGTERM")
+        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        assert proxy.drains.last_words == ("stopped: SIGTERM", None)
+        assert (await refused(proxy.drains.undo())).status == 503
+
+
+async def test_a_drain_that_stays_outlives_a_crash_for_the_time_it_has_left(tmp_path: Path) -> None:
+    async with life(tmp_path) as proxy:
+        await proxy.ask(mode="quiesce", ttl=60.0)
+    async with life(tmp_path) as proxy:
+        shown = proxy.drains.shown()
+        assert shown is not None and shown["id"] == "d" and proxy.drains.holding
+        assert await proxy.drains.undo() == "d"
+    async with life(tmp_path) as proxy:
+        assert proxy.drains.shown() is None
+        await proxy.ask(ttl=1.0)
+        monotonic = iter([0.0, *([2.0] * 1000)])
+    async with life(tmp_path, monotonic=lambda: next(monotonic)) as proxy:
+        assert proxy.drains.shown() is None, "its time was up"
+
+
+async def test_a_drain_that_ends_a_life_is_over_with_it_and_is_not_run_twice(tmp_path: Path) -> None:
+    async with life(tmp_path, host=Keeper()) as proxy:
+        await proxy.ask(then="restart")
+    crash = Crash(how="was killed by SIGKILL")
+    keeper = Keeper()
+    async with life(tmp_path, host=keeper, crash=crash) as proxy:
+        assert await proxy.boots() == [("first", None), ("crash: was killed by SIGKILL", "d")]
+        assert not proxy.drains.draining
+        assert (await proxy.ask(then="restart"))["done"] is True
+        assert not proxy.drains.draining and keeper.thens == []
+        assert (await proxy.ask("e", then="restart"))["done"] is False
+
+
+async def test_last_words_are_told_at_the_next_boot(tmp_path: Path) -> None:
+    async with life(tmp_path, host=Keeper()) as proxy:
+        await proxy.ask(then="exit", reason="rollout")
+        reason, drain = proxy.drains.last_words
+        await proxy.writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=7))
+    async with life(tmp_path) as proxy:
+        assert (await proxy.boots())[-1] == ("planned: rollout", "d")
