@@ -22,7 +22,7 @@ from rolloutfleet.wire import (
 )
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy, there
 from rolloutfleet_proxy.api.bodies import chunks, first_chunk
-from rolloutfleet_proxy.api.scopes import PATIENCE, PROXY, Answers, Scope, credentials
+from rolloutfleet_proxy.api.scopes import PROXY, Answers, Scope, credentials
 from rolloutfleet_proxy.errors import ApiError, invalid
 from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_shards
 from rolloutfleet_proxy.fleet.placement import RETRY_AFTER
@@ -37,6 +37,8 @@ from rolloutfleet_proxy.shards.rows import Shard
 router = APIRouter(dependencies=[AdminOnly])
 
 ID_FORM: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
+DELETE_PATIENCE: Final = 60.0
+"""Seconds that another proxy has to remove the files of a fleet's shards."""
 MISSING: Final = "missing"
 """Where the answer to a batch names what is not there: beside the error, or in the header's metadata."""
 
@@ -150,7 +152,7 @@ async def _delete_everywhere(proxy: Proxy, request: Request, ids: Sequence[str])
         asked = Owner(ordinal, "")
         check_owner(asked, proxy.owner, replicas=proxy.peers.replicas, ephemeral=proxy.settings.ephemeral)
         return await proxy.peers.ask(
-            ordinal, "DELETE", "/shards", headers=credentials(request), content={"ids": part}, patience=PATIENCE
+            ordinal, "DELETE", "/shards", headers=credentials(request), content={"ids": part}, patience=DELETE_PATIENCE
         )
 
     parts = _parts(ids, [own, *proxy.peers.others])

@@ -81,6 +81,18 @@ def put_for_lease(transaction: Transaction, shards: Iterable[Shard], *, lease: s
         keep_longer(transaction, [shard.name], lease=lease, ttl=ttl)
 
 
+def restore(transaction: Transaction, shards: Iterable[Shard]) -> None:
+    """Keep tensors again, as they say; one that is kept already stays. Raises ApiError 409 for another one."""
+    for shard in shards:
+        before = find(transaction, [shard.name]).get(shard.name)
+        if before is None:
+            _insert(transaction, shard, lease=None)
+        elif before.digest != shard.digest:
+            raise _conflict(f"Shard {shard.name!r} is kept with another content.")
+        else:
+            transaction.execute("INSERT INTO freed_files VALUES (?)", (shard.file,))
+
+
 def keep_longer(transaction: Transaction, names: Sequence[str], *, lease: str, ttl: float) -> list[str]:
     """Let the shards of an export, those that are there, live `ttl` seconds from now on; returns their names."""
     rows = transaction.rows(

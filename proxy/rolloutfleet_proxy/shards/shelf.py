@@ -100,6 +100,19 @@ class Shards:
                 pending, lambda transaction: rows.put_for_lease(transaction, shards, lease=lease, ttl=ttl)
             )
 
+    async def restore(self, tensors: Iterable[Made], *, session: int) -> None:
+        """Keep tensors again for a session, given by its row id, all of them or none; made in a worker thread.
+
+        The same tensor that is kept under a name already stays as it is. Raises ApiError 409 where a name holds
+        another one, StoreFull, StoreBroken.
+        """
+        with self._arrivals() as pending:
+            await self._run(self._write, tensors, pending)
+            shards = [
+                Shard(incoming.name, incoming.file, *incoming.complete(), session=session) for incoming in pending
+            ]
+            await self._commit(pending, partial(rows.restore, shards=shards))
+
     # Reading
 
     async def find(self, names: Sequence[str]) -> dict[str, Shard]:

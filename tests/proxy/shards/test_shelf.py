@@ -194,6 +194,23 @@ def test_a_sweep_frees_the_shards_of_one_session_in_its_own_transaction(shelf: S
     assert shelf.get("a") is None and shelf.get("b") is not None and len(shelf.files()) == 1
 
 
+def test_tensors_of_a_session_can_be_restored_more_than_once_and_never_over_others(shelf: Shelf) -> None:
+    row, _ = shelf.start_session()
+    shelf.put("there", one_tensor(DATA, b"abc"), ttl=100)
+    for _ in range(2):
+        shelf.run(shelf.shards.restore([("there", DATA, b"abc"), ("new", DATA, b"def")], session=row))
+    shelf.tick()
+    assert len(shelf.files()) == 2
+    tied = shelf.store.read(lambda connection: shards_of_session(connection, row))
+    assert [shard.name for shard in tied] == ["new"]
+    with pytest.raises(ApiError) as refused:
+        shelf.run(shelf.shards.restore([("newer", DATA, b"ghi"), ("there", DATA, b"xyz")], session=row))
+    assert refused.value.code == SHARD_CONFLICT
+    assert shelf.get("newer") is None and len(shelf.files()) == 2
+    shelf.store.run(lambda transaction: delete_session(transaction, row))
+    assert shelf.get("new") is None and shelf.get("there") is not None
+
+
 def test_a_shard_for_a_session_that_is_gone_is_refused(shelf: Shelf) -> None:
     _, name = shelf.start_session()
     # Deleted, but not freed: another of its group is open.
