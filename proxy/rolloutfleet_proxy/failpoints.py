@@ -41,6 +41,12 @@ _place, _, _times = _named.partition(":")
 _left = int(_times or 1)
 
 
+def arm(place: str, times: int) -> None:
+    """Die at this place, when it is reached for the n-th time from now on."""
+    global _place, _left
+    _place, _left = place, times
+
+
 def reach(place: str) -> None:
     """Die here, or wait, if this is the place and the time."""
     global _left

@@ -55,6 +55,8 @@ class DumpedSession(_Part):
     stale_after: Finite | None
     created_at: Finite
     """Seconds since the epoch."""
+    place: Whole
+    """In the order in which its store's sessions were started."""
     turns: Whole
     """Committed in all: the number of its newest turn."""
     tokens: Whole

@@ -113,7 +113,7 @@ class Importer:
                 await asyncio.to_thread(self._claim, dump.name)
                 claimed.append(dump.name)
             failpoints.reach(failpoints.IMPORT_CLAIMED)
-            # Earlier trajectories first: later ones then find what they extend.
+            # In the order of their first life, which exports keep; later trajectories then find what they extend.
             staged = {dump.name: await self._stage(dump) for dump in sorted(dumps, key=_in_order)}
             coming = [Coming(staged[dump.name], dump.name, dump.digest) for dump in dumps]
             arrived, freed = await self._writer.run(lambda transaction: self._arrive(transaction, coming))
@@ -205,9 +205,9 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def _in_order(dump: _Checked) -> tuple[str, float]:
+def _in_order(dump: _Checked) -> tuple[str, int, float]:
     number = dump.name.number
-    return dump.name.session_id, float("inf") if number is None else number
+    return dump.head.store_id, dump.head.session.place, float("inf") if number is None else number
 
 
 def _parsed(name: str) -> DumpName:

@@ -126,6 +126,7 @@ def _load_session(connection: sqlite3.Connection, session: int) -> DumpedSession
         agent_may=_decode(row[5]),
         stale_after=row[6],
         created_at=row[7],
+        place=session,
         turns=row[8],
         tokens=row[9],
         trajectories=row[10],

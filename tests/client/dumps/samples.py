@@ -34,6 +34,7 @@ def head(**given: Any) -> DumpHead:
         agent_may=["reward"],
         stale_after=12.5,
         created_at=1e9,
+        place=7,
         turns=20,
         tokens=300,
         trajectories=2,

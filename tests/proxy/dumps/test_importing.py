@@ -13,10 +13,12 @@ from tests.proxy.dumps.imports import Store
 
 from rolloutfleet.dumps import decode, encode
 from rolloutfleet.wire import ImportDumps
+from rolloutfleet_proxy.cleanup.dumping import turn_ids
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.leftovers import tidy
 from rolloutfleet_proxy.dumps import staging
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.exports.leases import acknowledge
 from rolloutfleet_proxy.sessions.trajectories import delete_session
 from rolloutfleet_proxy.store.writer import StoreFull
 from rolloutfleet_proxy.turns import lineage
@@ -118,6 +120,10 @@ def test_what_others_extend_is_not_taken_for_imported(store: Store) -> None:
     store.import_dumps(names[1:])
     tidy(DumpWriter(store.dumps, ordinal=0), store.reader.run_blocking)
     assert refusal(store, names[1:])[:2] == (409, "already_imported")
+    ((session,),) = store.rows("SELECT id FROM sessions")
+    (store.dumps / names[1]).write_bytes((store.dumps / f"{names[1]}.imported").read_bytes())
+    known = turn_ids(store.connection, session)
+    assert [DumpWriter(store.dumps, ordinal=0).holds_only(each, known) for each in names] == [False, True]
     store.import_dumps(names[:1])
     assert store.exported(session_ids=[name]) == before
     assert store.sums()["turns"]["imported"] == 2
@@ -128,9 +134,10 @@ def test_members_that_come_together_are_exported_together(store: Store) -> None:
     for session, name in members:
         store.commit(session, name=name)
         store.trajectory(session)
+    before = store.exported_ids(max_trajectories=1)
     names = [dump for session, _ in members for dump in store.dump(session)]
-    store.import_dumps(names)
-    assert len(store.ask(max_trajectories=1).members) == 3
+    store.import_dumps(names[::-1])
+    assert store.exported_ids(max_trajectories=1) == before and len(before) == 3
 
 
 def test_a_dump_is_imported_once(store: Store) -> None:
@@ -299,6 +306,28 @@ def test_a_session_deleted_in_the_middle_stays_deleted(store: Store, monkeypatch
     store.run(lambda transaction: delete_session(transaction, session))
     assert store.sums()["turns"]["discarded"] == {"orphan": 1, "deleted": 2}
     assert store.rows("SELECT * FROM turns") == []
+
+
+def test_what_is_acknowledged_in_the_middle_does_not_free_what_comes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((session, name),) = store.start()
+    branched(store, session)
+    names = store.dump(session)
+    store.import_dumps(names[:1])
+    lease = store.ask(session_ids=[name]).lease
+    assert lease is not None
+    arrive = staging.arrive
+
+    def late(transaction: Any, coming: Any) -> Any:
+        acknowledge(transaction, lease)
+        return arrive(transaction, coming)
+
+    monkeypatch.setattr(staging, "arrive", late)
+    store.import_dumps(names[1:])
+    assert store.exported_ids(session_ids=[name]) == [f"{name}-trajectory-2"]
+    sums = store.sums()
+    assert (sums["turns"]["acknowledged"], sums["turns"]["live"], sums["sessions"]["live"]) == (2, 3, 1)
 
 
 def test_a_recovery_drops_what_comes_in_late(store: Store) -> None:
