@@ -1,5 +1,6 @@
 """Names that carry their owner: a session, group, lease, key or own shard says which proxy and which store made it."""
 
+import os
 import re
 import secrets
 from dataclasses import dataclass
@@ -50,3 +51,21 @@ def owner_of_key(key: str) -> Owner | None:
     """Who owns the session with this key; None where it is not of a session key's form."""
     found = _SECRET.match(key)
     return Owner(int(found[1]), found[2]) if found else None
+
+
+_RANDOM_BYTES = 12
+_AT_ONCE = 256
+_random: list[str] = []
+os.register_at_fork(after_in_child=_random.clear)
+
+
+def random_hex() -> str:
+    """24 random hex digits, for names that every call makes. The system is asked for many at once: each time it is
+    asked, other threads may take the interpreter."""
+    try:
+        return _random.pop()
+    except IndexError:
+        block = secrets.token_hex(_RANDOM_BYTES * _AT_ONCE)
+        digits = 2 * _RANDOM_BYTES
+        _random.extend(block[start : start + digits] for start in range(digits, len(block), digits))
+        return block[:digits]

@@ -23,6 +23,7 @@ from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import DrainThen
 from rolloutfleet_proxy import allocator, collector, failpoints, memory
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
+from rolloutfleet_proxy.http_protocol import HttpProtocol
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.setup import set_up
 from rolloutfleet_proxy.parent.channel import Channel
@@ -191,7 +192,7 @@ def _server(app: ProxyApp, parent: ParentProcess) -> _Server:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=HttpProtocol,
         lifespan="on",
         access_log=False,
         # Its lines go the way of all others.

@@ -188,7 +188,9 @@ class ChatRoute:
     async def _complete(
         self, call: Call, request: ChatRequest, told: ChatCall, leaving: "asyncio.Future[None]", send: Send
     ) -> None:
-        await asyncio.wait((call.outcome, leaving), return_when=asyncio.FIRST_COMPLETED)
+        listener = call.listen()
+        leaving.add_done_callback(listener.wake)
+        await listener.wait()
         if leaving.done():
             raise ClientLeft
         made = call.outcome.result()

@@ -9,7 +9,6 @@
 """
 
 import asyncio
-import secrets
 import time
 from array import array
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from rolloutfleet_proxy.engines.client import GenerateRequest, extended_json, id
 from rolloutfleet_proxy.engines.evidence import Evidence, Refused
 from rolloutfleet_proxy.engines.generation import Generation
 from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
+from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.in_flight import Held
 from rolloutfleet_proxy.logs.events import TurnEndedUnwaited, emit
 from rolloutfleet_proxy.logs.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
@@ -65,7 +65,7 @@ def begin(
         proxy.admission.check_disk()
     except StoreFull as error:
         raise not_written(error) from None
-    name = f"turn-{secrets.token_hex(12)}"
+    name = f"turn-{random_hex()}"
 
     async def work(call: Call) -> Turn:
         making = _Making(proxy, session, request, attempt, headers, name, time.time(), call)

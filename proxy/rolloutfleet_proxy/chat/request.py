@@ -21,7 +21,6 @@ that change how tokens are drawn.
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -29,6 +28,7 @@ from msgspec import Meta as Rule
 from msgspec import Struct
 
 from rolloutfleet.errors import INVALID_JSON
+from rolloutfleet_proxy.digests import digest16
 from rolloutfleet_proxy.errors import ApiError, invalid, missing, unknown, unsupported
 
 MAX_DEPTH: Final = 64
@@ -180,7 +180,7 @@ def parse_chat(body: bytes) -> ChatRequest:
 
 def body_digest(body: bytes) -> bytes:
     """16 bytes that tell one request body from another, for retries."""
-    return sha256(body).digest()[:16]
+    return digest16(body)
 
 
 # Messages

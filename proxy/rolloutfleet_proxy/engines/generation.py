@@ -55,8 +55,27 @@ class Submission(Protocol):
     """What is asked of `weights.Submission`."""
 
     @property
-    def cut(self) -> asyncio.Event: ...
+    def cut(self) -> Cut: ...
     async def resumed(self) -> None: ...
+
+
+class Cut(asyncio.Event):
+    """An event that can also call back: to wait for it would take a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: Callable[[], object] | None = None
+
+    def set(self) -> None:
+        super().set()
+        if self._told is not None:
+            self._told()
+
+    def tell(self, callback: Callable[[], object] | None) -> None:
+        """Call `callback` when the event is set, at once if it is; None for nobody."""
+        self._told = callback
+        if callback is not None and self.is_set():
+            callback()
 
 
 class Generation(Struct, frozen=True, kw_only=True):
@@ -111,7 +130,7 @@ class Generation(Struct, frozen=True, kw_only=True):
         began = perf_counter()
         evidence: Evidence | None = None
         try:
-            async with _Cut(self.submission.cut):
+            with _UntilCut(self.submission.cut):
                 evidence = await self.engine.generate(request, None if on_chunk is None else arrivals)
         except BaseException as error:
             if isinstance(error, ApiError | Refused):
@@ -139,29 +158,28 @@ class Generation(Struct, frozen=True, kw_only=True):
         await self.submission.resumed()
 
 
-class _Cut:
-    """An async context that ends early, and quietly, when the event is set."""
+class _UntilCut:
+    """A context that ends early, and quietly, when the event is set."""
 
-    def __init__(self, event: asyncio.Event) -> None:
+    def __init__(self, event: Cut) -> None:
         self._event = event
         self._fired = False
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._watch = asyncio.get_running_loop().create_task(self._wait())
+        self._event.tell(self._fire)
 
-    async def _wait(self) -> None:
-        await self._event.wait()
+    def _fire(self) -> None:
         self._fired = True
         self._task.cancel()
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._watch.cancel()
+        self._event.tell(None)
         # As asyncio.timeout does it: somebody else may have cancelled the task as well.
         return self._fired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
 

@@ -1,11 +1,11 @@
 """A chat call as the log and the metrics tell it: one line when it has been read, exactly one when it is over."""
 
-import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
 from typing import Any, Final
 
 from rolloutfleet.errors import CANCELLED
+from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.logs.events import CallEnded, CallStarted, PassEnded, PassStarted, emit
 from rolloutfleet_proxy.logs.phases import DONE, Phases
 from rolloutfleet_proxy.metrics import COMMITTED, Metrics
@@ -48,7 +48,7 @@ class ChatCall:
     def __init__(
         self, metrics: Metrics, *, request_id: str, session_id: str = "", clock: Callable[[], float] = perf_counter
     ) -> None:
-        self.call_id = secrets.token_hex(4)
+        self.call_id = random_hex()[:8]
         self.request_id = request_id
         self.session_id = session_id[:LONGEST_NAME]
         self.turn_id = ""
@@ -146,7 +146,7 @@ class PassedCall:
         self._to = to
         self._clock = clock
         self._began = clock()
-        self._call_id = secrets.token_hex(4)
+        self._call_id = random_hex()[:8]
         self._status = -1
         self._over = False
         emit(PassStarted(call_id=self._call_id, request_id=request_id, passed_to=to))

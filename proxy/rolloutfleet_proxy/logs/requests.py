@@ -5,11 +5,11 @@ the gateway, and to the proxy that a call is passed on to.
 """
 
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from time import perf_counter
 from typing import Any, Final
 
+from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.logs.calls import milliseconds
 from rolloutfleet_proxy.logs.events import RequestEnded, emit
 from rolloutfleet_proxy.metrics import Metrics
@@ -50,7 +50,7 @@ def identified(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Headers, bytes]:
     if len(given) == 1 and _is_acceptable(given[0][1], others):
         identity = given[0][1]
     else:
-        identity = b"req-" + secrets.token_hex(12).encode()
+        identity = b"req-" + random_hex().encode()
     others.append((_NAME, identity))
     return others, identity
 

@@ -77,9 +77,11 @@ class Call:
             listener.wake()
 
     def listen(self) -> "Listener":
-        """Somebody to be woken at each event, and when the call ends."""
+        """Somebody to be woken at each event, and when the call ends; at once where there are events already."""
         listener = Listener()
         self._listeners.add(listener)
+        if self.events or self.outcome.done():
+            listener.wake()
         return listener
 
     def join(self) -> None:

@@ -22,6 +22,7 @@ import msgspec
 
 from rolloutfleet.errors import PAUSE_TIMEOUT, PAUSED
 from rolloutfleet.wire import PauseMode
+from rolloutfleet_proxy.engines.generation import Cut
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.turns import lineage
@@ -70,7 +71,7 @@ class Submission:
         """The version changed in an in_place pause while a round was out."""
         self.held_in_place = False
         """A round was out in an in_place pause: one with two versions then stands on a mixed cache, too."""
-        self.cut = asyncio.Event()
+        self.cut = Cut()
         """Set when a round is behind a pause in abort mode: give it up, and send it again once `resumed`."""
 
     async def __aenter__(self) -> Self:
