@@ -331,7 +331,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             peers=peers,
             placement=Placement(peers),
             dumps=dumps,
-            importer=Importer(writer, reader, dumps, adopted),
+            importer=Importer(writer, reader, shards, folder=dumps, adopted=adopted),
             adopted=adopted,
             metrics=metrics,
             seals=seals,

@@ -14,16 +14,19 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from rolloutfleet.dumps import (
     Damaged,
+    DumpedShard,
     DumpedTurn,
     DumpEnd,
     DumpHead,
     DumpName,
+    Part,
     digest_of,
     inspect,
     parse_dump_name,
     read,
 )
 from rolloutfleet.errors import ALREADY_IMPORTED, DUMP_DAMAGED, DUMP_INCOMPLETE, DUMP_UNKNOWN, INVALID_REQUEST
+from rolloutfleet.tensors import Form
 from rolloutfleet.wire import DumpState, ImportDumps
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.dumps import staging
@@ -32,6 +35,7 @@ from rolloutfleet_proxy.dumps.folder import DumpFolder, NotClaimed
 from rolloutfleet_proxy.dumps.staging import Arrived, Coming, Staged
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.shards.shelf import Made, Shards
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
@@ -47,14 +51,17 @@ class _Checked:
     name: DumpName
     head: DumpHead
     digest: str
+    shards: int
+    """How many there are in it."""
 
 
 class Importer:
     """Imports of one proxy, one after the other."""
 
-    def __init__(self, writer: Writer, reader: Reader, folder: DumpFolder, adopted: Adopted) -> None:
+    def __init__(self, writer: Writer, reader: Reader, shards: Shards, *, folder: DumpFolder, adopted: Adopted) -> None:
         self._writer = writer
         self._reader = reader
+        self._shards = shards
         self._folder = folder
         self._adopted = adopted
         self._one_at_a_time = asyncio.Lock()
@@ -82,7 +89,7 @@ class Importer:
             logger.info("an import of %s was cut short; it %s", name, "had arrived" if arrived else "can be made again")
 
     async def _check(self, name: DumpName, *, incomplete: bool) -> _Checked:
-        head, end = await asyncio.to_thread(self._look, name)
+        checked, end = await asyncio.to_thread(self._look, name)
         if end.incomplete and not incomplete:
             raise ApiError(
                 409,
@@ -92,10 +99,10 @@ class Importer:
                 param="names",
                 should_retry=False,
             )
-        await self._reader.run(lambda connection: staging.refuse_known(connection, head, end.digest))
-        return _Checked(name, head, end.digest)
+        await self._reader.run(lambda connection: staging.refuse_known(connection, checked.head, checked.digest))
+        return checked
 
-    def _look(self, name: DumpName) -> tuple[DumpHead, DumpEnd]:
+    def _look(self, name: DumpName) -> tuple[_Checked, DumpEnd]:
         state = self._folder.state(name)
         file = self._folder.open(name) if state == "ready" else None
         if file is None:
@@ -104,7 +111,7 @@ class Importer:
             found = inspect(file, name=str(name))
         if found.problems or found.head is None or found.end is None:
             raise _damaged(name, found.problems)
-        return found.head, found.end
+        return _Checked(name, found.head, found.end.digest, found.shards), found.end
 
     async def _import(self, dumps: Sequence[_Checked]) -> list[tuple[str, Arrived]]:
         claimed: list[DumpName] = []
@@ -143,6 +150,9 @@ class Importer:
             batches = _batches(file, dump)
             while batch := await asyncio.to_thread(next, batches, None):
                 await self._writer.run(_adding(staged, batch))
+        if dump.shards:
+            with await asyncio.to_thread(self._folder.open_claimed, dump.name) as file:
+                await self._shards.restore(_tensors(file, dump), session=staged.session)
         failpoints.reach(failpoints.IMPORT_STAGED)
         return staged
 
@@ -173,23 +183,37 @@ class Importer:
         return look
 
 
+def _tensors(file: BinaryIO, dump: _Checked) -> Iterator[Made]:
+    """The shards of a dump, one at a time. Raises ApiError as `_batches` does."""
+    return (
+        (part.shard_id, Form(part.tensor.dtype, part.tensor.shape), part.tensor.data)
+        for part in _parts(file, dump)
+        if isinstance(part, DumpedShard)
+    )
+
+
 def _batches(file: BinaryIO, dump: _Checked) -> Iterator[list[DumpedTurn]]:
     """The turns of a dump, some at a time. Raises ApiError where it is no longer what it was when it was checked."""
     batch: list[DumpedTurn] = []
     started = 0
-    try:
-        for part in read(file):
-            if isinstance(part, DumpedTurn):
-                batch.append(part)
-                if file.tell() - started >= _BATCH:
-                    yield batch
-                    batch, started = [], file.tell()
-            elif isinstance(part, DumpEnd) and part.digest != dump.digest:
-                raise Damaged("it was exchanged while it was imported")
-    except Damaged as error:
-        raise _damaged(dump.name, [str(error)]) from None
+    for part in _parts(file, dump):
+        if isinstance(part, DumpedTurn):
+            batch.append(part)
+            if file.tell() - started >= _BATCH:
+                yield batch
+                batch, started = [], file.tell()
     if batch:
         yield batch
+
+
+def _parts(file: BinaryIO, dump: _Checked) -> Iterator[Part]:
+    try:
+        for part in read(file):
+            if isinstance(part, DumpEnd) and part.digest != dump.digest:
+                raise Damaged("it was exchanged while it was imported")
+            yield part
+    except Damaged as error:
+        raise _damaged(dump.name, [str(error)]) from None
 
 
 def _adding(staged: Staged, turns: Sequence[DumpedTurn]) -> Callable[[Transaction], None]:

@@ -171,7 +171,8 @@ def undo(transaction: Transaction) -> tuple[bool, list[str]]:
         " AND session IN (SELECT id FROM sessions WHERE fate != 'importing') RETURNING session",
         (ELSEWHERE, IMPORTING),
     )
-    transaction.execute("DELETE FROM trajectories WHERE session IN (SELECT id FROM sessions WHERE fate = 'importing')")
+    for table in ("shards", "trajectories"):
+        transaction.execute(f"DELETE FROM {table} WHERE session IN (SELECT id FROM sessions WHERE fate = 'importing')")
     transaction.execute("DELETE FROM sessions WHERE fate = 'importing'")
     return False, _settled(transaction, {session for (session,) in kept})
 

@@ -15,6 +15,7 @@ from rolloutfleet_proxy.dumps.staging import Arrived
 from rolloutfleet_proxy.exports.forms import json_pieces, safetensors
 from rolloutfleet_proxy.exports.leases import Grant, acknowledge, grant, release
 from rolloutfleet_proxy.sessions.trajectories import BY_REWARD, close_turns
+from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import DUMPED, LIVE, SESSIONS, TURNS, Transaction
@@ -35,13 +36,17 @@ class Store(SyncStore):
         self.reader = Reader(self.database)
         self.folder_of_dumps = DumpFolder(self.dumps, self.owner)
         self.adopted = self.wait(Adopted.load(self.reader, self.owner))
-        self.importer = self.wait(self._importer())
-        self.wait(self.importer.recover())
+        self.wait(self._open_importer())
 
-    async def _importer(self) -> Importer:
-        return Importer(self.writer, self.reader, self.folder_of_dumps, self.adopted)
+    async def _open_importer(self) -> None:
+        self.shards = await Shards.open(self.folder / "shards", self.writer, self.reader)
+        self.importer = Importer(
+            self.writer, self.reader, self.shards, folder=self.folder_of_dumps, adopted=self.adopted
+        )
+        await self.importer.recover()
 
     def _shut(self) -> None:
+        self.shards.close()
         self.reader.close()
         super()._shut()
 
@@ -80,6 +85,11 @@ class Store(SyncStore):
     def exported_ids(self, **asked: Any) -> list[str]:
         trajectories = json.loads(self.exported(**asked)["concat", "json"])["trajectories"]
         return [trajectory["trajectory_id"] for trajectory in trajectories]
+
+    def kept(self, name: str) -> bytes | None:
+        """The bytes of a shard."""
+        shard = self.wait(self.shards.find([name])).get(name)
+        return None if shard is None else b"".join(self.shards.pieces(shard))
 
     def sums(self) -> dict[str, Any]:
         """The ledger, which must balance."""

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.proxy.dumps.imports import Store
 
-from rolloutfleet.dumps import decode, encode
+from rolloutfleet.dumps import DumpedShard, Tensor, decode, encode
 from rolloutfleet.wire import ImportDumps
 from rolloutfleet_proxy.cleanup.dumping import turn_ids
 from rolloutfleet_proxy.cleanup.files import DumpWriter
@@ -220,6 +220,34 @@ def test_a_dump_without_its_shards_is_refused_unless_asked_for(store: Store) -> 
     status, code, message = refusal(store, names)
     assert (status, code) == (409, "dump_incomplete") and "shard-1" in message
     store.import_dumps(names, incomplete=True)
+
+
+def test_shards_come_back_with_their_session(store: Store) -> None:
+    ((session, name),) = store.start()
+    store.commit(session, name="a")
+    store.trajectory(session)
+    data = bytes(range(12))
+    shards = [
+        DumpedShard(shard_id="image-1", tensor=Tensor(dtype="bfloat16", shape=(2, 3), data=data)),
+        DumpedShard(shard_id="nothing", tensor=Tensor(dtype="bool", shape=(0,), data=b"")),
+    ]
+    store.import_dumps(store.dump(session, shards=shards))
+    assert (store.kept("image-1"), store.kept("nothing")) == (data, b"")
+    store.ack(store.ask(session_ids=[name]))
+    assert store.kept("image-1") is None, "they go with their session"
+
+
+def test_an_import_that_fails_leaves_no_shards(store: Store) -> None:
+    sessions = store.start(2)
+    names = []
+    for (session, _), content in zip(sessions, (b"1", b"2"), strict=True):
+        store.commit(session, name="a")
+        shards = [DumpedShard(shard_id="same", tensor=Tensor(dtype="uint8", shape=(1,), data=content))]
+        names += store.dump(session, shards=shards)
+    assert refusal(store, names)[:2] == (409, "shard_conflict")
+    assert store.kept("same") is None
+    store.import_dumps(names[:1])
+    assert store.kept("same") == b"1"
 
 
 @pytest.mark.parametrize(
