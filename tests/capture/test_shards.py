@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -228,39 +229,62 @@ def test_a_proxy_s_own_names_are_found_from_any_proxy(two: Fleet) -> None:
 
 
 def test_large_shards_go_by_without_staying_in_memory(two: Fleet) -> None:
-    """200 MiB in and out, alone and in a batch, against the peak that the kernel saw."""
-    proxy = two.proxy
-    form = Form("float32", (25 * 2**18, 8))
-    piece = bytes(range(256)) * (MIB // 256)
-    warm = one_tensor(Form("uint8", (8 * MIB,)), piece * 8)
-    for number in range(6):
-        assert put(proxy, f"warm{number}", warm).status_code == 201 and get(proxy, f"warm{number}").status_code == 200
-    before = peak(proxy)
-    for name in ("first", "second"):
-        pieces = (part for part in (one_tensor(form, b""), *(piece for _ in range(200))))
-        assert put(proxy, name, pieces).status_code == 201
-    for name in ("first", "second"):
-        with proxy.admin() as admin, admin.stream("GET", f"/shards/{name}") as reply:
-            assert sum(len(data) for data in reply.iter_raw()) > form.nbytes
-    with proxy.admin() as admin, admin.stream("POST", "/shards/batch", json={"ids": ["first", "second"]}) as reply:
-        assert sum(len(data) for data in reply.iter_raw()) > 2 * form.nbytes
-    grown = peak(proxy) - before
-    assert delete(proxy, "first", "second", *(f"warm{number}" for number in range(6))).json()["deleted"] == 8
-    assert grown < GROWTH, f"the peak grew by {grown / MIB:.1f} MiB"
-    wait_until_no_files(proxy)
-    assert shards_of(proxy) == NONE
+    """200 MiB in and out, alone, in a batch and through another proxy, against the peak that the kernel saw of each."""
+    session = two.proxy.start_session()
+    owner, other = (two.proxies[int(session.session_id[1]) ^ at] for at in (0, 1))
+    of_session = {"session_id": session.session_id}
+    warm = [f"warm{number}" for number in range(6)]
+    for proxy, name in product((owner, other), warm):
+        put(proxy, name, large(8), **of_session)
+        assert get(proxy, name, **of_session).status_code == 200
+    before = [begin_new_peak(proxy) for proxy in two.proxies]
+    for proxy, name in ((owner, "first"), (other, "second")):
+        assert put(proxy, name, large(200), **of_session).status_code == 201
+        assert fetched(proxy, "GET", f"/shards/{name}", params=of_session) > 200 * MIB
+    assert fetched(owner, "POST", "/shards/batch", json={"ids": ["first", "second"]}) > 400 * MIB
+    grown = [peak(proxy) - then for proxy, then in zip(two.proxies, before, strict=True)]
+    assert delete(owner, "first", "second", *warm).json()["deleted"] == 8
+    assert max(grown) < GROWTH, f"the peaks grew by {[round(each / MIB, 1) for each in grown]} MiB"
+    assert session.post("close").status_code == 200
+    wait_until_no_files(owner)
+    assert [shards_of(proxy) for proxy in two.proxies] == [NONE, NONE]
+
+
+def large(mebibytes: int) -> Iterator[bytes]:
+    """A shard's body of so many MiB, in parts."""
+    yield one_tensor(Form("float32", (mebibytes * 2**18,)), b"")
+    for _ in range(mebibytes):
+        yield bytes(range(256)) * (MIB // 256)
+
+
+def fetched(proxy: ProxyProcess, method: str, path: str, **options: Any) -> int:
+    """Bytes of an answer, none of which are kept here."""
+    with proxy.admin() as admin, admin.stream(method, path, **options) as reply:
+        assert reply.status_code == 200
+        return sum(len(data) for data in reply.iter_raw())
+
+
+def begin_new_peak(proxy: ProxyProcess) -> int:
+    """Forget the most that the proxy's processes were resident with; returns what they are resident with now."""
+    for pid in pids(proxy):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # proc(5): resets the peak
+    return peak(proxy)
 
 
 def peak(proxy: ProxyProcess) -> int:
-    """The most bytes that the proxy's process was resident with so far."""
-    assert proxy.process is not None
-    root = psutil.Process(proxy.process.pid)
-    return sum(peak_of(process.pid) for process in [root, *root.children(recursive=True)])
+    """The most bytes that the proxy's processes were resident with, each by itself, since then."""
+    return sum(peak_of(pid) for pid in pids(proxy))
 
 
 def peak_of(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return int(dict(line.split(":", 1) for line in status.splitlines() if ":" in line)["VmHWM"].split()[0]) * 1024
+
+
+def pids(proxy: ProxyProcess) -> list[int]:
+    assert proxy.process is not None
+    root = psutil.Process(proxy.process.pid)
+    return [process.pid for process in (root, *root.children(recursive=True))]
 
 
 @pytest.fixture(scope="module")
