@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, Closed, StartedSessions, StartSessions
+from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Closed, StartedSessions, StartSessions
 from rolloutfleet_proxy.api.access import AdminOnly, AnySession, ThisProxy, find_session, require_session, there
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, cursors, everywhere, listed
 from rolloutfleet_proxy.api.starting import start_here
@@ -34,14 +34,17 @@ Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
     status_code=201,
     dependencies=[AdminOnly],
     response_model=StartedSessions,
-    response_model_exclude_none=True,
 )
-async def start_sessions(asked: StartSessions, request: Request, proxy: ThisProxy) -> Any:
+async def start_sessions(asked: StartSessions, request: Request, proxy: ThisProxy) -> Response:
     """Start one session, or a group of them for one task, on a ready proxy with room."""
     key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
-    return await proxy.placement.start(
+    answer = await proxy.placement.start(
         request, sessions=asked.group_size, key=key, here=lambda: start_here(proxy, asked, key)
     )
+    if isinstance(answer, Response):
+        return answer
+    # FastAPI would make it anew from the model, and check it once more.
+    return Response(answer.model_dump_json(exclude_none=True), status_code=201, media_type=JSON_MEDIA_TYPE)
 
 
 @router.get("/sessions", dependencies=[AdminOnly])

@@ -16,6 +16,8 @@ from rolloutfleet_proxy.store.transaction import Transaction
 
 SCOPE = "start"
 RETRY_AFTER = 5.0
+KEPT_AT_ONCE = 64
+"""Sessions of a new group that are held in memory from the start: a large one must not push out those in use."""
 
 
 class _Names(BaseModel):
@@ -33,7 +35,8 @@ async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | 
     most = proxy.settings.sessions.limits.sessions
     if most is not None and asked.group_size > most:
         raise invalid("group_size", f"A proxy of this fleet has room for {most} sessions, and a group stays together.")
-    call = keyed_call(idempotency_key, scope=SCOPE, body=asked.model_dump_json().encode())
+    body = b"" if idempotency_key is None else asked.model_dump_json().encode()
+    call = keyed_call(idempotency_key, scope=SCOPE, body=body)
     work = partial(
         _start,
         owner=proxy.owner,
@@ -46,6 +49,9 @@ async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | 
     names, started, is_new = await proxy.writer.run(work)
     if is_new:
         proxy.admission.sessions_open += len(started)
+        for session in started[:KEPT_AT_ONCE]:
+            if session.session is not None:
+                proxy.sessions.started(session.session)
     else:
         for session in started:
             proxy.sessions.change_key(session.name, session.key)

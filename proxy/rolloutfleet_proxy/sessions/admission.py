@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from rolloutfleet.spec import STORE_SHARE_OF_STORAGE, LimitsSpec
 from rolloutfleet_proxy.store.database import FILE, Database
@@ -32,6 +33,7 @@ class Admission:
         self.limits = limits
         self._database = database
         self._folder = database.folder
+        self._files = (self._folder / FILE, self._folder / f"{FILE}-wal")
         self._shard_bytes = shard_bytes
         self._clock = clock
         self._looked = float("-inf")
@@ -76,11 +78,18 @@ class Admission:
         return int(pages) * int(size)
 
     def _held_bytes(self) -> int:
-        files = (self._folder / FILE, self._folder / f"{FILE}-wal")
-        return sum(file.stat().st_size for file in files if file.exists()) + self._shard_bytes()
+        return sum(map(_size, self._files)) + self._shard_bytes()
 
     def _most_bytes(self, held: int) -> float:
         """The limit given, else a share of what the disk holds for this store: its own bytes and what is free."""
         if self.limits.bytes is not None:
             return self.limits.bytes
         return STORE_SHARE_OF_STORAGE * (shutil.disk_usage(self._folder).free + held)
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file; 0 where there is none."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -104,31 +104,48 @@ class Started:
 
     name: str
     key: str
+    session: Session | None = None
+    """As memory holds it; None where it was made before, and has a new key now."""
+
+
+_INSERT = """
+INSERT INTO sessions (name, key_hash, group_name, task_id, metadata, limits, agent_may, stale_after, state, fate,
+    created_at, touched) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', 'live', ?, ?)
+"""
 
 
 def start(transaction: Transaction, owner: Owner, asked: NewSessions) -> tuple[str, list[Started]]:
     """Make a group of sessions; returns the group's name and each session's name and key."""
     group = owner.name(GROUP)
-    started = [Started(owner.name(SESSION), owner.key()) for _ in range(asked.count)]
-    transaction.executemany(
-        "INSERT INTO sessions (name, key_hash, group_name, task_id, metadata, limits, agent_may, stale_after, state,"
-        " fate, created_at, touched) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', 'live', ?, ?)",
-        [
+    metadata = None if asked.metadata is None else _encode(asked.metadata).decode()
+    limits, agent_may = _encode(asked.limits).decode(), _encode(list(asked.agent_may)).decode()
+    started: list[Started] = []
+    for _ in range(asked.count):
+        name, key = owner.name(SESSION), owner.key()
+        hashed = key_hash(key)
+        inserted = transaction.execute(
+            _INSERT,
             (
-                session.name,
-                key_hash(session.key),
-                group,
-                asked.task_id,
-                None if asked.metadata is None else _encode(asked.metadata).decode(),
-                _encode(asked.limits).decode(),
-                _encode(list(asked.agent_may)).decode(),
-                asked.stale_after,
-                transaction.wall,
-                transaction.served,
-            )
-            for session in started
-        ],
-    )
+                *(name, hashed, group, asked.task_id, metadata, limits, agent_may, asked.stale_after),
+                *(transaction.wall, transaction.served),
+            ),
+        )
+        assert inserted.lastrowid is not None
+        session = Session(
+            id=inserted.lastrowid,
+            name=name,
+            key_hash=hashed,
+            group=group,
+            task_id=asked.task_id,
+            metadata_json=metadata,
+            limits=dict(asked.limits),
+            agent_may=frozenset(asked.agent_may),
+            stale_after=asked.stale_after,
+            state=OPEN,
+            tokens=0,
+            created_at=transaction.wall,
+        )
+        started.append(Started(name, key, session))
     transaction.count(SESSIONS, CREATED, len(started))
     transaction.count(SESSIONS, LIVE, len(started))
     return group, started
@@ -251,6 +268,10 @@ class Sessions:
             self.used(session)
             return session
         return self._keep(await self._reader.run(lambda connection: load(connection, name=name)))
+
+    def started(self, session: Session) -> None:
+        """Take in a session just made: its first call most likely comes soon."""
+        self._keep(session)
 
     def used(self, session: Session) -> None:
         """Note that a session was used, and its size now."""

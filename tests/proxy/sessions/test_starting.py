@@ -1,0 +1,76 @@
+"""A session just made is the one that its row says."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.sessions.sessions import NewSessions, Session, Sessions, load, replace_keys, start
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import Database, open_database
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.writer import Writer
+
+OWNER = Owner(3, "0123456789ab")
+ASKED = NewSessions(
+    count=3,
+    task_id="task é",
+    metadata={"a": [1, None]},
+    limits={"turns": 4},
+    agent_may=["reward", "close"],
+    stale_after=7.5,
+)
+PLAIN = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=[], stale_after=None)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return open_database(tmp_path / "store")
+
+
+@pytest.fixture
+async def writer(database: Database) -> AsyncIterator[Writer]:
+    writer = Writer(database, ServedClock(database.connect()))
+    yield writer
+    await writer.close()
+
+
+@pytest.mark.parametrize("asked", [ASKED, PLAIN])
+async def test_what_memory_holds_of_a_new_session_is_what_the_store_gives(
+    database: Database, writer: Writer, asked: NewSessions
+) -> None:
+    _, started = await writer.run(lambda transaction: start(transaction, OWNER, asked))
+    connection = database.connect(read_only=True)
+    for each in started:
+        loaded = load(connection, name=each.name)
+        assert isinstance(loaded, Session) and each.session is not None
+        for field in dataclasses.fields(Session):
+            if field.name not in ("tree", "calls"):
+                assert getattr(each.session, field.name) == getattr(loaded, field.name), field.name
+
+
+async def test_a_new_session_is_found_without_a_read(database: Database, writer: Writer) -> None:
+    _, [started, *_] = await writer.run(lambda transaction: start(transaction, OWNER, ASKED))
+    reader = Reader(database)
+    sessions = Sessions(reader, cache_bytes=1 << 20)
+    assert started.session is not None
+    sessions.started(started.session)
+    reader.close()  # whoever reads fails
+    assert await sessions.with_key(started.key) is await sessions.named(started.name) is started.session
+
+
+async def test_a_key_that_was_replaced_opens_nothing_and_the_new_one_the_same_session(
+    database: Database, writer: Writer
+) -> None:
+    _, [started, *_] = await writer.run(lambda transaction: start(transaction, OWNER, ASKED))
+    reader = Reader(database)
+    sessions = Sessions(reader, cache_bytes=1 << 20)
+    assert started.session is not None
+    sessions.started(started.session)
+    [again] = await writer.run(lambda transaction: replace_keys(transaction, OWNER, [started.name]))
+    sessions.change_key(again.name, again.key)
+    assert await sessions.with_key(started.key) is None
+    assert await sessions.with_key(again.key) is started.session
+    reader.close()
