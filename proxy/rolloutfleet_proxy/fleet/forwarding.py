@@ -15,6 +15,7 @@ import aiohttp
 from starlette.responses import Response
 from yarl import URL
 
+from rolloutfleet.dumps import DumpName
 from rolloutfleet.errors import INVALID_REQUEST, KEPT_ON_VOLUME, OWNER_GONE, STORE_LOST
 from rolloutfleet_proxy.body_limit import LimitOf, too_large
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
@@ -108,10 +109,11 @@ def _one_owner(owners: set[Owner], param: str) -> Owner | None:
     return next(iter(owners), None)
 
 
-def check_owner(owner: Owner, own: Owner, *, replicas: int, ephemeral: bool) -> bool:
+def check_owner(owner: Owner, own: Owner, *, replicas: int, ephemeral: bool, session: str = "") -> bool:
     """Whether this proxy is the owner; False where it is another one that is expected to be there.
 
-    Raises ApiError where nobody is: 410 store_lost, 503 kept_on_volume or, with ephemeral storage, 410 owner_gone.
+    Raises ApiError where nobody is: 410 store_lost, 503 kept_on_volume or, with ephemeral storage, 410 owner_gone,
+    which names the dumps that there may be of `session`: those follow from its id.
     """
     if owner == own:
         return True
@@ -125,11 +127,21 @@ def check_owner(owner: Owner, own: Owner, *, replicas: int, ephemeral: bool) -> 
     if owner.ordinal < replicas:
         return False
     if ephemeral:
-        message = f"Proxy {owner.ordinal} has been scaled away, and its storage with it."
-        raise ApiError(410, OWNER_GONE, message)
+        raise _owner_gone(owner.ordinal, session)
     message = f"Proxy {owner.ordinal} has been scaled away; this is kept on its volume until it is back."
     # A retry within seconds can't help: somebody has to scale the fleet up again.
     raise ApiError(503, KEPT_ON_VOLUME, message, should_retry=False)
+
+
+def _owner_gone(ordinal: int, session: str) -> ApiError:
+    names = [str(DumpName(session or "{session_id}", number)) for number in (1, None)]
+    return ApiError(
+        410,
+        OWNER_GONE,
+        f"Proxy {ordinal} has been scaled away, and its storage with it. What was dumped of the session is in "
+        f"{names[0]}, and so on for each trajectory, and in {names[1]}.",
+        details={"dumps": names} if session else None,
+    )
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -182,7 +194,13 @@ class Forwarding:
             await self._app(scope, receive, send)
             return
         try:
-            check_owner(owner, self._own, replicas=self._peers.replicas, ephemeral=self._ephemeral)
+            check_owner(
+                owner,
+                self._own,
+                replicas=self._peers.replicas,
+                ephemeral=self._ephemeral,
+                session=_session_of(scope["path"]),
+            )
         except ApiError as error:
             await self._refuse(error, scope, receive, send)
         else:
@@ -355,6 +373,12 @@ class _Upload:
                     yield data
         finally:
             self._read.set()
+
+
+def _session_of(path: str) -> str:
+    """The session that a path names, or nothing."""
+    named = _NAMED.match(path)
+    return named[2] if named is not None and named[1] == "sessions" else ""
 
 
 def _raw_path(scope: Scope) -> str:

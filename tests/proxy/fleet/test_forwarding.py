@@ -377,6 +377,8 @@ async def test_an_ephemeral_owner_that_is_scaled_away_is_gone() -> None:
     async with running(ephemeral=True) as proxies:
         answer = await proxies.client.get(proxies.path(2, "echo"))
         assert (answer.status_code, code_of(answer)) == (410, "owner_gone")
+        session = proxies.path(2, "echo").split("/")[-2]
+        assert answer.json()["error"]["dumps"] == [f"{session}-trajectory-1.json", f"{session}-active.json"]
 
 
 @pytest.mark.parametrize("ordinal", [0, 1])
