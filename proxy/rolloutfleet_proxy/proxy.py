@@ -278,6 +278,14 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
         stack.push_async_callback(peers.close)
         sessions = Sessions(reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes))
         seals = Seals()
+        gatherer = Gatherer(
+            shards,
+            reader,
+            peers,
+            owner,
+            admin_key=lambda: first_admin_key(settings.admin_key_file or settings.state_dir / ADMIN_KEY_FILE),
+            limit=settings.shard_limit,
+        )
         sweeper = Sweeper(
             reader=reader,
             writer=writer,
@@ -286,6 +294,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             clock=clock,
             owner=owner,
             tally=metrics.cleanup,
+            gather=gatherer.of_session,
             on_freed=lambda freed: proxy.follow_freed(freed),
         )
         stack.push_async_callback(sweeper.close)
@@ -305,14 +314,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             writer=writer,
             reader=reader,
             shards=shards,
-            gatherer=Gatherer(
-                shards,
-                reader,
-                peers,
-                owner,
-                admin_key=lambda: first_admin_key(settings.admin_key_file or settings.state_dir / ADMIN_KEY_FILE),
-                limit=settings.shard_limit,
-            ),
+            gatherer=gatherer,
             sessions=sessions,
             paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
             admission=Admission(

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import save as one_tensor
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 
 from rolloutfleet.dumps import decode, verify
@@ -16,6 +18,8 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me someth
 STALE = 1.0
 SOON: dict[str, Any] = {"stale_after": STALE, "unclaimed_after": 1.0, "cleanup_interval": 0.2}
 PATIENCE = 20.0
+FAR = np.arange(300_000, dtype=np.float32).reshape(300, -1)
+NEAR = np.array([1, 2, 3], dtype=np.int64)
 
 
 def until(holds: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
@@ -159,3 +163,37 @@ def test_a_call_longer_than_the_patience_is_never_stale(cleaned: Fleet, proxy: P
     finally:
         cleaned.engine.clear_faults()
     assert len(session.turns()) == 1
+
+
+def test_shards_go_with_their_session(tmp_path: Path) -> None:
+    """Its own and those that its metadata refers to. While their owner is down nothing is removed."""
+    with running_fleet(tmp_path, proxies=2, settings={"sessions": SOON}) as fleet:
+        mine, other = fleet.proxies
+        with other.admin() as admin:
+            reference = admin.put("/shards/far", params={"ttl": 600}, content=one_tensor({"far": FAR})).json()
+        other.kill()
+        session = mine.start_session(metadata={"image": reference})
+        [turn] = talk(session)
+        with mine.admin() as admin:
+            tied = {"session_id": session.session_id}
+            assert admin.put("/shards/near", params=tied, content=one_tensor({"near": NEAR})).status_code == 201
+        stats = until(lambda: (now := mine.stats())["dump"]["failing"] and now)
+        assert "far" in stats["dump"]["error"]
+        (file,) = dump_folder(mine).glob(f"{session.session_id}-*")
+        assert "it is incomplete: shards are missing: far" in verify_file(file)
+        assert len(session.turns()) == 1 and mine.audit()["shards"]["count"] == 1
+
+        other.start()
+        until(lambda: is_gone(session))
+        held = dumps(mine, session)["active.json"]
+        assert own_turns(held) == [turn]
+        tensors = {shard.shard_id: shard.tensor.numpy() for shard in held.shards}
+        assert sorted(tensors) == ["far", "near"]
+        assert (tensors["far"] == FAR).all() and (tensors["near"] == NEAR).all()
+        assert mine.audit()["shards"]["count"] == 0 and other.audit()["shards"]["count"] == 1
+        assert mine.audit()["balanced"]
+
+
+def verify_file(file: Path) -> list[str]:
+    with file.open("rb") as opened:
+        return verify(opened, name=file.name)

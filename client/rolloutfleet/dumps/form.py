@@ -14,7 +14,7 @@ from typing import Annotated, Any, BinaryIO, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from rolloutfleet.dumps.tensors import Tensor
+from rolloutfleet.dumps.tensors import Tensor, base64_pieces
 
 FORMAT: Final = "rolloutfleet-dump"
 FORMAT_VERSION: Final = 1
@@ -151,6 +151,17 @@ class DumpedShard(_Part):
     tensor: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class StreamedShard:
+    """A shard that is written as its bytes come, so that it is never whole in memory."""
+
+    shard_id: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Iterable[bytes]
+    """In C order, little-endian, cut anywhere."""
+
+
 class DumpEnd(_Part):
     """What a dump says behind its turns and shards."""
 
@@ -177,11 +188,14 @@ Part = DumpHead | DumpedTurn | DumpedShard | DumpEnd
 def encode(
     head: DumpHead,
     turns: Iterable[DumpedTurn],
-    shards: Iterable[DumpedShard] = (),
+    shards: Iterable[DumpedShard | StreamedShard] = (),
     *,
     incomplete: Sequence[str] | Iterable[str] = (),
 ) -> Iterator[bytes]:
-    """The file in pieces, a turn or a shard each. `incomplete` is looked at when all shards have been taken."""
+    """The file in pieces: a turn or a shard each, or a part of a shard that is streamed.
+
+    `incomplete` is looked at when all shards have been taken.
+    """
     digest = hashlib.sha256()
     for piece in _pieces(head, turns, shards, incomplete):
         digest.update(piece)
@@ -241,12 +255,17 @@ def digest_of(file: BinaryIO) -> str:
 
 
 def _pieces(
-    head: DumpHead, turns: Iterable[DumpedTurn], shards: Iterable[DumpedShard], incomplete: Iterable[str]
+    head: DumpHead,
+    turns: Iterable[DumpedTurn],
+    shards: Iterable[DumpedShard | StreamedShard],
+    incomplete: Iterable[str],
 ) -> Iterator[bytes]:
     yield _json(head.model_dump())[:-1] + _TURNS
     yield from _lines(_turn(turn) for turn in turns)
     yield _SHARDS
-    yield from _lines({"shard_id": shard.shard_id, "tensor": shard.tensor.as_json()} for shard in shards)
+    for place, shard in enumerate(shards):
+        yield b"," if place else b""
+        yield from _shard(shard)
     yield _END + _json(list(incomplete))
 
 
@@ -254,6 +273,16 @@ def _lines(values: Iterable[Any]) -> Iterator[bytes]:
     """One value a line; the comma stands before all but the first, as the last one is not known for one."""
     for place, value in enumerate(values):
         yield (b"," if place else b"") + _json(value) + b"\n"
+
+
+def _shard(shard: DumpedShard | StreamedShard) -> Iterator[bytes]:
+    if isinstance(shard, DumpedShard):
+        yield _json({"shard_id": shard.shard_id, "tensor": shard.tensor.as_json()}) + b"\n"
+        return
+    described = {"type": "tensor", "dtype": shard.dtype, "shape": list(shard.shape), "data": ""}
+    yield _json({"shard_id": shard.shard_id, "tensor": described}).removesuffix(b'"}}')
+    yield from base64_pieces(shard.pieces)
+    yield b'"}}\n'
 
 
 def _turn(turn: DumpedTurn) -> Json:

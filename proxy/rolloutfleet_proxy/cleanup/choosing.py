@@ -2,7 +2,7 @@
 
 Members of a group wait for each other, as scoring needs all of them. Of a group with open members all of those must
 be stale, each by its own `stale_after`; of one that has ended as a whole, `unclaimed_after` counts from its last end.
-Nothing of a group that is leased is touched. A session with a call in flight is never stale.
+Nothing of a group that is leased or being imported is touched. A session with a call in flight is never stale.
 """
 
 import sqlite3
@@ -12,9 +12,10 @@ from typing import Final
 
 from rolloutfleet_proxy.sessions.sessions import OPEN
 from rolloutfleet_proxy.sessions.tombstones import STALE, UNCLAIMED
-from rolloutfleet_proxy.sessions.trajectories import READY
+from rolloutfleet_proxy.sessions.trajectories import IMPORTING, READY
 from rolloutfleet_proxy.store.transaction import LEASED, Transaction
 
+_IN_USE: Final = (LEASED, IMPORTING)
 PAGE: Final = 5000
 """Sessions looked at in one read."""
 
@@ -42,6 +43,8 @@ class Member:
     stale_after: float | None
     """Its own, in seconds; None: the fleet's."""
     turns: int
+    shards: str
+    """Tells one state of its shards from another."""
     trajectories: tuple[Held, ...]
 
     @property
@@ -85,7 +88,7 @@ class Due:
 
 def due(group: Group, *, now: float, patience: Patience, busy: Callable[[str], bool]) -> Due | None:
     """What of a group may be reclaimed at `now`, in served seconds. `busy` says whether a session has calls."""
-    if any(held.state == LEASED for member in group.members for held in member.trajectories):
+    if any(held.state in _IN_USE for member in group.members for held in member.trajectories):
         return None
     unended = tuple(member for member in group.members if member.is_open)
     if unended:
@@ -130,12 +133,13 @@ def load_group(source: sqlite3.Connection | Transaction, name: str) -> Group:
     ):
         held.setdefault(session, []).append(Held(*trajectory))
     rows = source.execute(
-        "SELECT id, name, state, touched, ended, stale_after, turns FROM sessions WHERE group_name = ? ORDER BY id",
+        "SELECT id, name, state, touched, ended, stale_after, turns, (SELECT count(*) || ' to ' || coalesce(max(id), 0)"
+        " FROM shards WHERE session = sessions.id) FROM sessions WHERE group_name = ? ORDER BY id",
         (name,),
     ).fetchall()
     return Group(name, tuple(_member(row, held.get(row[0], ())) for row in rows))
 
 
 def _member(row: Sequence[object], held: Sequence[Held]) -> Member:
-    names = ("id", "name", "state", "touched", "ended", "stale_after", "turns")
+    names = ("id", "name", "state", "touched", "ended", "stale_after", "turns", "shards")
     return Member(**dict(zip(names, row, strict=True)), trajectories=tuple(held))  # type: ignore[arg-type]

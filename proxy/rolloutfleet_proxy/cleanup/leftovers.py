@@ -46,7 +46,8 @@ def _still_there(connection: sqlite3.Connection, names: Sequence[str]) -> list[t
     sessions = {name: parsed.session_id for name in names if (parsed := parse_dump_name(name))}
     there = dict(
         connection.execute(
-            "SELECT name, id FROM sessions WHERE name IN (SELECT value FROM json_each(?))",
+            # Of an imported one, dumps that are still to be imported may hold turns that are here as context.
+            "SELECT name, id FROM sessions WHERE imported_at IS NULL AND name IN (SELECT value FROM json_each(?))",
             (json.dumps(sorted(set(sessions.values()))),),
         )
     )

@@ -9,21 +9,23 @@ import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.cleanup import freeing, leftovers, retention
 from rolloutfleet_proxy.cleanup.choosing import Due, Group, Patience, due, load_group, look
-from rolloutfleet_proxy.cleanup.dumping import dump
+from rolloutfleet_proxy.cleanup.dumping import dump, metadata_with_shards
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed, Spared
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.dumps.folder import DumpFolder
+from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.metrics import CleanupTally
@@ -66,6 +68,12 @@ class _Dumped:
 
     chosen: Due
     files: list[str]
+    unreachable: list[str] = field(default_factory=list)
+    """Shards that may be had another time."""
+
+
+class ShardsMissing(Exception):
+    """A dump is incomplete: proxies that keep tensors of its session don't answer."""
 
 
 class Sweeper:
@@ -81,10 +89,13 @@ class Sweeper:
         clock: ServedClock,
         owner: Owner,
         tally: CleanupTally,
+        gather: Callable[[int, Any], AbstractAsyncContextManager[Gathered]],
         on_freed: Callable[[Freed], None],
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`on_freed` follows in memory what became of the rows, before anybody who waited goes on."""
+        """`gather` brings the shards of a session, by its row id and metadata. `on_freed` follows in memory what became
+        of the rows, before anybody who waited goes on.
+        """
         self.tally = tally
         self._reader = reader
         self._writer = writer
@@ -92,6 +103,7 @@ class Sweeper:
         self._seals = seals
         self._clock = clock
         self._owner = owner
+        self._gather = gather
         self._on_freed = on_freed
         self._wall = wall
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dumper")
@@ -146,7 +158,7 @@ class Sweeper:
 
     async def _reclaim(self, sweep: "_Sweep") -> None:
         while sweep.todo and not sweep.is_hopeless:
-            await self._reclaim_batch(sweep, [sweep.todo.popleft() for _ in range(min(BATCH, len(sweep.todo)))])
+            await self._reclaim_batch(sweep, sweep.batch())
             failpoints.reach(failpoints.MID_SWEEP)
 
     async def _reclaim_batch(self, sweep: "_Sweep", groups: Sequence[Group]) -> None:
@@ -166,20 +178,35 @@ class Sweeper:
         folder = sweep.orders.folder
         if folder is None:
             return [_Dumped(one, []) for one in chosen]
-        dumped = []
+        dumped: list[_Dumped] = []
+        ids = [session.id for one in chosen for session in one.sessions]
+        with_shards = await self._reader.run(partial(metadata_with_shards, sessions=ids))
         ends = time.monotonic() + BATCH_SECONDS
         for place, one in enumerate(chosen):
             if place and time.monotonic() > ends:
                 sweep.todo.extendleft(later.group for later in reversed(chosen[place:]))
                 break
-            work = partial(dump, folder, self._reader.run_blocking, one, owner=self._owner, wall=self._wall())
+            its = {session.id: with_shards[session.id] for session in one.sessions if session.id in with_shards}
+            if its and len(chosen) > 1:
+                sweep.alone(one.group)
+                continue
             try:
-                dumped.append(_Dumped(one, await self.in_thread(work)))
+                dumped.append(await self._dump_one(folder, one, its))
             except Exception as error:
                 self._fail(sweep, one, error)
                 if sweep.is_hopeless:
                     break
         return await self._synced(sweep, folder, dumped)
+
+    async def _dump_one(self, folder: DumpWriter, chosen: Due, with_shards: Mapping[int, Any]) -> _Dumped:
+        async with contextlib.AsyncExitStack() as gathering:
+            shards = {
+                session: await gathering.enter_async_context(self._gather(session, metadata))
+                for session, metadata in with_shards.items()
+            }
+            work = partial(dump, folder, self._reader.run_blocking, chosen, owner=self._owner, shards=shards)
+            files = await self.in_thread(partial(work, wall=self._wall()))
+            return _Dumped(chosen, files, [name for found in shards.values() for name in found.unreachable])
 
     async def _synced(self, sweep: "_Sweep", folder: DumpWriter, dumped: list[_Dumped]) -> list[_Dumped]:
         """Those of them whose files are durable."""
@@ -193,7 +220,12 @@ class Sweeper:
                 await self._remove(folder, one.files)
             return []
         failpoints.reach(failpoints.AFTER_DUMP)
-        return dumped
+        for one in dumped:
+            if one.unreachable:
+                # The files stay, marked as incomplete, until they can be written anew.
+                missing = f"shards whose owner does not answer: {', '.join(one.unreachable[:10])}"
+                self._fail(sweep, one.chosen, ShardsMissing(missing))
+        return [one for one in dumped if not one.unreachable]
 
     async def _free(self, sweep: "_Sweep", dumped: Sequence[_Dumped]) -> None:
         folder = sweep.orders.folder
@@ -238,10 +270,24 @@ class _Sweep:
         self.failed_in_a_row = 0
         self._put_off = put_off
         self._later: list[Group] = []
+        self._alone: set[str] = set()
 
     @property
     def is_hopeless(self) -> bool:
         return self.failed_in_a_row >= HOPELESS
+
+    def batch(self) -> list[Group]:
+        """What to reclaim next."""
+        first = self.todo.popleft()
+        batch = [first]
+        while self.todo and not self._alone.intersection((first.name, self.todo[0].name)) and len(batch) < BATCH:
+            batch.append(self.todo.popleft())
+        return batch
+
+    def alone(self, group: Group) -> None:
+        """Put a group off to a batch of its own: what it takes may be long in coming, and others must not wait."""
+        self._alone.add(group.name)
+        self._later.append(group)
 
     def put_off_those_that_failed(self, groups: Sequence[Group]) -> None:
         """Take groups up, but for those that failed before: they come last, so that they hold up nobody."""

@@ -1,5 +1,6 @@
 """Dumps as files: what is written comes back, piece by piece, and nothing that was changed passes for whole."""
 
+import itertools
 import json
 import random
 from typing import Any
@@ -14,6 +15,7 @@ from rolloutfleet.dumps import (
     Damaged,
     DumpedShard,
     DumpedTurn,
+    StreamedShard,
     Tensor,
     active_name,
     decode,
@@ -76,6 +78,18 @@ def test_a_dump_is_written_and_read_a_turn_at_a_time() -> None:
     next(parts)
     assert isinstance(next(parts), DumpedTurn)
     assert file.tell() < len(sample()) / 2
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=5))
+def test_a_shard_that_is_streamed_is_written_as_a_whole_one(data: bytes, cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(data)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
+    other = Tensor(dtype="int8", shape=(), data=b"x")
+    whole = [DumpedShard(shard_id="é", tensor=Tensor(dtype="uint8", shape=(len(data),), data=data))]
+    streamed = [StreamedShard("é", "uint8", (len(data),), pieces)]
+    behind = [DumpedShard(shard_id="other", tensor=other)]
+    expected = b"".join(encode(head(), sample_turns(), [*whole, *behind]))
+    assert b"".join(encode(head(), sample_turns(), [*streamed, *behind])) == expected
 
 
 def test_a_whole_dump_has_nothing_wrong() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
+from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.metrics import CleanupTally
 from rolloutfleet_proxy.sessions.sessions import NewSessions, Sessions, start, touch
@@ -60,6 +62,7 @@ class House:
             clock=clock,
             owner=self.owner,
             tally=self.tally,
+            gather=self._gather,
             on_freed=self.freed.append,
             wall=self._wall,
         )
@@ -67,6 +70,10 @@ class House:
     def _wall(self) -> float:
         self.meanwhile()
         return 1e9
+
+    @asynccontextmanager
+    async def _gather(self, session: int, metadata: Any) -> AsyncIterator[Gathered]:
+        yield Gathered()
 
     async def close(self) -> None:
         await self.sweeper.close()
