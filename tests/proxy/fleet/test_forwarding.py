@@ -375,9 +375,10 @@ async def test_an_owner_that_is_scaled_away_keeps_it_on_its_volume() -> None:
 
 async def test_an_ephemeral_owner_that_is_scaled_away_is_gone() -> None:
     async with running(ephemeral=True) as proxies:
-        answer = await proxies.client.get(proxies.path(2, "echo"))
+        path = proxies.path(2, "echo")
+        answer = await proxies.client.get(path)
         assert (answer.status_code, code_of(answer)) == (410, "owner_gone")
-        session = proxies.path(2, "echo").split("/")[-2]
+        session = path.split("/")[-2]
         assert answer.json()["error"]["dumps"] == [f"{session}-trajectory-1.json", f"{session}-active.json"]
 
 
