@@ -250,6 +250,20 @@ def test_large_shards_go_by_without_staying_in_memory(two: Fleet) -> None:
     assert [shards_of(proxy) for proxy in two.proxies] == [NONE, NONE]
 
 
+def test_a_reader_that_leaves_holds_nothing_back(two: Fleet) -> None:
+    proxy = two.proxy
+    names = [f"left{number}" for number in range(8)]
+    for name in names:
+        assert put(proxy, name, large(8)).status_code == 201
+    for at, name in enumerate(names):
+        with proxy.admin() as admin, admin.stream("GET", f"/shards/{name}") as reply:
+            parts = reply.iter_raw()
+            for _ in range(at):
+                next(parts)
+    assert delete(proxy, *names).json()["deleted"] == 8
+    wait_until_no_files(proxy)
+
+
 def large(mebibytes: int) -> Iterator[bytes]:
     """A shard's body of so many MiB, in parts."""
     yield one_tensor(Form("float32", (mebibytes * 2**18,)), b"")

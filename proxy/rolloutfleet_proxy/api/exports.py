@@ -22,7 +22,7 @@ from rolloutfleet.wire import (
     RenewLease,
 )
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
-from rolloutfleet_proxy.api.bodies import chunks, first_chunk
+from rolloutfleet_proxy.api.bodies import PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.negotiation import preferred
 from rolloutfleet_proxy.api.scopes import PROXY, Scope
 from rolloutfleet_proxy.errors import ApiError, unsupported
@@ -77,7 +77,7 @@ async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Sc
         raise ApiError(
             409, LEASE_EXPIRED, f"{gone} was acknowledged elsewhere while it was read.", should_retry=False
         ) from None
-    return StreamingResponse(chunks(first, pieces), media_type=media, headers=headers)
+    return PieceByPiece(first, pieces, media_type=media, headers=headers)
 
 
 @router.post("/leases/{lease_id}/ack")

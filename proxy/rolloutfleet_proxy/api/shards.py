@@ -21,7 +21,7 @@ from rolloutfleet.wire import (
     ShardBatch,
 )
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy, there
-from rolloutfleet_proxy.api.bodies import chunks, first_chunk
+from rolloutfleet_proxy.api.bodies import PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.scopes import PROXY, Answers, Scope, credentials
 from rolloutfleet_proxy.errors import ApiError, invalid
 from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_shards
@@ -202,4 +202,4 @@ async def _answer(proxy: Proxy, shards: Iterable[Shard], metadata: dict[str, str
         # Deleted since it was found.
         raise ShardsMissing([shard.name for shard in shards], param="ids") from None
     headers = {"Content-Length": str(body.size)}
-    return StreamingResponse(chunks(first, body.pieces), media_type=TENSORS_MEDIA_TYPE, headers=headers)
+    return PieceByPiece(first, body.pieces, media_type=TENSORS_MEDIA_TYPE, headers=headers)
