@@ -24,7 +24,7 @@ from rolloutfleet.wire import DrainThen
 from rolloutfleet_proxy import allocator, collector, failpoints, memory
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
 from rolloutfleet_proxy.http_protocol import HttpProtocol
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.logs.setup import set_up
 from rolloutfleet_proxy.parent.channel import Channel
 from rolloutfleet_proxy.parent.decisions import MISTAKE
@@ -102,6 +102,7 @@ class ParentProcess:
         if self._channel.closed:
             # Whoever starts the next proxy must find the store free; what is committed stays.
             logger.error("the parent process is gone: ending at once")
+            events.flush(patience=0.5)
             os._exit(1)
         for message in messages:
             if "successor" in message:

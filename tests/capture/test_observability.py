@@ -243,7 +243,7 @@ async def test_a_call_whose_session_ends_is_told_so_and_so_are_later_ones(
     assert (await the_end(watched.proxy, later))["outcome"] == outcome
 
 
-async def test_a_mistake_of_ours_is_told_of_without_what_it_says(watched: Fleet) -> None:
+async def test_a_mistake_of_ours_is_told_of_with_its_traceback(watched: Fleet) -> None:
     session, request_id = fresh(watched.proxy), named()
     with sqlite3.connect(watched.proxy.store_file, timeout=30) as store:
         store.execute("ALTER TABLE turns RENAME TO turns_away")
@@ -256,7 +256,7 @@ async def test_a_mistake_of_ours_is_told_of_without_what_it_says(watched: Fleet)
     ended = await the_end(watched.proxy, request_id)
     assert (ended["status"], ended["outcome"]) == (500, INTERNAL)
     [mistake] = await comes(watched.proxy, "message", level="error")
-    assert "OperationalError" in mistake["trace"] and "no such table" not in mistake["trace"]
+    assert "Traceback" in mistake["trace"] and "OperationalError: no such table" in mistake["trace"]
 
 
 # Several proxies
@@ -437,7 +437,7 @@ async def test_a_call_that_a_stop_cuts_is_told_so_and_the_log_is_whole(watched: 
     [ended] = lines(proxy, ENDED, request_id=request_id)
     assert (ended["status"], ended["outcome"]) == (503, "draining")
     assert calls_told_otherwise_than_once(proxy) == []
-    assert lines(proxy)[-1]["event"] == "stats"
+    assert lines(proxy, pid=ended["pid"])[-1]["event"] == "stats"
 
 
 def test_what_the_server_says_takes_the_same_form(watched: Fleet) -> None:

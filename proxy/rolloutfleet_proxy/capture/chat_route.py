@@ -18,7 +18,7 @@ from rolloutfleet_proxy.capture.retries import Attempt, earlier
 from rolloutfleet_proxy.chat.request import ChatRequest, body_digest, parse_chat
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.in_flight import Held
-from rolloutfleet_proxy.logs import WORDLESS, logger
+from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.calls import ChatCall
 from rolloutfleet_proxy.logs.requests import request_id
 from rolloutfleet_proxy.metrics import JOINED, REPLAYED
@@ -243,7 +243,7 @@ class ChatRoute:
     def _refused(self, error: BaseException) -> ApiError:
         """What a caller is told of an error, which is counted here, and logged where it is a mistake of ours."""
         if not isinstance(error, ApiError):
-            logger.error("a chat call failed by a mistake of ours", exc_info=error, extra=WORDLESS)
+            logger.error("a chat call failed by a mistake of ours", exc_info=error)
             error = ApiError(500, INTERNAL, "The proxy made a mistake; its log says more.")
         self._proxy.metrics.refuse(error.code)
         return error

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Refused, Span, check, decode
+from rolloutfleet_proxy.logs.setup import helpers_environment, helpers_log
 
 _LENGTH_BYTES = 4
 
@@ -55,6 +56,7 @@ async def read(reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
         "rolloutfleet_proxy.engines.big_reply",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        env=helpers_environment(),
     )
     assert process.stdin is not None and process.stdout is not None
     try:
@@ -125,4 +127,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with helpers_log():
+        main()

@@ -7,6 +7,3 @@ What happens to calls is an event with named fields (`events`). Words for people
 import logging
 
 logger = logging.getLogger("rolloutfleet.proxy")
-
-WORDLESS = {"wordless": True}
-"""`extra` of a record whose exception may quote a conversation: its traceback is written, what it says is not."""

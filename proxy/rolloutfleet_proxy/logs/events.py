@@ -133,6 +133,7 @@ class Sink(Protocol):
     @property
     def waiting(self) -> int: ...
     def event(self, level: int, event: Event) -> None: ...
+    def flush(self, *, patience: float) -> None: ...
 
 
 class _Logging:
@@ -143,6 +144,9 @@ class _Logging:
 
     def event(self, level: int, event: Event) -> None:
         logger.log(level, "%s", event)
+
+    def flush(self, *, patience: float) -> None:
+        pass
 
 
 _sink: Sink = _Logging()
@@ -157,6 +161,11 @@ def direct(sink: Sink | None) -> None:
 def emit(event: Event, level: int = logging.INFO) -> None:
     """Write an event down. Cheap, and never waits."""
     _sink.event(level, event)
+
+
+def flush(*, patience: float) -> None:
+    """Write what waits, for at most `patience` seconds: for those who end the process at once."""
+    _sink.flush(patience=patience)
 
 
 def dropped() -> int:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sqlite3
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -22,6 +23,17 @@ _SECRETS = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',;]+"), r"\1 [key]"),
     (re.compile(r"(?i)((?:authorization|x-api-key)[\"']?\s*[:=,]\s*b?[\"']?)(?!bearer|basic)[^\s\"',;]+"), r"\1[key]"),
 )
+_SAFE = (
+    OSError,
+    sqlite3.Error,
+    MemoryError,
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    IndexError,
+)
+"""Exceptions that speak of files, tables, types and names. Others may quote the value that they found fault with."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -82,19 +94,23 @@ FORMS: dict[Literal["json", "plain"], Callable[..., Form]] = {"json": JsonForm, 
 def message_line(form: Form, record: logging.LogRecord) -> bytes:
     """What a library or a module of ours says, as a line: without keys, and cut where it is very long."""
     text = _clean(record.getMessage())
-    trace = "" if record.exc_info is None else _clean(_trace(record))
-    return form.message(record.created, record.levelno, record.name, text, trace)
+    error = None if record.exc_info is None else record.exc_info[1]
+    behind = "" if error is None else _clean(trace(error))
+    return form.message(record.created, record.levelno, record.name, text, behind)
 
 
-def _trace(record: logging.LogRecord) -> str:
-    """The traceback. A record with `wordless` leaves out what the exception says: it may quote a conversation."""
-    assert record.exc_info is not None
-    kind, error, frames = record.exc_info
-    if error is None:
-        return ""
-    if getattr(record, "wordless", False):
-        return "".join(["Traceback:\n", *traceback.format_tb(frames), type(error).__qualname__])
-    return "".join(traceback.format_exception(kind, error, frames)).rstrip()
+def trace(error: BaseException) -> str:
+    """The tracebacks of an exception and of those behind it, the first one first.
+
+    What it says is written where it can't quote a conversation.
+    """
+    behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    parts = [] if behind is None else [trace(behind)]
+    said = f": {error}" if isinstance(error, _SAFE) else ""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    parts.append(f"Traceback:\n{frames}{type(error).__qualname__}{said}")
+    parts += [trace(each) for each in getattr(error, "exceptions", ())]
+    return "\n".join(parts)
 
 
 def _clean(text: str) -> str:

@@ -1,17 +1,39 @@
-"""The log of a process, set up once: our events, `logging`, and warnings take the same form and the same way out."""
+"""The log of a process, set up once: our events, `logging`, warnings and uncaught exceptions take the same form and the
+same way out. A helper process logs as the process that started it does.
+"""
 
+import contextlib
+import json
 import logging
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final, Literal, Protocol
 
-from rolloutfleet.settings import LogSettings
-from rolloutfleet_proxy.logs import events
+from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.logs.events import Event, LogDropped
 from rolloutfleet_proxy.logs.lines import FORMS, Form, message_line
 from rolloutfleet_proxy.logs.output import Output
 
-OURS = ("rolloutfleet", "rolloutfleet_proxy")
+OURS: Final = ("rolloutfleet", "rolloutfleet_proxy")
+HELPERS_LOG: Final = "ROLLOUTFLEET_HELPERS_LOG"
+"""In a helper's environment: how its log is to be set up, as JSON."""
+
+
+class Chosen(Protocol):
+    """What is asked of `rolloutfleet.settings.LogSettings`, which a helper has no time to import."""
+
+    @property
+    def format(self) -> Literal["plain", "json"]: ...
+    @property
+    def level(self) -> str: ...
+
+
+_told = {"format": "plain", "level": "info", "ordinal": 0}
+"""What helpers are told."""
 
 
 class EventLog:
@@ -34,6 +56,9 @@ class EventLog:
         if level >= self._level:
             self._output.put(self._form.event(time.time(), level, event))
 
+    def flush(self, *, patience: float) -> None:
+        self._output.flush(patience=patience)
+
 
 class _Handler(logging.Handler):
     """What is said through `logging`."""
@@ -50,8 +75,9 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
 
-def set_up(settings: LogSettings, *, ordinal: int, descriptor: int | None = None) -> Output:
+def set_up(settings: Chosen, *, ordinal: int, descriptor: int | None = None) -> Output:
     """From now on all is logged to `descriptor`, standard error unless given. Close what is returned at the end."""
+    _told.update(format=settings.format, level=settings.level, ordinal=ordinal)
     form = FORMS[settings.format](pid=os.getpid(), ordinal=ordinal)
     output = Output(
         sys.stderr.fileno() if descriptor is None else descriptor,
@@ -62,5 +88,42 @@ def set_up(settings: LogSettings, *, ordinal: int, descriptor: int | None = None
     for name in OURS:
         logging.getLogger(name).setLevel(level)
     logging.captureWarnings(True)
+    sys.excepthook = _note_uncaught
+    sys.unraisablehook = _note_unraisable
+    threading.excepthook = _note_thread
     events.direct(EventLog(form, output, level))
     return output
+
+
+def helpers_environment() -> dict[str, str]:
+    """The environment of a process that helps this one."""
+    return os.environ | {HELPERS_LOG: json.dumps(_told)}
+
+
+@contextlib.contextmanager
+def helpers_log() -> Iterator[None]:
+    """The log of such a process, until the block ends."""
+    told = SimpleNamespace(**_told | json.loads(os.environ.get(HELPERS_LOG, "{}")))
+    output = set_up(told, ordinal=told.ordinal)
+    try:
+        yield
+    except Exception as error:
+        logger.critical("a helper process ends by an exception", exc_info=error)
+        raise SystemExit(1) from None
+    finally:
+        output.close()
+
+
+def _note_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not isinstance(error, KeyboardInterrupt):
+        logger.critical("the process ends by an exception", exc_info=error)
+
+
+def _note_thread(uncaught: threading.ExceptHookArgs) -> None:
+    name = None if uncaught.thread is None else uncaught.thread.name
+    logger.critical("the thread %s ends by an exception", name, exc_info=uncaught.exc_value)
+
+
+def _note_unraisable(unraisable: Any) -> None:
+    # What it happened in may have a conversation in its description.
+    logger.error("an exception in a place that can't raise", exc_info=unraisable.exc_value)

@@ -13,7 +13,7 @@ from typing import Any
 from rolloutfleet.errors import CLIENT_GONE, DRAINING
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.in_flight import Held
-from rolloutfleet_proxy.logs import WORDLESS, logger
+from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.phases import Phases
 from rolloutfleet_proxy.turns.rows import Turn
 
@@ -194,7 +194,7 @@ class Calls:
             outcome.set_exception(call.ended_by or stopping())
         except BaseException as error:
             if call.abandoned and not isinstance(error, ApiError):
-                logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error, extra=WORDLESS)
+                logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error)
             if isinstance(error, ApiError):
                 forget_frames(error)
             outcome.set_exception(error)

@@ -22,6 +22,7 @@ from typing import IO, Any, Literal
 
 import msgspec
 
+from rolloutfleet_proxy.logs.setup import helpers_environment, helpers_log
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat, load
 from rolloutfleet_proxy.turns.messages import Message
@@ -138,7 +139,11 @@ class RenderProcess:
             if process is not None:
                 self._discard(process)
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env=helpers_environment(),
             )
             self._process = process
             # If it died at once, reading its answer will show that.
@@ -214,4 +219,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with helpers_log():
+        main()
