@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import store_growth
-from benchmarks.rigs import binaries, churn, compared, compiler, machine, memory, results
+from benchmarks.rigs import binaries, churn, compared, compiler, machine, memory, results, several
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
@@ -21,6 +21,7 @@ RIGS: Final[dict[str, Callable[[Plan], Outcome]]] = {
     "capture_vs_gateway": compared.capture_vs_gateway,
     "served_at_400": compared.served_at(400, goal=0.95),
     "served_at_1600": compared.served_at(1600, goal=0.6),
+    "served_at_1600_two": several.served_by_two,
     "p99_added_ms": compared.p99_added_ms,
     "rss_10000_open_vs_500_mb": memory.rss_open_sessions,
     "rss_churn": churn.rss_churn,
@@ -37,6 +38,7 @@ rigs:
   capture_vs_gateway        CPU of the gateway a request ÷ CPU of the proxy a request      goal: at least 0.5
   served_at_400             0.5 s engine, 400 in flight: proxy's rate ÷ the gateway's own  goal: at least 0.95
   served_at_1600            the same with 1,600 in flight                                  goal: at least 0.6
+  served_at_1600_two        the same with two proxies on this machine, against one
   p99_added_ms              open loop of 200/s: p99 less the gateway's own                 goal: at most 50 ms
   rss_10000_open_vs_500_mb  resident memory with 10,000 sessions open less that with 500   goal: at most 50 MB
   rss_churn                 4 sessions of 45 turns, bodies of MB: memory at most, after    goal: at most 275, 155 MB
