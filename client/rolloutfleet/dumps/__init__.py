@@ -18,7 +18,6 @@ from rolloutfleet.dumps.form import (
     DumpHead,
     Matching,
     Part,
-    StreamedShard,
     decode,
     digest_of,
     encode,
@@ -35,6 +34,7 @@ from rolloutfleet.dumps.names import (
     parse_dump_name,
     trajectory_dump_name,
 )
+from rolloutfleet.dumps.streamed import StreamedShard, StreamedTensor, StreamedTurn
 from rolloutfleet.dumps.tensors import DTYPES, Tensor, dtype_of_safetensors, safetensors_name
 
 __all__ = [
@@ -57,6 +57,8 @@ __all__ = [
     "Matching",
     "Part",
     "StreamedShard",
+    "StreamedTensor",
+    "StreamedTurn",
     "Tensor",
     "active_name",
     "decode",

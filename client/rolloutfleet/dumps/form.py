@@ -14,7 +14,8 @@ from typing import Annotated, Any, BinaryIO, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
-from rolloutfleet.dumps.tensors import Tensor, base64_pieces
+from rolloutfleet.dumps.streamed import StreamedShard, StreamedTurn
+from rolloutfleet.dumps.tensors import Tensor
 
 FORMAT: Final = "rolloutfleet-dump"
 FORMAT_VERSION: Final = 1
@@ -151,17 +152,6 @@ class DumpedShard(_Part):
     tensor: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class StreamedShard:
-    """A shard that is written as its bytes come, so that it is never whole in memory."""
-
-    shard_id: str
-    dtype: str
-    shape: tuple[int, ...]
-    pieces: Iterable[bytes]
-    """In C order, little-endian, cut anywhere."""
-
-
 class DumpEnd(_Part):
     """What a dump says behind its turns and shards."""
 
@@ -187,12 +177,12 @@ Part = DumpHead | DumpedTurn | DumpedShard | DumpEnd
 
 def encode(
     head: DumpHead,
-    turns: Iterable[DumpedTurn],
+    turns: Iterable[DumpedTurn | StreamedTurn],
     shards: Iterable[DumpedShard | StreamedShard] = (),
     *,
     incomplete: Sequence[str] | Iterable[str] = (),
 ) -> Iterator[bytes]:
-    """The file in pieces: a turn or a shard each, or a part of a shard that is streamed.
+    """The file in pieces: a turn or a shard each, or a part of one that is streamed.
 
     `incomplete` is looked at when all shards have been taken.
     """
@@ -256,33 +246,30 @@ def digest_of(file: BinaryIO) -> str:
 
 def _pieces(
     head: DumpHead,
-    turns: Iterable[DumpedTurn],
+    turns: Iterable[DumpedTurn | StreamedTurn],
     shards: Iterable[DumpedShard | StreamedShard],
     incomplete: Iterable[str],
 ) -> Iterator[bytes]:
     yield _json(head.model_dump())[:-1] + _TURNS
-    yield from _lines(_turn(turn) for turn in turns)
+    yield from _lines(turns)
     yield _SHARDS
-    for place, shard in enumerate(shards):
-        yield b"," if place else b""
-        yield from _shard(shard)
+    yield from _lines(shards)
     yield _END + _json(list(incomplete))
 
 
-def _lines(values: Iterable[Any]) -> Iterator[bytes]:
-    """One value a line; the comma stands before all but the first, as the last one is not known for one."""
-    for place, value in enumerate(values):
-        yield (b"," if place else b"") + _json(value) + b"\n"
-
-
-def _shard(shard: DumpedShard | StreamedShard) -> Iterator[bytes]:
-    if isinstance(shard, DumpedShard):
-        yield _json({"shard_id": shard.shard_id, "tensor": shard.tensor.as_json()}) + b"\n"
-        return
-    described = {"type": "tensor", "dtype": shard.dtype, "shape": list(shard.shape), "data": ""}
-    yield _json({"shard_id": shard.shard_id, "tensor": described}).removesuffix(b'"}}')
-    yield from base64_pieces(shard.pieces)
-    yield b'"}}\n'
+def _lines(parts: Iterable[DumpedTurn | StreamedTurn | DumpedShard | StreamedShard]) -> Iterator[bytes]:
+    """One a line; the comma stands before all but the first, as the last one is not known for one."""
+    for place, part in enumerate(parts):
+        before = b"," if place else b""
+        match part:
+            case DumpedTurn():
+                yield before + _json(_turn(part)) + b"\n"
+            case DumpedShard():
+                yield before + _json({"shard_id": part.shard_id, "tensor": part.tensor.as_json()}) + b"\n"
+            case _:
+                yield before
+                yield from part.json_pieces()
+                yield b"\n"
 
 
 def _turn(turn: DumpedTurn) -> Json:

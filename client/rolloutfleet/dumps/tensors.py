@@ -7,7 +7,7 @@ numpy and PyTorch. Bits are all that is kept, so types that numpy lacks (bfloat1
 import base64
 import binascii
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -22,9 +22,6 @@ DTYPES: Final[Mapping[str, int]] = {name: itemsize(name) for name in tensors.COD
 _NOT_IN_NUMPY: Final = {
     name: f"uint{8 * itemsize(name)}" for name in tensors.CODES if name.startswith(("bfloat", "float8"))
 }
-
-BASE64_AT_ONCE: Final = 1 << 20
-"""Bytes that are encoded in one go: about a millisecond."""
 
 
 class Tensor(BaseModel):
@@ -85,18 +82,6 @@ class Tensor(BaseModel):
             "shape": list(self.shape),
             "data": base64.b64encode(self.data).decode("ascii"),
         }
-
-
-def base64_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Base64 of bytes that come in pieces, as if they had come at once."""
-    left = b""
-    for piece in pieces:
-        for start in range(0, len(piece), BASE64_AT_ONCE):
-            left += piece[start : start + BASE64_AT_ONCE]
-            whole = len(left) - len(left) % 3
-            yield base64.b64encode(left[:whole])
-            left = left[whole:]
-    yield base64.b64encode(left)
 
 
 def dtype_of_safetensors(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from rolloutfleet.dumps import DumpedTurn, DumpName, StreamedShard, encode
+from rolloutfleet.dumps import DumpName, StreamedShard, StreamedTensor, StreamedTurn, encode
 from rolloutfleet.tensors import REMOTE_TENSOR
 from rolloutfleet_proxy.cleanup.choosing import Due, Member
 from rolloutfleet_proxy.cleanup.files import DumpWriter
@@ -95,10 +95,10 @@ def turn_ids(connection: sqlite3.Connection, session: int) -> frozenset[str]:
 
 def _shards(gathered: Gathered) -> Iterator[StreamedShard]:
     for name, tensor in gathered.tensors.items():
-        yield StreamedShard(name, tensor.form.dtype, tensor.form.shape, tensor.pieces())
+        yield StreamedShard(name, StreamedTensor(tensor.form.dtype, tensor.form.shape, tensor.pieces()))
 
 
-def _turns(read: Read[Any], session: int, numbers: TurnNumbers) -> Iterator[DumpedTurn]:
+def _turns(read: Read[Any], session: int, numbers: TurnNumbers) -> Iterator[StreamedTurn]:
     context = frozenset(numbers.context)
     for number in numbers.all:
         yield read(partial(load_dumped_turn, session=session, number=number, context=number in context))

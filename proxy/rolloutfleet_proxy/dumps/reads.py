@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rolloutfleet.dumps import DumpedSession, DumpedTrajectory, DumpedTurn, DumpHead, Matching, Tensor
+from rolloutfleet.dumps import DumpedSession, DumpedTrajectory, DumpHead, StreamedTensor, StreamedTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.trajectories import trajectory_name
 from rolloutfleet_proxy.store.transaction import LIVE
@@ -69,35 +69,36 @@ def load_turn_numbers(connection: sqlite3.Connection, session: int, number: int 
     return TurnNumbers(own, sorted(context - set(own)))
 
 
-def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, *, context: bool) -> DumpedTurn:
-    """One turn, whole. Raises LookupError where it is not there."""
+def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, *, context: bool) -> StreamedTurn:
+    """One turn, whole; what is JSON in its row stays as it is. Raises LookupError where it is not there."""
     row = connection.execute(_SELECT_TURN, (session, number)).fetchone()
     if row is None:
         raise LookupError(f"turn {number} is gone")
     named = dict(zip(_TURN_COLUMNS, row, strict=True))
-    return DumpedTurn(
-        turn_id=named["name"],
-        number=number,
-        parent=named["parent"],
-        context=context,
-        discarded=named["state"] != LIVE,
-        trajectory=named["trajectory"],
-        run=named["run"],
-        finish_reason=named["finish_reason"],
-        reward=named["reward"],
-        mixed_cache=bool(named["mixed_cache"]),
-        delivered=bool(named["delivered"]),
-        created_at=named["created_at"],
-        prompt_tokens=named["prompt_tokens"],
-        matching=_matching(named),
-        messages=_decode(named["messages"]),
-        tools=_json(named["tools"]),
-        output=_decode(named["output"]),
-        extras=_json(named["extras"]),
-        new_prompt_ids=_ids(named["prompt_ids"]),
-        output_ids=_ids(named["output_ids"]),
-        logprobs=Tensor.of(np.frombuffer(named["logprobs"], np.float32)),
-        versions=Tensor.of(_versions(named["versions"])),
+    return StreamedTurn(
+        {
+            "turn_id": named["name"],
+            "number": number,
+            "parent": named["parent"],
+            "context": context,
+            "discarded": named["state"] != LIVE,
+            "trajectory": named["trajectory"],
+            "run": named["run"],
+            "finish_reason": named["finish_reason"],
+            "reward": named["reward"],
+            "mixed_cache": bool(named["mixed_cache"]),
+            "delivered": bool(named["delivered"]),
+            "created_at": named["created_at"],
+            "prompt_tokens": named["prompt_tokens"],
+            "matching": _matching(named),
+        },
+        {name: named[name] or b"null" for name in ("messages", "tools", "output", "extras")},
+        {
+            "new_prompt_ids": _tensor(named["prompt_ids"], "int32"),
+            "output_ids": _tensor(named["output_ids"], "int32"),
+            "logprobs": _tensor(named["logprobs"], "float32"),
+            "versions": _tensor(_versions(named["versions"]).tobytes(), "int32"),
+        },
     )
 
 
@@ -151,18 +152,18 @@ def _load_trajectory(connection: sqlite3.Connection, session: int, number: int, 
     )
 
 
-def _matching(named: dict[str, Any]) -> Matching:
-    return Matching(
-        start=named["start"],
-        length=named["length"],
-        history=named["history"].hex(),
-        request=named["request"].hex(),
-        reasonings=[(index, digest) for index, digest in _decode(named["reasonings"])],
-    )
+def _matching(named: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "start": named["start"],
+        "length": named["length"],
+        "history": named["history"].hex(),
+        "request": named["request"].hex(),
+        "reasonings": _decode(named["reasonings"]),
+    }
 
 
-def _ids(blob: bytes) -> Tensor:
-    return Tensor.of(np.frombuffer(blob, np.int32))
+def _tensor(data: bytes, dtype: str) -> StreamedTensor:
+    return StreamedTensor(dtype, (len(data) // 4,), [data])
 
 
 def _versions(spans: bytes) -> Any:

@@ -16,6 +16,7 @@ from rolloutfleet.dumps import (
     DumpedShard,
     DumpedTurn,
     StreamedShard,
+    StreamedTensor,
     Tensor,
     active_name,
     decode,
@@ -86,7 +87,7 @@ def test_a_shard_that_is_streamed_is_written_as_a_whole_one(data: bytes, cuts: l
     pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
     other = Tensor(dtype="int8", shape=(), data=b"x")
     whole = [DumpedShard(shard_id="é", tensor=Tensor(dtype="uint8", shape=(len(data),), data=data))]
-    streamed = [StreamedShard("é", "uint8", (len(data),), pieces)]
+    streamed = [StreamedShard("é", StreamedTensor("uint8", (len(data),), pieces))]
     behind = [DumpedShard(shard_id="other", tensor=other)]
     expected = b"".join(encode(head(), sample_turns(), [*whole, *behind]))
     assert b"".join(encode(head(), sample_turns(), [*streamed, *behind])) == expected

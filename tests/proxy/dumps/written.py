@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rolloutfleet.dumps import DumpedShard, DumpedTurn, DumpName, encode
+from rolloutfleet.dumps import DumpedShard, DumpName, StreamedTurn, encode
 from rolloutfleet_proxy.dumps.reads import load_dumped_turn, load_head, load_turn_numbers
 from rolloutfleet_proxy.ids import Owner
 
@@ -27,7 +27,7 @@ def dumped(
     head = load_head(connection, session, number, owner=owner, reason="stale", dumped_at=1e9 + next(_times))
     numbers = load_turn_numbers(connection, session, number)
 
-    def turns() -> Iterator[DumpedTurn]:
+    def turns() -> Iterator[StreamedTurn]:
         for turn in numbers.all:
             yield load_dumped_turn(connection, session, turn, context=turn in numbers.context)
 
