@@ -22,7 +22,7 @@ from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.capture.turn_stream import TurnStream
 from rolloutfleet_proxy.chat.answer import CACHED_TOKENS, TOP_LOGPROBS, finish_reason
 from rolloutfleet_proxy.chat.request import ChatRequest
-from rolloutfleet_proxy.engines.client import GenerateRequest, extended_json, ids_json, passed_on
+from rolloutfleet_proxy.engines.client import GenerateRequest, ids_json, joined_json, passed_on
 from rolloutfleet_proxy.engines.evidence import Evidence, Refused
 from rolloutfleet_proxy.engines.generation import Generation
 from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
@@ -130,7 +130,8 @@ class _Making:
         parsed = await self._parse(prompt, evidence)
         if stream is not None:
             stream.finish(parsed.message)
-        made = await self._commit(self._row(asked, prompt, parent, evidence, parsed, submission), prompt, prompt_json)
+        new = self._row(asked, prompt, parent, evidence, parsed, submission)
+        made = await self._commit(new, prompt, Path(prompt.ids, new.output_ids, prompt_json, evidence.ids_json))
         if stream is not None:
             stream.end(made)
         return made
@@ -297,7 +298,7 @@ class _Making:
             extras[TOP_LOGPROBS] = evidence.top_logprobs
         return extras or None
 
-    async def _commit(self, new: NewTurn, prompt: Prompt, prompt_json: bytes) -> Turn:
+    async def _commit(self, new: NewTurn, prompt: Prompt, path: Path) -> Turn:
         """From here on only the store decides: a caller who leaves, or a session that is closed, changes nothing."""
         self.call.committing = True
         self.call.phases.begin(COMMIT)
@@ -313,7 +314,7 @@ class _Making:
         first = not self.session.turns
         self.session.add(_node(made, new), Brief.of(new), new.new_tokens)
         self.proxy.sessions.used(self.session)
-        self.proxy.paths.keep(self.session.id, number, Path(prompt.ids, new.output_ids, prompt_json))
+        self.proxy.paths.keep(self.session.id, number, path)
         self._count(made, prompt, first=first)
         failpoints.reach(failpoints.BEFORE_ANSWER)
         return made
@@ -348,7 +349,9 @@ def _prompt_json(prompt: Prompt, path: Path | None) -> bytes:
     """The prompt for the engine. Where the deepest turn is the parent only what is new must be written."""
     if path is None or prompt.parent != 0:
         return ids_json(prompt.ids)
-    return extended_json(path.prompt_json, prompt.ids[len(path.prompt_ids) :])
+    before = len(path.prompt_ids) + len(path.output_ids)
+    output_json = path.output_json or ids_json(path.output_ids)
+    return joined_json(path.prompt_json, output_json, ids_json(prompt.ids[before:]))
 
 
 def _node(made: Turn, new: NewTurn) -> Node:

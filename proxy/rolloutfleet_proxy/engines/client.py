@@ -28,10 +28,10 @@ from rolloutfleet.errors import (
     ENGINE_UNREACHABLE,
     INVALID_REQUEST,
 )
-from rolloutfleet_proxy.engines import big_reply
+from rolloutfleet_proxy.engines import big_reply, plain_reply
 from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Response, Unreachable
 from rolloutfleet_proxy.engines.cutting import Cutter
-from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
+from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check
 from rolloutfleet_proxy.engines.reply_stream import BigEvent, Chunk, EventSplitter, StreamedError, StreamedReply
 from rolloutfleet_proxy.errors import ApiError
 
@@ -111,10 +111,12 @@ def ids_json(ids: Sequence[int]) -> bytes:
 
 def extended_json(prompt_json: bytes, ids: Sequence[int]) -> bytes:
     """The JSON array of a prompt with more ids behind it."""
-    if not ids:
-        return prompt_json
-    separator = b"," if len(prompt_json) > 2 else b""
-    return prompt_json[:-1] + separator + ids_json(ids)[1:]
+    return joined_json(prompt_json, ids_json(ids))
+
+
+def joined_json(*arrays: bytes) -> bytes:
+    """JSON arrays as one."""
+    return b"[%b]" % b",".join(inner for array in arrays if (inner := array[1:-1]))
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
@@ -209,14 +211,14 @@ class Engine:
 
     async def _read_whole(self, response: Response, expected: Expected) -> Evidence:
         if response.length is not None and response.length <= self._big_reply:
-            return check(decode(await response.read()), expected)
+            return plain_reply.read(await response.read(), expected)
         head = bytearray()
         pieces = _pieces(response, big=self._big_reply)
         async for data in pieces:
             head += data
             if len(head) > self._big_reply:
                 return await self._read_apart(_each([bytes(head)], pieces), expected)
-        return check(decode(bytes(head)), expected)
+        return plain_reply.read(bytes(head), expected)
 
     async def _read_apart(self, reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
         """In a process of its own. Whoever waits for one leaves the rest of his reply where it is, at the gateway."""

@@ -107,10 +107,9 @@ class VersionSpan(Struct, frozen=True):
     end: int
 
 
-class Meta(Struct):
-    """`meta_info`, as far as it is read."""
+class MetaRest(Struct, kw_only=True):
+    """`meta_info`, as far as it is read, but for the log-probabilities."""
 
-    output_token_logprobs: list[Token]
     completion_tokens: int
     finish_reason: Any
     prompt_tokens: int | UnsetType = UNSET
@@ -118,6 +117,12 @@ class Meta(Struct):
     output_top_logprobs: list[list[Alternative]] | None = None
     weight_version: Any = None
     weight_versions: list[VersionSpan] | None = None
+
+
+class Meta(MetaRest, kw_only=True):
+    """All that is read of it."""
+
+    output_token_logprobs: list[Token]
 
 
 class Reply(Struct):
@@ -154,6 +159,7 @@ class Evidence(Struct, frozen=True):
     `version_differs`: some token's version is not one that the proxy knew of (set by `with_versions`).
     `top_logprobs` has one list of (logprob, id) a token, where it was asked for.
     `matched` is the stop token's id or the stop string, where the engine named one.
+    `ids_json` is a JSON array of the ids, where there is one at hand.
     """
 
     output_ids: array[int]
@@ -165,6 +171,7 @@ class Evidence(Struct, frozen=True):
     top_logprobs: list[list[tuple[float, int]]] | None = None
     spans: tuple[Span, ...] | None = None
     version_differs: bool = False
+    ids_json: bytes | None = None
 
 
 _lowest, _highest = np.minimum.reduce, np.maximum.reduce
@@ -183,33 +190,48 @@ def decode(body: bytes) -> Reply:
 
 def check(reply: Reply, expected: Expected) -> Evidence:
     """Hold a whole reply against what was asked. Raises Refused or AbortedWithError."""
-    meta = reply.meta_info
-    finish, matched = _finish(meta.finish_reason)
-    ids = reply.output_ids
-    count = len(ids)
+    meta, ids = reply.meta_info, reply.output_ids
     tokens = meta.output_token_logprobs
+    _finish(meta.finish_reason)
+    if len(tokens) != len(ids):
+        raise Refused(Reason.LENGTH_MISMATCH, f"{len(ids)} output ids came with {len(tokens)} log-probabilities.")
+    if [token.id for token in tokens] != ids:
+        raise Refused(Reason.TOKEN_MISMATCH, "The log-probabilities name other ids than output_ids.")
+    return of_arrays(
+        meta, expected, output_ids=_id_array(ids), logprobs=_logprob_array([token.logprob for token in tokens])
+    )
 
-    if len(tokens) != count:
-        raise Refused(Reason.LENGTH_MISMATCH, f"{count} output ids came with {len(tokens)} log-probabilities.")
+
+def of_arrays(
+    meta: MetaRest,
+    expected: Expected,
+    *,
+    output_ids: array[int],
+    logprobs: array[float],
+    ids_json: bytes | None = None,
+) -> Evidence:
+    """The rest of `check`: as many int32 ids as float32 log-probabilities, which name the same ids. Raises the same."""
+    finish, matched = _finish(meta.finish_reason)
+    count = len(output_ids)
     if meta.completion_tokens != count:
         raise Refused(
             Reason.LENGTH_MISMATCH, f"{count} output ids came with completion_tokens {meta.completion_tokens}."
         )
-    if [token.id for token in tokens] != ids:
-        raise Refused(Reason.TOKEN_MISMATCH, "The log-probabilities name other ids than output_ids.")
     if count > expected.max_new_tokens:
         raise Refused(Reason.TOO_MANY_TOKENS, f"{count} tokens came where {expected.max_new_tokens} were asked for.")
     _check_prompt(meta.prompt_tokens, expected=expected, finish=finish)
-
+    _check_ids(output_ids, vocab_size=expected.vocab_size)
+    _check_logprobs(logprobs)
     return Evidence(
-        output_ids=_checked_ids(ids, vocab_size=expected.vocab_size),
-        logprobs=_checked_logprobs([token.logprob for token in tokens]),
+        output_ids=output_ids,
+        logprobs=logprobs,
         finish_reason=finish,
         matched=matched,
         prompt_tokens=expected.prompt_tokens,
         cached_tokens=meta.cached_tokens,
         top_logprobs=_checked_alternatives(meta.output_top_logprobs, asked=expected.top_logprobs, count=count),
         spans=_spans(meta, count=count),
+        ids_json=ids_json,
     )
 
 
@@ -300,35 +322,41 @@ def _check_prompt(prompt_tokens: int | UnsetType, *, expected: Expected, finish:
         )
 
 
-def _checked_ids(ids: list[int], *, vocab_size: int | None) -> array[int]:
+def _id_array(ids: list[int]) -> array[int]:
     try:
         # Several times quicker than `array("i", ids)`.
-        checked = array("i", struct.pack(f"{len(ids)}i", *ids))
+        return array("i", struct.pack(f"{len(ids)}i", *ids))
     except struct.error:
         raise Refused(Reason.OUT_OF_VOCABULARY, "An output id is no 32-bit number.") from None
-    if checked:
-        # A view of the array's memory: the extremes of 1,000 numbers in a microsecond, where min and max take 20.
-        view = np.frombuffer(checked, dtype=np.int32)
-        lowest, highest = _lowest(view), _highest(view)
-        if lowest < 0 or (vocab_size is not None and highest >= vocab_size):
-            wrong = int(lowest if lowest < 0 else highest)
-            raise Refused(Reason.OUT_OF_VOCABULARY, f"Output id {wrong} is outside a vocabulary of {vocab_size}.")
-    return checked
 
 
-def _checked_logprobs(logprobs: list[float]) -> array[float]:
+def _logprob_array(logprobs: list[float]) -> array[float]:
     try:
-        checked = array("f", struct.pack(f"{len(logprobs)}f", *logprobs))
+        return array("f", struct.pack(f"{len(logprobs)}f", *logprobs))
     except OverflowError:
-        # Infinite as a float32, which is what the check below will say.
-        checked = array("f", logprobs)
-    if checked:
-        view = np.frombuffer(checked, dtype=np.float32)
-        lowest, highest = float(_lowest(view)), float(_highest(view))
-        # NaN fails every comparison, so the good case is asked for.
-        if not (lowest > SENTINEL and highest <= ROUNDING):
-            raise _bad_logprob(lowest, highest)
-    return checked
+        # Infinite as a float32, which is what it will be refused for.
+        return array("f", logprobs)
+
+
+def _check_ids(ids: array[int], *, vocab_size: int | None) -> None:
+    if not ids:
+        return
+    # A view of the array's memory: the extremes of 1,000 numbers in a microsecond, where min and max take 20.
+    view = np.frombuffer(ids, dtype=np.int32)
+    lowest, highest = _lowest(view), _highest(view)
+    if lowest < 0 or (vocab_size is not None and highest >= vocab_size):
+        wrong = int(lowest if lowest < 0 else highest)
+        raise Refused(Reason.OUT_OF_VOCABULARY, f"Output id {wrong} is outside a vocabulary of {vocab_size}.")
+
+
+def _check_logprobs(logprobs: array[float]) -> None:
+    if not logprobs:
+        return
+    view = np.frombuffer(logprobs, dtype=np.float32)
+    lowest, highest = float(_lowest(view)), float(_highest(view))
+    # NaN fails every comparison, so the good case is asked for.
+    if not (lowest > SENTINEL and highest <= ROUNDING):
+        raise _bad_logprob(lowest, highest)
 
 
 def _bad_logprob(lowest: float, highest: float) -> Refused:
@@ -357,7 +385,7 @@ def _checked_alternatives(
     return [[(a.logprob, a.id) for a in row if a.logprob is not None] for row in rows]
 
 
-def _spans(meta: Meta, *, count: int) -> tuple[Span, ...] | None:
+def _spans(meta: MetaRest, *, count: int) -> tuple[Span, ...] | None:
     sent = meta.weight_versions
     if sent:
         versions = [numeric_version(span.version) for span in sent]

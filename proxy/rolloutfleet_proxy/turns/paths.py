@@ -23,6 +23,8 @@ class Path(NamedTuple):
     output_ids: "array[int]"
     prompt_json: bytes
     """The prompt's ids as a JSON array: what was sent to the engine, and what the next turn's begins with."""
+    output_json: bytes | None = None
+    """The output's, where the engine's own is at hand."""
 
 
 class Paths:
@@ -39,7 +41,8 @@ class Paths:
     def keep(self, session: int, number: int, path: Path) -> None:
         """Remember a turn that was just committed: the next request most likely continues it."""
         ids = len(path.prompt_ids) + len(path.output_ids)
-        self._lately.put((session, number), path, _ENTRY_BYTES + 4 * ids + len(path.prompt_json))
+        written = len(path.prompt_json) + len(path.output_json or b"")
+        self._lately.put((session, number), path, _ENTRY_BYTES + 4 * ids + written)
 
     def forget(self, session: int, numbers: Iterable[int]) -> None:
         """Drop turns of a session that nothing will continue any more."""

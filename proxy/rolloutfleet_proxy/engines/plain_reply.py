@@ -1,0 +1,114 @@
+"""A plain whole reply as evidence, without a Python object for each number in it. Pure.
+
+Most of what reading a reply costs is its 2,000 numbers: each is an object that is made, looked at once and dropped.
+`simdjson` puts the numbers of a JSON array into memory as they are, where numpy looks at all at once. It does so for
+arrays of numbers only, so the nulls of `[[logprob, id, null], …]`, which stand for texts that nobody asked for, become
+numbers first.
+
+Only what is good is taken here. Whatever is odd, or may be, is left to `evidence.check`, which also knows why something
+is refused: both make the same evidence of a good reply, but for an id written as 5.0 beside its log-probability.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from simdjson import Array, Parser
+
+from rolloutfleet_proxy.engines.evidence import (
+    SENTINEL,
+    AbortedWithError,
+    Evidence,
+    Expected,
+    MetaRest,
+    Refused,
+    check,
+    decode,
+    of_arrays,
+)
+
+_NULL = 9e99
+_NULLS_AS_NUMBERS = bytes.maketrans(b"nul", b"9e9")
+"""Makes 9e99 of null: no token has it as its id, nor as its log-probability."""
+_MAX_INT32 = 2**31 - 1
+_ODD = (b'"', b"t", b"f", b"{")
+"""Strings, true, false, objects."""
+
+
+class _Meta(MetaRest, kw_only=True):
+    output_token_logprobs: msgspec.Raw
+
+
+class _Reply(msgspec.Struct):
+    output_ids: msgspec.Raw
+    meta_info: _Meta
+
+
+_decode = msgspec.json.Decoder(_Reply).decode
+
+
+def read(body: bytes, expected: Expected) -> Evidence:
+    """`check(decode(body), expected)`: raises Refused and AbortedWithError."""
+    return plain(body, expected) or check(decode(body), expected)
+
+
+def plain(body: bytes, expected: Expected) -> Evidence | None:
+    """The evidence of a reply that is plain and good; None for any other."""
+    try:
+        reply = _decode(body)
+        ids_json = bytes(reply.output_ids)
+        ids = np.frombuffer(_numbers(ids_json, "i"), np.int64)
+        rows = _rows(bytes(reply.meta_info.output_token_logprobs))
+        if rows is None or not len(ids) or not np.array_equal(rows[:, 1], ids):
+            return None
+        logprobs = rows[:, 0]
+        # Nothing that would change its value, or warn, as it becomes smaller.
+        if int(ids.view(np.uint64).max()) > _MAX_INT32 or not (logprobs.min() > SENTINEL and logprobs.max() < 1):
+            return None
+        return of_arrays(
+            reply.meta_info,
+            expected,
+            output_ids=array("i", ids.astype(np.int32).tobytes()),
+            logprobs=array("f", logprobs.astype(np.float32).tobytes()),
+            ids_json=ids_json,
+        )
+    except (ValueError, TypeError, RecursionError, Refused, AbortedWithError):
+        return None
+
+
+def _rows(logprobs: bytes) -> npt.NDArray[np.float64] | None:
+    """`[[logprob, id, null], …]` as rows of three numbers, the last of which says nothing; None for anything else.
+
+    Flat, the numbers would not say how they were bracketed. As many rows as nulls, each of which ends its row, and each
+    of which is the third of three: that leaves one way.
+    """
+    if not logprobs.startswith(b"[[") or not logprobs.endswith(b"null]]") or any(odd in logprobs for odd in _ODD):
+        return None
+    letters = np.frombuffer(logprobs, np.uint8)
+    opened = np.flatnonzero(letters == ord("["))
+    nulls = np.flatnonzero(letters == ord("n"))
+    count, ends = len(nulls), nulls[:-1]
+    if len(opened) != count + 1 or not np.array_equal(opened[2:], ends + len("null],")):
+        return None
+    if not (letters[ends + len("null")] == ord("]")).all():
+        return None
+    numbers = np.frombuffer(_numbers(logprobs.translate(_NULLS_AS_NUMBERS), "d"), np.float64)
+    if len(numbers) != 3 * count:
+        return None
+    rows = numbers.reshape(count, 3)
+    return rows if (rows[:, 2] == _NULL).all() else None
+
+
+def _numbers(text: bytes, kind: Literal["d", "i"]) -> memoryview:
+    """All numbers of a JSON array, and of the arrays in it, as int64 ("i") or float64 ("d").
+
+    Raises ValueError and TypeError where it holds anything else.
+    """
+    parsed = Parser().parse(text)
+    if not isinstance(parsed, Array):
+        raise TypeError("no array")
+    return memoryview(parsed.as_buffer(of_type=kind))
