@@ -102,26 +102,23 @@ class DumpFolder:
     def claim(self, name: DumpName) -> None:
         """Take the file for this proxy; `finish` or `give_back` follows. Raises NotClaimed where it can't be had."""
         try:
-            self._rename(self._ready(name), self._claimed(name))
+            self._rename(self.ready_file(name), self.claimed_file(name))
         except FileNotFoundError:
             raise NotClaimed(str(name), self.state(name)) from None
 
-    def open_claimed(self, name: DumpName) -> BinaryIO:
-        """Raises FileNotFoundError where this proxy has not claimed it."""
-        return self._claimed(name).open("rb")
-
     def finish(self, name: DumpName) -> None:
         """What was claimed has been imported."""
-        self._rename(self._claimed(name), self._imported(name))
+        self._rename(self.claimed_file(name), self._imported(name))
 
     def give_back(self, name: DumpName) -> None:
         """What was claimed can be imported again. Another file that has its name by now stays; then it stays claimed.
 
         Raises FileExistsError for that.
         """
-        if self._ready(name).exists():
-            raise FileExistsError(f"{self._ready(name)} is there again; {self._claimed(name)} was not put in its place")
-        self._rename(self._claimed(name), self._ready(name))
+        ready, claimed = self.ready_file(name), self.claimed_file(name)
+        if ready.exists():
+            raise FileExistsError(f"{ready} is there again; {claimed} was not put in its place")
+        self._rename(claimed, ready)
 
     def claimed(self) -> list[DumpName]:
         """What this proxy has claimed and neither finished nor given back."""
@@ -138,7 +135,7 @@ class DumpFolder:
 
     def _files(self, name: DumpName) -> Iterator[Path]:
         if self._path is not None:
-            yield self._ready(name)
+            yield self.ready_file(name)
             yield from self._claims(name)
             yield self._imported(name)
 
@@ -146,10 +143,12 @@ class DumpFolder:
         # Names of dumps hold nothing that a pattern takes for more than itself.
         return [] if self._path is None else list(self._path.glob(f"{name}{CLAIM_MARK}*"))
 
-    def _ready(self, name: DumpName) -> Path:
+    def ready_file(self, name: DumpName) -> Path:
+        """Where it is while it can be imported. Raises FileNotFoundError without a folder."""
         return self._in_folder(name, "")
 
-    def _claimed(self, name: DumpName) -> Path:
+    def claimed_file(self, name: DumpName) -> Path:
+        """Where it is while this proxy has claimed it. Raises FileNotFoundError without a folder."""
         return self._in_folder(name, self._claim)
 
     def _imported(self, name: DumpName) -> Path:

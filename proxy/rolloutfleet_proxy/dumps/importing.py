@@ -10,27 +10,23 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, TypeVar
 
-from rolloutfleet.dumps import (
-    Damaged,
-    DumpedShard,
-    DumpedTurn,
-    DumpEnd,
-    DumpHead,
-    DumpName,
-    Part,
-    digest_of,
-    inspect,
-    parse_dump_name,
-    read,
+from rolloutfleet.dumps import Damaged, DumpHead, DumpName, digest_of, parse_dump_name
+from rolloutfleet.errors import (
+    ALREADY_IMPORTED,
+    DUMP_DAMAGED,
+    DUMP_INCOMPLETE,
+    DUMP_UNKNOWN,
+    INTERNAL,
+    INVALID_REQUEST,
 )
-from rolloutfleet.errors import ALREADY_IMPORTED, DUMP_DAMAGED, DUMP_INCOMPLETE, DUMP_UNKNOWN, INVALID_REQUEST
 from rolloutfleet.tensors import Form
 from rolloutfleet.wire import DumpState, ImportDumps
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.dumps import staging
+from rolloutfleet_proxy.dumps import contents, staging
 from rolloutfleet_proxy.dumps.adopted import Adopted
+from rolloutfleet_proxy.dumps.contents import Looked, ShardData, TurnRow
 from rolloutfleet_proxy.dumps.folder import DumpFolder, NotClaimed
 from rolloutfleet_proxy.dumps.staging import Arrived, Coming, Staged
 from rolloutfleet_proxy.errors import ApiError
@@ -39,9 +35,6 @@ from rolloutfleet_proxy.shards.shelf import Made, Shards
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
-
-_BATCH: Final = 1 << 20
-"""Bytes of turns in one transaction, about: so long do other writes wait."""
 
 T = TypeVar("T")
 
@@ -72,13 +65,16 @@ class Importer:
         """Import all that is named, or nothing; returns what came of each dump, in the order asked for.
 
         Raises ApiError: 400 for what is no dump's name, 404 for one that is not there; 409 for one that was imported
-        or is being imported, is damaged, is incomplete, or whose session is here.
+        or is being imported, is damaged, is incomplete, or whose session is here; 503 where the folder fails.
         """
         names = [_parsed(name) for name in asked.names]
         async with self._one_at_a_time:
-            checked = [await self._check(name, incomplete=asked.incomplete) for name in names]
-            # Once it has begun, an import goes through, or back, whether or not its caller is still there.
-            return await _to_its_end(self._import(checked))
+            try:
+                checked = [await self._check(name, incomplete=asked.incomplete) for name in names]
+                # Once it has begun, an import goes through, or back, whether or not its caller is still there.
+                return await _to_its_end(self._import(checked))
+            except OSError as error:
+                raise ApiError(503, INTERNAL, f"Nothing was imported: {error}.", retry_after=1.0) from None
 
     async def recover(self) -> None:
         """Put right what a process of this store left when it died in the middle of an import."""
@@ -89,29 +85,30 @@ class Importer:
             logger.info("an import of %s was cut short; it %s", name, "had arrived" if arrived else "can be made again")
 
     async def _check(self, name: DumpName, *, incomplete: bool) -> _Checked:
-        checked, end = await asyncio.to_thread(self._look, name)
-        if end.incomplete and not incomplete:
+        found = await asyncio.to_thread(self._look, name)
+        if found.problems:
+            raise _damaged(name, found.problems)
+        if found.incomplete and not incomplete:
             raise ApiError(
                 409,
                 DUMP_INCOMPLETE,
-                f"{name} is incomplete: {len(end.incomplete)} shards could not be brought in when it was written "
-                f"({', '.join(end.incomplete[:5])}). With incomplete: true it is imported without them.",
+                f"{name} is incomplete: {len(found.incomplete)} shards could not be brought in when it was written "
+                f"({', '.join(found.incomplete[:5])}). With incomplete: true it is imported without them.",
                 param="names",
                 should_retry=False,
             )
-        await self._reader.run(lambda connection: staging.refuse_known(connection, checked.head, checked.digest))
-        return checked
+        head = DumpHead.model_validate_json(found.head)
+        await self._reader.run(lambda connection: staging.refuse_known(connection, head, found.digest))
+        return _Checked(name, head, found.digest, found.shards)
 
-    def _look(self, name: DumpName) -> tuple[_Checked, DumpEnd]:
+    def _look(self, name: DumpName) -> Looked:
         state = self._folder.state(name)
-        file = self._folder.open(name) if state == "ready" else None
-        if file is None:
+        if state != "ready":
             raise _not_there(name, state)
-        with file:
-            found = inspect(file, name=str(name))
-        if found.problems or found.head is None or found.end is None:
-            raise _damaged(name, found.problems)
-        return _Checked(name, found.head, found.end.digest, found.shards), found.end
+        try:
+            return contents.look(self._folder.ready_file(name), str(name))
+        except FileNotFoundError:
+            raise _not_there(name, self._folder.state(name)) from None
 
     async def _import(self, dumps: Sequence[_Checked]) -> list[tuple[str, Arrived]]:
         claimed: list[DumpName] = []
@@ -145,14 +142,15 @@ class Importer:
 
     async def _stage(self, dump: _Checked) -> Staged:
         staged = await self._writer.run(lambda transaction: staging.begin(transaction, dump.head, dump.digest))
-        file = await asyncio.to_thread(self._folder.open_claimed, dump.name)
-        with file:
-            batches = _batches(file, dump)
+        file = self._folder.claimed_file(dump.name)
+        batches = contents.turns(file, dump.digest)
+        try:
             while batch := await asyncio.to_thread(next, batches, None):
                 await self._writer.run(_adding(staged, batch))
-        if dump.shards:
-            with await asyncio.to_thread(self._folder.open_claimed, dump.name) as file:
-                await self._shards.restore(_tensors(file, dump), session=staged.session)
+            if dump.shards:
+                await self._shards.restore(_made(contents.shards(file, dump.digest)), session=staged.session)
+        except Damaged as error:
+            raise _damaged(dump.name, [str(error)]) from None
         failpoints.reach(failpoints.IMPORT_STAGED)
         return staged
 
@@ -175,7 +173,7 @@ class Importer:
     def _arrived_before(self, name: DumpName) -> Callable[[sqlite3.Connection], bool]:
         def look(connection: sqlite3.Connection) -> bool:
             try:
-                with self._folder.open_claimed(name) as file:
+                with self._folder.claimed_file(name).open("rb") as file:
                     return staging.has_arrived(connection, name, digest_of(file))
             except (Damaged, OSError):
                 return False
@@ -183,40 +181,11 @@ class Importer:
         return look
 
 
-def _tensors(file: BinaryIO, dump: _Checked) -> Iterator[Made]:
-    """The shards of a dump, one at a time. Raises ApiError as `_batches` does."""
-    return (
-        (part.shard_id, Form(part.tensor.dtype, part.tensor.shape), part.tensor.data)
-        for part in _parts(file, dump)
-        if isinstance(part, DumpedShard)
-    )
+def _made(shards: Iterator[ShardData]) -> Iterator[Made]:
+    return ((shard.shard_id, Form(shard.dtype, shard.shape), shard.data) for shard in shards)
 
 
-def _batches(file: BinaryIO, dump: _Checked) -> Iterator[list[DumpedTurn]]:
-    """The turns of a dump, some at a time. Raises ApiError where it is no longer what it was when it was checked."""
-    batch: list[DumpedTurn] = []
-    started = 0
-    for part in _parts(file, dump):
-        if isinstance(part, DumpedTurn):
-            batch.append(part)
-            if file.tell() - started >= _BATCH:
-                yield batch
-                batch, started = [], file.tell()
-    if batch:
-        yield batch
-
-
-def _parts(file: BinaryIO, dump: _Checked) -> Iterator[Part]:
-    try:
-        for part in read(file):
-            if isinstance(part, DumpEnd) and part.digest != dump.digest:
-                raise Damaged("it was exchanged while it was imported")
-            yield part
-    except Damaged as error:
-        raise _damaged(dump.name, [str(error)]) from None
-
-
-def _adding(staged: Staged, turns: Sequence[DumpedTurn]) -> Callable[[Transaction], None]:
+def _adding(staged: Staged, turns: Sequence[TurnRow]) -> Callable[[Transaction], None]:
     return lambda transaction: staging.add_turns(transaction, staged, turns)
 
 

@@ -9,13 +9,13 @@ import secrets
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import numpy as np
 
-from rolloutfleet.dumps import DumpedSession, DumpedTurn, DumpHead, DumpName
+from rolloutfleet.dumps import DumpedSession, DumpHead, DumpName
 from rolloutfleet.errors import ALREADY_IMPORTED, DUMP_CONFLICT
+from rolloutfleet_proxy.dumps.contents import TurnRow
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions.sessions import CLOSED
 from rolloutfleet_proxy.sessions.trajectories import (
@@ -30,7 +30,6 @@ from rolloutfleet_proxy.sessions.trajectories import (
 )
 from rolloutfleet_proxy.store.transaction import IMPORTED, LIVE, SESSIONS, TURNS, Transaction
 from rolloutfleet_proxy.turns import lineage
-from rolloutfleet_proxy.turns.rows import spans
 
 IMPORTS: Final = 100_000
 IMPORT_AGE: Final = 7 * 86400.0
@@ -117,7 +116,7 @@ def begin(transaction: Transaction, head: DumpHead, digest: str) -> Staged:
     return Staged(session, number, was_open=closed is None)
 
 
-def add_turns(transaction: Transaction, staged: Staged, turns: Iterable[DumpedTurn]) -> None:
+def add_turns(transaction: Transaction, staged: Staged, turns: Iterable[TurnRow]) -> None:
     """Lay down turns of a staged trajectory, and those that they extend. One that is here already must be the same.
 
     Raises ApiError 409 for another one, and where the session is gone since.
@@ -125,15 +124,17 @@ def add_turns(transaction: Transaction, staged: Staged, turns: Iterable[DumpedTu
     if transaction.row("SELECT 1 FROM sessions WHERE id = ?", (staged.session,)) is None:
         raise ApiError(409, DUMP_CONFLICT, "The session was deleted while it was imported.", should_retry=False)
     for turn in turns:
-        trajectory = turn.trajectory if turn.context else staged.number
         if turn.context:
             transaction.execute(
                 "INSERT OR IGNORE INTO trajectories (session, number, closed_by, turns, state, closed_at)"
                 " VALUES (?, ?, '', 0, ?, 0)",
-                (staged.session, trajectory, ELSEWHERE),
+                (staged.session, turn.trajectory, ELSEWHERE),
             )
-        if not _there(transaction, staged.session, trajectory, turn):
-            _insert(transaction, staged.session, trajectory, turn)
+        else:
+            # What was open had no number yet.
+            turn = msgspec.structs.replace(turn, trajectory=staged.number)
+        if not _there(transaction, staged.session, turn):
+            _insert(transaction, staged.session, turn)
 
 
 def arrive(transaction: Transaction, dumps: Sequence[Coming]) -> tuple[list[Arrived], list[str]]:
@@ -253,66 +254,28 @@ def _session(transaction: Transaction, dumped: DumpedSession) -> int:
     return session
 
 
-def _there(transaction: Transaction, session: int, trajectory: int | None, turn: DumpedTurn) -> bool:
+def _there(transaction: Transaction, session: int, turn: TurnRow) -> bool:
     row = transaction.row(
         "SELECT name, trajectory, output_ids, prompt_ids, logprobs FROM turns WHERE session = ? AND number = ?",
         (session, turn.number),
     )
     if row is None:
         return False
-    if row != (turn.turn_id, trajectory, turn.output_ids.data, turn.new_prompt_ids.data, turn.logprobs.data):
+    if row != (turn.name, turn.trajectory, turn.output_ids, turn.prompt_ids, turn.logprobs):
         raise ApiError(
-            409, DUMP_CONFLICT, f"Turn {turn.turn_id} is another one here than in the dump.", should_retry=False
+            409, DUMP_CONFLICT, f"Turn {turn.name} is another one here than in the dump.", should_retry=False
         )
     return True
 
 
-_TURN: Final = (
-    *("session", "number", "name", "parent", "trajectory", "state", "delivered", "mixed_cache", "run", "start"),
-    *("length", "prompt_tokens", "reward", "created_at", "finish_reason", "history", "request", "body"),
-    *("reasonings", "versions", "prompt_ids", "output_ids", "logprobs", "output", "messages", "tools", "extras"),
-)
-_INSERT = f"INSERT INTO turns ({', '.join(_TURN)}) VALUES ({', '.join('?' * len(_TURN))})"
+_TURN: Final = tuple(field for field in TurnRow.__struct_fields__ if field != "context")
+# Retries are told by the digest of a body, and an imported session takes no calls any more.
+_INSERT = f"INSERT INTO turns (session, body, {', '.join(_TURN)}) VALUES (?, x'', {', '.join('?' * len(_TURN))})"
 
 
-def _insert(transaction: Transaction, session: int, trajectory: int | None, turn: DumpedTurn) -> None:
-    matching = turn.matching
-    transaction.execute(
-        _INSERT,
-        (
-            session,
-            turn.number,
-            turn.turn_id,
-            turn.parent,
-            trajectory,
-            "discarded" if turn.discarded else "live",
-            turn.delivered,
-            turn.mixed_cache,
-            turn.run,
-            matching.start,
-            matching.length,
-            turn.prompt_tokens,
-            turn.reward,
-            turn.created_at,
-            turn.finish_reason,
-            bytes.fromhex(matching.history),
-            bytes.fromhex(matching.request),
-            b"",  # Retries are told by it, and this session takes no calls any more.
-            _encode(matching.reasonings),
-            _encode(spans(np.asarray(turn.versions.numpy()).tolist())),
-            turn.new_prompt_ids.data,
-            turn.output_ids.data,
-            turn.logprobs.data,
-            _encode(turn.output),
-            _encode(turn.messages),
-            _encoded(turn.tools),
-            _encoded(turn.extras),
-        ),
-    )
-
-
-def _encoded(value: Any) -> bytes | None:
-    return None if value is None else _encode(value)
+def _insert(transaction: Transaction, session: int, turn: TurnRow) -> None:
+    _, *columns = msgspec.structs.astuple(turn)
+    transaction.execute(_INSERT, (session, *columns))
 
 
 def _conflict(name: DumpName, why: str) -> ApiError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rolloutfleet.wire import ImportDumps
 from rolloutfleet_proxy.cleanup.dumping import turn_ids
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.leftovers import tidy
-from rolloutfleet_proxy.dumps import staging
+from rolloutfleet_proxy.dumps import contents, staging
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.exports.leases import acknowledge
 from rolloutfleet_proxy.sessions.trajectories import delete_session
@@ -220,6 +221,42 @@ def test_a_dump_without_its_shards_is_refused_unless_asked_for(store: Store) -> 
     status, code, message = refusal(store, names)
     assert (status, code) == (409, "dump_incomplete") and "shard-1" in message
     store.import_dumps(names, incomplete=True)
+
+
+def long(store: Store) -> tuple[str, list[str], dict[tuple[str, str], bytes]]:
+    """(session_id, dumps, what it was exported as) of a session with a message that is read in a process of its own."""
+    ((session, name),) = store.start()
+    store.commit(session, name="a", messages=[{"role": "user", "content": "a line\n" * (contents.LONG_LINE // 6)}])
+    store.trajectory(session)
+    before = store.exported(session_ids=[name])
+    messages = store.rows("SELECT messages FROM turns")
+    names = store.dump(session, shards=[DumpedShard(shard_id="one", tensor=Tensor.of([1.5]))])
+    store.import_dumps(names)
+    assert store.rows("SELECT messages FROM turns") == messages and store.kept("one") is not None
+    return name, names, before
+
+
+def test_a_dump_with_a_long_line_comes_back(store: Store) -> None:
+    name, _, before = long(store)
+    assert store.exported(session_ids=[name]) == before
+
+
+def test_a_damaged_dump_with_a_long_line_is_refused(store: Store) -> None:
+    name, names, _ = long(store)
+    content = bytearray((store.dumps / f"{names[0]}.imported").read_bytes())
+    content[contents.LONG_LINE] ^= 1
+    (store.dumps / names[0]).write_bytes(content)
+    store.ack(store.ask(session_ids=[name]))
+    assert refusal(store, names)[:2] == (409, "dump_damaged")
+
+
+def test_a_reader_that_dies_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, names, _ = long(store)
+    store.ack(store.ask(session_ids=[name]))
+    (store.dumps / f"{names[0]}.imported").rename(store.dumps / names[0])
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    status, code, message = refusal(store, names)
+    assert (status, code) == (503, "internal") and "has died" in message
 
 
 def test_shards_come_back_with_their_session(store: Store) -> None:

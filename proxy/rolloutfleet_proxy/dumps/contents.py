@@ -1,0 +1,240 @@
+"""What an import takes out of a dump file: a look at all of it, its turns as rows, its shards.
+
+Reading is JSON, and JSON holds the interpreter: a line of 40 MB half a second, in whatever thread. So a file with a
+long line is read in a process of its own (promise 8), `python -m rolloutfleet_proxy.dumps.contents KIND FILE ARGUMENT`,
+which writes msgpack, each value after its length in 8 bytes; behind an empty one comes what is wrong with the file, if
+anything is. Such files are rare, and the process lives for one pass over one of them.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Final, TypeVar
+
+import msgspec
+
+from rolloutfleet.dumps import Damaged, DumpedShard, DumpedTurn, DumpEnd, Part, inspect, read
+from rolloutfleet_proxy.store.transaction import DISCARDED, LIVE
+from rolloutfleet_proxy.turns.rows import spans
+
+T = TypeVar("T")
+
+LONG_LINE: Final = 2 << 20
+"""Bytes of a line that are read without a process: some 30 ms."""
+_BATCH: Final = 1 << 20
+"""Bytes of turns that are written in one transaction, about: so long do other writes wait."""
+_CHUNK: Final = 1 << 20
+_LENGTH_BYTES: Final = 8
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What a whole look at a dump found."""
+
+    problems: list[str]
+    """Empty where nothing is wrong."""
+    head: str = ""
+    """JSON of its DumpHead."""
+    digest: str = ""
+    incomplete: list[str] = []
+    shards: int = 0
+
+
+class TurnRow(msgspec.Struct, frozen=True, array_like=True):
+    """A turn as its row, in the order of the table's columns; all but its session."""
+
+    context: bool
+    number: int
+    name: str
+    parent: int | None
+    trajectory: int | None
+    state: str
+    delivered: bool
+    mixed_cache: bool
+    run: int
+    start: int
+    length: int
+    prompt_tokens: int
+    reward: float | None
+    created_at: float
+    finish_reason: str
+    history: bytes
+    request: bytes
+    reasonings: bytes
+    versions: bytes
+    prompt_ids: bytes
+    output_ids: bytes
+    logprobs: bytes
+    output: bytes
+    messages: bytes
+    tools: bytes | None
+    extras: bytes | None
+
+
+class ShardData(msgspec.Struct, frozen=True, array_like=True):
+    """A shard, whole."""
+
+    shard_id: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def look(file: Path, name: str) -> Looked:
+    """Read all of a dump and check it. For a worker thread; raises OSError."""
+    (found,) = _values("look", Looked, file, name)
+    return found
+
+
+def turns(file: Path, digest: str) -> Iterator[list[TurnRow]]:
+    """The turns of a dump, some at a time, for a worker thread. Raises Damaged where its digest is another, OSError."""
+    return _values("turns", list[TurnRow], file, digest)
+
+
+def shards(file: Path, digest: str) -> Iterator[ShardData]:
+    """The shards of a dump, one at a time, as `turns` has them."""
+    return _values("shards", ShardData, file, digest)
+
+
+def turn_row(turn: DumpedTurn) -> TurnRow:
+    """What stands in the store of a turn, bit for bit as it stood there before."""
+    matching = turn.matching
+    return TurnRow(
+        context=turn.context,
+        number=turn.number,
+        name=turn.turn_id,
+        parent=turn.parent,
+        trajectory=turn.trajectory,
+        state=DISCARDED if turn.discarded else LIVE,
+        delivered=turn.delivered,
+        mixed_cache=turn.mixed_cache,
+        run=turn.run,
+        start=matching.start,
+        length=matching.length,
+        prompt_tokens=turn.prompt_tokens,
+        reward=turn.reward,
+        created_at=turn.created_at,
+        finish_reason=turn.finish_reason,
+        history=bytes.fromhex(matching.history),
+        request=bytes.fromhex(matching.request),
+        reasonings=_encode(matching.reasonings),
+        versions=_encode(spans(turn.versions.numpy().tolist())),
+        prompt_ids=turn.new_prompt_ids.data,
+        output_ids=turn.output_ids.data,
+        logprobs=turn.logprobs.data,
+        output=_encode(turn.output),
+        messages=_encode(turn.messages),
+        tools=None if turn.tools is None else _encode(turn.tools),
+        extras=None if turn.extras is None else _encode(turn.extras),
+    )
+
+
+def _look(file: BinaryIO, name: str) -> Iterator[Looked]:
+    found = inspect(file, name=name)
+    if found.problems or found.head is None or found.end is None:
+        yield Looked(found.problems)
+    else:
+        yield Looked([], found.head.model_dump_json(), found.end.digest, found.end.incomplete, found.shards)
+
+
+def _turns(file: BinaryIO, digest: str) -> Iterator[list[TurnRow]]:
+    batch: list[TurnRow] = []
+    started = 0
+    for part in _parts(file, digest):
+        if isinstance(part, DumpedTurn):
+            batch.append(turn_row(part))
+            if file.tell() - started >= _BATCH:
+                yield batch
+                batch, started = [], file.tell()
+    if batch:
+        yield batch
+
+
+def _shards(file: BinaryIO, digest: str) -> Iterator[ShardData]:
+    for part in _parts(file, digest):
+        if isinstance(part, DumpedShard):
+            yield ShardData(part.shard_id, part.tensor.dtype, part.tensor.shape, part.tensor.data)
+
+
+def _parts(file: BinaryIO, digest: str) -> Iterator[Part]:
+    for part in read(file):
+        if isinstance(part, DumpEnd) and part.digest != digest:
+            raise Damaged("it was exchanged while it was imported")
+        yield part
+
+
+_KINDS: Final[dict[str, Callable[[BinaryIO, str], Iterator[Any]]]] = {
+    "look": _look,
+    "turns": _turns,
+    "shards": _shards,
+}
+
+
+def _values(kind: str, of: type[T], file: Path, argument: str) -> Iterator[T]:
+    if _has_long_line(file):
+        yield from _from_process(kind, of, file, argument)
+        return
+    with file.open("rb") as opened:
+        yield from _KINDS[kind](opened, argument)
+
+
+def _has_long_line(file: Path) -> bool:
+    length = 0
+    with file.open("rb") as opened:
+        while chunk := opened.read(_CHUNK):
+            first, last = chunk.find(b"\n"), chunk.rfind(b"\n")
+            length += len(chunk) if first < 0 else first
+            if length > LONG_LINE:
+                return True
+            # Within one chunk no line is long.
+            length = length if first < 0 else len(chunk) - last - 1
+    return False
+
+
+def _from_process(kind: str, of: type[T], file: Path, argument: str) -> Iterator[T]:
+    decoder = msgspec.msgpack.Decoder(of)
+    command = [sys.executable, "-m", __name__, kind, str(file), argument]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            while content := _read(process.stdout):
+                yield decoder.decode(content)
+            damage = _read(process.stdout)
+            if damage:
+                raise Damaged(damage.decode())
+        finally:
+            process.kill()
+
+
+def _read(pipe: IO[bytes]) -> bytes:
+    header = pipe.read(_LENGTH_BYTES)
+    length = int.from_bytes(header, "big")
+    content = pipe.read(length)
+    if len(header) < _LENGTH_BYTES or len(content) < length:
+        raise OSError("the process that reads the dump has died")
+    return content
+
+
+def main() -> None:
+    """The process's work."""
+    kind, file, argument = sys.argv[1:]
+    damage = ""
+    try:
+        with Path(file).open("rb") as opened:
+            for value in _KINDS[kind](opened, argument):
+                _write(msgspec.msgpack.encode(value))
+    except Damaged as error:
+        damage = str(error)
+    _write(b"")
+    _write(damage.encode())
+
+
+def _write(content: bytes) -> None:
+    sys.stdout.buffer.write(len(content).to_bytes(_LENGTH_BYTES, "big") + content)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
