@@ -414,7 +414,10 @@ def test_shards_count_into_the_limit_of_bytes(small_disk: ProxyProcess) -> None:
 
 def talked(proxy: ProxyProcess, *, times: int = 1) -> AgentSession:
     """A session with a closed trajectory."""
-    session = proxy.start_session()
+    return talk(proxy.start_session(), times=times)
+
+
+def talk(session: AgentSession, *, times: int = 1) -> AgentSession:
     for number in range(times):
         chat = {"messages": [{"role": "user", "content": f"Tell me of {number}"}], "max_tokens": 40}
         assert session.raw_chat(chat).status_code == 200
@@ -462,8 +465,12 @@ def test_an_export_as_shards_is_fetched_from_any_proxy_and_cleared(two: Fleet) -
 
 def test_clearing_over_the_whole_fleet_reaches_every_proxy(two: Fleet) -> None:
     own = {}
-    for _ in range(12):
-        talked(two.proxy)  # placed on either
+    placed: list[AgentSession] = []
+    while {session.session_id[:2] for session in placed} != {"s0", "s1"}:
+        assert len(placed) < 100
+        placed.append(two.proxy.start_session())
+    for session in placed:
+        talk(session)
     for proxy in two.proxies:
         answer = export(proxy).json()
         own[proxy.ordinal] = [reference.shard_id for reference in remote_tensors(answer)]

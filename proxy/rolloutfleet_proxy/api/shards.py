@@ -20,7 +20,7 @@ from rolloutfleet.wire import (
     DeleteShards,
     ShardBatch,
 )
-from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy, there
+from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy, find_session, there
 from rolloutfleet_proxy.api.bodies import PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.scopes import PROXY, Answers, Scope, credentials
 from rolloutfleet_proxy.errors import ApiError, invalid
@@ -175,7 +175,7 @@ def _parts(ids: Iterable[str], everyone: Sequence[int]) -> dict[int, list[str]]:
 async def _refuse_early(proxy: Proxy, request: Request, session_id: str | None) -> None:
     """Refuse what can be refused before the body is read. The commit looks at the session again."""
     if session_id is not None:
-        session = there(await proxy.sessions.named(session_id), session_id)
+        session = there(await find_session(request, session_id), session_id)
         if session.state == DELETED:
             raise ended(session)
     declared = request.headers.get("content-length", "")

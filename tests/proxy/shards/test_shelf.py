@@ -154,6 +154,27 @@ def test_an_id_holds_one_tensor_until_it_is_deleted(shelf: Shelf) -> None:
     assert shelf.put("x", one_tensor(DATA, b"abd"), ttl=1).fresh
 
 
+def test_of_two_that_put_at_once_one_wins(shelf: Shelf) -> None:
+    async def put(data: bytes) -> bool:
+        body = asyncio.StreamReader()
+        body.feed_data(one_tensor(DATA, data))
+        body.feed_eof()
+        try:
+            return (await shelf.shards.put("x", body, ttl=100))[1].fresh
+        except ApiError as refused:
+            assert refused.code == SHARD_CONFLICT
+            return False
+
+    async def at_once() -> list[bool]:
+        return await asyncio.gather(*(put(b"ab%d" % number) for number in range(8)))
+
+    won = shelf.run(at_once())
+    assert sum(won) == 1
+    assert shelf.get("x") == one_tensor(DATA, b"ab%d" % won.index(True), name="x")
+    shelf.tick()
+    assert len(shelf.files()) == 1
+
+
 def test_a_session_takes_its_shards_with_it(shelf: Shelf) -> None:
     (row, name), (_, other) = shelf.start_session(), shelf.start_session()
     shelf.put("its", one_tensor(DATA, b"abc"), session=name)
