@@ -33,9 +33,12 @@ class Present:
     """What waits, by queue."""
     store_bytes: int = 0
     sessions_open: int = 0
-    held: int = 0
-    """Turns that wait for leave to generate."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Chat calls that wait, by what holds them: pause, drain."""
     paused: bool = False
+    draining: bool = False
+    request_bytes: int = 0
+    """What the requests under way hold."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """version, run, epoch."""
     log_dropped: int = 0
@@ -54,6 +57,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     yield _requests(metrics.requests)
     yield _labelled("refused", "Errors answered, by code or reason", "reason", metrics.refused)
     yield _labelled("turns", "Committed turns: first, extending a parent, starting a branch", "kind", metrics.turns)
+    yield _labelled("turns_ended", "Turns that were begun, by what became of them", "outcome", metrics.turns_ended)
     yield _labelled("turns_unwaited", "Turns whose caller had gone when they ended", "outcome", metrics.unwaited)
     yield _labelled("tokens", "Tokens of committed turns", "kind", metrics.tokens)
     yield _labelled("prefix_checks", "Prompts compared with an earlier turn's ids", "result", metrics.prefix_checks)
@@ -85,11 +89,15 @@ def _cleanup(tally: CleanupTally) -> Iterator[Metric]:
 
 
 def _present(present: Present) -> Iterator[Metric]:
-    yield GaugeMetricFamily("rolloutfleet_calls_held", "Turns that wait for leave to generate", present.held)
+    yield _gauges("calls_held", "Chat calls that wait, by what holds them", "by", present.held)
+    yield GaugeMetricFamily("rolloutfleet_request_bytes", "What the requests under way hold", present.request_bytes)
+    yield GaugeMetricFamily("rolloutfleet_draining", "1 while no new sessions are taken", int(present.draining))
     yield GaugeMetricFamily("rolloutfleet_paused", "1 while the weights are paused", int(present.paused))
     yield _gauges("weights", "Of the weights: version, run, epoch", "kind", present.weights)
     yield GaugeMetricFamily("rolloutfleet_sessions_open", "Open sessions", present.sessions_open)
     yield _ledger(present.ledger)
+    yield GaugeMetricFamily("rolloutfleet_keys", "Session keys", present.ledger.get("keys", 0))
+    yield _gauges("shards", "Shards: count, bytes, orphans", "kind", present.ledger.get("shards", {}))
     memory = {name.removesuffix("_bytes"): size for name, size in present.memory.items()}
     yield _gauges("memory_bytes", "Memory of the proxy's process tree", "kind", memory)
     yield _gauges("cache_bytes", "Caches", "cache", present.caches)

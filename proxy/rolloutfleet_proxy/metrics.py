@@ -65,8 +65,10 @@ class Metrics:
         """Chat calls of other proxies' sessions: answered, cut_short, or an error's code."""
         self.requests: Counter[tuple[str, str, str]] = Counter()
         """Requests that are no chat calls, by method, the path's template, and status."""
+        self.turns_ended: Counter[str] = Counter()
+        """Turns that were begun, by what became of them: committed, or an error's code."""
         self.unwaited: Counter[str] = Counter()
-        """Turns whose caller had gone when they ended: committed, or an error's code."""
+        """Those of them whose caller had gone."""
         self.engine_failures: Counter[str] = Counter()
         """Requests to the gateway that brought no turn, by error code."""
         self.generations = 0

@@ -11,7 +11,21 @@ from rolloutfleet_proxy.exposition import Present, exposition
 from rolloutfleet_proxy.histograms import Histogram
 from rolloutfleet_proxy.metrics import COMMITTED, SECONDS, TOKENS, Metrics
 
-LABELS = ("outcome", "result", "reason", "kind", "step", "code", "term", "cache", "queue", "method", "route", "status")
+LABELS = (
+    "outcome",
+    "result",
+    "reason",
+    "kind",
+    "step",
+    "code",
+    "term",
+    "cache",
+    "queue",
+    "method",
+    "route",
+    "status",
+    "by",
+)
 SOFTWARE = ("version", "python", "sqlite", "renderers", "tokenizers", "aiohttp", "uvicorn")
 
 
@@ -43,7 +57,7 @@ def test_what_was_counted_can_be_read_again() -> None:
     metrics.call_ended("engine_error", 0.2)
     metrics.request_ended("POST", "/export", 200)
     ledger: dict[str, Any] = {"turns": {"created": 1, "discarded": {"deleted": 2}}, "sessions": {"live": 3}}
-    read = samples(exposition(metrics, Present(ledger=ledger, queues={"log": 4}, held=5)))
+    read = samples(exposition(metrics, Present(ledger=ledger, queues={"log": 4}, held={"drain": 5})))
     assert read["rolloutfleet_calls_total", (("outcome", "committed"),)] == 1
     assert read["rolloutfleet_call_seconds_count", (("result", "failed"),)] == 1
     assert read["rolloutfleet_call_seconds_sum", (("result", "answered"),)] == pytest.approx(1.6)
@@ -53,13 +67,13 @@ def test_what_was_counted_can_be_read_again() -> None:
     assert read["rolloutfleet_requests_total", (("method", "POST"), ("route", "/export"), ("status", "200"))] == 1
     assert read["rolloutfleet_ledger", (("kind", "turns"), ("reason", "deleted"), ("term", "discarded"))] == 2
     assert read["rolloutfleet_queue_length", (("queue", "log"),)] == 4
-    assert read["rolloutfleet_calls_held", ()] == 5
+    assert read["rolloutfleet_calls_held", (("by", "drain"),)] == 5
 
 
 def test_every_metric_is_ours_with_labels_that_are_bounded() -> None:
     for family in text_string_to_metric_families(exposition(Metrics(), Present()).decode()):
         assert family.name.startswith("rolloutfleet_") and family.documentation
-        allowed = {*LABELS, "le"} if family.name != "rolloutfleet_info" else set(SOFTWARE)
+        allowed = LABELS if family.name != "rolloutfleet_info" else set(SOFTWARE)
         assert all(set(sample.labels) <= allowed for sample in family.samples)
 
 

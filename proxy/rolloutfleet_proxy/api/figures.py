@@ -105,11 +105,16 @@ def _dump(proxy: Proxy) -> dict[str, Any]:
     }
 
 
+async def _audit(proxy: Proxy) -> dict[str, Any]:
+    found = await proxy.reader.run(audit)
+    found["shards"]["orphans"] = await proxy.shards.orphans.count()
+    return found
+
+
 @router.get("/audit", dependencies=[AdminOnly])
 async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
     """Promise 5: what came and what became of it, from counters and recounted from rows; in fleet scope added up."""
-    own = await proxy.reader.run(audit)
-    own["shards"]["orphans"] = await proxy.shards.orphans.count()
+    own = await _audit(proxy)
     if scope == PROXY:
         return {**own, "ordinals": [proxy.owner.ordinal]}
     answers = await everywhere(proxy, request, "/audit", own)
@@ -119,7 +124,7 @@ async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict
 @router.get("/metrics")
 async def metrics(proxy: ThisProxy) -> Response:
     """For Prometheus."""
-    ledger, taken = await asyncio.gather(proxy.reader.run(audit), asyncio.to_thread(memory.of_tree))
+    ledger, taken = await asyncio.gather(_audit(proxy), asyncio.to_thread(memory.of_tree))
     weights = proxy.weights
     present = Present(
         ledger=ledger,
@@ -128,7 +133,9 @@ async def metrics(proxy: ThisProxy) -> Response:
         queues=proxy.queue_lengths(),
         store_bytes=store_bytes(proxy.settings.state_dir / STORE_FOLDER),
         sessions_open=proxy.admission.sessions_open,
-        held=weights.waiting,
+        held={"pause": weights.waiting, "drain": proxy.drains.held},
+        draining=proxy.drains.draining,
+        request_bytes=proxy.in_flight.nbytes,
         paused=weights.paused,
         weights={"version": weights.version, "run": weights.run, "epoch": weights.epoch},
         log_dropped=events.dropped(),

@@ -83,6 +83,7 @@ def begin(
                 raise
             finally:
                 call.phases.stop()
+                proxy.metrics.turns_ended[fate] += 1
                 if fate != COMMITTED:
                     proxy.note_use(session)
                 if call.abandoned:
