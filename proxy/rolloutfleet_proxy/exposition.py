@@ -97,7 +97,7 @@ def _present(present: Present) -> Iterator[Metric]:
     yield GaugeMetricFamily("rolloutfleet_sessions_open", "Open sessions", present.sessions_open)
     yield _ledger(present.ledger)
     yield GaugeMetricFamily("rolloutfleet_keys", "Session keys", present.ledger.get("keys", 0))
-    yield _gauges("shards", "Shards: count, bytes, orphans", "kind", present.ledger.get("shards", {}))
+    yield _gauges("shards", "Shards: count, bytes", "kind", present.ledger.get("shards", {}))
     memory = {name.removesuffix("_bytes"): size for name, size in present.memory.items()}
     yield _gauges("memory_bytes", "Memory of the proxy's process tree", "kind", memory)
     yield _gauges("cache_bytes", "Caches", "cache", present.caches)

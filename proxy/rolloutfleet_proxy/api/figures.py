@@ -105,16 +105,11 @@ def _dump(proxy: Proxy) -> dict[str, Any]:
     }
 
 
-async def _audit(proxy: Proxy) -> dict[str, Any]:
-    found = await proxy.reader.run(audit)
-    found["shards"]["orphans"] = await proxy.shards.orphans.count()
-    return found
-
-
 @router.get("/audit", dependencies=[AdminOnly])
 async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
     """Promise 5: what came and what became of it, from counters and recounted from rows; in fleet scope added up."""
-    own = await _audit(proxy)
+    own = await proxy.reader.run(audit)
+    own["shards"]["orphans"] = await proxy.shards.orphans.count()
     if scope == PROXY:
         return {**own, "ordinals": [proxy.owner.ordinal]}
     answers = await everywhere(proxy, request, "/audit", own)
@@ -124,7 +119,7 @@ async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict
 @router.get("/metrics")
 async def metrics(proxy: ThisProxy) -> Response:
     """For Prometheus."""
-    ledger, taken = await asyncio.gather(_audit(proxy), asyncio.to_thread(memory.of_tree))
+    ledger, taken = await asyncio.gather(proxy.reader.run(audit), asyncio.to_thread(memory.of_tree))
     weights = proxy.weights
     present = Present(
         ledger=ledger,
