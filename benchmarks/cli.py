@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import store_growth
-from benchmarks.rigs import binaries, churn, compared, compiler, machine, memory, results, several
+from benchmarks.rigs import binaries, churn, compared, compiler, machine, memory, restarts, results, several
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
@@ -27,6 +27,7 @@ RIGS: Final[dict[str, Callable[[Plan], Outcome]]] = {
     "rss_churn": churn.rss_churn,
     "health": churn.health,
     "turn_store_growth": store_growth.turn_store_growth,
+    "restart_gap_ms": restarts.restart_gap,
 }
 QUICK: Final = ("capture_vs_gateway", "turn_store_growth")
 RESULTS: Final = Path(__file__).parent / "results"
@@ -44,6 +45,7 @@ rigs:
   rss_churn                 4 sessions of 45 turns, bodies of MB: memory at most, after    goal: at most 275, 155 MB
   health                    /health ten times a second through churn and 100 MB replies    goal: at most 250 ms
   turn_store_growth         bytes stored and commit CPU of turn 200 ÷ those of turn 2      goal: at most 1.2
+  restart_gap_ms            the longest that /health waits in a restart under agents       goal: at most 2000 ms
 
 Progress goes to stderr; the figures come last, on stdout, one a line: name value unit. The exit status is 1 where
 a call failed, a turn was not committed or a prefix was not checked; a missed goal of speed is only shown.

@@ -64,8 +64,9 @@ class Resident(_Regular):
 
     @property
     def peak(self) -> int:
-        """The most there was at once; the kernel's own mark of the first process catches what falls between two."""
-        return max([high_water(self._pid), *(size for _, size in self.samples)])
+        """The most there was at once; the kernel's own marks of its processes catch what falls between two."""
+        marks = [high_water(pid) for pid in processes.tree(self._pid)]
+        return max([*marks, *(size for _, size in self.samples)])
 
 
 def resident(root: int) -> int:

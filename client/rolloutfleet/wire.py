@@ -398,6 +398,7 @@ class Drain(Reply):
     reason: str = ""
     then: str = "stay"
     expires: float | None = None
+    holding: bool = False
     held: int = 0
     under_way: int | None = None
 

@@ -1,14 +1,15 @@
 """Draining: no new sessions, calls held, what is under way finished or cut, and then stay, restart or exit.
 
 A *cordon* takes no new sessions. A *quiesce* also holds new calls, without a status line, until the drain is undone or
-the proxy ends; what is under way has `drain_timeout` seconds, and is then cut. A drain is undone by its caller, or when
-it is not renewed within its time to live. Past the point where the proxy begins to end there is no way back.
+the proxy ends; what is under way has `drain_timeout` seconds, and is then cut. Before a restart it begins to hold when
+the next worker is ready, so that nobody waits for that. A drain is undone by its caller, or when it is not renewed
+within its time to live. Past the point where the proxy begins to end there is no way back.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -79,7 +80,10 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """A drain in force. `since` is the time of day; `began` and `expires` are of the loop's clock."""
+    """A drain in force. `since` is the time of day; `began` and `expires` are of the loop's clock.
+
+    `began` is when it began to hold calls, where it `holds` them.
+    """
 
     id: str
     reason: str
@@ -88,6 +92,7 @@ class Drain:
     since: float
     began: float
     expires: float
+    holds: bool
 
 
 class Drains:
@@ -124,7 +129,7 @@ class Drains:
     @property
     def holding(self) -> bool:
         """Whether new calls are held."""
-        return self.over or (self.drain is not None and self.drain.mode == "quiesce")
+        return self.over or (self.drain is not None and self.drain.holds)
 
     def holds(self, *, retry: bool) -> bool:
         """Whether a call is held. Who says that it asks again has waited before, so it is let in while there is time.
@@ -165,10 +170,11 @@ class Drains:
             "mode": drain.mode,
             "then": drain.then,
             "since": drain.since,
-            "deadline": day + drain.began + self._timeout - now if drain.mode == "quiesce" else None,
+            "deadline": day + drain.began + self._timeout - now if drain.holds else None,
             "expires": expires,
+            "holding": drain.holds,
             "held": self.held,
-            "under_way": self._work.under_way(drain.began) if drain.mode == "quiesce" else None,
+            "under_way": self._work.under_way(drain.began) if drain.holds else None,
         }
 
     async def boot(self, crash: Crash | None) -> None:
@@ -186,6 +192,7 @@ class Drains:
                 since=found["since"],
                 began=self._now(),
                 expires=self._now() + left,
+                holds=found["mode"] == "quiesce",
             )
         )
 
@@ -224,6 +231,7 @@ class Drains:
                 since=self._wall(),
                 began=now,
                 expires=float("inf"),
+                holds=True,
             )
         )
 
@@ -266,15 +274,17 @@ class Drains:
             self._check_possible(before, asked.id)
             if before is None and asked.then != "stay" and await self._store.run(lambda t: boots.has(t, asked.id)):
                 return {**asked.model_dump(exclude={"ttl"}), "since": None, "deadline": None, "done": True}
-            renewed = before is not None and before.mode == asked.mode
+            same = before is not None and (before.mode, before.then) == (asked.mode, asked.then)
+            holds = before.holds if same and before is not None else asked.mode == "quiesce" and asked.then != "restart"
             drain = Drain(
                 id=asked.id,
                 reason=asked.reason,
                 mode=asked.mode,
                 then=asked.then,
                 since=before.since if before is not None else self._wall(),
-                began=before.began if before is not None and renewed else now,
+                began=before.began if before is not None and before.holds and holds else now,
                 expires=now + asked.ttl,
+                holds=holds,
             )
             await self._write(lambda transaction: _save(transaction, drain, ttl=asked.ttl))
             if self._ending:
@@ -332,28 +342,27 @@ class Drains:
             if now >= drain.expires:
                 await self._expire(drain)
                 continue
-            if drain.mode == "quiesce":
-                ready = await self._may_end(drain)
+            if drain.mode == "quiesce" and not drain.holds:
+                await self._look_for_successor(drain)
+            elif drain.holds:
                 left = self._work.under_way(drain.began)
-                if ready and left and now >= drain.began + self._timeout and cut_for != drain.began:
+                if left and now >= drain.began + self._timeout and cut_for != drain.began:
                     logger.info("drain %s: %d under way are cut", drain.id or drain.reason, left)
                     cut_for = drain.began
                     self._work.cut()
-                if drain is self.drain and drain.then != "stay" and ready and (not left or cut_for == drain.began):
+                if drain.then != "stay" and (not left or cut_for == drain.began):
                     self._begin_to_end()
                     return
             await asyncio.sleep(LOOK_EVERY)
 
-    async def _may_end(self, drain: Drain) -> bool:
-        """Whether it need not wait for a successor. A restart without one is undone: the calls go on here."""
-        if drain.then != "restart":
-            return True
+    async def _look_for_successor(self, drain: Drain) -> None:
+        """Begin to hold calls when it is ready. A restart without one is undone: the calls go on here."""
         successor = self._host.successor()
         if isinstance(successor, str):
             logger.error("drain %s is undone: the next worker %s", drain.id, successor)
             await self._expire(drain)
-            return False
-        return successor
+        elif successor:
+            self.drain = replace(drain, began=self._now(), holds=True)
 
     async def _expire(self, drain: Drain) -> None:
         async with self._changing:

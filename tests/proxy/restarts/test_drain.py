@@ -155,6 +155,20 @@ async def test_another_id_is_a_conflict_and_changes_nothing(tmp_path: Path) -> N
         assert proxy.drains.drain == before
 
 
+async def test_a_renewal_leaves_the_time_that_calls_in_flight_have(tmp_path: Path) -> None:
+    keeper = Keeper()
+    keeper.ready = True
+    async with life(tmp_path, host=keeper) as proxy:
+        proxy.calls.running = 1
+        await proxy.ask(then="restart")
+        await until(lambda: proxy.drains.holding)
+        before = proxy.drains.drain
+        await proxy.ask(then="restart")
+        after = proxy.drains.drain
+        assert before is not None and after is not None
+        assert after.holds and after.began == before.began and after.expires > before.expires
+
+
 async def test_the_same_id_may_go_from_cordon_to_quiesce_and_back(tmp_path: Path) -> None:
     async with life(tmp_path) as proxy:
         await proxy.ask(mode="cordon")
@@ -189,13 +203,13 @@ async def test_who_asks_again_is_let_in_before_a_restart_while_there_is_time(tmp
         assert not proxy.drains.holds(retry=False)
         await proxy.ask()
         assert proxy.drains.holds(retry=True), "a drain that stays lets nothing begin"
+        proxy.calls.running = 1
+        keeper.ready = True
         await proxy.ask(then="restart")
-        assert proxy.drains.holds(retry=False)
-    async with life(tmp_path, host=keeper, timeout=SHORT) as proxy:
-        await proxy.ask("e", then="restart")
-        assert not proxy.drains.holds(retry=True)
-        await asyncio.sleep(2 * SHORT)
-        assert proxy.drains.holds(retry=True)
+        await until(lambda: proxy.drains.holding)
+        assert proxy.drains.holds(retry=False) and not proxy.drains.holds(retry=True)
+        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        assert proxy.drains.holds(retry=True), "its time is up"
 
 
 async def test_a_call_that_is_held_too_long_is_told_so(tmp_path: Path) -> None:
@@ -205,17 +219,19 @@ async def test_a_call_that_is_held_too_long_is_told_so(tmp_path: Path) -> None:
         assert (error.status, error.code, error.retry_after, error.close) == (503, "draining", 10.0, False)
 
 
-async def test_a_restart_waits_for_calls_and_successor_and_there_is_no_way_back_then(tmp_path: Path) -> None:
+async def test_a_restart_holds_calls_when_its_successor_is_ready_and_there_is_no_way_back_then(tmp_path: Path) -> None:
     keeper = Keeper()
     async with life(tmp_path, host=keeper) as proxy:
         proxy.calls.running = 1
         await proxy.ask(then="restart", reason="memory")
-        held = asyncio.create_task(proxy.drains.passed())
-        assert keeper.thens == ["restart"]
-        proxy.calls.running = 0
-        await asyncio.sleep(3 * SHORT)
-        assert not keeper.ended.is_set(), "nobody follows yet"
+        assert keeper.thens == ["restart"] and proxy.drains.draining
+        await proxy.drains.passed()
         keeper.ready = True
+        await until(lambda: proxy.drains.holding)
+        held = asyncio.create_task(proxy.drains.passed())
+        await asyncio.sleep(SHORT)
+        assert not keeper.ended.is_set(), "a call is in flight"
+        proxy.calls.running = 0
         await asyncio.wait_for(keeper.ended.wait(), SOON)
         for asking in (proxy.drains.undo(), proxy.ask(then="restart")):
             error = await refused(asking)
@@ -242,10 +258,9 @@ async def test_a_restart_without_a_successor_is_undone(tmp_path: Path) -> None:
     keeper = Keeper()
     async with life(tmp_path, host=keeper) as proxy:
         await proxy.ask(then="restart")
-        call = asyncio.create_task(proxy.drains.passed())
         keeper.ready = "ended with exit status 2"
-        await asyncio.wait_for(call, SOON)
-        assert not proxy.drains.draining and not keeper.ended.is_set()
+        await until(lambda: not proxy.drains.draining)
+        assert not keeper.ended.is_set()
         assert keeper.thens == ["restart", "stay"]
 
 
