@@ -214,6 +214,7 @@ async def test_a_worker_that_is_killed_in_the_middle_of_a_drain_is_followed_and_
     running = asyncio.create_task(asyncio.to_thread(turn_of, client))
     await eventually(lambda: fleet.engine.counters()["running"] == 1)
     assert proxy.drain("killed", then="restart").status_code == 200
+    await until(lambda: (proxy.stats()["drain"] or {}).get("holding"))
     held = asyncio.create_task(asyncio.to_thread(turn_of, client))
     await until(lambda: (proxy.stats()["drain"] or {}).get("held") == 1)
     proxy.kill_worker()
