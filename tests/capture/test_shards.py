@@ -123,6 +123,8 @@ def test_put_get_batch_delete(two: Fleet) -> None:
     assert batch(proxy, "x", partial=True).status_code == 200
 
     assert shards_of(proxy) == {"count": 2, "bytes": 24, "orphans": 0}
+    metrics = httpx.get(f"{proxy.url}/metrics").text
+    assert 'rolloutfleet_shards{kind="count"} 2.0' in metrics and 'rolloutfleet_shards{kind="bytes"} 24.0' in metrics
     assert delete(proxy, "a", "b", "x").json() == {"deleted": 2, "bytes": 24, "ordinals": [0], "failed": []}
     assert delete(proxy, "a", "b", "x").json() == {"deleted": 0, "bytes": 0, "ordinals": [0], "failed": []}
     assert error(get(proxy, "a")) == (404, SHARD_UNKNOWN)
