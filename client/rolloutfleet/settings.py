@@ -65,9 +65,9 @@ class AllocatorSettings(BaseModel):
 
     trim: bool = True
     """Memory that calls gave back is returned to the system every now and then."""
-    arenas: Annotated[int, Field(ge=0, le=1024)] = 2
+    arenas: Annotated[int, Field(ge=0, le=1024)] = 1
     """Heaps that threads share; 0: as many as glibc likes (eight a core)."""
-    mmap_threshold: Quantity = 128 * 2**10
+    mmap_threshold: Quantity = 512 * 2**10
     """Blocks from this size on go back to the system when they are freed; 0: as glibc likes (up to 32 MiB)."""
 
 

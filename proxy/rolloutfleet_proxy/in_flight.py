@@ -46,6 +46,10 @@ class Held:
         self._sharing = 1
         self.grow(nbytes)
 
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
     def add(self, nbytes: int) -> None:
         """Take in more of a request. Raises ApiError 429 where that is too much."""
         self._budget.check(nbytes)

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,6 +99,8 @@ class Proxy:
     in_flight: InFlight
     trimming: Trimming
     collections: Collections
+    large_bodies: Executor
+    """The one thread on which requests of many megabytes are read, one at a time: `/health` goes on beside it."""
     under_way: UnderWay
     drains: Drains
     settings_error: str | None = None
@@ -299,6 +302,8 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
         )
         stack.push_async_callback(sweeper.close)
         in_flight = InFlight(settings.in_flight_bytes)
+        large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large bodies")
+        stack.callback(large_bodies.shutdown, wait=False, cancel_futures=True)
         collections = Collections()
         collections.watch()
         stack.callback(collections.end)
@@ -341,6 +346,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             in_flight=in_flight,
             trimming=trimming,
             collections=collections,
+            large_bodies=large_bodies,
             under_way=under_way,
             drains=drains,
         )

@@ -90,13 +90,22 @@ WAYS = [Way(*flags) for flags in itertools.product((False, True), repeat=3)]
 class Load:
     """Agents and one trainer at work on a proxy, which may die at any moment."""
 
-    def __init__(self, proxy: ProxyProcess, *, seed: int, ways: Sequence[Way] = WAYS, retries: int = PATIENCE) -> None:
+    def __init__(
+        self,
+        proxy: ProxyProcess,
+        *,
+        seed: int,
+        instructions: str = "You are a careful assistant.",
+        ways: Sequence[Way] = WAYS,
+        retries: int = PATIENCE,
+    ) -> None:
         """One agent for each of `ways`; an SDK asks again up to `retries` times."""
         self.conversations: list[Conversation] = []
         self.interrupted: Counter[str] = Counter()
         """Calls that broke off without an answer, by what they were for."""
         self._proxy = proxy
         self._seed = seed
+        self._instructions = instructions
         self._ways = ways
         self._retries = retries
         self._ended = asyncio.Event()
@@ -152,7 +161,7 @@ class Load:
         session = conversation.session
         client = session.async_client(max_retries=0 if way.keyed else self._retries)
         messages: list[Any] = [
-            {"role": "system", "content": "You are a careful assistant."},
+            {"role": "system", "content": self._instructions},
             {"role": "user", "content": f"{name}: what is the weather in Paris?"},
         ]
         async with client:

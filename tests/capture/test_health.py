@@ -1,6 +1,7 @@
 """Promise 8: /health answers within a second whatever the load, while the worker is up."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -73,3 +74,33 @@ async def test_health_answers_while_agents_talk_long_prompts_are_rendered_and_ex
     assert len(waits) > 20
     assert max(waits) < 1.0
     assert proxy.audit()["balanced"]
+
+
+async def test_health_answers_while_bodies_of_many_megabytes_are_read(busy: Fleet) -> None:
+    """Read and digested away from the loop, one at a time; hopeless ones are refused before a tokenizer sees them."""
+    proxy = busy.proxy
+    session = proxy.start_session()
+    hopeless = [{"role": "user", "content": "word " * 10_000_000}]
+    short = [{"role": "user", "content": "Hello"}]
+    bodies = [
+        json.dumps({"messages": messages, **more, "max_tokens": 5}).encode()
+        for messages, more in ((hopeless, {}), (short, {"user": "u" * 50_000_000}))
+    ]
+    waits: list[float] = []
+    reading = asyncio.Event()
+
+    async def probe() -> None:
+        async with httpx.AsyncClient(timeout=30) as prober:
+            while not reading.is_set():
+                began = time.monotonic()
+                assert (await prober.get(f"{proxy.url}/health")).status_code == 200
+                waits.append(time.monotonic() - began)
+
+    probing = asyncio.create_task(probe())
+    replies = await asyncio.gather(*(asyncio.to_thread(session.raw_chat, body) for body in bodies * 2))
+    reading.set()
+    await probing
+    assert [reply.status_code for reply in replies] == [400, 200] * 2
+    assert replies[0].json()["error"]["code"] == "context_length_exceeded"
+    assert max(waits) < 1.0
+    assert proxy.stats()["in_flight_bytes"] == 0

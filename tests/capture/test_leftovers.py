@@ -11,6 +11,7 @@ import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import CoroutineType
 from typing import Any
 
 import httpx
@@ -33,6 +34,7 @@ from rolloutfleet_proxy.turns.tree import Node
 from rolloutfleet_proxy.weights.weights import Submission
 
 OF_A_CALL = (Call, _Making, ChatRequest, TurnStream, NewTurn, Turn, Submission, Evidence, Session, Node)
+OURS = "rolloutfleet_proxy"
 SESSIONS = 6
 HELLO = {"messages": [{"role": "user", "content": "Tell me something. " * 50}], "max_tokens": 60}
 
@@ -69,6 +71,23 @@ def no_collector() -> Iterator[None]:
 
 def alive() -> Counter[str]:
     return Counter(type(found).__name__ for found in gc.get_objects() if isinstance(found, OF_A_CALL))
+
+
+def ours_in_cycles() -> Counter[str]:
+    """Objects and coroutines of the proxy that nobody refers to, but that the collector alone would free."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        found = Counter(
+            type(each).__qualname__ if type(each).__module__.startswith(OURS) else each.__qualname__
+            for each in gc.garbage
+            if type(each).__module__.startswith(OURS)
+            or (isinstance(each, CoroutineType) and OURS in each.cr_code.co_filename)
+        )
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    return found
 
 
 class Agent:
@@ -111,6 +130,7 @@ async def test_ended_calls_and_sessions_leave_nothing(fleet: Fleet, proxy: tuple
         after = alive()
         after.subtract(before)
         assert {name: n for name, n in after.items() if n > 0} == {}
+        assert ours_in_cycles() == {}
     assert opened.cache_sizes()["sessions"] == 0 and opened.cache_sizes()["ids"] == 0
     audit = (await admin.get("/audit")).json()
     assert audit["balanced"] and audit["keys"] == 0 and audit["sessions"]["live"] == 0

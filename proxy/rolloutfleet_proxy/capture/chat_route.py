@@ -113,12 +113,14 @@ class ChatRoute:
             if drains.holding and "idempotency-key" not in headers and not _is_retry(headers):
                 await drains.passed()  # held with its body unread
             body = await _read_body(receive, headers, held, limit=self._proxy.settings.body_limit)
+            read = await self._read_apart(headers, body) if len(body) >= turn.LARGE_REQUEST else None
         session = await self._open(session, key)
-        attempt = _attempt(headers, body)
+        # From here to the call's beginning nothing is awaited: a retry that comes meanwhile must find the call.
+        attempt = read[0] if read else _attempt(headers, body)
         found = earlier(session, attempt)
-        request = parse_chat(body)
+        request = read[1] if read else parse_chat(body)
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
-        del body  # A call may last for minutes, and nobody reads this again.
+        del body, read  # A call may last for minutes, and nobody reads these again.
         while found is None and drains.holds(retry=attempt.marked):
             with session.calls.arriving():
                 await drains.passed()
@@ -144,6 +146,11 @@ class ChatRoute:
         if session.state != OPEN:
             raise ended(session)
         return session
+
+    async def _read_apart(self, headers: dict[str, str], body: bytes) -> tuple[Attempt, ChatRequest]:
+        loop, thread = asyncio.get_running_loop(), self._proxy.large_bodies
+        attempt = await loop.run_in_executor(thread, _attempt, headers, body)
+        return attempt, await loop.run_in_executor(thread, parse_chat, body)
 
     async def _replay(self, session: Session, number: int, request: ChatRequest, told: ChatCall, send: Send) -> None:
         """Give a committed turn again, from its row."""

@@ -259,6 +259,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        # The parser holds this connection's methods: the two would wait for the collector of cycles together.
+        del self._parser
         self._gone(self)
         if self._ends_with_connection and error is None and self._error is None:
             self.complete = True

@@ -145,6 +145,8 @@ class Vocabulary:
         self.marks = frozenset(added) | {token_id for token_id in known if token_id is not None}
         self.all_special_tokens = [token.content for token in added.values() if token.special]
         self.size = tokenizer.get_vocab_size(with_added_tokens=True)
+        self.longest_token = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
+        """Letters of the longest token: a text has at least its length divided by this of them."""
         self._tokenizer = tokenizer
         self._encoding = Encoding(tokenizer)
         self._lock = Lock()
