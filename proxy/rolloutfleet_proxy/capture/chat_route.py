@@ -111,7 +111,8 @@ class ChatRoute:
         drains = self._proxy.drains
         with session.calls.arriving():
             if drains.holding and "idempotency-key" not in headers and not _is_retry(headers):
-                await drains.passed()  # held with its body unread
+                with told.held():
+                    await drains.passed()  # held with its body unread
             body = await _read_body(receive, headers, held, limit=self._proxy.settings.body_limit)
             read = await self._read_apart(headers, body) if len(body) >= turn.LARGE_REQUEST else None
         session = await self._open(session, key)
@@ -122,7 +123,7 @@ class ChatRoute:
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
         del body, read  # A call may last for minutes, and nobody reads these again.
         while found is None and drains.holds(retry=attempt.marked):
-            with session.calls.arriving():
+            with session.calls.arriving(), told.held():
                 await drains.passed()
             session = await self._open(session, key)
             found = earlier(session, attempt)

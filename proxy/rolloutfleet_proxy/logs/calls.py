@@ -1,6 +1,7 @@
 """A chat call as the log and the metrics tell it: one line when it has been read, exactly one when it is over."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ class ChatCall:
     __slots__ = (
         "_arrived",
         "_clock",
+        "_held",
         "_in_flight_before",
         "_metrics",
         "_read",
@@ -66,6 +68,7 @@ class ChatCall:
         self._metrics = metrics
         self._clock = clock
         self._arrived = clock()
+        self._held = -1.0
         self._in_flight_before = metrics.in_flight
         self._read = False
 
@@ -73,6 +76,15 @@ class ChatCall:
         """What is asked is known."""
         self.session_id, self.messages, self.stream = session_id, messages, stream
         self._start()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A drain holds the call until the block ends; more than once adds up."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._held = max(self._held, 0.0) + self._clock() - began
 
     def waits_for(self, turn_id: str, phases: Phases) -> None:
         self.turn_id, self.phases = turn_id, phases
@@ -105,6 +117,7 @@ class ChatCall:
                 status=self.status,
                 outcome=self.outcome,
                 in_flight_after=self._metrics.in_flight,
+                held_ms=milliseconds(self._held),
                 queue_ms=milliseconds(queue),
                 tokenise_in_ms=milliseconds(tokenise_in),
                 pause_ms=milliseconds(pause),

@@ -43,6 +43,7 @@ class CallEnded(Event, frozen=True, kw_only=True, gc=False):
     status: int
     outcome: str
     in_flight_after: int
+    held_ms: float
     queue_ms: float
     tokenise_in_ms: float
     pause_ms: float
