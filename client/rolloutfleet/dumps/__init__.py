@@ -16,13 +16,10 @@ from rolloutfleet.dumps.form import (
     DumpedTurn,
     DumpEnd,
     DumpHead,
+    IncomingShard,
     Matching,
     Part,
-    decode,
-    digest_of,
     encode,
-    read,
-    read_head,
 )
 from rolloutfleet.dumps.names import (
     ACTIVE,
@@ -34,6 +31,7 @@ from rolloutfleet.dumps.names import (
     parse_dump_name,
     trajectory_dump_name,
 )
+from rolloutfleet.dumps.reading import decode, digest_of, read, read_head, read_shards, read_streamed
 from rolloutfleet.dumps.streamed import StreamedShard, StreamedTensor, StreamedTurn
 from rolloutfleet.dumps.tensors import DTYPES, Tensor, dtype_of_safetensors, safetensors_name
 
@@ -53,6 +51,7 @@ __all__ = [
     "DumpedShard",
     "DumpedTrajectory",
     "DumpedTurn",
+    "IncomingShard",
     "Inspected",
     "Matching",
     "Part",
@@ -70,6 +69,8 @@ __all__ = [
     "parse_dump_name",
     "read",
     "read_head",
+    "read_shards",
+    "read_streamed",
     "safetensors_name",
     "trajectory_dump_name",
     "verify",

@@ -7,8 +7,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from rolloutfleet.dumps.form import Damaged, DumpedShard, DumpedTurn, DumpEnd, DumpHead, read
+from rolloutfleet.dumps.form import Damaged, DumpedTurn, DumpEnd, DumpHead, IncomingShard
 from rolloutfleet.dumps.names import DumpName, parse_dump_name
+from rolloutfleet.dumps.reading import read_streamed
 from rolloutfleet.dumps.tensors import Tensor
 
 SAID_AT_MOST = 20
@@ -60,7 +61,7 @@ def verify(file: BinaryIO, *, name: str | None = None) -> list[str]:
 
 def _problems(file: BinaryIO, name: str | None, found: Inspected) -> Iterator[str]:
     checked: _Checked | None = None
-    for part in read(file):
+    for part in read_streamed(file):
         match part:
             case DumpHead():
                 found.head, checked = part, _Checked(part)
@@ -69,7 +70,7 @@ def _problems(file: BinaryIO, name: str | None, found: Inspected) -> Iterator[st
                 found.turns += not part.context
                 found.tokens += 0 if part.context else math.prod(part.output_ids.shape)
                 yield from checked.turn(part)
-            case DumpedShard():
+            case IncomingShard():
                 found.shards += 1
             case DumpEnd() if checked is not None:
                 found.end = part

@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from rolloutfleet.dumps import Damaged, DumpedShard, DumpedTurn, DumpEnd, Part, inspect, read
+from rolloutfleet.dumps import Damaged, DumpedTurn, DumpEnd, IncomingShard, inspect, read_shards, read_streamed
 from rolloutfleet_proxy.store.transaction import DISCARDED, LIVE
 from rolloutfleet_proxy.turns.rows import spans
 
@@ -73,15 +73,6 @@ class TurnRow(msgspec.Struct, frozen=True, array_like=True):
     extras: bytes | None
 
 
-class ShardData(msgspec.Struct, frozen=True, array_like=True):
-    """A shard, whole."""
-
-    shard_id: str
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
 def look(file: Path, name: str) -> Looked:
     """Read all of a dump and check it. For a worker thread; raises OSError."""
     (found,) = _values("look", Looked, file, name)
@@ -93,9 +84,14 @@ def turns(file: Path, digest: str) -> Iterator[list[TurnRow]]:
     return _values("turns", list[TurnRow], file, digest)
 
 
-def shards(file: Path, digest: str) -> Iterator[ShardData]:
-    """The shards of a dump, one at a time, as `turns` has them."""
-    return _values("shards", ShardData, file, digest)
+def shards(file: Path, digest: str) -> Iterator[IncomingShard]:
+    """The shards of a dump, in pieces, as `turns` has them. They are no JSON, so no process is needed."""
+    with file.open("rb") as opened:
+        for part in read_shards(opened):
+            if isinstance(part, IncomingShard):
+                yield part
+            else:
+                _check_same(part, digest)
 
 
 def turn_row(turn: DumpedTurn) -> TurnRow:
@@ -142,7 +138,9 @@ def _look(file: BinaryIO, name: str) -> Iterator[Looked]:
 def _turns(file: BinaryIO, digest: str) -> Iterator[list[TurnRow]]:
     batch: list[TurnRow] = []
     started = 0
-    for part in _parts(file, digest):
+    for part in read_streamed(file):
+        if isinstance(part, DumpEnd):
+            _check_same(part, digest)
         if isinstance(part, DumpedTurn):
             batch.append(turn_row(part))
             if file.tell() - started >= _BATCH:
@@ -152,23 +150,14 @@ def _turns(file: BinaryIO, digest: str) -> Iterator[list[TurnRow]]:
         yield batch
 
 
-def _shards(file: BinaryIO, digest: str) -> Iterator[ShardData]:
-    for part in _parts(file, digest):
-        if isinstance(part, DumpedShard):
-            yield ShardData(part.shard_id, part.tensor.dtype, part.tensor.shape, part.tensor.data)
-
-
-def _parts(file: BinaryIO, digest: str) -> Iterator[Part]:
-    for part in read(file):
-        if isinstance(part, DumpEnd) and part.digest != digest:
-            raise Damaged("it was exchanged while it was imported")
-        yield part
+def _check_same(end: DumpEnd, digest: str) -> None:
+    if end.digest != digest:
+        raise Damaged("it was exchanged while it was imported")
 
 
 _KINDS: Final[dict[str, Callable[[BinaryIO, str], Iterator[Any]]]] = {
     "look": _look,
     "turns": _turns,
-    "shards": _shards,
 }
 
 

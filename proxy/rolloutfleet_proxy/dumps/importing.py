@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rolloutfleet.dumps import Damaged, DumpHead, DumpName, digest_of, parse_dump_name
+from rolloutfleet.dumps import Damaged, DumpHead, DumpName, IncomingShard, digest_of, parse_dump_name
 from rolloutfleet.errors import (
     ALREADY_IMPORTED,
     DUMP_DAMAGED,
@@ -26,7 +26,7 @@ from rolloutfleet.wire import DumpState, ImportDumps
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.dumps import contents, staging
 from rolloutfleet_proxy.dumps.adopted import Adopted
-from rolloutfleet_proxy.dumps.contents import Looked, ShardData, TurnRow
+from rolloutfleet_proxy.dumps.contents import Looked, TurnRow
 from rolloutfleet_proxy.dumps.folder import DumpFolder, NotClaimed
 from rolloutfleet_proxy.dumps.staging import Arrived, Coming, Staged
 from rolloutfleet_proxy.errors import ApiError
@@ -181,8 +181,8 @@ class Importer:
         return look
 
 
-def _made(shards: Iterator[ShardData]) -> Iterator[Made]:
-    return ((shard.shard_id, Form(shard.dtype, shard.shape), shard.data) for shard in shards)
+def _made(shards: Iterator[IncomingShard]) -> Iterator[Made]:
+    return ((shard.shard_id, Form(shard.dtype, shard.shape), shard.pieces) for shard in shards)
 
 
 def _adding(staged: Staged, turns: Sequence[TurnRow]) -> Callable[[Transaction], None]:

@@ -28,8 +28,8 @@ from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
 
 T = TypeVar("T")
-Made = tuple[str, Form, bytes]
-"""A tensor to be kept: its name, its form, its bytes."""
+Made = tuple[str, Form, bytes | Iterable[bytes]]
+"""A tensor to be kept: its name, its form, its bytes, whole or in pieces."""
 
 THREADS: Final = 4
 _REMOVED_AT_ONCE: Final = 1000
@@ -219,7 +219,8 @@ class Shards:
         for name, form, data in tensors:
             incoming = self._begin(name, pending)
             incoming.describe(form)
-            incoming.feed(data)
+            for piece in (data,) if isinstance(data, bytes) else data:
+                incoming.feed(piece)
             incoming.finish()
         self._files.sync()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.client.dumps.samples import NAME, SESSION, head, opened, sample, sample_turns, tensors, turn
 
@@ -15,6 +15,7 @@ from rolloutfleet.dumps import (
     Damaged,
     DumpedShard,
     DumpedTurn,
+    IncomingShard,
     StreamedShard,
     StreamedTensor,
     Tensor,
@@ -25,6 +26,8 @@ from rolloutfleet.dumps import (
     encode,
     parse_dump_name,
     read,
+    read_shards,
+    reading,
     trajectory_dump_name,
     verify,
 )
@@ -59,6 +62,42 @@ def test_a_dump_comes_back_whole(
     assert repr(back.turns[0].messages) == repr(messages), "the order of keys is part of it"
     assert back.end.digest == digest_of(opened(content))
     assert json.loads(content)["turns"][0]["turn_id"] == "chatcmpl-1"
+
+
+@given(tensors(), st.integers(1, 40))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_shards_come_in_pieces(monkeypatch: pytest.MonkeyPatch, tensor: Tensor, at_once: int) -> None:
+    monkeypatch.setattr(reading, "_AT_ONCE", 200 + at_once)
+    shards = [DumpedShard(shard_id=f'"data":"{place}' + "x" * at_once, tensor=tensor) for place in range(3)]
+    content = b"".join(encode(head(), sample_turns(), shards, incomplete=["x" * 300]))
+    parts = {
+        part.shard_id: (part.dtype, part.shape, b"".join(part.pieces))
+        for part in read_shards(opened(content))
+        if isinstance(part, IncomingShard)
+    }
+    assert parts == {shard.shard_id: (tensor.dtype, tensor.shape, tensor.data) for shard in shards}
+    passed_over = [part.shard_id for part in read_shards(opened(content)) if isinstance(part, IncomingShard)]
+    assert passed_over == list(parts)
+    assert decode(content).shards == shards and decode(content).end.incomplete == ["x" * 300]
+    assert verify(opened(content)) == [f"it is incomplete: shards are missing: {'x' * 300}"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (b'"data":"AAAA', b'"data":"AAA', "no base64"),
+        (b'"data":"AAAA', b'"data":"', "45 bytes of a shard, and 48 are needed"),
+        (b'"dtype":"float64"', b'"dtype":"float0"', "dtype is"),
+        (b'"shape":[2,3]', b'"shape":[-2,3]', "shape is"),
+        (b'"data":', b'"date":', "is no shard"),
+        (b'"shard_id"', b'"shard"', "shard_id: Field required"),
+    ],
+)
+def test_what_is_no_shard_is_found(before: bytes, after: bytes, said: str) -> None:
+    start, mark, shards = sample().partition(b'],"shards":')
+    assert before in shards
+    (problem,) = verify(opened(start + mark + shards.replace(before, after, 1)))
+    assert said in problem
 
 
 def test_a_dump_is_written_and_read_a_turn_at_a_time() -> None:
