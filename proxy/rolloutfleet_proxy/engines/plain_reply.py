@@ -48,6 +48,9 @@ class _Reply(msgspec.Struct):
     meta_info: _Meta
 
 
+_USUAL = 1 << 18
+_parser = Parser()
+"""Kept, since a new one has its memory mapped anew. It refuses to read while something it has read is still held."""
 _decode = msgspec.json.Decoder(_Reply).decode
 
 
@@ -76,7 +79,7 @@ def plain(body: bytes, expected: Expected) -> Evidence | None:
             logprobs=array("f", logprobs.astype(np.float32).tobytes()),
             ids_json=ids_json,
         )
-    except (ValueError, TypeError, RecursionError, Refused, AbortedWithError):
+    except (ValueError, TypeError, RuntimeError, Refused, AbortedWithError):
         return None
 
 
@@ -108,7 +111,8 @@ def _numbers(text: bytes, kind: Literal["d", "i"]) -> memoryview:
 
     Raises ValueError and TypeError where it holds anything else.
     """
-    parsed = Parser().parse(text)
+    # What a parser has grown to it keeps, so a text beyond the usual gets one of its own.
+    parsed = (_parser if len(text) <= _USUAL else Parser()).parse(text)
     if not isinstance(parsed, Array):
         raise TypeError("no array")
     return memoryview(parsed.as_buffer(of_type=kind))

@@ -24,8 +24,7 @@ class SessionOver(Exception):
     """The session ended while the turn was made: nothing of it is recorded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTurn:
+class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A generation that passed its checks and waits to be committed."""
 
     session: int
@@ -83,8 +82,7 @@ class Brief:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """A committed turn, whole but for its parent's part of the prompt."""
 
     session: int

@@ -7,7 +7,8 @@ messages, the chain after its own answer, and the digests of the reasoning that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from rolloutfleet_proxy.turns.messages import Conversation
 
@@ -15,8 +16,7 @@ _NODE_BYTES = 600
 _REASONING_BYTES = 150
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A turn. Its own messages are those from `start` to `length`: what its request added, and its answer."""
 
     turn: int

@@ -121,6 +121,20 @@ def test_any_tokens_are_taken_alike(rows: list[tuple[float, int]], abort: bool, 
     assert same(text(made))
 
 
+@pytest.mark.parametrize("size", [1, 70_000])
+def test_what_was_odd_does_not_stand_in_the_way_of_the_next(size: int) -> None:
+    wide = Expected(prompt_tokens=7, max_new_tokens=100_000)
+    ids = list(range(size))
+    made = reply(output_token_logprobs=[[-0.5, token, None] for token in ids], completion_tokens=size)
+    good = text(made | {"output_ids": ids})
+    for odd in (*ODD.values(), "[" * 2000, "5", "[[1,2,null]"):
+        assert plain(text(reply()).replace(ROWS.encode(), odd.encode()), wide) is None
+        break_off = good[: len(good) // 2]
+        assert plain(break_off, wide) is None
+    evidence = plain(good, wide)
+    assert evidence is not None and evidence.output_ids.tolist() == ids
+
+
 def test_real_numbers_keep_all_their_digits() -> None:
     values = [-0.31237500905990601, -1.1920928244535389e-07, -5.960464477539063e-08, -12.345678329467773, *LOGPROBS]
     ids = list(range(len(values)))

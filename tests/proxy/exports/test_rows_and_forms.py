@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -560,7 +561,9 @@ def large_sessions(transaction: Transaction, owner: Owner) -> None:
                 output=ids[number][3000:],
                 logprobs=logprobs[number],
             )
-            commit_turn(transaction, replace(made, output={"role": "assistant", "content": "word " * 2000}))
+            commit_turn(
+                transaction, msgspec.structs.replace(made, output={"role": "assistant", "content": "word " * 2000})
+            )
         close_session(transaction, row)
 
 
