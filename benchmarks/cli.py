@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import store_growth
-from benchmarks.rigs import binaries, churn, compared, compiler, machine, memory, restarts, results, several
+from benchmarks.rigs import binaries, churn, compared, compiler, machine, memory, reclaiming, restarts, results, several
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
@@ -26,6 +26,7 @@ RIGS: Final[dict[str, Callable[[Plan], Outcome]]] = {
     "rss_10000_open_vs_500_mb": memory.rss_open_sessions,
     "rss_churn": churn.rss_churn,
     "health": churn.health,
+    "sessions_reclaimed": reclaiming.sessions_reclaimed,
     "turn_store_growth": store_growth.turn_store_growth,
     "restart_gap_ms": restarts.restart_gap,
 }
@@ -44,6 +45,7 @@ rigs:
   rss_10000_open_vs_500_mb  resident memory with 10,000 sessions open less that with 500   goal: at most 50 MB
   rss_churn                 4 sessions of 45 turns, bodies of MB: memory at most, after    goal: at most 275, 155 MB
   health                    /health ten times a second through churn and 100 MB replies    goal: at most 250 ms
+  sessions_reclaimed        10,000 sessions come and are reclaimed: memory and store after, against before
   turn_store_growth         bytes stored and commit CPU of turn 200 ÷ those of turn 2      goal: at most 1.2
   restart_gap_ms            the longest that /health waits in a restart under agents       goal: at most 2000 ms
 
@@ -109,6 +111,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         sessions=base.sessions if options.sessions is None else tuple(options.sessions),
         growth_sessions=base.growth_sessions,
         churn_sessions=base.churn_sessions,
+        reclaimed_sessions=options.reclaimed or base.reclaimed_sessions,
         seed=options.seed,
     )
 
@@ -128,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sessions", type=int, nargs=2, metavar="N", help="the two sizes of the memory rig (500 10000)"
     )
+    parser.add_argument("--reclaimed", type=int, metavar="N", help="sessions that are reclaimed (10000)")
     parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory instead of the rigs' own")
     parser.add_argument("--seed", type=int, default=1, help="seed of texts and times (1)")
     parser.add_argument(

@@ -15,6 +15,7 @@ class Plan:
     sessions: tuple[int, int] = (500, 10_000)
     growth_sessions: int = 20
     churn_sessions: int = 40
+    reclaimed_sessions: int = 10_000
     seed: int = 1
     model: Path | None = None
     """A model directory to use instead of the rigs' own."""
@@ -22,4 +23,12 @@ class Plan:
     @classmethod
     def quick(cls) -> Self:
         """Windows of 4 s: shows that the rigs work; the figures are not to be quoted."""
-        return cls(pairs=1, warmup=2.0, window=4.0, sessions=(50, 500), growth_sessions=3, churn_sessions=8)
+        return cls(
+            pairs=1,
+            warmup=2.0,
+            window=4.0,
+            sessions=(50, 500),
+            growth_sessions=3,
+            churn_sessions=8,
+            reclaimed_sessions=500,
+        )

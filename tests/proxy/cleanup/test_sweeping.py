@@ -21,7 +21,7 @@ from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.metrics import CleanupTally
 from rolloutfleet_proxy.sessions.sessions import NewSessions, Sessions, start, touch
-from rolloutfleet_proxy.sessions.tombstones import REST
+from rolloutfleet_proxy.sessions.tombstones import REST, TOMBSTONE_AGE, Gone
 from rolloutfleet_proxy.sessions.trajectories import close_session
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -312,3 +312,35 @@ async def test_ten_thousand_sessions_come_and_go_and_the_file_is_small_again(hou
     assert sums["sessions"]["discarded"] == {"no_dump_path": 10_000} and sums["keys"] == 0
     [(tombstones,)] = await house.rows("SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%tombstones%'")
     assert house.database.path.stat().st_size < tombstones + 2_000_000 < most / 5
+
+
+async def test_a_reclaimed_session_is_known_as_long_as_its_tombstone_lasts(house: House) -> None:
+    """By name and by key; then neither was ever known."""
+    new = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
+    _, [started] = await house.writer.run(lambda transaction: start(transaction, house.owner, new))
+    house.seconds = STALE
+    await house.sweep()
+    gone = Gone(started.name, "stale", ())
+    assert await house.sessions.named(started.name) == await house.sessions.with_key(started.key) == gone
+    house.seconds += TOMBSTONE_AGE
+    await house.sweep()
+    assert await house.sessions.named(started.name) == gone
+    house.seconds += 1
+    await house.sweep()
+    assert await house.sessions.named(started.name) is None
+    assert await house.sessions.with_key(started.key) is None
+
+
+async def test_an_empty_batch_of_dumps_is_no_failure(house: House) -> None:
+    """A folder that can't be written is no matter for sessions without turns."""
+    house.dumps.parent.mkdir(exist_ok=True)
+    house.dumps.write_text("a file where the folder should be")
+    [(_, empty)] = await house.start(turns=0)
+    [(_, full)] = await house.start(turns=1)
+    house.seconds = STALE
+    await house.sweep()
+    assert await house.there() == {full} and empty not in await house.there()
+    assert house.tally.error is not None
+    house.dumps.unlink()
+    await house.sweep()
+    assert await house.there() == set() and house.tally.error is None
