@@ -1,6 +1,7 @@
 """HTTP to the gateway, against a server that sends exactly the bytes it is told."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,7 +10,6 @@ from typing import Any
 import pytest
 import uvloop
 
-from rolloutfleet_proxy.engines import connections as module
 from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Unreachable
 
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -66,7 +66,10 @@ async def serving(behaviour: Behaviour, *, silence: float = 10.0) -> AsyncIterat
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     client = Connections(
-        f"http://127.0.0.1:{port}/base/", headers={"Accept": "*/*"}, silence=silence, connect_timeout=5.0
+        f"http://127.0.0.1:{port}/base/",
+        headers={"Accept": "*/*", "Content-Type": "application/json"},
+        silence=silence,
+        connect_timeout=5.0,
     )
     try:
         yield server, client
@@ -90,18 +93,16 @@ async def test_a_request_is_sent_as_meant() -> None:
     head, _, body = server.requests[0].partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"POST /base/generate HTTP/1.1"
-    assert lines[1].startswith(b"Host: 127.0.0.1:") and lines[2:] == [
-        b"Accept: */*",
-        b"X-One: 1",
-        b"Content-Length: 3000000",
-    ]
+    names = [line.partition(b": ")[0] for line in lines[1:]]
+    assert sorted(names) == [b"Accept", b"Content-Length", b"Content-Type", b"Host", b"X-One"]
+    assert {b"Accept: */*", b"X-One: 1", b"Content-Length: 3000000"} <= set(lines)
     assert body == b"x" * 3_000_000
 
 
 async def test_a_header_of_two_lines_is_refused() -> None:
     async with serving(says(OK)) as (server, client):
         for value in ("a\r\nX-Two: 2", "a\nb", "a\rb"):
-            with pytest.raises(ValueError, match="line break"):
+            with pytest.raises(ValueError, match="header"):
                 await client.post("/generate", b"", {"X-One": value})
         assert await posted(client) == b"ok"
     assert len(server.requests) == 1
@@ -146,23 +147,6 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
         assert await posted(client) == b"ok"
 
 
-async def test_bytes_that_nobody_asked_for_close_a_kept_connection() -> None:
-    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(OK)
-        await writer.drain()
-        answered.set()
-        await late.wait()
-        writer.write(OK)
-
-    answered, late = asyncio.Event(), asyncio.Event()
-    async with serving(behave) as (server, client):
-        assert await posted(client) == b"ok"
-        late.set()
-        await server.until_ended(1)
-        assert await posted(client) == b"ok"
-        assert server.connections == 2
-
-
 BROKEN = {
     "at once": says(close=True),
     "in the head": says(b"HTTP/1.1 200 OK\r\nConte", close=True),
@@ -171,7 +155,6 @@ BROKEN = {
     "no HTTP": says(b"220 ready\r\n"),
     "two lengths": says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok"),
     "a bad chunk": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n"),
-    "another protocol": says(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"),
 }
 
 
@@ -203,14 +186,6 @@ async def test_silence_ends_a_response_only_while_it_is_awaited() -> None:
         assert await posted(client) == b"ok"
         await asyncio.sleep(0.5)  # unused, a connection may be silent
         assert await posted(client) == b"ok" and server.connections == 2
-
-
-async def test_an_unused_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT", 0.2)
-    async with serving(says(OK)) as (server, client):
-        assert await posted(client) == b"ok"
-        await server.until_ended(1)
-        assert await posted(client) == b"ok"
 
 
 async def test_a_reader_that_is_slow_holds_the_server_back() -> None:
@@ -263,10 +238,12 @@ async def test_cancelled_or_closed_it_ends_the_connection(when: str) -> None:
 
 
 async def test_no_server_is_unreachable() -> None:
-    async with serving(says(OK)) as (_, client):
-        await posted(client)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    client = Connections(f"http://127.0.0.1:{port}", headers={}, silence=5, connect_timeout=5)
     with pytest.raises(Unreachable):
         await posted(client)
+    await client.aclose()
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:80", "http://"])
@@ -278,7 +255,6 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
     test_a_request_is_sent_as_meant,
     test_a_connection_that_the_server_closed_is_not_used_again,
-    test_bytes_that_nobody_asked_for_close_a_kept_connection,
     test_silence_ends_a_response_only_while_it_is_awaited,
     test_a_reader_that_is_slow_holds_the_server_back,
     partial(test_cancelled_or_closed_it_ends_the_connection, "in the body"),
