@@ -116,7 +116,7 @@ class ChatRoute:
             body = await _read_body(receive, headers, held, limit=self._proxy.settings.body_limit)
             read = await self._read_apart(headers, body) if len(body) >= turn.LARGE_REQUEST else None
         session = await self._open(session, key)
-        # From here to the call's beginning nothing is awaited: a retry that comes meanwhile must find the call.
+        # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
         attempt = read[0] if read else _attempt(headers, body)
         found = earlier(session, attempt)
         request = read[1] if read else parse_chat(body)
