@@ -8,6 +8,7 @@ from rolloutfleet_proxy import memory
 from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.logs.calls import milliseconds
 from rolloutfleet_proxy.logs.events import Stats, emit
+from rolloutfleet_proxy.memory import Memory
 from rolloutfleet_proxy.proxy import Proxy
 
 
@@ -22,7 +23,8 @@ async def stats_told(proxy: Proxy) -> AsyncIterator[None]:
         telling.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await telling
-        await lines.tell(late=0.0)
+        # With the memory of the line before: whoever starts the next proxy waits for this one's end.
+        lines.tell(late=0.0)
 
 
 class StatsLines:
@@ -31,6 +33,7 @@ class StatsLines:
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self._told = 0
+        self._taken = Memory(rss_bytes=-1, vms_bytes=-1)
 
     async def keep_telling(self, interval: float) -> None:
         """A line every `interval` seconds of the loop's clock; a late one does not shift those that follow."""
@@ -40,15 +43,15 @@ class StatsLines:
             await asyncio.sleep(due - loop.time())
             late = loop.time() - due
             try:
-                await self.tell(late=late)
+                # Looking through /proc takes time that grows with the processes of the machine.
+                self._taken = await asyncio.to_thread(memory.of_tree)
+                self.tell(late=late)
             except Exception:
                 logger.exception("the line of figures could not be made")
             due = max(due + interval, loop.time())
 
-    async def tell(self, *, late: float) -> None:
+    def tell(self, *, late: float) -> None:
         """One line. `late` is in seconds."""
-        # Looking through /proc takes time that grows with the processes of the machine.
-        taken = await asyncio.to_thread(memory.of_tree)
         metrics, requests = self._proxy.metrics, self._proxy.metrics.calls.total()
         emit(
             Stats(
@@ -57,8 +60,8 @@ class StatsLines:
                 in_flight=metrics.in_flight,
                 turns=metrics.turns.total(),
                 sessions_open=self._proxy.admission.sessions_open,
-                rss_bytes=taken.rss_bytes,
-                vms_bytes=taken.vms_bytes,
+                rss_bytes=self._taken.rss_bytes,
+                vms_bytes=self._taken.vms_bytes,
                 log_dropped=events.dropped(),
                 late_ms=milliseconds(max(0.0, late)),
             )
