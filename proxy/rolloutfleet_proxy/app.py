@@ -103,12 +103,25 @@ class ProxyApp:
 
 @asynccontextmanager
 async def _passing(proxy: Proxy, scope: MutableMapping[str, Any]) -> AsyncIterator[None]:
-    """Around a call that is passed on: a drain holds it as it holds this proxy's own, and waits for its end."""
+    """Around a call that is passed on: a drain holds it as it holds this proxy's own, waits for its end, and cuts it.
+
+    Raises ApiError 503 where it is cut.
+    """
     chat = serves(scope)
     if proxy.drains.over or (chat and proxy.drains.holds(retry=is_retry(scope))):
         await proxy.drains.passed()
-    with proxy.under_way.one():
-        yield
+    if not chat:
+        with proxy.under_way.one():
+            yield
+        return
+    try:
+        async with asyncio.timeout(None) as limit:
+            with proxy.under_way.one(cut=lambda: limit.reschedule(0.0)):
+                yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise stopping() from None
 
 
 class _Split:

@@ -237,6 +237,7 @@ class _Work:
 
     def cut(self) -> None:
         self._cut()
+        self._others.cut()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ after the SDK's default retries, is itself a failure.
 """
 
 import asyncio
+import dataclasses
 import json
 import os
 import re
@@ -349,6 +350,29 @@ async def test_sessions_go_elsewhere_and_calls_passed_on_outlive_their_owners_re
     answers = [await call for call in calls]
     await booted(first, "owner")
     assert set(answers) <= {turn["turn_id"] for turn in session.turns()}
+
+
+async def test_calls_passed_on_are_cut_as_a_proxys_own_are(tmp_path: Path) -> None:
+    settings = {"drain_timeout": 0.5, "stream_comment": 0.2}
+    with running_fleet(tmp_path, proxies=2, settings=settings) as fleet:
+        first, second = fleet.proxies
+        await until(lambda: states(first) == states(second) == ["ready", "ready"])
+        session = first.start_session()
+        while not session.session_id.startswith(owned_by(first)):
+            session = first.start_session()
+        through = dataclasses.replace(session, base_url=session.base_url.replace(first.url, second.url))
+        fleet.engine.fault("never", count=2)
+        calls = [
+            asyncio.create_task(asyncio.to_thread(through.raw_chat, {**BODY, "stream": stream}))
+            for stream in (False, True)
+        ]
+        await eventually(lambda: fleet.engine.counters()["running"] == 2)
+        await asyncio.sleep(0.5)  # The stream's first comment has left by then, and with it its status.
+        assert second.drain("cut", then="exit").status_code == 200
+        whole, streamed = await asyncio.gather(*calls)
+        assert whole.status_code == 503 and whole.json()["error"]["code"] == "draining"
+        events = [line for line in streamed.text.splitlines() if line.startswith("data: ")]
+        assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "draining"
 
 
 def states(proxy: ProxyProcess) -> list[str]:

@@ -221,15 +221,15 @@ class Forwarding:
 
     async def _pass_on(self, ordinal: int, scope: Scope, receive: Receive, send: Send) -> None:
         told = PassedCall(self._metrics, request_id=request_id(scope), to=ordinal) if self._is_chat(scope) else None
-        out = send if told is None else told.watched(send)
+        answer = _Answer(send if told is None else told.watched(send))
         try:
             async with self._passing(scope):
-                await pass_on(self._peers, ordinal, scope, receive, out, body_limit=self._body_limit(scope))
+                await pass_on(self._peers, ordinal, scope, receive, answer.send, body_limit=self._body_limit(scope))
         except ApiError as error:
             self._metrics.refuse(error.code)
             if told is not None:
                 told.outcome = error.code
-            await _answer(error)(scope, receive, out)
+            await answer.end_with(error, scope, receive)
         finally:
             if told is not None:
                 told.ended()
@@ -237,6 +237,30 @@ class Forwarding:
     async def _is_here(self, path: str) -> bool:
         named = _NAMED.match(path)
         return named is not None and self._holds is not None and await self._holds(named[2])
+
+
+class _Answer:
+    """What has been sent of an answer, and how it ends where the passing on does not go well."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._begun = False
+        self._is_stream = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            self._is_stream = any(
+                name == b"content-type" and value.startswith(b"text/event-stream") for name, value in message["headers"]
+            )
+        await self._send(message)
+
+    async def end_with(self, error: ApiError, scope: Scope, receive: Receive) -> None:
+        """Say the error: as the answer, or a stream's last event. Of other answers the server closes the connection."""
+        if not self._begun:
+            await _answer(error)(scope, receive, self._send)
+        elif self._is_stream:
+            await self._send({"type": "http.response.body", "body": b"data: " + error.body() + b"\n\n"})
 
 
 class PassedOn(Response):

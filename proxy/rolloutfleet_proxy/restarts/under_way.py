@@ -1,26 +1,39 @@
 """Requests under way beside the sessions' own calls: exports, the control API, calls passed on to other proxies."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Request:
+    began: float
+    cut: Callable[[], object] | None
 
 
 class UnderWay:
-    """Counts them by when they began."""
+    """Counts them. Those of the control API come and go all the time, so a drain waits for the ones it found."""
 
     def __init__(self) -> None:
-        self._began: dict[object, float] = {}
+        self._requests: set[_Request] = set()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """A request is under way until the block ends."""
-        token = object()
-        self._began[token] = asyncio.get_running_loop().time()
+    def one(self, cut: Callable[[], object] | None = None) -> Iterator[None]:
+        """A request is under way until the block ends; a call that is passed on says how it is cut."""
+        request = _Request(asyncio.get_running_loop().time(), cut)
+        self._requests.add(request)
         try:
             yield
         finally:
-            del self._began[token]
+            self._requests.discard(request)
 
     def before(self, time: float) -> int:
-        """How many began before that time of the loop's clock."""
-        return sum(began < time for began in self._began.values())
+        """How many began before that time of the loop's clock, or are calls passed on."""
+        return sum(request.began < time or request.cut is not None for request in self._requests)
+
+    def cut(self) -> None:
+        """End the calls that are passed on."""
+        for request in list(self._requests):
+            if request.cut is not None:
+                request.cut()
