@@ -226,8 +226,12 @@ async def test_a_restart_holds_calls_when_its_successor_is_ready_and_there_is_no
         await proxy.ask(then="restart", reason="memory")
         assert keeper.thens == ["restart"] and proxy.drains.draining
         await proxy.drains.passed()
+        await asyncio.sleep(2 * SHORT)
         keeper.ready = True
         await until(lambda: proxy.drains.holding)
+        shown = proxy.drains.shown()
+        assert shown is not None
+        assert shown["deadline"] > shown["since"] + 60.0 + SHORT, "calls in flight have their time from now on"
         held = asyncio.create_task(proxy.drains.passed())
         await asyncio.sleep(SHORT)
         assert not keeper.ended.is_set(), "a call is in flight"
@@ -299,6 +303,9 @@ async def test_a_drain_that_ends_a_life_is_over_with_it_and_is_not_run_twice(tmp
         assert not proxy.drains.draining
         assert (await proxy.ask(then="restart"))["done"] is True
         assert not proxy.drains.draining and keeper.thens == []
+    async with life(tmp_path) as proxy:
+        assert (await proxy.boots())[-1] == ("crash: its end was not recorded", None), "it ended one life, not two"
+    async with life(tmp_path, host=Keeper()) as proxy:
         assert (await proxy.ask("e", then="restart"))["done"] is False
 
 
