@@ -144,6 +144,7 @@ class Proxy:
             self.admission.sessions_open -= 1
         session.state = state
         session.calls.end_all(ended(session))
+        self.drains.look_again()
         self.paths.forget(session.id, session.briefs)
         self.forget(freed)
 

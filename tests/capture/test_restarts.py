@@ -206,6 +206,18 @@ async def test_held_calls_go_on_when_the_drain_is_undone_or_its_time_is_up(fleet
         assert proxy.stats()["drain"] is None and len(session.turns()) == 2
 
 
+async def test_a_held_call_of_a_session_that_is_closed_is_told_so(fleet: Fleet) -> None:
+    proxy = fleet.proxy
+    session = proxy.start_session()
+    assert proxy.drain("close").status_code == 200
+    call = asyncio.create_task(asyncio.to_thread(session.raw_chat, BODY))
+    await until(lambda: (proxy.stats()["drain"] or {}).get("held") == 1)
+    assert session.post("close").status_code == 200
+    assert (await call).json()["error"]["code"] == "session_closed"
+    with proxy.admin() as admin:
+        admin.delete("/drain").raise_for_status()
+
+
 async def test_a_worker_that_is_killed_in_the_middle_of_a_drain_is_followed_and_loses_nothing(fleet: Fleet) -> None:
     proxy = fleet.proxy
     session = proxy.start_session()

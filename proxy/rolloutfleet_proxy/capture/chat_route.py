@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 from rolloutfleet.errors import CLIENT_GONE, INTERNAL
@@ -112,7 +113,7 @@ class ChatRoute:
         with session.calls.arriving():
             if drains.holding and "idempotency-key" not in headers and not _is_retry(headers):
                 with told.held():
-                    await drains.passed()  # held with its body unread
+                    await drains.passed(partial(_is_over, session))  # held with its body unread
             body = await _read_body(receive, headers, held, limit=self._proxy.settings.body_limit)
             read = await self._read_apart(headers, body) if len(body) >= turn.LARGE_REQUEST else None
         session = await self._open(session, key)
@@ -124,7 +125,7 @@ class ChatRoute:
         del body, read  # A call may last for minutes, and nobody reads these again.
         while found is None and drains.holds(retry=attempt.marked):
             with session.calls.arriving(), told.held():
-                await drains.passed()
+                await drains.passed(partial(_is_over, session))
             session = await self._open(session, key)
             found = earlier(session, attempt)
         if isinstance(found, int):
@@ -266,6 +267,10 @@ class ChatRoute:
 
 def _note_answered(told: ChatCall, made: Turn) -> None:
     told.answered(made.name, prompt_tokens=made.prompt_tokens, completion_tokens=len(made.output_ids))
+
+
+def _is_over(session: Session) -> bool:
+    return session.state != OPEN
 
 
 def _is_retry(headers: dict[str, str]) -> bool:

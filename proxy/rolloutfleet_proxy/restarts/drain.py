@@ -235,14 +235,17 @@ class Drains:
             )
         )
 
-    async def passed(self) -> None:
-        """Return when calls are not held, or no longer. Raises ApiError 503 when the proxy ends, or past `max_hold`."""
+    async def passed(self, gone: Callable[[], bool] = lambda: False) -> None:
+        """Return when calls are not held, or no longer, or once its session is `gone`.
+
+        Raises ApiError 503 when the proxy ends, or past `max_hold`.
+        """
         if not self.holding:
             return
         until = self._now() + self._max_hold
         self.held += 1
         try:
-            while self.holding:
+            while self.holding and not gone():
                 if self.over:
                     raise stopping()
                 try:
@@ -257,6 +260,10 @@ class Drains:
                     ) from None
         finally:
             self.held -= 1
+
+    def look_again(self) -> None:
+        """A session has ended: whoever is held for it is told so."""
+        self._wake()
 
     def refuse_all(self) -> None:
         """No connection is taken any more: who is held, and who still asks, is sent to the next worker."""

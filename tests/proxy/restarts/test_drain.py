@@ -132,6 +132,18 @@ async def test_a_held_call_goes_on_when_the_drain_is_undone(tmp_path: Path) -> N
         assert await proxy.drains.undo() is None
 
 
+async def test_a_held_call_is_let_go_when_its_session_ends(tmp_path: Path) -> None:
+    async with life(tmp_path) as proxy:
+        await proxy.ask()
+        ended = False
+        call = asyncio.create_task(proxy.drains.passed(lambda: ended))
+        await until(lambda: proxy.drains.held == 1)
+        ended = True
+        proxy.drains.look_again()
+        await asyncio.wait_for(call, SOON)
+        assert proxy.drains.holding
+
+
 async def test_a_drain_that_is_not_renewed_is_undone_and_one_that_is_goes_on(tmp_path: Path) -> None:
     async with life(tmp_path) as proxy:
         await proxy.ask(ttl=SHORT)
