@@ -126,7 +126,7 @@ class Sweeper:
         await self._reclaim(sweep)
         for group in sweep.failing.keys() - self.tally.failing.keys():
             logger.warning("group %s could not be reclaimed, and is kept: %s", group, sweep.failing[group])
-        self.tally.failing = sweep.failing
+        self.tally.failing = {**self.tally.failing, **sweep.failing} if sweep.is_hopeless else sweep.failing
         if orders.folder is not None and orders.keeps_within_bounds:
             await self._retire(orders, orders.folder, this_sweep=sweep.began)
         await self._writer.run(tombstones.prune)
@@ -237,7 +237,7 @@ class Sweeper:
         results = await asyncio.gather(*map(self._writer.run, work), return_exceptions=True)
         for one, result in zip(dumped, results, strict=True):
             if isinstance(result, Freed):
-                sweep.failed_in_a_row = 0
+                sweep.failed_in_a_row = min(0, sweep.failed_in_a_row)
                 self.tally.reclaimed[one.chosen.reason] += len(one.chosen.sessions)
                 self._on_freed(result)
             elif isinstance(result, Spared):
@@ -295,5 +295,8 @@ class _Sweep:
             (self._later if group.name in self._put_off else self.todo).append(group)
 
     def take_up_those_that_failed(self) -> None:
-        self.todo.extend(self._later)
+        """Each of them has its try, however many fail again; but where the sweep is hopeless, none has."""
+        if not self.is_hopeless:
+            self.todo.extend(self._later)
+            self.failed_in_a_row = -len(self._later)
         self._later = []

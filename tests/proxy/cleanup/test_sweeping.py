@@ -16,7 +16,7 @@ from rolloutfleet_proxy.cleanup.dumping import dump
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
-from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
+from rolloutfleet_proxy.cleanup.sweeping import HOPELESS, Orders, Sweeper
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.metrics import CleanupTally
@@ -234,6 +234,22 @@ async def test_one_bad_group_holds_up_nobody_and_is_tried_again(house: House) ->
     await house.sweep()
     assert await house.there() == set() and not house.tally.failing
     assert (await house.sums())["turns"]["dumped"] == 201
+
+
+async def test_many_bad_groups_hold_up_others_for_one_sweep_at_the_most(house: House) -> None:
+    bad = [(await house.start())[0][1] for _ in range(HOPELESS + 4)]
+    good = (await house.start())[0][1]
+    house.dumps.mkdir()
+    for name in bad:
+        (house.dumps / f"{name}-active.json").write_text("no dump")
+    house.seconds = STALE
+    await house.sweep()
+    assert good in await house.there() and len(house.tally.failing) == HOPELESS
+    await house.sweep()
+    assert await house.there() == set(bad) and len(house.tally.failing) == len(bad)
+    (house.dumps / f"{bad[-1]}-active.json").unlink()
+    await house.sweep()
+    assert await house.there() == set(bad[:-1]), "behind many that fail again"
 
 
 async def test_a_dump_left_by_a_crash_is_replaced_by_what_the_session_holds_now(house: House) -> None:
