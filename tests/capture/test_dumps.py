@@ -203,7 +203,7 @@ def test_dumps_need_the_admins_key(fleet: Fleet) -> None:
 
 
 def test_the_commands_take_all_dumps_in(fleet: Fleet, tmp_path: Path) -> None:
-    group(fleet, 2)
+    foreign, *_ = [member.session_id for member in group(fleet, 2)]
     names = restart(fleet.proxy)
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -217,12 +217,30 @@ def test_the_commands_take_all_dumps_in(fleet: Fleet, tmp_path: Path) -> None:
     assert checked.returncode == 0 and checked.stdout.count("whole") == len(names), checked.stderr
     shown = run("show", names[0], "--json")
     assert shown.stdout.encode() == folder(fleet.proxy)[names[0]].read_bytes()
+    # One session's dumps are brought to the other proxy, as if the first were gone for good.
+    elsewhere = Path(fleet.proxies[1].settings["state_dir"]) / "dumps"
+    elsewhere.mkdir(exist_ok=True)
+    for name in names:
+        if name.startswith(foreign):
+            folder(fleet.proxy)[name].rename(elsewhere / name)
     done = run("import", "--all")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"imported {len(names)} dumps of ")
     again = run("import", names[0])
     assert again.returncode == 1 and "no proxy has" in again.stderr and "Traceback" not in again.stderr
-    assert fleet.proxy.audit()["balanced"]
+    owner, other = fleet.proxies
+    with owner.admin() as at_owner, other.admin() as at_other:
+        shown = at_other.get(f"/sessions/{foreign}").raise_for_status().json()
+        assert (shown["ordinal"], shown["state"], shown["trajectories"]) == (1, "closed", 3)
+        assert at_owner.get(f"/sessions/{foreign}").status_code in (404, 410), "its id leads to its first owner"
+        for asked in ({"session_ids": [foreign]}, {"group_id": shown["group_id"]}):
+            export = at_other.post("/export", json=asked).raise_for_status().json()
+            assert (export["ordinals"], len(export["trajectories"])) == ([1], 3)
+            at_owner.post(f"/leases/{export['lease_id']}/release").raise_for_status()
+        lease = at_other.post("/export", json={"max_trajectories": 64}).json()["lease_id"]
+        at_owner.post(f"/leases/{lease}/ack").raise_for_status()
+        assert at_other.get(f"/sessions/{foreign}").status_code == 410
+    assert all(proxy.audit()["balanced"] for proxy in fleet.proxies)
 
 
 def test_kills_in_the_middle_of_an_import_lose_nothing_and_double_nothing(fleet: Fleet) -> None:

@@ -96,8 +96,8 @@ def has_arrived(source: Transaction | sqlite3.Connection, name: DumpName, digest
 def begin(transaction: Transaction, head: DumpHead, digest: str) -> Staged:
     """Lay down a dump's session, where it is not here yet, and its trajectory. Raises ApiError 409."""
     refuse_known(transaction, head, digest)
-    session = _session(transaction, head.session)
     number = _number(head)
+    session = _session(transaction, head.session, trajectories=number)
     closed = head.trajectory
     transaction.execute(
         "INSERT OR REPLACE INTO trajectories (session, number, closed_by, reward_turn, turns, state, frozen, marked,"
@@ -215,8 +215,8 @@ def _number(head: DumpHead) -> int:
     return head.session.trajectories + 1 if head.trajectory is None else head.trajectory.number
 
 
-def _session(transaction: Transaction, dumped: DumpedSession) -> int:
-    """The row id of the session that dumps are of; its row is made where there is none.
+def _session(transaction: Transaction, dumped: DumpedSession, *, trajectories: int) -> int:
+    """The row id of the session that dumps are of, with so many trajectories or more; its row is made if need be.
 
     Calls with its key are told that it is gone, as long as the tombstone of its first life has it; there is no other
     way to know the key.
@@ -248,7 +248,7 @@ def _session(transaction: Transaction, dumped: DumpedSession) -> int:
     transaction.execute(
         "UPDATE sessions SET turns = max(turns, ?), tokens = max(tokens, ?), trajectories = max(trajectories, ?)"
         " WHERE id = ?",
-        (dumped.turns, dumped.tokens, dumped.trajectories, row[0]),
+        (dumped.turns, dumped.tokens, max(dumped.trajectories, trajectories), row[0]),
     )
     session: int = row[0]
     return session

@@ -88,6 +88,7 @@ def test_parts_of_a_session_come_in_in_any_order(store: Store, order: tuple[int,
         assert arrived.trajectory_id == f"{name}-trajectory-{place + 1}"
         store.sums()
     assert store.exported_ids(session_ids=[name]) == [f"{name}-trajectory-{number}" for number in (1, 2, 3)]
+    assert store.rows("SELECT trajectories FROM sessions") == [(3,)]
     sums = store.sums()
     assert (sums["sessions"]["imported"], sums["turns"]["imported"], sums["turns"]["live"]) == (1, 8, 7)
     assert sums["turns"]["discarded"] == {"orphan": 2}, "one of the first life, one of what was open"
