@@ -1,14 +1,15 @@
 """Dumps over HTTP: the folder of this proxy, its files, and taking them in again."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, BinaryIO, Final
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from rolloutfleet.dumps import DumpName, parse_dump_name
-from rolloutfleet.errors import DUMP_UNKNOWN
+from rolloutfleet.errors import DUMP_UNKNOWN, INTERNAL
 from rolloutfleet.wire import DumpState, ImportDumps, ImportedDumps
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, cursors, everywhere, listed
@@ -71,7 +72,8 @@ async def show_dump(name: str, request: Request, proxy: ThisProxy) -> Response:
     dump = parse_dump_name(name)
     if dump is None:
         raise invalid("name", f"{name[:200]!r} is no name of a dump.")
-    file = await asyncio.to_thread(proxy.dumps.open, dump)
+    with _readable():
+        file = await asyncio.to_thread(proxy.dumps.open, dump)
     if file is None:
         owner = _elsewhere(proxy, dump)
         if owner is None or FORWARDED in request.headers:
@@ -82,11 +84,21 @@ async def show_dump(name: str, request: Request, proxy: ThisProxy) -> Response:
 
 
 async def _page(proxy: Proxy, *, state: str | None, cursor: str, limit: int) -> dict[str, Any]:
-    files = await asyncio.to_thread(proxy.dumps.listed, after=cursor, limit=limit, state=state, heads=True)
+    with _readable():
+        files = await asyncio.to_thread(proxy.dumps.listed, after=cursor, limit=limit, state=state, heads=True)
     return {
         "dumps": [_shown(proxy, each) for each in files],
         "cursor": files[-1].file if len(files) == limit else None,
     }
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Raises ApiError 503 where the disk fails."""
+    try:
+        yield
+    except OSError as error:
+        raise ApiError(503, INTERNAL, f"The folder of dumps can't be read: {error}.", retry_after=1.0) from None
 
 
 def _shown(proxy: Proxy, file: Listed) -> dict[str, Any]:

@@ -77,9 +77,17 @@ class Importer:
                 raise ApiError(503, INTERNAL, f"Nothing was imported: {error}.", retry_after=1.0) from None
 
     async def recover(self) -> None:
-        """Put right what a process of this store left when it died in the middle of an import."""
+        """Put right what a process of this store left when it died in the middle of an import.
+
+        Where the folder can't be read, its files wait for the next start: a proxy serves without it.
+        """
         await self._undo()
-        for name in await asyncio.to_thread(self._folder.claimed):
+        try:
+            claimed = await asyncio.to_thread(self._folder.claimed)
+        except OSError as error:
+            logger.warning("whether an import was cut short is not known, as the folder can't be read: %s", error)
+            return
+        for name in claimed:
             arrived = await self._reader.run(self._arrived_before(name))
             await self._put_away(self._folder.finish if arrived else self._folder.give_back, name)
             logger.info("an import of %s was cut short; it %s", name, "had arrived" if arrived else "can be made again")

@@ -260,6 +260,15 @@ def test_a_reader_that_dies_is_said(store: Store, monkeypatch: pytest.MonkeyPatc
     assert (status, code) == (503, "internal") and "has died" in message
 
 
+def test_a_folder_that_is_none_holds_up_no_proxy(tmp_path: Path) -> None:
+    (tmp_path / "dumps").touch()
+    store = Store(tmp_path / "store", tmp_path / "dumps")
+    with pytest.raises(ApiError) as refused:
+        store.import_dumps(["s0-0123456789ab-0011223344556677-active.json"])
+    assert refused.value.status in (404, 503)
+    store.close()
+
+
 def test_shards_come_back_with_their_session(store: Store) -> None:
     ((session, name),) = store.start()
     store.commit(session, name="a")
