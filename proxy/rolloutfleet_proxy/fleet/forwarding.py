@@ -71,8 +71,11 @@ def owner_of_call(path: str, headers: Iterable[tuple[bytes, bytes]], *, query: b
 
 
 def _owner_of_session(query: bytes) -> Owner | None:
-    named = parse_qs(query.decode("latin-1")).get("session_id", [""])
-    return owner_of_name(named[0], kind=SESSION)
+    return owner_of_name(_session_in(query), kind=SESSION)
+
+
+def _session_in(query: bytes) -> str:
+    return parse_qs(query.decode("latin-1")).get("session_id", [""])[0]
 
 
 def owner_of_names(
@@ -190,7 +193,7 @@ class Forwarding:
         owner = None
         if scope["type"] == "http":
             owner = owner_of_call(scope["path"], scope["headers"], query=scope["query_string"])
-        if owner is None or owner == self._own or await self._is_here(scope["path"]):
+        if owner is None or owner == self._own or await self._is_here(scope):
             await self._app(scope, receive, send)
             return
         try:
@@ -234,9 +237,9 @@ class Forwarding:
             if told is not None:
                 told.ended()
 
-    async def _is_here(self, path: str) -> bool:
-        named = _NAMED.match(path)
-        return named is not None and self._holds is not None and await self._holds(named[2])
+    async def _is_here(self, scope: Scope) -> bool:
+        session = _session_of(scope["path"]) or _session_in(scope["query_string"])
+        return self._holds is not None and await self._holds(session)
 
 
 class _Answer:

@@ -20,6 +20,7 @@ from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.fleet.forwarding import (
     FORWARDED,
     Forwarding,
+    Holds,
     PassedOn,
     check_owner,
     end_to_end,
@@ -157,7 +158,9 @@ async def serving(app: Any, listening: socket.socket) -> AsyncIterator[uvicorn.S
 
 
 @asynccontextmanager
-async def running(*, misled: bool = False, ephemeral: bool = False, up: int = 2) -> AsyncIterator[Proxies]:
+async def running(
+    *, misled: bool = False, ephemeral: bool = False, up: int = 2, holds: Holds | None = None
+) -> AsyncIterator[Proxies]:
     """Two proxies of a fleet of two. `misled`: each thinks that the other's address is its own."""
     async with AsyncExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
@@ -179,6 +182,7 @@ async def running(*, misled: bool = False, ephemeral: bool = False, up: int = 2)
                 body_limit=lambda scope: LIMIT,
                 metrics=metrics,
                 is_chat=serves,
+                holds=holds,
             )
             servers.append(await stack.enter_async_context(serving(served, sockets[ordinal])))
         client = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
@@ -390,6 +394,20 @@ async def test_another_stores_session_is_lost_and_never_an_empty_one(ordinal: in
         assert (answer.status_code, code_of(answer)) == (410, "store_lost")
         assert proxies.metrics.refused == {"store_lost": 1}
         assert not any(app.requests for app in proxies.apps)
+
+
+@pytest.mark.parametrize("path", ["sessions/{}/echo", "shards/image-1?session_id={}"])
+async def test_what_was_imported_here_is_served_here_whatever_its_id_says(path: str) -> None:
+    imported = [Owner(0, "ffffffffffff").name(SESSION), OWNERS[1].name(SESSION), OWNERS[2].name(SESSION)]
+
+    async def holds(session: str) -> bool:
+        return session in imported
+
+    async with running(holds=holds) as proxies:
+        for session in imported:
+            answer = await proxies.client.get(f"{proxies.urls[0]}/{path.format(session)}")
+            assert answer.status_code == 418
+        assert len(proxies.apps[0].requests) == 3
 
 
 def test_who_owns_nothing_here_is_told_why() -> None:
