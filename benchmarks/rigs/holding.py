@@ -1,23 +1,36 @@
 """A proxy that keeps every request it has parsed: what bodies held in memory would cost, for the churn rig.
 
 python -m benchmarks.rigs.holding --settings FILE
+
+Its parent process is the usual one; the worker that this starts is this module again, with a channel's number first.
 """
 
+import sys
 from typing import Any
 
-from rolloutfleet_proxy.capture import chat_route
-from rolloutfleet_proxy.chat.request import ChatRequest, parse_chat
-from rolloutfleet_proxy.cli import main
-
-held: list[ChatRequest] = []
+from rolloutfleet_proxy import cli
+from rolloutfleet_proxy.parent import run
 
 
-def _parse_and_hold(*given: Any) -> ChatRequest:
-    request = parse_chat(*given)
-    held.append(request)
-    return request
+def _serve_and_hold() -> None:
+    from rolloutfleet_proxy import worker
+    from rolloutfleet_proxy.capture import chat_route
+    from rolloutfleet_proxy.chat.request import ChatRequest, parse_chat
+
+    held: list[ChatRequest] = []
+
+    def parse_and_hold(*given: Any) -> ChatRequest:
+        request = parse_chat(*given)
+        held.append(request)
+        return request
+
+    vars(chat_route)["parse_chat"] = parse_and_hold
+    worker.main()
 
 
 if __name__ == "__main__":
-    vars(chat_route)["parse_chat"] = _parse_and_hold
-    main()
+    if sys.argv[1].isdigit():
+        _serve_and_hold()
+    else:
+        vars(run)["WORKER"] = "benchmarks.rigs.holding"
+        cli.main()
