@@ -163,6 +163,9 @@ class Proxy:
         """Follow the store: sessions have been reclaimed."""
         self.admission.sessions_open -= freed.were_open
         self.forget(freed.names)
+        for session, newest in freed.reclaimed:
+            # Memory may have let go of the session, and still hold ids of its turns.
+            self.paths.forget(session, range(1, newest + 1))
 
     def cut_calls(self) -> list[Session]:
         """End what is under way with a 503, as the proxy stops; returns the sessions that had calls."""

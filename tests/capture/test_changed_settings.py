@@ -72,7 +72,7 @@ def test_what_needs_a_restart_is_named(proxy: ProxyProcess) -> None:
     stats = until(lambda: (now := proxy.stats()["settings"])["needs_restart"] and now)
     assert sorted(stats["needs_restart"]) == ["drain_timeout", "tokenizer.renderer"]
     assert stats["generation"] == generation, "what is in force is not all of the new one"
-    assert "tokenizer.renderer" in proxy.log.read_text()
+    until(lambda: "tokenizer.renderer" in proxy.log.read_text())
     write(proxy, generation=21)
     until(lambda: in_force(proxy, 21))
     assert proxy.stats()["settings"]["needs_restart"] == []

@@ -103,6 +103,8 @@ def test_a_stale_session_is_in_files_and_nowhere_else(cleaned: Fleet, proxy: Pro
     assert after["turns"]["dumped"] == before["turns"]["dumped"] + 3
     assert after["sessions"]["dumped"] == before["sessions"]["dumped"] + 1
     assert after["turns"]["live"] == before["turns"]["live"] and after["keys"] == before["keys"]
+    caches = proxy.stats()["caches"]
+    assert (caches["sessions"], caches["ids"]) == (0, 0)
 
 
 def test_later_calls_are_told_why_and_where(proxy: ProxyProcess) -> None:

@@ -37,6 +37,8 @@ class Freed:
     """How many of them were open."""
     turns: int
     """Turns that were dumped, or discarded for want of a folder."""
+    reclaimed: tuple[tuple[int, int], ...] = ()
+    """(row id, number of its newest turn) of each session that was reclaimed."""
 
 
 def free(transaction: Transaction, chosen: Due, *, files: Sequence[str] | None, since: float | None = None) -> Freed:
@@ -61,7 +63,8 @@ def free(transaction: Transaction, chosen: Due, *, files: Sequence[str] | None, 
     names += free_group(transaction, chosen.group.name)
     if files and since is not None:
         note(transaction, files, since=since)
-    return Freed(names, sum(session.is_open for session in chosen.sessions), turns)
+    reclaimed = tuple((session.id, session.turns) for session in chosen.sessions)
+    return Freed(names, sum(session.is_open for session in chosen.sessions), turns, reclaimed)
 
 
 def _held(transaction: Transaction, session: Member) -> dict[int, int]:

@@ -139,7 +139,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 
 async def test_a_stale_session_is_dumped_and_freed(house: House) -> None:
-    [(_, name)] = await house.start(turns=3)
+    [(session, name)] = await house.start(turns=3)
     house.seconds = STALE - 0.01
     await house.sweep()
     assert await house.there() == {name} and house.files() == []
@@ -150,7 +150,7 @@ async def test_a_stale_session_is_dumped_and_freed(house: House) -> None:
     sums = await house.sums()
     assert (sums["turns"]["dumped"], sums["sessions"]["dumped"], sums["keys"]) == (3, 1, 0)
     assert await house.rows("SELECT reason, dumped FROM tombstones") == [("stale", f"[{REST}]")]
-    assert house.freed == [Freed((name,), 1, 3)] and house.tally.reclaimed == {"stale": 1}
+    assert house.freed == [Freed((name,), 1, 3, ((session, 3),))] and house.tally.reclaimed == {"stale": 1}
 
 
 async def test_whoever_touches_it_meanwhile_keeps_it(house: House) -> None:
