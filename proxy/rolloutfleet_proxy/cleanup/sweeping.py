@@ -128,7 +128,10 @@ class Sweeper:
             logger.warning("group %s could not be reclaimed, and is kept: %s", group, sweep.failing[group])
         self.tally.failing = {**self.tally.failing, **sweep.failing} if sweep.is_hopeless else sweep.failing
         if orders.folder is not None and orders.keeps_within_bounds:
-            await self._retire(orders, orders.folder, this_sweep=sweep.began)
+            try:
+                await self._retire(orders, orders.folder, this_sweep=sweep.began)
+            except OSError as error:
+                logger.warning("old dumps could not be removed: %s", error)
         await self._writer.run(tombstones.prune)
 
     async def tidy(self, orders: Orders) -> None:
@@ -287,7 +290,7 @@ class _Sweep:
     def alone(self, group: Group) -> None:
         """Put a group off to a batch of its own: what it takes may be long in coming, and others must not wait."""
         self._alone.add(group.name)
-        self._later.append(group)
+        self.todo.append(group)
 
     def put_off_those_that_failed(self, groups: Sequence[Group]) -> None:
         """Take groups up, but for those that failed before: they come last, so that they hold up nobody."""

@@ -43,6 +43,8 @@ class House:
     folder: Path
     seconds: float = 0.0
     freed: list[Freed] = field(default_factory=list)
+    unreachable: list[str] = field(default_factory=list)
+    """Shards that every session lacks which refers to some."""
     meanwhile: Callable[[], Any] = lambda: None
     """Done between choosing and freeing."""
 
@@ -73,7 +75,7 @@ class House:
 
     @asynccontextmanager
     async def _gather(self, session: int, metadata: Any) -> AsyncIterator[Gathered]:
-        yield Gathered()
+        yield Gathered(unreachable=list(self.unreachable))
 
     async def close(self) -> None:
         await self.sweeper.close()
@@ -250,6 +252,23 @@ async def test_many_bad_groups_hold_up_others_for_one_sweep_at_the_most(house: H
     (house.dumps / f"{bad[-1]}-active.json").unlink()
     await house.sweep()
     assert await house.there() == set(bad[:-1]), "behind many that fail again"
+
+
+async def test_what_lacks_tensors_is_kept_and_tried_at_each_sweep(house: House) -> None:
+    lacking = [(await house.start(metadata={"image": {"type": "remote_tensor"}}))[0][1] for _ in range(3)]
+    whole = [(await house.start())[0][1] for _ in range(3)]
+    house.unreachable = ["far"]
+    house.seconds = STALE
+    for sweep in (1, 2, 3):
+        await house.sweep()
+        assert await house.there() == set(lacking) and len(house.tally.failing) == 3
+        assert house.tally.failures == 3 * sweep and "far" in str(house.tally.error)
+        assert len(house.files()) == len(lacking) + len(whole), "marked, and there"
+    assert decode((house.dumps / f"{lacking[0]}-active.json").read_bytes()).end.incomplete == ["far"]
+    house.unreachable = []
+    await house.sweep()
+    assert await house.there() == set() and not house.tally.failing
+    assert decode((house.dumps / f"{lacking[0]}-active.json").read_bytes()).end.incomplete == []
 
 
 async def test_a_dump_left_by_a_crash_is_replaced_by_what_the_session_holds_now(house: House) -> None:
