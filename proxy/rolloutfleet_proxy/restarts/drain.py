@@ -178,8 +178,15 @@ class Drains:
         }
 
     async def boot(self, crash: Crash | None) -> None:
-        """Write this boot down, and go on with the drain that the last life was in and meant to stay in."""
-        found = await self._store.run(partial(_boot, crash=crash))
+        """Write this boot down, and go on with the drain that the last life was in and meant to stay in.
+
+        On a full disk neither is done: a proxy that can't note its start still serves what it has.
+        """
+        try:
+            found = await self._store.run(partial(_boot, crash=crash))
+        except StoreFull as error:
+            logger.warning("this boot could not be written down: %s", error)
+            return
         left = 0.0 if found is None else found["expires"] - self._served()
         if found is None or left <= 0:
             return
