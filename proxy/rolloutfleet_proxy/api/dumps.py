@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, BinaryIO, Final
 
 from fastapi import APIRouter, Query, Request
@@ -12,6 +12,7 @@ from rolloutfleet.dumps import DumpName, parse_dump_name
 from rolloutfleet.errors import DUMP_UNKNOWN, INTERNAL
 from rolloutfleet.wire import DumpState, ImportDumps, ImportedDumps
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
+from rolloutfleet_proxy.api.bodies import PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, cursors, everywhere, listed
 from rolloutfleet_proxy.dumps.folder import Listed
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError, invalid
@@ -80,7 +81,9 @@ async def show_dump(name: str, request: Request, proxy: ThisProxy) -> Response:
             raise ApiError(404, DUMP_UNKNOWN, f"There is no dump {name} in this proxy's folder.", param="name")
         return PassedOn(proxy.peers, owner, body=b"")
     size = await asyncio.to_thread(_size, file)
-    return StreamingResponse(_stream(file), media_type=MEDIA_TYPE, headers={"Content-Length": str(size)})
+    pieces = _pieces(file)
+    first = await first_chunk(pieces)
+    return PieceByPiece(first, pieces, media_type=MEDIA_TYPE, headers={"Content-Length": str(size)})
 
 
 async def _page(proxy: Proxy, *, state: str | None, cursor: str, limit: int) -> dict[str, Any]:
@@ -144,7 +147,7 @@ def _size(file: BinaryIO) -> int:
     return size
 
 
-async def _stream(file: BinaryIO) -> AsyncIterator[bytes]:
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
     with file:
-        while chunk := await asyncio.to_thread(file.read, CHUNK):
+        while chunk := file.read(CHUNK):
             yield chunk
