@@ -3,13 +3,14 @@
 import asyncio
 import sqlite3
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import NewSessions, start
+from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -95,6 +96,19 @@ class SyncStore:
         covered, tokens = behind[0] if behind else (0, 0)
         turn = new_turn(session, parent=parent, covered=covered, tokens=tokens, **given)
         return self.run(lambda transaction: commit_turn(transaction, turn))
+
+
+class InlineStore:
+    """A store in memory that commits at once."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        schema.migrate(self.connection)
+
+    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        done.set_result(operation(Transaction(self.connection, served=0.0, wall=0.0)))
+        return done
 
 
 def new_turn(

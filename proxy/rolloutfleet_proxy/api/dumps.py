@@ -12,8 +12,8 @@ from rolloutfleet.dumps import DumpName, parse_dump_name
 from rolloutfleet.errors import DUMP_UNKNOWN, INTERNAL
 from rolloutfleet.wire import DumpState, ImportDumps, ImportedDumps
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
-from rolloutfleet_proxy.api.bodies import PieceByPiece, first_chunk
-from rolloutfleet_proxy.api.scopes import PROXY, Scope, cursors, everywhere, listed
+from rolloutfleet_proxy.api.bodies import CHUNK, PieceByPiece, first_chunk
+from rolloutfleet_proxy.api.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.dumps.folder import Listed
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError, invalid
 from rolloutfleet_proxy.fleet.forwarding import FORWARDED, PassedOn
@@ -24,8 +24,6 @@ router = APIRouter(dependencies=[AdminOnly])
 
 PAGE: Final = 1000
 """Files of a list's page at the most."""
-CHUNK: Final = 256 * 1024
-"""Bytes of a file that are sent at once."""
 
 
 @router.get("/dumps")
@@ -38,18 +36,15 @@ async def list_dumps(
     scope: Scope = PROXY,
 ) -> dict[str, Any]:
     """Files of this proxy's folder, by name; in fleet scope so many of each proxy, one proxy after the other."""
-    if scope == PROXY:
-        page = await _page(proxy, state=state, cursor=_file(cursor), limit=limit)
-        return {**page, "ordinals": [proxy.owner.ordinal]}
-    begun = _begun(cursor)
-    queries: dict[int, dict[str, Any]] = {
-        ordinal: {"limit": limit} | ({"state": state} if state else {}) | ({"cursor": start} if start else {})
-        for ordinal, start in (begun or dict.fromkeys([proxy.owner.ordinal, *proxy.peers.others], "")).items()
-    }
-    mine = queries.pop(proxy.owner.ordinal, None)
-    own = None if mine is None else await _page(proxy, state=state, cursor=_file(mine.get("cursor")), limit=limit)
-    answers = await everywhere(proxy, request, "/dumps", own, queries=queries)
-    return {**listed(answers, "dumps"), **answers.coverage()}
+    return await paged(
+        proxy,
+        request,
+        "dumps",
+        lambda start: _page(proxy, state=state, cursor=_file(start), limit=limit),
+        scope=scope,
+        cursor=cursor,
+        asked={"limit": limit} | ({"state": state} if state else {}),
+    )
 
 
 @router.post("/dumps/import")
@@ -121,19 +116,11 @@ def _shown(proxy: Proxy, file: Listed) -> dict[str, Any]:
     }
 
 
-def _file(cursor: Any) -> str:
+def _file(cursor: str | None) -> str:
     """Raises ApiError 400 for a cursor of fleet scope."""
     if cursor and ":" in cursor:
         raise invalid("cursor", "This cursor is of scope=fleet.")
-    return str(cursor or "")
-
-
-def _begun(cursor: str | None) -> dict[int, str]:
-    """Raises ApiError 400 for a cursor of one proxy."""
-    try:
-        return cursors(cursor) if cursor else {}
-    except ValueError:
-        raise invalid("cursor", "This cursor is not of scope=fleet.") from None
+    return cursor or ""
 
 
 def _elsewhere(proxy: Proxy, dump: DumpName) -> int | None:

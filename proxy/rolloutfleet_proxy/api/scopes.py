@@ -1,6 +1,6 @@
 """`?scope=fleet`: the proxy that is asked asks all others, and says who did not answer."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 from fastapi import Query, Request
 
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.errors import ApiError, invalid
 from rolloutfleet_proxy.fleet.weights import together
 from rolloutfleet_proxy.logs.requests import REQUEST_ID, TRACES
 from rolloutfleet_proxy.proxy import Proxy
@@ -69,7 +69,32 @@ async def everywhere(
     return found
 
 
-def listed(answers: Answers, name: str) -> dict[str, Any]:
+async def paged(
+    proxy: Proxy,
+    request: Request,
+    name: str,
+    page: Callable[[str | None], Awaitable[dict[str, Any]]],
+    *,
+    scope: str,
+    cursor: str | None,
+    asked: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The answer to `GET /{name}`, whose `page` of this proxy begins at a cursor and is what others have as well.
+
+    `asked` goes with the question to them. In fleet scope it is a page of each, one proxy after the other. `page`
+    refuses a cursor that is none of one proxy. Raises ApiError 400 for a cursor of another scope.
+    """
+    if scope == PROXY:
+        return {**await page(cursor), "ordinals": [proxy.owner.ordinal]}
+    begun = _begun(cursor) or dict.fromkeys([proxy.owner.ordinal, *proxy.peers.others], "")
+    mine = begun.pop(proxy.owner.ordinal, None)
+    own = None if mine is None else await page(mine)
+    queries = {ordinal: {**asked} | ({"cursor": start} if start else {}) for ordinal, start in begun.items()}
+    answers = await everywhere(proxy, request, f"/{name}", own, queries=queries)
+    return {**_listed(answers, name), **answers.coverage()}
+
+
+def _listed(answers: Answers, name: str) -> dict[str, Any]:
     """Pages of several proxies as one, in order of the ordinals; its cursor goes on where each of them ended."""
     pages = [answers.by_ordinal[ordinal] for ordinal in sorted(answers.by_ordinal)]
     cursors = {ordinal: page["cursor"] for ordinal, page in sorted(answers.by_ordinal.items()) if page["cursor"]}
@@ -79,9 +104,16 @@ def listed(answers: Answers, name: str) -> dict[str, Any]:
     }
 
 
-def cursors(text: str) -> dict[int, str]:
-    """The proxies that have more to list, and from where on each goes on: what `listed` made. Raises ValueError."""
-    return {int(ordinal): cursor for ordinal, cursor in (part.split(":") for part in text.split(","))}
+def _begun(cursor: str | None) -> dict[int, str]:
+    """The proxies that have more to list, and from where on each goes on: what `_listed` made.
+
+    Raises ApiError 400 for a cursor of one proxy.
+    """
+    try:
+        parts = [part.split(":") for part in cursor.split(",")] if cursor else []
+        return {int(ordinal): start for ordinal, start in parts}
+    except ValueError:
+        raise invalid("cursor", "This cursor is not of scope=fleet.") from None
 
 
 def summed(audits: list[dict[str, Any]]) -> dict[str, Any]:

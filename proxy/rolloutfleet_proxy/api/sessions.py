@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Closed, StartedSessions, StartSessions
 from rolloutfleet_proxy.api.access import AdminOnly, AnySession, ThisProxy, find_session, require_session, there
-from rolloutfleet_proxy.api.scopes import PROXY, Scope, cursors, everywhere, listed
+from rolloutfleet_proxy.api.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.api.starting import start_here
 from rolloutfleet_proxy.errors import invalid
 from rolloutfleet_proxy.proxy import Proxy
@@ -57,18 +57,15 @@ async def list_sessions(
     scope: Scope = PROXY,
 ) -> dict[str, Any]:
     """Sessions whose rows are there, oldest first; in fleet scope so many of each proxy, one proxy after the other."""
-    if scope == PROXY:
-        page = await _page(proxy, state=state, cursor=_whole(cursor), limit=limit)
-        return {**page, "ordinals": [proxy.owner.ordinal]}
-    begun = _begun(cursor)
-    queries = {
-        ordinal: {"limit": limit} | ({"state": state} if state else {}) | ({"cursor": start} if start else {})
-        for ordinal, start in (begun or dict.fromkeys([proxy.owner.ordinal, *proxy.peers.others], "")).items()
-    }
-    mine = queries.pop(proxy.owner.ordinal, None)
-    own = None if mine is None else await _page(proxy, state=state, cursor=_whole(mine.get("cursor")), limit=limit)
-    answers = await everywhere(proxy, request, "/sessions", own, queries=queries)
-    return {**listed(answers, "sessions"), **answers.coverage()}
+    return await paged(
+        proxy,
+        request,
+        "sessions",
+        lambda start: _page(proxy, state=state, cursor=_whole(start), limit=limit),
+        scope=scope,
+        cursor=cursor,
+        asked={"limit": limit} | ({"state": state} if state else {}),
+    )
 
 
 async def _page(proxy: Proxy, *, state: str | None, cursor: int, limit: int) -> dict[str, Any]:
@@ -89,7 +86,7 @@ def _listed(proxy: Proxy, shown: dict[str, Any]) -> dict[str, Any]:
     return {**shown, **idle, "in_flight": in_flight, "ordinal": proxy.owner.ordinal}
 
 
-def _whole(cursor: Any) -> int:
+def _whole(cursor: str | None) -> int:
     """Raises ApiError 400 for a cursor of fleet scope, or one that no page ended with."""
     try:
         number = int(cursor or 0)
@@ -98,14 +95,6 @@ def _whole(cursor: Any) -> int:
     if number > _LAST_ROW:
         raise invalid("cursor", "No page ends with this cursor.")
     return number
-
-
-def _begun(cursor: str | None) -> dict[int, str]:
-    """Raises ApiError 400 for a cursor of one proxy."""
-    try:
-        return cursors(cursor) if cursor else {}
-    except ValueError:
-        raise invalid("cursor", "This cursor is not of scope=fleet.") from None
 
 
 @router.get("/sessions/{session_id}")

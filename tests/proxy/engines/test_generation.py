@@ -2,11 +2,10 @@
 
 import asyncio
 import socket
-import sqlite3
 import subprocess
 import sys
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -23,8 +22,7 @@ from rolloutfleet_proxy.engines.evidence import REASONS, Evidence, Reason, Refus
 from rolloutfleet_proxy.engines.generation import Generation
 from rolloutfleet_proxy.engines.reply_stream import Chunk
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.store import schema
-from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.testing import InlineStore
 from rolloutfleet_proxy.weights.weights import Weights
 
 T = TypeVar("T")
@@ -34,19 +32,6 @@ LONG = 150
 """Tokens; 1.5 s at 10 ms each."""
 
 both = pytest.mark.parametrize("streamed", [False, True])
-
-
-class InlineStore:
-    """A store in memory that commits at once."""
-
-    def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        schema.migrate(self.connection)
-
-    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]:
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        done.set_result(operation(Transaction(self.connection, served=0.0, wall=0.0)))
-        return done
 
 
 class Stage:

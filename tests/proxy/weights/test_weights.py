@@ -1,7 +1,6 @@
 """One proxy's version, run, epoch and pause (design.md, weight versions and pause)."""
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.testing import InlineStore
 from rolloutfleet_proxy.weights.state import (
     MODES,
     Gate,
@@ -32,19 +31,6 @@ from rolloutfleet_proxy.weights.state import (
 from rolloutfleet_proxy.weights.weights import Weights
 
 T = TypeVar("T")
-
-
-class InlineStore:
-    """A store in memory that commits at once."""
-
-    def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        schema.migrate(self.connection)
-
-    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]:
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        done.set_result(operation(Transaction(self.connection, served=0.0, wall=0.0)))
-        return done
 
 
 class Clock:
