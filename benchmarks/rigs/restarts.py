@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -21,13 +20,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import openai
 
 from benchmarks.rigs import processes, stack
+from benchmarks.rigs.background import Background
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, at_most, exactly, figure
 from benchmarks.rigs.plan import Plan
@@ -88,15 +87,14 @@ class Site:
             return json.loads(answer.read())
 
 
-class Silence(threading.Thread):
+class Silence(Background):
     """Asks /health on fresh connections, one after the other, until it is left."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self.longest = 0.0
         """Seconds from a question that nobody answered at once until one was answered."""
         self._where = urlsplit(url).netloc
-        self._left = threading.Event()
 
     def run(self) -> None:
         unanswered: float | None = None
@@ -117,16 +115,6 @@ class Silence(threading.Thread):
             return False
         finally:
             connection.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._left.set()
-        self.join()
 
 
 def restart_gap(plan: Plan) -> Outcome:

@@ -1,12 +1,10 @@
 """A trainer that takes whatever is rewarded: exports it, reads it to its end, and acknowledges it."""
 
 import json
-import threading
 import urllib.error
 import urllib.request
-from types import TracebackType
-from typing import Self
 
+from benchmarks.rigs.background import Background
 from benchmarks.rigs.stack import Proxy
 
 AT_ONCE = 4
@@ -15,16 +13,15 @@ PAUSE = 0.2
 """Seconds between two looks when there was nothing."""
 
 
-class Trainer(threading.Thread):
+class Trainer(Background):
     """Runs until it is left, and then takes what is still there."""
 
     def __init__(self, proxy: Proxy) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self.trajectories = 0
         self.bytes = 0
         self._proxy = proxy
         self._key = proxy.admin_key_file.read_text().strip()
-        self._left = threading.Event()
 
     def run(self) -> None:
         while not self._left.is_set():
@@ -56,13 +53,3 @@ class Trainer(threading.Thread):
         )
         with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.headers.get("Lease-Id"), answer.read()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._left.set()
-        self.join()

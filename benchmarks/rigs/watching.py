@@ -2,17 +2,15 @@
 
 import http.client
 import math
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
 from benchmarks.rigs import processes
+from benchmarks.rigs.background import Background
 
 PAGE = 4096
 PROBES_A_SECOND = 10
@@ -21,13 +19,12 @@ PATIENCE = 10.0
 """Seconds after which a probe counts as lost."""
 
 
-class _Regular(threading.Thread):
+class _Regular(Background):
     """Does one thing so many times a second, until it is left."""
 
     def __init__(self, rate: float) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._interval = 1 / rate
-        self._left = threading.Event()
 
     def once(self) -> None:
         raise NotImplementedError
@@ -38,16 +35,6 @@ class _Regular(threading.Thread):
             self.once()
             due = max(due + self._interval, time.monotonic())
             self._left.wait(due - time.monotonic())
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._left.set()
-        self.join()
 
 
 class Resident(_Regular):
