@@ -1,0 +1,71 @@
+"""What the executor is told to do. Each is named so that carrying it out twice does no more than once.
+
+The number of replicas is no action: `Decision.replicas`, `gateway_replicas` and `engine_replicas` go into the children
+that are applied at every pass. Pods are never deleted but by eviction, and by a StatefulSet that shrinks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rolloutfleet.wire import DrainMode, DrainThen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskDrain:
+    """POST /drain at that pod, or renew it. 409 drain_conflict and 503 are no errors: look again at the next pass."""
+
+    pod: str
+    id: str
+    mode: DrainMode
+    then: DrainThen
+    ttl: float
+    reason: str
+    """Becomes the boot's reason, `planned: REASON`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoDrain:
+    """DELETE /drain?id=… at that pod."""
+
+    pod: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """An Eviction with the uid as precondition. 429 (the disruption budget) and 404 are no errors."""
+
+    pod: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Set annotations and labels of our group on the pod of that uid; None takes one away."""
+
+    pod: str
+    uid: str
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveWorker:
+    """Take an engine that is gone out of the gateways (`DELETE /workers/{id}`)."""
+
+    url: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """An Event on the fleet and, where one is named, on the pod. Said once: at a change, never at rest."""
+
+    reason: str
+    message: str
+    pod: str | None = None
+    warning: bool = False
+
+
+Action = AskDrain | UndoDrain | Evict | Mark | RemoveWorker | Say

@@ -1,0 +1,195 @@
+"""When a proxy is restarted for its memory, and when that is given up: design's rule, and nothing of where proxies run.
+
+Samples are folded one by one into a `Run`. What outlives whoever samples is the proxy's own log of boots: a drain that
+ended a life for its memory has an id that says the how-manieth in a row it was, under which budget and template. So a
+verdict is a function of a run, that log and a clock, and after a restart of the sampler only the run begins anew.
+
+A failed poll is unknown: it neither counts nor breaks a run, for a proxy that is too busy to answer each time is no
+better for it. Nor does a sample taken while the proxy drains.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+FIRST_BOOT: Final = "first"
+"""The reason of the boot that made the store, as the proxy's log has it."""
+MOST_IN_A_ROW: Final = 2
+"""After so many restarts in a row that did not help, no more are made."""
+
+_ID = re.compile(r"memory-(\d+)-([0-9a-f]{8})-\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """One entry of a proxy's log of boots: when, why the life before ended, and by which drain."""
+
+    time: float
+    reason: str
+    id: str | None = None
+    rss_before: int | None = None
+    rss_after: int | None = None
+    """Resident bytes just after this boot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """`spec.memory`, and the template of the pods: bytes and seconds."""
+
+    budget: int
+    samples: int
+    cooldown: float
+    template: str = ""
+
+    @property
+    def terms(self) -> str:
+        """Changes with budget and template: a new one of either clears what came of the old."""
+        return hashlib.sha256(f"{self.budget} {self.template}".encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One poll. `rss` is None where it failed; `boot` is the time of the newest boot in the proxy's log."""
+
+    time: float
+    rss: int | None
+    boot: float | None = None
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The samples over budget at the end of those taken."""
+
+    budget: int | None = None
+    boot: float | None = None
+    """The life of the proxy that they were taken in."""
+    taken: int = 0
+    """Samples that told something."""
+    over: int = 0
+    """How many in a row, up to now, were over the budget."""
+    full_at: float | None = None
+    """When there were as many as the rule asks for."""
+
+
+NO_RUN: Final = Run()
+
+
+def sampled(run: Run, sample: Sample, rule: Rule) -> Run:
+    """The run with one more sample. Another life of the proxy, and another budget, begin anew."""
+    if sample.rss is None:
+        return run
+    if (run.budget, run.boot) != (rule.budget, sample.boot):
+        run = Run(budget=rule.budget, boot=sample.boot)
+    if sample.draining:
+        return run
+    over = run.over + 1 if sample.rss > rule.budget else 0
+    full_at = None
+    if over >= rule.samples:
+        full_at = sample.time if run.full_at is None else run.full_at
+    return Run(budget=run.budget, boot=run.boot, taken=run.taken + 1, over=over, full_at=full_at)
+
+
+class Standing(StrEnum):
+    """How a proxy stands to its budget."""
+
+    UNKNOWN = "unknown"
+    WITHIN = "within"
+    OVER = "over"
+    """The newest sample was over, but not enough in a row."""
+    COOLING = "cooling"
+    """A restart is due when the cool-down is over."""
+    DUE = "due"
+    TOO_SMALL = "too small"
+    """Restarts don't help: a person has to look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a proxy besides its run."""
+
+    boots: Sequence[Boot] = ()
+    """Oldest first."""
+    again: str | None = None
+    """The id of a restart after which it was seen over its budget again before the cool-down ended."""
+    given_up: str | None = None
+    """The terms under which it was found that restarts don't help."""
+    first_boot_counts: bool = False
+    """True where a store does not outlive its proxy, so that the first boot may have followed a restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    standing: Standing
+    until: float | None = None
+    """When the cool-down ends, or has ended."""
+    row: int = 1
+    """The number in its row that a restart now would have."""
+    again: str | None = None
+    """To be kept as `Known.again`, if it is not already."""
+    after_boot: int | None = None
+    """Resident bytes just after the newest boot."""
+    since: float | None = None
+    """When the restart came to be due."""
+
+
+def judge(run: Run, known: Known, rule: Rule, now: float) -> Verdict:
+    """How the proxy stands to its budget now. Nothing is decided of one whose log of boots is not known."""
+    if not known.boots or run.taken == 0 or run.boot != known.boots[-1].time or run.budget != rule.budget:
+        return Verdict(standing=_unsampled(known, rule), after_boot=known.boots[-1].rss_after if known.boots else None)
+    newest = known.boots[-1]
+    cool_until = newest.time + rule.cooldown if newest.reason != FIRST_BOOT or known.first_boot_counts else None
+    before = row_of(newest.id, rule)
+    early = run.full_at is not None and cool_until is not None and run.full_at <= cool_until
+    again = newest.id if before > 0 and (early or known.again == newest.id) else None
+    row = before + 1 if again is not None else 1
+    verdict = Verdict(
+        standing=_standing(run, cool_until, now),
+        until=cool_until,
+        row=row,
+        again=again,
+        after_boot=newest.rss_after,
+        since=None if run.full_at is None else max(run.full_at, cool_until or 0.0),
+    )
+    if known.given_up == rule.terms or row > MOST_IN_A_ROW:
+        return _given_up(verdict)
+    return verdict
+
+
+def restart_id(row: int, rule: Rule, now: float) -> str:
+    """The id of the drain that restarts a proxy for its memory."""
+    return f"memory-{row}-{rule.terms}-{int(now)}"
+
+
+def row_of(id: str | None, rule: Rule) -> int:
+    """Which in a row, under these terms, the restart of that id was; 0 for any other id."""
+    found = _ID.fullmatch(id or "")
+    return int(found[1]) if found and found[2] == rule.terms else 0
+
+
+def same_terms(id: str, rule: Rule) -> bool:
+    """Whether a restart of that id was asked for under the rule as it is."""
+    return row_of(id, rule) > 0
+
+
+def _standing(run: Run, cool_until: float | None, now: float) -> Standing:
+    if run.full_at is None:
+        return Standing.OVER if run.over else Standing.WITHIN
+    return Standing.COOLING if cool_until is not None and now < cool_until else Standing.DUE
+
+
+def _unsampled(known: Known, rule: Rule) -> Standing:
+    return Standing.TOO_SMALL if known.given_up == rule.terms else Standing.UNKNOWN
+
+
+def _given_up(verdict: Verdict) -> Verdict:
+    return Verdict(
+        standing=Standing.TOO_SMALL,
+        until=verdict.until,
+        row=verdict.row,
+        again=verdict.again,
+        after_boot=verdict.after_boot,
+    )

@@ -1,0 +1,279 @@
+"""What was seen of a fleet: plain data, made by the executor, read by every decision.
+
+Times are seconds since 1970, sizes are bytes. What is not known is None, never a guess: a poll that failed leaves
+`stats` None, a list that could not be read leaves the whole None. Only children of this fleet are here (by label,
+namespace and owner's uid), and only pods of the proxies among `pods`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from rolloutfleet.status import FleetStatus
+from rolloutfleet_operator.policy.memory import NO_RUN, Boot, Run
+
+GROUP: Final = "rolloutfleet.dev"
+STATE_LABEL: Final = f"{GROUP}/state"
+"""On each pod of a proxy: what the operator thinks of it (`decide.PodState`)."""
+RESTART_NOTE: Final = f"{GROUP}/restart-id"
+"""On pods, and in the template of new ones: the newest `spec.restart.id` that this pod needs no restart for."""
+OVER_AGAIN_NOTE: Final = f"{GROUP}/over-budget-again"
+"""On a pod that was over its budget again soon after a restart for it: the id of that restart."""
+TOO_SMALL_NOTE: Final = f"{GROUP}/budget-too-small"
+"""On a pod that is not restarted for its memory any more: `memory.TooSmall` as JSON."""
+STEP_NOTE: Final = f"{GROUP}/step"
+"""On a pod that is being restarted or retired: id and step, for people."""
+ALLOW_LOSS: Final = f"{GROUP}/allow-loss"
+"""On the fleet: names of ephemeral pods, with commas, whose undumped turns may be lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSeen:
+    """The drain that a proxy is in; see docs/restarts.md."""
+
+    id: str
+    mode: str
+    """`cordon` or `quiesce`."""
+    then: str
+    """`stay`, `restart` or `exit`."""
+    since: float
+    deadline: float | None = None
+    """When calls in flight are cut; None while none are held."""
+    expires: float | None = None
+    """When it is undone unless renewed."""
+    holding: bool = False
+    under_way: int | None = None
+    """Calls that are waited for; None while none are held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyStats:
+    """A proxy's answers: /stats, and /audit where the executor asked for it."""
+
+    store_id: str
+    rss: int
+    sessions_open: int = 0
+    in_flight: int = 0
+    held_sessions: int | None = None
+    """Sessions live or leased, by /audit; None where it was not asked."""
+    held_turns: int | None = None
+    """Turns live or leased (neither acknowledged nor dumped), by /audit; None where it was not asked."""
+    drain: DrainSeen | None = None
+    boots: tuple[Boot, ...] = ()
+    """Oldest first."""
+    dump_failing: bool = False
+    dump_error: str | None = None
+    paused: bool = False
+    past_max_hold: bool = False
+    """The pause has lasted longer than `sessions.maxHold`."""
+    settings_generation: int = 0
+    settings_error: str | None = None
+    needs_restart: tuple[str, ...] = ()
+    """Settings that only a restart brings into force."""
+    store_full: bool = False
+    """The store refuses turns for want of disk (507)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSeen:
+    """The kubelet's words on a pod's main container; the first that is in trouble, where there are several."""
+
+    waiting: str | None = None
+    """`ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError` … as the kubelet says."""
+    message: str = ""
+    running: bool = False
+    started: bool = False
+    """Its start-up probe has passed since it last began."""
+    restarts: int = 0
+    last_end: str | None = None
+    """Why it last ended: `OOMKilled`, `Error`, `Completed`."""
+    last_exit: int | None = None
+    last_ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """One pod of a proxy, and what its proxy answered."""
+
+    name: str
+    uid: str
+    ordinal: int
+    created: float
+    template_hash: str
+    """The annotation that our template gave it; empty where there is none."""
+    ready: bool = False
+    """The kubelet's condition Ready."""
+    ready_since: float | None = None
+    """When that condition last changed; None where it was never set."""
+    terminating_since: float | None = None
+    grace: float = 90.0
+    """Seconds that it has to end in, once terminating."""
+    node: str | None = None
+    node_lost: bool = False
+    """Its node is not Ready, or gone."""
+    unschedulable: str | None = None
+    """The scheduler's message, while it finds no node."""
+    container: ContainerSeen = ContainerSeen()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Its annotations and labels of our group, by full name."""
+    stats: ProxyStats | None = None
+    """The newest poll; None where that failed or none was made."""
+    unanswered: int = 0
+    """Polls that failed in a row."""
+    run: Run = NO_RUN
+    """Its samples of memory, folded by `memory.sampled` at each poll; begins anew with another uid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSeen:
+    """The claim of one proxy's volume."""
+
+    name: str
+    ordinal: int
+    bound: bool
+    size: int | None = None
+    message: str = ""
+    """The newest warning of its Events (no such class, no room), while it is not bound or not grown."""
+    growing: bool = False
+    """A larger size was asked for than the volume has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSeen:
+    """The StatefulSet of the proxies, as it is in the cluster."""
+
+    replicas: int
+    template_hash: str
+    """Of the template that new pods get."""
+    restart_id: str | None = None
+    """RESTART_NOTE of that template."""
+    current: bool = True
+    """Its controller has seen this generation, so that a new pod gets this template."""
+    failed_create: str = ""
+    """The newest warning that a pod could not be made (a quota, a policy); empty once it could."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPodSeen:
+    """A pod of the gateway or of engines."""
+
+    name: str
+    ready: bool
+    created: float
+    terminating_since: float | None = None
+    grace: float = 30.0
+    node_lost: bool = False
+    unschedulable: str | None = None
+    container: ContainerSeen = ContainerSeen()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentSeen:
+    """A Deployment of ours, and its pods."""
+
+    replicas: int
+    ready: int = 0
+    updated: int = 0
+    current: bool = True
+    """Its controller has seen this generation."""
+    failed_create: str = ""
+    pods: tuple[OtherPodSeen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen:
+    """An engine as a gateway lists it (`GET /workers`)."""
+
+    url: str
+    healthy: bool
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySeen:
+    deployment: DeploymentSeen | None = None
+    """None where there is none yet."""
+    workers: tuple[WorkerSeen, ...] | None = None
+    """Of all gateways together; None where none answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginesSeen:
+    urls: tuple[str, ...] | None = None
+    """Addresses of the engines that there are, ready or not (pods that have an address and are not terminating, or
+    `gateway.engines.urls`), in the form of `WorkerSeen.url`; None where they could not be listed."""
+    deployment: DeploymentSeen | None = None
+    """Of engines that the fleet runs itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What the executor itself met: `reason` is one of `reasons.py`, the message is for people."""
+
+    reason: str
+    message: str
+    pod: str | None = None
+
+
+SlotUse = Literal["memory", "requested", "rollout"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """A fleet that waits for one of the operator's slots. The board of all fleets is the executor's (see slots.py)."""
+
+    fleet: str
+    """namespace/name."""
+    use: SlotUse
+    since: float
+    said: float
+    """When it last said so; a want that is not said again is dropped."""
+    begun: bool = False
+    """It is in the middle of a roll."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What the operator's other fleets do, taken from their newest decisions."""
+
+    held: int = 0
+    """The sum of their `Decision.held`."""
+    wants: tuple[Want, ...] = ()
+    known: bool = True
+    """Each fleet was looked at since the operator began. While this is False nothing new is begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSeen:
+    """One fleet, all of it, at one moment."""
+
+    namespace: str
+    name: str
+    generation: int
+    template_hash: str
+    """Of the pods that the spec asks for, whether applied already or not."""
+    status: FleetStatus = field(default_factory=FleetStatus)
+    """As read with the fleet; it is written back under that resourceVersion only."""
+    pods: tuple[PodSeen, ...] = ()
+    workload: WorkloadSeen | None = None
+    """None where there is none yet."""
+    claims: tuple[ClaimSeen, ...] = ()
+    gateway: GatewaySeen = GatewaySeen()
+    engines: EnginesSeen = EnginesSeen()
+    faults: tuple[Fault, ...] = ()
+    elsewhere: Elsewhere = Elsewhere()
+    most_disruptions: int = 1
+    """The operator's `maxConcurrentDisruptions`."""
+    allow_loss: frozenset[str] = frozenset()
+    """Pods named by ALLOW_LOSS."""
+    operator_version: str = ""
+    settings_since: float | None = None
+    """When the settings of this generation were written; None where they were not."""
+    endpoint: str | None = None
+    """Where sessions are started."""
+    selector: str = ""
+    """Chooses the pods of proxies, as text."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
