@@ -5,7 +5,7 @@ snake_case, and what the resource defines (`sessions`, `tokenizer`) has its defa
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -13,6 +13,11 @@ from rolloutfleet.spec import Address, PositiveDuration, PositiveQuantity, Sessi
 from rolloutfleet.units import Quantity
 
 MIB = 2**20
+
+LIVE_SETTINGS: Final = frozenset(("sessions", "dump_dir", "generation"))
+"""Top-level settings that a running proxy takes from its file at once; the others wait for its next start."""
+NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
+"""What of those is not: it is a matter of the pod."""
 
 
 class PeersSettings(BaseModel):

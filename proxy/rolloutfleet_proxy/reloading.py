@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rolloutfleet.settings import ProxySettings
+from rolloutfleet.settings import LIVE_SETTINGS, NOT_LIVE, ProxySettings
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource
 
 LOOKS: Final = 1.0
 """Seconds between looks at the file."""
-LIVE: Final = frozenset(("sessions", "dump_dir", "generation"))
-"""Top-level settings that are in force at once."""
-NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
-"""What of those is not: it is a matter of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +33,8 @@ class Taken:
 def take(before: ProxySettings, after: ProxySettings) -> Taken:
     """What of new settings is in force at once. The generation is new only where nothing waits for a restart."""
     changed = list(_differences(before.model_dump(), after.model_dump()))
-    waiting = tuple(name for name in changed if name.partition(".")[0] not in LIVE or name in NOT_LIVE)
-    live = {name: getattr(after, name) for name in LIVE}
+    waiting = tuple(name for name in changed if name.partition(".")[0] not in LIVE_SETTINGS or name in NOT_LIVE)
+    live = {name: getattr(after, name) for name in LIVE_SETTINGS}
     if waiting:
         live["generation"] = before.generation
     return Taken(before.model_copy(update=live), waiting)
