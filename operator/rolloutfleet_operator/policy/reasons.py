@@ -1,0 +1,128 @@
+"""Every name that the operator says something under: reasons of conditions and problems, Events, metrics.
+
+docs/runbook.md has an entry for each; a test keeps both equal.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is. All is as it should be, or on the way."""
+
+    SERVING = "Serving"
+    ALL_READY = "AllReady"
+    NONE_WANTED = "NoneWanted"
+    STARTING = "Starting"
+    ROLLING_OUT = "RollingOut"
+    RESTARTING = "Restarting"
+    RETIRING = "Retiring"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    NOT_SUSPENDED = "NotSuspended"
+    AS_ASKED_FOR = "AsAskedFor"
+    UPDATE_WAITS = "UpdateWaits"
+    WITHIN_BUDGET = "WithinBudget"
+    NOT_SAMPLED = "NotSampled"
+    IN_FORCE = "InForce"
+    SETTINGS_PENDING = "SettingsPending"
+    DUMPING = "Dumping"
+    DUMPS_OFF = "DumpsOff"
+    ON_CLAIMS = "OnClaims"
+    EPHEMERAL_STORAGE = "EphemeralStorage"
+    DUMPS_ON_POD = "DumpsOnPod"
+    NOT_PAUSED = "NotPaused"
+    PAUSED_BY_TRAINER = "PausedByTrainer"
+    NOT_KNOWN = "NotKnown"
+    PROXIES_NOT_READY = "ProxiesNotReady"
+    GATEWAY_NOT_READY = "GatewayNotReady"
+    NO_ENGINES = "NoEngines"
+    ENGINES_NOT_READY = "EnginesNotReady"
+
+
+class Problem(StrEnum):
+    """What is wrong, the worst first: the order here is that of `status.problems`."""
+
+    SPEC_INVALID = "SpecInvalid"
+    TEMPLATE_INVALID = "TemplateInvalid"
+    SETTINGS_INVALID = "SettingsInvalid"
+    PERMISSION_DENIED = "PermissionDenied"
+    NAME_TAKEN = "NameTaken"
+    CHILD_REFUSED = "ChildRefused"
+    SECRET_MISSING = "SecretMissing"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    POD_REFUSED = "PodRefused"
+    STORAGE_CLASS_MISSING = "StorageClassMissing"
+    CLAIM_PENDING = "ClaimPending"
+    STORE_OF_ANOTHER_FLEET = "StoreOfAnotherFleet"
+    STORE_UNUSABLE = "StoreUnusable"
+    TOKENIZER_UNREACHABLE = "TokenizerUnreachable"
+    KEYS_UNUSABLE = "KeysUnusable"
+    ROLL_STOPPED = "RollStopped"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    CONTAINER_CONFIG_ERROR = "ContainerConfigError"
+    CRASH_LOOPING = "CrashLooping"
+    NODE_LOST = "NodeLost"
+    STUCK_TERMINATING = "StuckTerminating"
+    WAITING_FOR_GPUS = "WaitingForGpus"
+    UNSCHEDULABLE = "Unschedulable"
+    UNRESPONSIVE = "Unresponsive"
+    NOT_READY_IN_TIME = "NotReadyInTime"
+    UNDUMPED_TURNS = "UndumpedTurns"
+    VOLUME_FULL = "VolumeFull"
+    OOM_KILLED = "OOMKilled"
+    BUDGET_TOO_SMALL = "BudgetTooSmall"
+    DUMP_FAILING = "DumpFailing"
+    RESTART_STUCK = "RestartStuck"
+    DRAINED_BY_HAND = "DrainedByHand"
+    STATS_UNKNOWN = "StatsUnknown"
+    SETTINGS_REFUSED = "SettingsRefused"
+    NEEDS_RESTART = "NeedsRestart"
+    PAUSE_TOO_LONG = "PauseTooLong"
+    VOLUME_NOT_GROWN = "VolumeNotGrown"
+    OVER_BUDGET = "OverBudget"
+    CHILD_FOUGHT_OVER = "ChildFoughtOver"
+    TWO_OPERATORS = "TwoOperators"
+
+
+class Happening(StrEnum):
+    """Reasons of Events: what the operator does, step by step."""
+
+    DRAIN_ASKED = "DrainAsked"
+    WARMING = "Warming"
+    QUIESCING = "Quiescing"
+    EMPTYING = "Emptying"
+    EVICTING = "Evicting"
+    ENDING = "Ending"
+    BOOTING = "Booting"
+    RESTARTED = "Restarted"
+    WITHDRAWN = "RestartWithdrawn"
+    REPLACED = "Replaced"
+    CRASHED = "Crashed"
+    RETIRING = "RetirementBegan"
+    TAKEN_BACK = "TakenBack"
+    PARKED = "Parked"
+    UNPARKED = "Unparked"
+    SUSPENDED = "FleetSuspended"
+    RESUMED = "FleetResumed"
+    ENGINE_REMOVED = "EngineRemoved"
+    PROBLEM_GONE = "ProblemGone"
+
+
+class Metric(StrEnum):
+    """Names of the operator's Prometheus metrics."""
+
+    PASS_SECONDS = "rolloutfleet_operator_pass_seconds"
+    PASS_ERRORS = "rolloutfleet_operator_pass_errors_total"
+    LEADING = "rolloutfleet_operator_leading"
+    FLEETS = "rolloutfleet_operator_fleets"
+    RESTARTS = "rolloutfleet_operator_restarts_total"
+    PROBLEMS = "rolloutfleet_operator_problems"
+    SLOTS_HELD = "rolloutfleet_operator_slots_held"
+    PROXY_RSS = "rolloutfleet_operator_proxy_rss_bytes"
+    PROXY_BUDGET = "rolloutfleet_operator_proxy_rss_budget_bytes"
+    POLLS_FAILED = "rolloutfleet_operator_polls_failed_total"
+
+
+SEVERITY: Final = {reason: place for place, reason in enumerate(Problem)}
+"""The worst is 0."""
