@@ -6,7 +6,9 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 READY := .venv/.ready
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url
-CHECKED := client proxy operator engine tests benchmarks examples
+CHECKED := client proxy operator engine images tests benchmarks examples
+IMAGE_LOCK := $(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+    --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
 
 export PYTHON
 
@@ -49,6 +51,9 @@ lock: $(READY) ## bring the lock files in line with what they lock (newest of al
 	@$(LOCK) $(ARGS) --extra all --group dev pyproject.toml -o requirements.lock
 	@$(LOCK) $(ARGS) benchmarks/go.in -o benchmarks/go.lock
 	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
+	@for extra in proxy operator engine; do \
+	    $(IMAGE_LOCK) --extra $$extra pyproject.toml -o images/$$extra.lock || exit; done
+	@for set in gateway installer; do $(IMAGE_LOCK) images/$$set.in -o images/$$set.lock || exit; done
 
 .PHONY: crd
 crd: $(READY) ## write crds/ anew, after a change of rolloutfleet/spec.py
@@ -66,6 +71,11 @@ clean: ## remove what make has made here (the shared SGLang stays: make clean-sg
 .PHONY: clean-sglang
 clean-sglang: $(READY) ## remove the shared SGLang, every version of it
 	@$(BIN)/python -m tests.real.sglang.install --remove
+
+##@ Run it on a cluster
+.PHONY: images
+images: $(READY) ## the images of proxy, operator, gateway and simulated engine (ARGS=--help tells of bases and names)
+	@$(BIN)/python -m images $(ARGS)
 
 ##@ Help
 .PHONY: help

@@ -1,0 +1,1 @@
+"""The images of a fleet on a cluster: `make images` builds them."""
