@@ -14,7 +14,7 @@ from rolloutfleet.units import Quantity
 
 MIB = 2**20
 
-LIVE_SETTINGS: Final = frozenset(("sessions", "dump_dir", "generation"))
+LIVE_SETTINGS: Final = frozenset(("sessions", "dump_dir", "replicas", "generation"))
 """Top-level settings that a running proxy takes from its file at once; the others wait for its next start."""
 NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
 """What of those is not: it is a matter of the pod."""
@@ -98,6 +98,10 @@ class ProxySettings(BaseModel):
     """The folder that stands for /dumps; `state_dir`/dumps unless set."""
     ephemeral: bool = False
     """True: the store dies with this proxy's pod."""
+    fleet_uid: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Which fleet the store belongs to: one that is stamped with another is not opened. Unset: not looked at."""
+    adopt: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """The uid of an earlier fleet whose store may be opened, and is this fleet's from then on."""
     peers: PeersSettings = PeersSettings()
     public_url: Address | None = None
     """What sessions are told as their address, instead of the owner's own."""

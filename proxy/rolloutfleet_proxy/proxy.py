@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rolloutfleet.settings import ProxySettings
@@ -45,7 +46,7 @@ from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state, touch
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.clock import ServedClock
-from rolloutfleet_proxy.store.database import Database, open_database
+from rolloutfleet_proxy.store.database import Belonging, Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull, Writer
@@ -110,6 +111,11 @@ class Proxy:
     started_at: float = field(default_factory=time.time)
 
     @property
+    def admin_key_file(self) -> Path:
+        """The file with the admin's keys, the newest first; read whenever one is needed."""
+        return _admin_key_file(self.settings)
+
+    @property
     def chat_format(self) -> ChatFormat:
         return self.tokenizing.chat_format
 
@@ -158,6 +164,7 @@ class Proxy:
         self.settings = settings
         self.admission.limits = settings.sessions.limits
         self.weights.hold_for(settings.sessions.max_hold)
+        self.peers.follow(settings.replicas)
 
     def follow_freed(self, freed: Freed) -> None:
         """Follow the store: sessions have been reclaimed."""
@@ -252,7 +259,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
     """
     admin = _admin_keys(settings)
     async with AsyncExitStack() as stack:
-        database = open_database(settings.state_dir / STORE_FOLDER)
+        database = open_database(settings.state_dir / STORE_FOLDER, _belonging(settings))
         stack.callback(database.close)
         owner = Owner(settings.ordinal, database.store_id)
         clock = ServedClock(database.connect(read_only=True))
@@ -291,7 +298,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             reader,
             peers,
             owner,
-            admin_key=lambda: first_admin_key(settings.admin_key_file or settings.state_dir / ADMIN_KEY_FILE),
+            admin_key=lambda: first_admin_key(_admin_key_file(settings)),
             limit=settings.shard_limit,
         )
         sweeper = Sweeper(
@@ -397,18 +404,25 @@ def _model_source(settings: ProxySettings) -> ModelSource:
     )
 
 
+def _belonging(settings: ProxySettings) -> Belonging | None:
+    return None if settings.fleet_uid is None else Belonging(settings.fleet_uid, settings.adopt)
+
+
 def _admin_keys(settings: ProxySettings) -> AdminKeys:
     """The keys of the file that is named; on loopback alone, a key made for this proxy."""
-    if settings.admin_key_file is not None:
-        return load_admin_keys(settings.admin_key_file)
-    if not _is_loopback(settings.host):
-        raise BadKeyFile(f"listening on {settings.host} needs an admin key: set admin_key_file to a file with one")
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
-    file = settings.state_dir / ADMIN_KEY_FILE
-    if not file.exists():
-        make_admin_key(file)
-    logger.info("the admin key is in %s", file)
+    file = _admin_key_file(settings)
+    if settings.admin_key_file is None:
+        if not _is_loopback(settings.host):
+            raise BadKeyFile(f"listening on {settings.host} needs an admin key: set admin_key_file to a file with one")
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            make_admin_key(file)
+        logger.info("the admin key is in %s", file)
     return load_admin_keys(file)
+
+
+def _admin_key_file(settings: ProxySettings) -> Path:
+    return settings.admin_key_file or settings.state_dir / ADMIN_KEY_FILE
 
 
 def _gateway_key(settings: ProxySettings) -> str | None:

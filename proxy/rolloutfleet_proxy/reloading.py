@@ -1,4 +1,5 @@
-"""Settings that take effect while the proxy runs: their file is read again when it changes, or on SIGHUP.
+"""Settings and admin keys that take effect while the proxy runs: their files are read again when they change, the
+settings also on SIGHUP.
 
 A file that can't be used changes nothing: what was in force stays so, and the log and /stats say what is wrong. What
 only a restart can change is named there until it comes.
@@ -15,6 +16,7 @@ from typing import Any, Final
 from rolloutfleet.settings import LIVE_SETTINGS, NOT_LIVE, ProxySettings
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.sessions.auth import BadKeyFile, load_admin_keys
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource
 
 LOOKS: Final = 1.0
@@ -51,17 +53,16 @@ def _differences(before: dict[str, Any], after: dict[str, Any], within: str = ""
 
 @contextlib.asynccontextmanager
 async def followed(proxy: Proxy, source: SettingsSource | None) -> AsyncIterator[None]:
-    """The proxy's settings follow their source until the block ends."""
-    if source is None:
-        yield
-        return
-    following = _Following(proxy, source)
-    task = asyncio.create_task(following.run(), name="settings")
+    """The proxy's settings follow their source, and its admin keys their file, until the block ends."""
+    tasks = [asyncio.create_task(_follow_keys(proxy), name="admin keys")]
+    if source is not None:
+        tasks.append(asyncio.create_task(_Following(proxy, source).run(), name="settings"))
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Following:
@@ -103,6 +104,23 @@ class _Following:
         if taken.in_force != proxy.settings:
             proxy.follow_settings(taken.in_force)
             logger.info("settings of generation %d are in force", taken.in_force.generation)
+
+
+async def _follow_keys(proxy: Proxy) -> None:
+    """A key that is added or taken away is so within seconds: that is how keys rotate."""
+    seen = await asyncio.to_thread(_content, proxy.admin_key_file)
+    while True:
+        await asyncio.sleep(LOOKS)
+        content = await asyncio.to_thread(_content, proxy.admin_key_file)
+        if content == seen:
+            continue
+        seen = content
+        try:
+            proxy.admin = await asyncio.to_thread(load_admin_keys, proxy.admin_key_file)
+        except BadKeyFile as error:
+            logger.error("the admin keys can't be used, and the earlier ones stay valid: %s", error)
+        else:
+            logger.info("the admin keys were read again: %d are valid", len(proxy.admin))
 
 
 def _content(file: Path | None) -> bytes | None:

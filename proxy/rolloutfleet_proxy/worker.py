@@ -15,7 +15,8 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from typing import NoReturn
+from pathlib import Path
+from typing import Final, NoReturn
 
 import uvicorn
 
@@ -39,6 +40,11 @@ CLOSING = 3.0
 """Seconds for the store and all else to close."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept."""
+
+TERMINATION_LOG: Final = Path("/dev/termination-log")
+"""Where a container says why it ended, for `kubectl describe pod` and the operator."""
+LONGEST_MESSAGE = 3000
+"""Characters; Kubernetes keeps 4,096 bytes."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -224,6 +230,9 @@ def _end_with(parent: int) -> None:
 
 
 def _say_and_exit(error: Exception) -> NoReturn:
+    with contextlib.suppress(OSError):
+        if TERMINATION_LOG.exists():
+            TERMINATION_LOG.write_text(f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE], encoding="utf-8")
     for line in str(error).splitlines():
         print(f"rolloutfleet-proxy: {line}", file=sys.stderr)
     sys.exit(MISTAKE)

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.capture.test_cleanup import CHAT, is_gone, talk, until
 
-from rolloutfleet.errors import NO_ROOM, PAUSED
+from rolloutfleet.errors import KEPT_ON_VOLUME, NO_ROOM, PAUSED
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.reloading import take
 
@@ -76,6 +77,53 @@ def test_what_needs_a_restart_is_named(proxy: ProxyProcess) -> None:
     write(proxy, generation=21)
     until(lambda: in_force(proxy, 21))
     assert proxy.stats()["settings"]["needs_restart"] == []
+
+
+def test_admin_keys_rotate_while_it_runs(proxy: ProxyProcess) -> None:
+    file = Path(proxy.settings["admin_key_file"])
+    old, new = file.read_text().strip(), "a-newer-admin-key-of-this-fleet"
+    pid = proxy.stats()["pid"]
+
+    def status(key: str) -> int:
+        return httpx.get(f"{proxy.url}/stats", headers={"Authorization": f"Bearer {key}"}).status_code
+
+    assert (status(old), status(new)) == (200, 403)
+    file.write_text(f"{new}\n{old}\n")
+    until(lambda: status(new) == 200)
+    assert status(old) == 200, "both are valid while keys rotate"
+    file.write_text("short\n")
+    until(lambda: "the earlier ones stay valid" in proxy.log.read_text())
+    assert (status(old), status(new)) == (200, 200)
+    file.write_text(f"{new}\n")
+    until(lambda: status(old) != 200)
+    file.write_text(f"{old}\n")
+    until(lambda: status(old) == 200)
+    assert proxy.stats()["pid"] == pid
+
+
+def test_a_fleet_shrinks_and_grows_while_it_runs(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, proxies=2, settings={"generation": 1}) as fleet:
+        first, second = fleet.proxies
+
+        def ready() -> list[int]:
+            with first.admin() as admin:
+                return [each["ordinal"] for each in admin.get("/proxies").json()["proxies"] if each["state"] == "ready"]
+
+        until(lambda: ready() == [0, 1])
+        session = next(there for _ in range(100) if (there := first.start_session()).base_url.startswith(second.url))
+
+        def asked_of_first() -> httpx.Response:
+            with first.admin() as admin:
+                return admin.get(f"/sessions/{session.session_id}")
+
+        assert asked_of_first().status_code == 200, "passed on to its owner"
+        write(first, generation=2, replicas=1)
+        until(lambda: ready() == [0])
+        answer = asked_of_first()
+        assert answer.json()["error"]["code"] == KEPT_ON_VOLUME and answer.headers["x-should-retry"] == "false"
+        write(first, generation=3, replicas=2)
+        until(lambda: ready() == [0, 1])
+        assert asked_of_first().json()["session_id"] == session.session_id
 
 
 def test_a_hangup_has_the_settings_read_again(proxy: ProxyProcess) -> None:

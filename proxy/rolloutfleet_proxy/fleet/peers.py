@@ -85,12 +85,17 @@ class Peers:
         """All proxies by ordinal; a proxy that is scaled away counts itself too."""
         return sorted([*self._seen.values(), self._describe()], key=lambda peer: peer.ordinal)
 
+    def follow(self, replicas: int) -> None:
+        """The fleet has so many proxies from now on. Nothing is placed at a new one before it was looked at."""
+        self.replicas = replicas
+        self._seen = {ordinal: self._seen.get(ordinal, self._unseen(ordinal)) for ordinal in self.others}
+
     def begin(self, weights: Weights, *, own: Callable[[], Peer], rng: random.Random | None = None) -> None:
         """Look at the peers from now on. Calls wait until the first look has shown what they know of the weights."""
         self._describe = own
         if self._seen:
             weights.begin_starting()
-            self._polling = asyncio.create_task(self._poll(weights, rng or random.Random()), name="peers")
+        self._polling = asyncio.create_task(self._poll(weights, rng or random.Random()), name="peers")
 
     async def close(self) -> None:
         if self._polling is not None:
@@ -108,8 +113,7 @@ class Peers:
 
     def note_unreachable(self, ordinal: int) -> None:
         """It did not answer; nothing is placed there until the next look."""
-        if ordinal in self._seen:
-            self._seen[ordinal] = self._unseen(ordinal)
+        self._note(self._unseen(ordinal))
 
     async def ask(
         self,
@@ -144,12 +148,13 @@ class Peers:
         return Peer(ordinal=ordinal, url=self.address(ordinal))
 
     async def _poll(self, weights: Weights, rng: random.Random) -> None:
-        interval = max(POLL_INTERVAL, len(self._seen) / POLLS_A_SECOND)
-        adopted = 0
+        # Who starts alone has nobody to learn from; whoever joins it later learns from it.
+        adopted = 0 if self._seen else ADOPTING_ROUNDS
         while True:
-            known = [state for state in await asyncio.gather(*map(self._look, self._seen)) if state is not None]
+            known = [state for state in await asyncio.gather(*map(self._look, self.others)) if state is not None]
             if adopted < ADOPTING_ROUNDS:
                 adopted += await _adopted(weights, known)
+            interval = max(POLL_INTERVAL, len(self._seen) / POLLS_A_SECOND)
             # Spread out, so that proxies started together do not ask in step for ever.
             await asyncio.sleep(interval * rng.uniform(0.8, 1.2))
 
@@ -159,11 +164,15 @@ class Peers:
         try:
             async with self.http.get(f"{self.address(ordinal)}/ready", timeout=patience) as response:
                 said = msgspec.json.decode(await response.read())
-            self._seen[ordinal] = _described(said, ordinal, self.address(ordinal))
+            self._note(_described(said, ordinal, self.address(ordinal)))
             return WeightState.from_json(said["weights"]) if "weights" in said else None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, LookupError):
-            self._seen[ordinal] = self._unseen(ordinal)
+            self._note(self._unseen(ordinal))
             return None
+
+    def _note(self, peer: Peer) -> None:
+        if peer.ordinal in self._seen:  # it may have been scaled away while it was asked
+            self._seen[peer.ordinal] = peer
 
 
 async def _adopted(weights: Weights, known: list[WeightState]) -> bool:

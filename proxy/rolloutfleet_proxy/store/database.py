@@ -19,6 +19,18 @@ class StoreUnusable(Exception):
     """The store can't be opened; the message says why and what to do."""
 
 
+class StoreOfAnotherFleet(StoreUnusable):
+    """The store was made by another fleet, whose data this one was not told to take over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """Whose store is opened: a fleet by its uid, and the uid of an earlier one whose store it may take over."""
+
+    fleet_uid: str
+    adopt: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """An open store folder. `connect()` makes further connections to its file."""
@@ -39,11 +51,11 @@ class Database:
         os.close(self.lock)
 
 
-def open_database(folder: Path) -> Database:
-    """Lock the folder, make or migrate its file, and give it an id if it is new.
+def open_database(folder: Path, belonging: Belonging | None = None) -> Database:
+    """Lock the folder, make or migrate its file, give it an id if it is new, and stamp it with its fleet.
 
     Raises StoreUnusable where another process has the folder, the file is newer than this program, or it is no
-    store at all.
+    store at all; StoreOfAnotherFleet where it is another fleet's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
@@ -53,6 +65,8 @@ def open_database(folder: Path) -> Database:
         with _explained(folder), contextlib.closing(_connect(folder / FILE)) as connection:
             _refuse_newer(folder, schema.version(connection))
             schema.migrate(connection)
+            if belonging is not None:
+                _stamp(folder, connection, belonging)
             connection.execute("INSERT OR IGNORE INTO facts VALUES ('store_id', ?)", (secrets.token_hex(6),))
             store_id: str = connection.execute("SELECT value FROM facts WHERE name = 'store_id'").fetchone()[0]
     except BaseException:
@@ -107,6 +121,16 @@ def _refuse_newer(folder: Path, found: int) -> None:
             f"{folder / FILE} has schema version {found}, and this program knows up to {schema.LATEST}. "
             "It was written by a newer rolloutfleet-proxy: run that version or a later one."
         )
+
+
+def _stamp(folder: Path, connection: sqlite3.Connection, belonging: Belonging) -> None:
+    found = connection.execute("SELECT value FROM facts WHERE name = 'fleet_uid'").fetchone()
+    if found is not None and found[0] not in (belonging.fleet_uid, belonging.adopt):
+        raise StoreOfAnotherFleet(
+            f"{folder / FILE} holds data of an earlier fleet of this name, uid {found[0]}. To take it over, set "
+            f"proxies.storage.adopt to that uid (`adopt` in a proxy's settings); to begin anew, delete the claim."
+        )
+    connection.execute("INSERT OR REPLACE INTO facts VALUES ('fleet_uid', ?)", (belonging.fleet_uid,))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,14 @@ import pytest
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.clock import ServedClock
-from rolloutfleet_proxy.store.database import FILE, Database, StoreUnusable, open_database
+from rolloutfleet_proxy.store.database import (
+    FILE,
+    Belonging,
+    Database,
+    StoreOfAnotherFleet,
+    StoreUnusable,
+    open_database,
+)
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import CREATED, DISCARDED, LIVE, TURNS, Transaction
 from rolloutfleet_proxy.store.writer import COMPANY, SPACING, StoreClosed, StoreFull, Writer, patience
@@ -283,3 +290,24 @@ def test_after_kill_9_all_that_was_answered_is_there_and_nothing_is_half_written
     assert written == {name[1:] for name in found if name[0] == "m" and name[1:].isdigit()}
     sums = audit(database.connect())
     assert sums["balanced"] and sums["turns"]["created"] == len(written)
+
+
+def test_a_store_of_another_fleet_is_opened_only_where_it_is_adopted(tmp_path: Path) -> None:
+    def opened(belonging: Belonging | None) -> str:
+        database = open_database(tmp_path, belonging)
+        database.close()
+        return database.store_id
+
+    first = opened(None)
+    assert opened(Belonging("uid-1")) == first, "a store without a stamp takes the first one"
+    assert opened(Belonging("uid-1", adopt="uid-0")) == first
+    with pytest.raises(StoreOfAnotherFleet, match=r"uid uid-1.*storage\.adopt"):
+        opened(Belonging("uid-2"))
+    with pytest.raises(StoreOfAnotherFleet):
+        opened(Belonging("uid-2", adopt="uid-0"))
+    assert opened(Belonging("uid-1")) == first, "a refused opening changes nothing"
+    assert opened(Belonging("uid-2", adopt="uid-1")) == first
+    assert opened(Belonging("uid-2")) == first, "it is the new fleet's from then on"
+    with pytest.raises(StoreOfAnotherFleet):
+        opened(Belonging("uid-1"))
+    assert opened(None) == first, "without a fleet's uid nothing is looked at"
