@@ -82,18 +82,22 @@ class ProblemStatus(StatusModel):
 
 
 class RestartStatus(StatusModel):
-    """One restart. `before` and `after` are resident bytes, where it was for memory."""
+    """One restart. It is written here before it is begun, and `after` when it is done."""
 
     pod: str
     """Which."""
     reason: str
     """Why."""
     time: str
-    """When."""
+    """When it was decided, or seen."""
     before: int | None = None
     """Resident bytes before."""
     after: int | None = None
-    """Resident bytes after."""
+    """Resident bytes after; none while it is under way."""
+    id: str | None = None
+    """Of the drain, as the proxy's log of boots has it; none for what the operator did not begin."""
+    uid: str | None = None
+    """Of the pod that is restarted or replaced."""
 
 
 class RestartsStatus(StatusModel):
@@ -110,7 +114,7 @@ class RestartsStatus(StatusModel):
     oom: int = 0
     """Killed by the kernel for its memory."""
     last: Annotated[list[RestartStatus], Field(max_length=MOST_RESTARTS)] = Field(default_factory=list)
-    """The newest of them."""
+    """The newest of them, the newest first, and those that are under way."""
 
 
 class RestartAnswer(StatusModel):

@@ -21,6 +21,8 @@ OVER_AGAIN_NOTE: Final = f"{GROUP}/over-budget-again"
 """On a pod that was over its budget again soon after a restart for it: the id of that restart."""
 TOO_SMALL_NOTE: Final = f"{GROUP}/budget-too-small"
 """On a pod that is not restarted for its memory any more: `memory.TooSmall` as JSON."""
+BOOTS_NOTE: Final = f"{GROUP}/boots-counted"
+"""On each pod whose proxy crashed: the time of the newest crash that is counted in the status."""
 STEP_NOTE: Final = f"{GROUP}/step"
 """On a pod that is being restarted or retired: id and step, for people."""
 ALLOW_LOSS: Final = f"{GROUP}/allow-loss"
@@ -81,6 +83,8 @@ class ContainerSeen:
     waiting: str | None = None
     """`ImagePullBackOff`, `CrashLoopBackOff`, `CreateContainerConfigError` … as the kubelet says."""
     message: str = ""
+    """The kubelet's message on that. It may move (`back-off 2m40s …`), so it is shown for few of them."""
+    image: str = ""
     running: bool = False
     started: bool = False
     """Its start-up probe has passed since it last began."""
@@ -89,6 +93,8 @@ class ContainerSeen:
     """Why it last ended: `OOMKilled`, `Error`, `Completed`."""
     last_exit: int | None = None
     last_ended_at: float | None = None
+    last_words: str = ""
+    """Its termination message; a proxy that can't start says `ClassName: message`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

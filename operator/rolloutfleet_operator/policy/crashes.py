@@ -1,0 +1,81 @@
+"""Restarts that nobody asked for, counted once each from the proxies' logs of boots.
+
+A crash is put into the ledger in one write of the status, and noted on the pod (BOOTS_NOTE) when that write was read
+back: what is neither in the ledger nor before the note is not counted yet. As many at a time as the ledger can hold.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from rolloutfleet.spec import FleetSpec, memory_limit
+from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
+from rolloutfleet_operator.policy import ledger
+from rolloutfleet_operator.policy.actions import Action, Mark
+from rolloutfleet_operator.policy.memory import Boot
+from rolloutfleet_operator.policy.seen import BOOTS_NOTE, PodSeen
+from rolloutfleet_operator.policy.times import seconds_of, text_of
+
+CRASH = "crash"
+"""How the reason of such a boot begins."""
+NEAR_THE_LIMIT = 0.95
+"""A worker killed with so much of its container's limit was killed for its memory."""
+
+
+def counted(
+    restarts: RestartsStatus, read: RestartsStatus, members: Iterable[PodSeen], spec: FleetSpec
+) -> tuple[RestartsStatus, list[RestartStatus], list[Action]]:
+    """The ledger with new crashes, these, and the notes on pods whose crashes are written already."""
+    members = list(members)
+    marks = [mark for pod in members if (mark := _mark(pod, read)) is not None]
+    room = MOST_RESTARTS - len(ledger.open_entries(restarts)) - len(marks)
+    fresh = sorted(
+        ((boot.time, pod.name, entry) for pod in members for boot, entry in _crashes(pod, read, spec)),
+        key=lambda found: found[:2],
+    )
+    new = [entry for _, _, entry in fresh[: max(0, room)]]
+    for entry in new:
+        restarts = ledger.noted(restarts, entry)
+    return restarts, new, list(marks)
+
+
+def _mark(pod: PodSeen, read: RestartsStatus) -> Mark | None:
+    newest = max((entry.time for entry in _of_itself(pod, read)), default="")
+    if seconds_of(newest) <= seconds_of(pod.notes.get(BOOTS_NOTE, "")):
+        return None
+    return Mark(pod=pod.name, uid=pod.uid, annotations={BOOTS_NOTE: newest})
+
+
+def _crashes(pod: PodSeen, read: RestartsStatus, spec: FleetSpec) -> Iterator[tuple[Boot, RestartStatus]]:
+    if pod.stats is None:
+        return
+    known = [seconds_of(pod.notes.get(BOOTS_NOTE, "")), *(seconds_of(entry.time) for entry in _of_itself(pod, read))]
+    # What a former pod of this volume logged was that pod's.
+    since = max(pod.created - 1.0, *known)
+    before: Boot | None = None
+    for boot in pod.stats.boots:
+        if boot.reason.startswith(CRASH) and boot.id is None and int(boot.time) > since:
+            cause = "oom" if _for_memory(pod, boot, before, spec) else "crash"
+            yield (
+                boot,
+                RestartStatus(
+                    pod=pod.name,
+                    reason=cause,
+                    time=text_of(boot.time),
+                    before=boot.rss_before,
+                    after=boot.rss_after,
+                    uid=pod.uid,
+                ),
+            )
+        before = boot
+
+
+def _of_itself(pod: PodSeen, read: RestartsStatus) -> Iterator[RestartStatus]:
+    return (entry for entry in read.last if entry.uid == pod.uid and entry.id is None)
+
+
+def _for_memory(pod: PodSeen, boot: Boot, before: Boot | None, spec: FleetSpec) -> bool:
+    """The kubelet says so; or the worker alone was killed, with nearly all that its container may have."""
+    seen = pod.container
+    began = 0.0 if before is None else before.time
+    if seen.last_end == "OOMKilled" and seen.last_ended_at is not None and began < seen.last_ended_at <= boot.time + 1:
+        return True
+    return "SIGKILL" in boot.reason and (boot.rss_before or 0) >= NEAR_THE_LIMIT * memory_limit(spec)

@@ -1,0 +1,170 @@
+"""One restart, step by step, each told from what is seen now: the proxy's drain and boots, and the pod's uid.
+
+In its process or container a proxy restarts itself: the drain that is asked for ends in it, and the boot that follows
+has the drain's id. A pod is quiesced, and evicted when nothing is in flight or the drain's time is up. With ephemeral
+storage it first takes no new sessions until every turn is acknowledged or dumped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import RestartStatus
+from rolloutfleet.wire import DrainMode, DrainThen
+from rolloutfleet_operator.policy import pods
+from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, UndoDrain
+from rolloutfleet_operator.policy.pods import READY_WITHIN
+from rolloutfleet_operator.policy.reasons import Happening
+from rolloutfleet_operator.policy.seen import DrainSeen, PodSeen
+from rolloutfleet_operator.policy.times import seconds_of
+
+DRAIN_TTL: Final = 300.0
+"""An operator that is gone for longer than this leaves proxies that serve, as if nothing had been asked."""
+WARM_WITHIN: Final = 180.0
+"""Seconds that a next worker has to load in, beside the drain's own time."""
+
+Way = Literal["Process", "Container", "Pod"]
+
+
+class Step(StrEnum):
+    """How far a restart is. The names are those of its Events."""
+
+    DRAIN_ASKED = Happening.DRAIN_ASKED.value
+    WARMING = Happening.WARMING.value
+    """The next worker loads; calls go on."""
+    EMPTYING = Happening.EMPTYING.value
+    """Ephemeral storage: cordoned until it holds no turns."""
+    QUIESCING = Happening.QUIESCING.value
+    EVICTING = Happening.EVICTING.value
+    ENDING = Happening.ENDING.value
+    BOOTING = Happening.BOOTING.value
+    DONE = Happening.RESTARTED.value
+
+
+BEFORE_THE_END: Final = frozenset((Step.DRAIN_ASKED, Step.WARMING, Step.EMPTYING, Step.QUIESCING))
+"""The steps from which there is a way back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """An open entry of the ledger, and what it needs to go on."""
+
+    entry: RestartStatus
+    pod: PodSeen | None
+    way: Way
+    ephemeral: bool
+    may_lose: bool
+    """The loss of the pod's turns is allowed by name."""
+    spec: FleetSpec
+
+    @property
+    def id(self) -> str:
+        assert self.entry.id is not None, "only what the operator began is carried on"
+        return self.entry.id
+
+    @property
+    def asked(self) -> float:
+        return seconds_of(self.entry.time)
+
+    @property
+    def keeps_turns(self) -> bool:
+        """Whether the pod has to stay, for the sake of turns that would go with it."""
+        return self.way == "Pod" and self.ephemeral and not self.may_lose and self._held
+
+    @property
+    def _held(self) -> bool:
+        return self.pod is not None and pods.holds_turns(self.pod)
+
+
+def step_of(restart: Restart, now: float) -> Step:
+    """How far that restart is."""
+    pod = restart.pod
+    if pod is None:
+        return Step.BOOTING
+    if pod.uid != restart.entry.uid or (restart.way != "Pod" and pods.has_booted(pod, restart.id)):
+        return Step.DONE if _settled(restart, pod) else Step.BOOTING
+    if pod.terminating_since is not None:
+        return Step.ENDING
+    if restart.way == "Pod":
+        return _before_eviction(restart, pod, now)
+    return _before_boot(restart, pod)
+
+
+def actions_of(restart: Restart, step: Step, now: float) -> Iterator[Action]:
+    """What carries it on; nothing where it only has to be waited for."""
+    pod = restart.pod
+    if pod is None:
+        return
+    drain = None if pod.stats is None else pod.stats.drain
+    ours = drain is not None and drain.id == restart.id
+    if step is Step.EVICTING and not restart.keeps_turns:
+        yield Evict(pod=pod.name, uid=pod.uid, why=restart.entry.reason)
+    elif step in BEFORE_THE_END and (drain is None or ours) and pod.stats is not None:
+        ask = _ask(restart, pod)
+        if drain is None or not _as_asked(drain, ask, now):
+            yield ask
+    elif step in (Step.BOOTING, Step.DONE) and ours:
+        yield UndoDrain(pod=pod.name, id=restart.id)
+
+
+def take_back(restart: Restart) -> Iterator[Action]:
+    """What undoes a restart that has not come to its end."""
+    pod = restart.pod
+    if pod is not None and pod.stats is not None and pod.stats.drain is not None and pod.stats.drain.id == restart.id:
+        yield UndoDrain(pod=pod.name, id=restart.id)
+
+
+def deadline_of(restart: Restart, step: Step) -> float:
+    """When the step takes longer than it can: then it is said, and holds no slot of other fleets."""
+    disruption = restart.spec.disruption
+    due = restart.asked + disruption.drain_timeout + WARM_WITHIN
+    if restart.way == "Pod" and restart.ephemeral:
+        due += disruption.retire_timeout
+    return due if step in BEFORE_THE_END or step is Step.EVICTING else due + READY_WITHIN
+
+
+def is_quiet(drain: DrainSeen, now: float) -> bool:
+    """Whether nothing is in flight any more at a proxy that holds calls, or the time for that is up."""
+    return drain.holding and (drain.under_way == 0 or (drain.deadline is not None and now >= drain.deadline))
+
+
+def _settled(restart: Restart, pod: PodSeen) -> bool:
+    if not pod.ready or pod.terminating_since is not None or pod.stats is None:
+        return False
+    return pod.stats.drain is None or pod.stats.drain.id != restart.id
+
+
+def _before_eviction(restart: Restart, pod: PodSeen, now: float) -> Step:
+    if pods.is_down(pod):
+        return Step.EMPTYING if restart.keeps_turns else Step.EVICTING
+    drain = None if pod.stats is None else pod.stats.drain
+    if drain is None or drain.id != restart.id:
+        return Step.DRAIN_ASKED
+    if restart.keeps_turns:
+        return Step.EMPTYING
+    return Step.EVICTING if drain.mode == "quiesce" and is_quiet(drain, now) else Step.QUIESCING
+
+
+def _before_boot(restart: Restart, pod: PodSeen) -> Step:
+    if pod.stats is None:
+        return Step.BOOTING if not pod.ready else Step.DRAIN_ASKED
+    drain = pod.stats.drain
+    if drain is None or drain.id != restart.id:
+        return Step.DRAIN_ASKED
+    return Step.QUIESCING if drain.holding else Step.WARMING
+
+
+def _ask(restart: Restart, pod: PodSeen) -> AskDrain:
+    mode: DrainMode = "cordon" if restart.keeps_turns else "quiesce"
+    then: DrainThen = "stay"
+    if restart.way != "Pod":
+        then = "restart" if restart.way == "Process" else "exit"
+    return AskDrain(pod=pod.name, id=restart.id, mode=mode, then=then, ttl=DRAIN_TTL, reason=restart.entry.reason)
+
+
+def _as_asked(drain: DrainSeen, ask: AskDrain, now: float) -> bool:
+    """Whether a drain in force is the one that is asked for, and lasts long enough."""
+    lasts = drain.expires is None or drain.expires - now > ask.ttl / 2
+    return lasts and (drain.mode, drain.then) == (ask.mode, ask.then)
