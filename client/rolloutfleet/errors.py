@@ -45,6 +45,7 @@ DUMP_DAMAGED: Final = "dump_damaged"
 DUMP_INCOMPLETE: Final = "dump_incomplete"
 DUMP_CONFLICT: Final = "dump_conflict"
 DRAIN_CONFLICT: Final = "drain_conflict"
+NOT_DRAINING: Final = "not_draining"
 
 # Leases and shards (404, 410).
 LEASE_UNKNOWN: Final = "lease_unknown"

@@ -428,6 +428,15 @@ class ImportedDumps(Covering):
     imported: list[ImportedDump]
 
 
+class Retired(Covering):
+    """POST /dumps: everything that has no call in flight and is not leased was dumped and freed."""
+
+    reclaimed: int
+    """Sessions that were, just now."""
+    failing: dict[str, str]
+    """Groups that could not be dumped, and are kept: what is wrong, by group."""
+
+
 class ListedDump(Reply):
     """A file of a proxy's dump folder; `trajectory` is a number, None for what was still open."""
 
@@ -528,6 +537,8 @@ class Stats(Covering):
     caches: dict[str, int] = Field(default_factory=dict)
     drain: Drain | None = None
     boots: list[Boot] = Field(default_factory=list)
+    store: dict[str, bool] = Field(default_factory=dict)
+    """full: a generation would be refused now for want of room."""
     dump: dict[str, Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
     refused: dict[str, int] = Field(default_factory=dict)

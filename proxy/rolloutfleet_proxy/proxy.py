@@ -64,6 +64,10 @@ MODELS_FOLDER = "models"
 HUB_TOKEN = "HF_TOKEN"
 """Where the environment holds the key to gated models."""
 
+RETIRING = 20.0
+"""Seconds in which an ephemeral proxy dumps all it has when it is stopped: within a pod's grace, which is
+`drain_timeout` and 30 more."""
+
 _SESSIONS_SHARE, _IDS_SHARE, _TEXT_SHARE = 0.25, 0.5, 0.25
 """Of the caches' bytes: for sessions' trees, for the ids of turns, and for text with its ids."""
 
@@ -185,6 +189,19 @@ class Proxy:
         """The same, and return when they have ended."""
         for session in self.cut_calls():
             await session.calls.ended()
+
+    async def retire(self) -> None:
+        """Dump what a store that dies with its pod holds, when the proxy was told to stop."""
+        orders = self.cleanup
+        if not (self.settings.ephemeral and self.drains.stopped) or orders.folder is None:
+            return
+        try:
+            async with asyncio.timeout(RETIRING):
+                reclaimed = await self.sweeper.retire(orders)
+        except TimeoutError:
+            logger.error("there was no time to dump everything: some of it goes with the pod")
+        else:
+            logger.info("%d sessions were dumped before the pod goes", reclaimed)
 
     async def note_boot(self) -> None:
         """Measure the memory just after the boot, and write it to the boots' log."""
@@ -366,6 +383,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
         proxy.importer.on_changed = proxy.forget
         await proxy.importer.recover()
         stack.push_async_callback(proxy.write_last_words)
+        stack.push_async_callback(proxy.retire)
         stack.push_async_callback(proxy.end_calls)
         await drains.boot(start.crash)
         stack.push_async_callback(drains.close)

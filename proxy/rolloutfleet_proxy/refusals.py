@@ -7,9 +7,14 @@ from rolloutfleet.dumps import dump_names
 from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED, SESSION_RECLAIMED, STORE_FAILED, STORE_FULL
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions.sessions import DELETED, Session
-from rolloutfleet_proxy.sessions.tombstones import RECLAIMED, REST, STALE, Gone
+from rolloutfleet_proxy.sessions.tombstones import RECLAIMED, REST, RETIRED, STALE, UNCLAIMED, Gone
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
+_WHY: Final = {
+    STALE: "it was not used for too long",
+    UNCLAIMED: "it had ended, and nobody took what it left",
+    RETIRED: "the storage of its proxy was about to go",
+}
 _NAMED: Final = 10
 """Dumps that a message names at the most."""
 
@@ -38,12 +43,11 @@ def _reclaimed(tombstone: Gone) -> ApiError:
         trajectories=[number for number in tombstone.dumped if number != REST],
         active=REST in tombstone.dumped,
     )
-    why = "it was not used for too long" if tombstone.reason == STALE else "it had ended, and nobody took what it left"
     kept = f"It was dumped to {_some(names)}." if names else "Nothing of it was dumped."
     return ApiError(
         410,
         SESSION_RECLAIMED,
-        f"Session {tombstone.name} was reclaimed: {why}. {kept}",
+        f"Session {tombstone.name} was reclaimed: {_WHY[tombstone.reason]}. {kept}",
         details={"reason": tombstone.reason, "dumps": names},
     )
 

@@ -29,7 +29,7 @@ from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.logs.setup import set_up
 from rolloutfleet_proxy.parent.channel import Channel
 from rolloutfleet_proxy.parent.decisions import MISTAKE
-from rolloutfleet_proxy.proxy import Start, prepare
+from rolloutfleet_proxy.proxy import RETIRING, Start, prepare
 from rolloutfleet_proxy.reloading import take
 from rolloutfleet_proxy.restarts.boots import Crash
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource
@@ -76,7 +76,7 @@ class ParentProcess:
         asked = {
             "host": settings.host,
             "port": settings.port,
-            "patience": settings.drain_timeout + CUT_GRACE + CLOSING,
+            "patience": settings.drain_timeout + CUT_GRACE + CLOSING + (RETIRING if settings.ephemeral else 0),
             "log": {"ordinal": settings.ordinal, "json": settings.log.format == "json", "level": settings.log.level},
         }
         self._channel.send({"listen": asked})

@@ -28,6 +28,8 @@ from tests.capture.printing import say
 from tests.capture.test_kills import Deaths, check_everything
 from tests.capture.test_retries import BODY, eventually
 
+from rolloutfleet.dumps import decode
+
 pytestmark = pytest.mark.timeout(600)
 
 RESTARTS = 10
@@ -308,6 +310,30 @@ async def test_sigterm_lets_calls_finish_and_nothing_is_lost(fleet: Fleet) -> No
     assert proxy.stats()["boots"][-1]["reason"] == "stopped: SIGTERM"
     assert [session.turns()[0]["turn_id"] for session in sessions] == [reply.json()["id"] for reply in answered]
     assert [len(session.turns()) for session in sessions] == [1] * len(sessions)
+
+
+def test_an_ephemeral_proxy_dumps_what_it_has_when_it_is_stopped_or_told_to(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, settings={"ephemeral": True}) as fleet:
+        proxy = fleet.proxy
+        first, second = proxy.start_session(), proxy.start_session()
+        turns = {first.raw_chat(BODY).json()["id"]}
+        with proxy.admin() as admin:
+            assert admin.post("/dumps").json()["error"]["code"] == "not_draining"
+            proxy.drain("move", mode="quiesce")
+            told = admin.post("/dumps").json()
+            assert (told["reclaimed"], told["failing"]) == (2, {})
+            admin.delete("/drain").raise_for_status()
+            assert admin.get("/audit").json()["turns"]["live"] == 0
+        gone = first.raw_chat(BODY)
+        assert gone.status_code == 410 and gone.json()["error"]["reason"] == "retired"
+        assert second.raw_chat(BODY).status_code == 410
+        later = proxy.start_session()
+        turns.add(later.raw_chat(BODY).json()["id"])
+        proxy.stop()
+        files = list((Path(proxy.settings["state_dir"]) / "dumps").glob("*.json"))
+        assert {turn.turn_id for file in files for turn in decode(file.read_bytes()).turns} == turns
+        proxy.start()
+        assert later.raw_chat(BODY).status_code == 410 and proxy.audit()["balanced"]
 
 
 async def test_an_exit_ends_the_command_and_the_next_start_knows_why(hasty: Fleet) -> None:

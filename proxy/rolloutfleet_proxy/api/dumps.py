@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from rolloutfleet.dumps import DumpName, parse_dump_name
-from rolloutfleet.errors import DUMP_UNKNOWN, INTERNAL
-from rolloutfleet.wire import DumpState, ImportDumps, ImportedDumps
+from rolloutfleet.errors import DUMP_UNKNOWN, INTERNAL, NOT_DRAINING
+from rolloutfleet.wire import DumpState, ImportDumps, ImportedDumps, Retired
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.bodies import CHUNK, PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, paged
@@ -45,6 +45,23 @@ async def list_dumps(
         cursor=cursor,
         asked={"limit": limit} | ({"state": state} if state else {}),
     )
+
+
+@router.post("/dumps")
+async def retire(proxy: ThisProxy) -> Retired:
+    """Dump and free all sessions that have no call in flight and are not leased, before this proxy's storage goes."""
+    if not proxy.drains.draining:
+        raise ApiError(
+            409,
+            NOT_DRAINING,
+            "This ends every idle session, so it is done only while the proxy drains: POST /drain comes first.",
+            should_retry=False,
+        )
+    if proxy.cleanup.folder is None:
+        raise invalid("sessions.dump.path", "There is no folder to dump to: sessions.dump.path is empty.")
+    reclaimed = await proxy.sweeper.retire(proxy.cleanup)
+    failing = dict(proxy.sweeper.tally.failing)
+    return Retired(reclaimed=reclaimed, failing=failing, ordinals=[proxy.owner.ordinal])
 
 
 @router.post("/dumps/import")

@@ -83,6 +83,7 @@ async def _stats(proxy: Proxy) -> dict[str, Any]:
         "collections": proxy.collections.figures(),
         "drain": proxy.drains.shown(),
         "boots": booted,
+        "store": {"full": await asyncio.to_thread(proxy.admission.is_full)},
         "dump": _dump(proxy),
         "settings": {
             "generation": proxy.settings.generation,

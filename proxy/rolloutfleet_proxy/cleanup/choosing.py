@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rolloutfleet_proxy.sessions.sessions import OPEN
-from rolloutfleet_proxy.sessions.tombstones import STALE, UNCLAIMED
+from rolloutfleet_proxy.sessions.tombstones import RETIRED, STALE, UNCLAIMED
 from rolloutfleet_proxy.sessions.trajectories import IMPORTING, READY
 from rolloutfleet_proxy.store.transaction import LEASED, Transaction
 
@@ -71,6 +71,8 @@ class Patience:
 
     stale_after: float
     unclaimed_after: float
+    at_once: bool = False
+    """True: for nobody, but for calls in flight and leases; the proxy's storage is about to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +95,22 @@ def due(group: Group, *, now: float, patience: Patience, busy: Callable[[str], b
     unended = tuple(member for member in group.members if member.is_open)
     if unended:
         stale = all(_is_stale(member, now, patience) and not busy(member.name) for member in unended)
-        return Due(group, STALE, unended) if stale else None
+        return Due(group, RETIRED if patience.at_once else STALE, unended) if stale else None
     unclaimed = tuple(member for member in group.members if member.ready)
     complete = max((member.ended or 0.0 for member in group.members), default=now)
-    if unclaimed and now - complete >= patience.unclaimed_after:
-        return Due(group, UNCLAIMED, unclaimed)
+    if unclaimed and (patience.at_once or now - complete >= patience.unclaimed_after):
+        return Due(group, RETIRED if patience.at_once else UNCLAIMED, unclaimed)
     return None
 
 
 def _is_stale(member: Member, now: float, patience: Patience) -> bool:
     after = patience.stale_after if member.stale_after is None else member.stale_after
-    return now - member.touched >= after
+    return patience.at_once or now - member.touched >= after
 
 
 _LATE = """
 SELECT DISTINCT group_name FROM (SELECT * FROM sessions WHERE id > ? ORDER BY id LIMIT ?)
-WHERE CASE state WHEN 'open' THEN touched + coalesce(stale_after, ?) <= ? ELSE fate = 'live' AND ended + ? <= ? END
+WHERE ? OR CASE state WHEN 'open' THEN touched + coalesce(stale_after, ?) <= ? ELSE fate = 'live' AND ended + ? <= ? END
 """
 
 
@@ -116,7 +118,9 @@ def look(
     connection: sqlite3.Connection, *, after: int, now: float, patience: Patience
 ) -> tuple[list[Group], int | None]:
     """(groups with a member late enough, where the next page starts) of a page of sessions from behind row `after`."""
-    late = connection.execute(_LATE, (after, PAGE, patience.stale_after, now, patience.unclaimed_after, now)).fetchall()
+    late = connection.execute(
+        _LATE, (after, PAGE, patience.at_once, patience.stale_after, now, patience.unclaimed_after, now)
+    ).fetchall()
     last: int | None = connection.execute(
         "SELECT max(id) FROM (SELECT id FROM sessions WHERE id > ? ORDER BY id LIMIT ?)", (after, PAGE)
     ).fetchone()[0]

@@ -7,7 +7,7 @@ from typing import Final
 from rolloutfleet_proxy.cleanup.choosing import Due, Member, load_group
 from rolloutfleet_proxy.cleanup.retention import note
 from rolloutfleet_proxy.sessions.sessions import CLOSED
-from rolloutfleet_proxy.sessions.tombstones import REST, STALE, bury
+from rolloutfleet_proxy.sessions.tombstones import REST, bury
 from rolloutfleet_proxy.sessions.trajectories import fate, free_group, wait_to_be_claimed
 from rolloutfleet_proxy.store.transaction import (
     ACKNOWLEDGED,
@@ -57,7 +57,7 @@ def free(transaction: Transaction, chosen: Due, *, files: Sequence[str] | None, 
         turns += _count(transaction, session, sum(held.values()), dumped=dumped)
         went[session.id] = list(held) if dumped else []
     names = bury(transaction, went, reclaimed=chosen.reason, dumped=went)
-    if chosen.reason == STALE:
+    if any(session.is_open for session in chosen.sessions):
         # Those that ended before have waited for these; only from now on for a trainer.
         wait_to_be_claimed(transaction, [member.id for member in chosen.group.members])
     names += free_group(transaction, chosen.group.name)

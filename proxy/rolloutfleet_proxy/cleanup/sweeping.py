@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -31,6 +31,7 @@ from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.metrics import CleanupTally
 from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.tombstones import RETIRED
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.writer import Writer
@@ -107,6 +108,7 @@ class Sweeper:
         self._on_freed = on_freed
         self._wall = wall
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dumper")
+        self._one_at_a_time = asyncio.Lock()
 
     async def close(self) -> None:
         """Return when no file is being written any more."""
@@ -114,6 +116,23 @@ class Sweeper:
 
     async def sweep(self, orders: Orders) -> None:
         """Reclaim what is due. Never raises for what is wrong with a group or the folder: that is in the tally."""
+        async with self._one_at_a_time:
+            await self._sweep(orders)
+
+    async def retire(self, orders: Orders) -> int:
+        """Dump and free all sessions without a call in flight that are not leased; returns how many that were.
+
+        What fails is in the tally, and still there.
+        """
+        at_once = replace(orders, patience=replace(orders.patience, at_once=True))
+        before = self.tally.reclaimed[RETIRED]
+        async with self._one_at_a_time:
+            # Once for members that are open, and once for those of the same groups that had ended.
+            await self._sweep(at_once)
+            await self._sweep(at_once)
+        return self.tally.reclaimed[RETIRED] - before
+
+    async def _sweep(self, orders: Orders) -> None:
         sweep = _Sweep(orders, began=self._clock.now(), put_off=frozenset(self.tally.failing))
         after: int | None = 0
         while after is not None:

@@ -37,6 +37,13 @@ def end(transaction: Transaction, *, reason: str, drain: str | None, rss: int | 
     transaction.set_fact(_LAST_WORDS, msgspec.json.encode(words).decode())
 
 
+def ended_by(transaction: Transaction) -> str | None:
+    """The id of the drain that ended the life before on purpose, until the next boot is written."""
+    words = transaction.fact(_LAST_WORDS)
+    drain: str | None = None if words is None else msgspec.json.decode(words)["id"]
+    return drain
+
+
 def begin(transaction: Transaction, *, crash: Crash | None, drain: str | None) -> None:
     """Add a boot. `drain` is the id of one that the life before was in when it died."""
     transaction.execute(

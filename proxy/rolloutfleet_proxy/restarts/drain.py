@@ -82,7 +82,8 @@ class Work(Protocol):
 class Drain:
     """A drain in force. `since` is the time of day; `began` and `expires` are of the loop's clock.
 
-    `began` is when it began to hold calls, where it `holds` them.
+    `began` is when it began to hold calls, where it `holds` them. `found` is the id of a drain that was quiet already
+    when a signal ended the proxy: whoever had asked for it learns that it has led to this.
     """
 
     id: str
@@ -93,6 +94,7 @@ class Drain:
     began: float
     expires: float
     holds: bool
+    found: str | None = None
 
 
 class Drains:
@@ -114,6 +116,8 @@ class Drains:
         """The proxy ends: no connection is taken, and whoever asks is sent to the next one."""
         self.drain: Drain | None = None
         self.held = 0
+        self.stopped = False
+        """The proxy was told to stop, by a signal, rather than to let another worker follow."""
         self._ending = False
         self._store = store
         self._work = work
@@ -154,7 +158,7 @@ class Drains:
         if drain is None or drain.then == "stay":
             return "stopped", None
         if drain.id == "":
-            return f"stopped: {drain.reason}", None
+            return f"stopped: {drain.reason}", drain.found
         return (f"planned: {drain.reason}" if drain.reason else "planned"), drain.id
 
     def shown(self) -> dict[str, Any] | None:
@@ -229,6 +233,8 @@ class Drains:
         now = self._now()
         before = self.drain
         kept = before is not None and before.then == "exit"
+        quiet = before is not None and before.mode == "quiesce" and before.then == "stay"
+        self.stopped = True
         self._apply(
             Drain(
                 id=before.id if before is not None and kept else "",
@@ -239,6 +245,7 @@ class Drains:
                 began=now,
                 expires=float("inf"),
                 holds=True,
+                found=before.id if before is not None and quiet else None,
             )
         )
 
@@ -407,10 +414,10 @@ def _log(before: Drain | None, after: Drain | None) -> None:
 
 
 def _boot(transaction: Transaction, *, crash: Crash | None) -> dict[str, Any] | None:
-    """Log the boot; returns the drain that is still in force. One that was to end the last life is over with it."""
+    """Log the boot; returns the drain that is still in force. One that ended the last life is over with it."""
     kept = transaction.fact(_FACT)
     drain: dict[str, Any] | None = None if kept is None else msgspec.json.decode(kept)
-    ended = drain is not None and drain["then"] != "stay"
+    ended = drain is not None and (drain["then"] != "stay" or drain["id"] == boots.ended_by(transaction))
     if ended or (drain is not None and drain["expires"] <= transaction.served):
         _clear(transaction)
     boots.begin(transaction, crash=crash, drain=drain["id"] if drain is not None and ended else None)

@@ -64,6 +64,14 @@ class Admission:
             raise StoreFull(f"the store's disk has {disk.free} bytes left, and {reserve:.0f} are kept for what runs")
         self._looked = now
 
+    def is_full(self) -> bool:
+        """Whether a generation would be refused now for want of room on the disk."""
+        try:
+            self.check_disk()
+        except StoreFull:
+            return True
+        return False
+
     def note_full(self) -> None:
         """A commit found no room: the next call looks for itself."""
         self._looked = float("-inf")

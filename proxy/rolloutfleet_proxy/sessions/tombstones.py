@@ -12,7 +12,9 @@ STALE: Final = "stale"
 """Reclaimed: open, and nobody used it."""
 UNCLAIMED: Final = "unclaimed"
 """Reclaimed: ended, and nobody took what it left."""
-RECLAIMED: Final = frozenset((STALE, UNCLAIMED))
+RETIRED: Final = "retired"
+"""Reclaimed: the storage of its proxy was about to go."""
+RECLAIMED: Final = frozenset((STALE, UNCLAIMED, RETIRED))
 
 TOMBSTONES: Final = 100_000
 TOMBSTONE_AGE: Final = 7 * 86400.0

@@ -20,7 +20,7 @@ from rolloutfleet_proxy.cleanup.sweeping import HOPELESS, Orders, Sweeper
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.metrics import CleanupTally
-from rolloutfleet_proxy.sessions.sessions import NewSessions, Sessions, start, touch
+from rolloutfleet_proxy.sessions.sessions import NewSessions, Session, Sessions, start, touch
 from rolloutfleet_proxy.sessions.tombstones import REST, TOMBSTONE_AGE, Gone
 from rolloutfleet_proxy.sessions.trajectories import close_session
 from rolloutfleet_proxy.store.audit import audit
@@ -379,3 +379,21 @@ async def test_an_empty_batch_of_dumps_is_no_failure(house: House) -> None:
     house.dumps.unlink()
     await house.sweep()
     assert await house.there() == set() and house.tally.error is None
+
+
+async def test_a_store_that_goes_gives_everything_to_dumps_but_what_is_in_use(house: House) -> None:
+    [(_, fresh)] = await house.start(stale_after=1e6)
+    (_, open_member), (second, closed_member) = await house.start(2)
+    await house.writer.run(lambda t: close_session(t, second))
+    [(_, busy)] = await house.start()
+    session = await house.sessions.named(busy)
+    assert isinstance(session, Session)
+    with session.calls.arriving():
+        assert await house.sweeper.retire(house.orders()) == 3
+    assert await house.there() == {busy}
+    assert {name.rsplit("-", 1)[0].removesuffix("-trajectory") for name in house.files()} >= {fresh, open_member}
+    gone = await house.sessions.named(closed_member)
+    assert isinstance(gone, Gone) and gone.reason == "retired"
+    assert (await house.sums())["turns"]["dumped"] == 3
+    assert await house.sweeper.retire(house.orders()) == 1, "its call has ended"
+    assert await house.there() == set()

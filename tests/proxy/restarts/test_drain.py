@@ -290,6 +290,27 @@ async def test_a_signal_ends_what_a_drain_only_holds(tmp_path: Path) -> None:
         assert (await refused(proxy.drains.undo())).status == 503
 
 
+async def test_a_signal_ends_a_drain_that_was_quiet_and_the_next_boot_says_which(tmp_path: Path) -> None:
+    keeper = Keeper()
+    async with life(tmp_path, host=keeper) as proxy:
+        await proxy.ask("evict-1", mode="quiesce", reason="memory")
+        proxy.drains.stop("SIGTERM")
+        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        reason, drain = proxy.drains.last_words
+        await proxy.writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=7))
+    async with life(tmp_path, host=Keeper()) as proxy:
+        assert (await proxy.boots())[-1] == ("stopped: SIGTERM", "evict-1")
+        assert not proxy.drains.draining, "it is over with the life that it was for"
+        await proxy.ask("cordon-1", mode="cordon")
+        proxy.drains.stop("SIGTERM")
+        reason, drain = proxy.drains.last_words
+        await proxy.writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=7))
+    async with life(tmp_path) as proxy:
+        assert (await proxy.boots())[-1] == ("stopped: SIGTERM", None)
+        shown = proxy.drains.shown()
+        assert shown is not None and shown["id"] == "cordon-1", "a cordon is for longer than one life"
+
+
 async def test_a_drain_that_stays_outlives_a_crash_for_the_time_it_has_left(tmp_path: Path) -> None:
     async with life(tmp_path) as proxy:
         await proxy.ask(mode="quiesce", ttl=60.0)
