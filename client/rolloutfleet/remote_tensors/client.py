@@ -1,0 +1,345 @@
+"""`RemoteTensors`: what a trainer's rank does with tensors that proxies keep."""
+
+import itertools
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from rolloutfleet.remote_tensors import buffer, clearing
+from rolloutfleet.remote_tensors.arrays import Framework, array_of, form_and_bytes, import_torch, is_array
+from rolloutfleet.remote_tensors.buffer import FetchBuffer, Flight
+from rolloutfleet.remote_tensors.clearing import CONTROLLER, LOG, Cleared, DeleteReport, Role
+from rolloutfleet.remote_tensors.failures import Refused, ShardsMissing, UnknownOwner
+from rolloutfleet.remote_tensors.nested import RemoteTensorDict, as_reference, leaves, mapped, tensor_dict, trimmed
+from rolloutfleet.remote_tensors.patience import Passing, patiently
+from rolloutfleet.remote_tensors.proxies import Addresses, Deleted, Proxies
+from rolloutfleet.tensors import Form, RemoteTensor
+
+SHARDS_A_REQUEST: Final = 256
+BYTES_A_REQUEST: Final = 64 * 2**20
+IDS_A_DELETE: Final = 10_000
+# How long calls are tried again: long enough for a proxy that is restarted.
+FETCH_SECONDS: Final = 120.0
+DELETE_SECONDS: Final = 60.0
+DISK_FULL: Final = 507
+GONE: Final = 410
+MOST_UNDELETED: Final = 100_000
+"""Shards that are remembered as not deleted. Of more than these, their time to live is the end."""
+
+
+class RemoteTensors:
+    """Puts, fetches and gives back the shards of one fleet. Thread-safe; safe to use after a fork.
+
+    `proxies` are the addresses of the fleet's proxies, as references name them, or what finds them, which follows
+    scaling. The admin key is sent to these alone. What is fetched is a tensor of torch on the CPU, or a read-only numpy
+    array, over memory that the process's fetch buffer shares: clone it before you change it.
+
+    Raises ImportError where `framework` is torch and it is not installed, ValueError for another one.
+    """
+
+    def __init__(
+        self,
+        proxies: Addresses,
+        admin_key: str,
+        *,
+        framework: Framework = "torch",
+        fetch_seconds: float = FETCH_SECONDS,
+        delete_seconds: float = DELETE_SECONDS,
+        buffer: FetchBuffer = buffer.PROCESS,
+    ) -> None:
+        if framework == "torch":
+            import_torch()
+        elif framework != "numpy":
+            raise ValueError(f'framework is {framework!r}; it can be "torch" or "numpy"')
+        self._proxies = Proxies(proxies, admin_key)
+        self._framework: Framework = framework
+        self._fetch_seconds = fetch_seconds
+        self._delete_seconds = delete_seconds
+        self._buffer = buffer
+        self._turn = itertools.count(secrets.randbelow(2**16))
+        self._undeleted: dict[RemoteTensor, None] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. The fetch buffer, which is the process's, stays as it is."""
+        self._proxies.close()
+
+    # Putting
+
+    def put(
+        self, array: Any, *, at: str | None = None, session_id: str | None = None, ttl: float | None = None
+    ) -> RemoteTensor:
+        """Keep a tensor with a proxy; on disk when this returns.
+
+        It lives for `ttl` seconds, for a session, or, with neither, for a day; `at` is the proxy's address, else they
+        take turns, and one that is down or full is passed over. A try whose answer is lost may leave a second copy with
+        another proxy until its time is up.
+
+        Raises OwnerUnavailable, Refused, UnknownOwner; ValueError for a tensor that can't be kept, TypeError for none.
+        """
+        form, data = form_and_bytes(array)
+        return self._put(form, data, at=at, session_id=session_id, ttl=ttl)
+
+    def remotize(
+        self, value: Any, *, at: str | None = None, session_id: str | None = None, ttl: float | None = None
+    ) -> Any:
+        """The same structure of dict, list, tuple and TensorDict-like, with a reference for each tensor.
+
+        Columns that no row attends to are cut first, in each dict with an `attention_mask` [rows, columns]. All or
+        nothing: where one can't be put, those that were are deleted. Call it only where the result is used: what nobody
+        names, nobody can give back. Raises as `put` does.
+        """
+        cut = trimmed(value)
+        formed = [form_and_bytes(leaf) for leaf in leaves(cut) if is_array(leaf)]
+        putting = [
+            self._proxies.threads.submit(self._put, form, data, at=at, session_id=session_id, ttl=ttl)
+            for form, data in formed
+        ]
+        try:
+            references = iter([each.result() for each in putting])
+        except BaseException:
+            self._take_back(putting)
+            raise
+        return mapped(cut, lambda leaf: next(references) if is_array(leaf) else leaf, tensor_dict=RemoteTensorDict)
+
+    def _put(
+        self, form: Form, data: memoryview, *, at: str | None, session_id: str | None, ttl: float | None
+    ) -> RemoteTensor:
+        name = secrets.token_hex(16)
+        places = self._places(at)
+
+        def attempt() -> RemoteTensor:
+            # The same tensor under the same id is one shard: an answer that was lost is asked for where it was.
+            try:
+                return self._proxies.put(places[0], name, form, data, session_id=session_id, ttl=ttl)
+            except (Passing, httpx.ConnectError):
+                places.rotate(-1)
+                raise
+            except Refused as error:
+                if error.status != DISK_FULL:
+                    raise
+                places.rotate(-1)
+                raise Passing(str(error), retry_after=None) from error
+
+        return patiently(attempt, owner=at or "every proxy", seconds=self._fetch_seconds)
+
+    def _places(self, at: str | None) -> deque[str]:
+        """The proxies that take turns, the one whose turn it is first."""
+        if at is not None:
+            self._proxies.check_known([at])
+            return deque([at])
+        places = deque(self._proxies.addresses())
+        if not places:
+            raise UnknownOwner("", ())
+        places.rotate(-next(self._turn))
+        return places
+
+    def _take_back(self, putting: Sequence["Future[RemoteTensor]"]) -> None:
+        for each in putting:
+            each.cancel()
+        put = [each.result() for each in putting if not each.cancelled() and each.exception() is None]
+        self.delete(put)
+
+    # Fetching
+
+    def fetch(self, references: Iterable[RemoteTensor]) -> list[Any]:
+        """The tensors, in the order of the references.
+
+        Those in the fetch buffer come from there, those that another thread is fetching are waited for, and the rest is
+        asked of its owners: at most 256 shards or 64 MiB a request, eight requests at once.
+
+        Raises ShardsMissing, ShardMismatch, OwnerUnavailable, Refused, UnknownOwner.
+        """
+        asked = list(references)
+        self._proxies.check_known(reference.owner for reference in asked)
+        claim = self._buffer.claim(asked)
+        for request in requests_for(claim.mine):
+            self._start(request)
+        come = [waiting.result() for waiting in claim.waiting]
+        return [self._array(reference, data) for reference, data in zip(asked, come, strict=True)]
+
+    def localize(self, value: Any) -> Any:
+        """The same structure with a tensor for each reference, those in JSON's form included. All are fetched together.
+
+        Raises as `fetch` does.
+        """
+        references = [leaf for leaf in leaves(value) if isinstance(leaf, RemoteTensor)]
+        tensors = iter(self.fetch(references))
+
+        def change(leaf: Any) -> Any:
+            return leaf if as_reference(leaf) is None else next(tensors)
+
+        return mapped(value, change, tensor_dict=tensor_dict)
+
+    def _array(self, reference: RemoteTensor, data: bytearray) -> Any:
+        return array_of(Form(reference.dtype, reference.shape), data, self._framework)
+
+    def _start(self, request: Sequence[Flight]) -> None:
+        try:
+            self._proxies.threads.submit(self._bring, request)
+        except BaseException as error:
+            self._fail(request, error)
+            raise
+
+    def _bring(self, request: Sequence[Flight]) -> None:
+        """Land every flight of one owner, or fail it."""
+        owner = request[0].reference.owner
+        left = {flight.reference: flight for flight in request}
+
+        def landed(reference: RemoteTensor, data: bytearray) -> None:
+            self._buffer.land(left.pop(reference), data)
+
+        def attempt() -> None:
+            self._proxies.fetch(owner, list(left), landed)
+
+        try:
+            patiently(attempt, owner=owner, seconds=self._fetch_seconds)
+            if left:
+                raise ShardsMissing(owner, [reference.shard_id for reference in left])
+        except BaseException as error:
+            self._fail(left.values(), error)
+
+    def _fail(self, flights: Iterable[Flight], error: BaseException) -> None:
+        for flight in flights:
+            self._buffer.fail(flight, error)
+
+    # Giving back
+
+    @property
+    def undeleted(self) -> tuple[RemoteTensor, ...]:
+        """Shards whose owner has not acknowledged their end; `clear_batches` and `delete` ask for them again."""
+        with self._lock:
+            return tuple(self._undeleted)
+
+    def delete(self, references: Iterable[RemoteTensor]) -> DeleteReport:
+        """Free shards at their owners, with those that an earlier call left undeleted. No owner's failure is raised.
+
+        Each owner is asked until it acknowledges, for `delete_seconds` at most. What it did not acknowledge is in the
+        report, in the log and in `undeleted`, and is asked for again by the next call. Buffers are left as they are.
+        """
+        with self._lock:
+            late = {reference.owner for reference in self._undeleted}
+            wanted = list(dict.fromkeys([*self._undeleted, *references]))
+        parts = list(_by_owner(wanted))
+        # An owner that did not answer the last time is asked once, so that one that is gone holds up no step.
+        now = time.monotonic()
+        until = {owner: now if owner in late else now + self._delete_seconds for owner, _ in parts}
+        threads = self._proxies.threads
+        asked = [(owner, part, threads.submit(self._delete, owner, part, until[owner])) for owner, part in parts]
+        report = _reported((owner, part, _outcome(deleting)) for owner, part, deleting in asked)
+        self._remember(wanted, report.undeleted)
+        for owner, reason in report.failures.items():
+            LOG.warning("shards were not deleted at %s, and will be asked for again: %s", owner, reason)
+        return report
+
+    def clear_batches(self, *batches: Any, roles: Mapping[str, Role] | None = None) -> Cleared:
+        """Give back all shards that these structures name: at their owners, in this process, in all ranks of `roles`.
+
+        For a controller that reaches its ranks by calls of its own; ranks of torch.distributed call
+        `rolloutfleet.torch.clear_batches` together. All roles are drained, whatever one of them answers. Nothing passed
+        clears nothing. Failures are in the answer and in the log, and so is what stays in any buffer afterwards.
+        """
+        named, told = references_in(batches), roles or {}
+        if not named and not self.undeleted:
+            return Cleared()
+        deleted = self.delete(named)
+        ids = list(dict.fromkeys(reference.shard_id for reference in named))
+        self._buffer.clear(ids)
+        failed = clearing.drain(told, ids)
+        return Cleared(tuple(ids), deleted, failed, clearing.staying(self.fetch_buffer_stats(told)))
+
+    def clear_fetch_buffer(self, ids: Iterable[str] | None = None) -> int:
+        """Forget these shards in this process alone; nothing passed forgets nothing. How many were kept."""
+        return 0 if ids is None else self._buffer.clear(ids)
+
+    def fetch_buffer_stats(self, roles: Mapping[str, Role] | None = None) -> dict[str, Mapping[str, int]]:
+        """`{"entries", "bytes"}` of this process and of all ranks of `roles`; who fails is logged and left out."""
+        return {CONTROLLER: self._buffer.stats(), **clearing.buffers_of(roles or {})}
+
+    def _delete(self, owner: str, references: Sequence[RemoteTensor], until: float) -> Deleted:
+        self._proxies.check_known([owner])
+        ids = [reference.shard_id for reference in references]
+        seconds = max(0.0, until - time.monotonic())
+        try:
+            return patiently(partial(self._proxies.delete, owner, ids), owner=owner, seconds=seconds)
+        except Refused as error:
+            if error.status == GONE:
+                # With the store that kept them.
+                return Deleted(0, 0)
+            raise
+
+    def _remember(self, asked: Iterable[RemoteTensor], undeleted: Sequence[RemoteTensor]) -> None:
+        with self._lock:
+            for reference in asked:
+                self._undeleted.pop(reference, None)
+            self._undeleted |= dict.fromkeys(undeleted)
+            while len(self._undeleted) > MOST_UNDELETED:
+                del self._undeleted[next(iter(self._undeleted))]
+
+
+def references_in(value: Any) -> list[RemoteTensor]:
+    """Every reference in a nested structure, each once."""
+    return list(dict.fromkeys(leaf for leaf in leaves(value) if isinstance(leaf, RemoteTensor)))
+
+
+def requests_for(
+    flights: Iterable[Flight], *, most: int = SHARDS_A_REQUEST, most_bytes: int = BYTES_A_REQUEST
+) -> list[list[Flight]]:
+    """The flights as requests, each to one owner and bounded; a larger shard goes alone."""
+    made: list[list[Flight]] = []
+    open_at: dict[str, tuple[list[Flight], int]] = {}
+    for flight in flights:
+        reference = flight.reference
+        nbytes = Form(reference.dtype, reference.shape).nbytes
+        request, size = open_at.get(reference.owner, ([], 0))
+        if not request or len(request) == most or size + nbytes > most_bytes:
+            request, size = [], 0
+            made.append(request)
+        request.append(flight)
+        open_at[reference.owner] = request, size + nbytes
+    return made
+
+
+def _by_owner(references: Iterable[RemoteTensor]) -> Iterator[tuple[str, list[RemoteTensor]]]:
+    owners: dict[str, list[RemoteTensor]] = {}
+    for reference in references:
+        owners.setdefault(reference.owner, []).append(reference)
+    for owner, theirs in owners.items():
+        for start in range(0, len(theirs), IDS_A_DELETE):
+            yield owner, theirs[start : start + IDS_A_DELETE]
+
+
+def _outcome(deleting: "Future[Deleted]") -> Deleted | Exception:
+    try:
+        return deleting.result()
+    except Exception as error:
+        return error
+
+
+def _reported(outcomes: Iterable[tuple[str, Sequence[RemoteTensor], Deleted | Exception]]) -> DeleteReport:
+    shards = nbytes = 0
+    undeleted: list[RemoteTensor] = []
+    failures: dict[str, str] = {}
+    for owner, part, outcome in outcomes:
+        if isinstance(outcome, Deleted):
+            shards, nbytes = shards + outcome.shards, nbytes + outcome.nbytes
+        else:
+            undeleted.extend(part)
+            failures[owner] = str(outcome) or type(outcome).__name__
+    return DeleteReport(shards, nbytes, tuple(undeleted), failures)
