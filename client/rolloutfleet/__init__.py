@@ -1,1 +1,38 @@
-"""What a trainer imports and a user runs: the resource, the native API's types, the command line."""
+"""What a trainer imports and a user runs: the resource, the native API's types, the command line.
+
+    from rolloutfleet import Fleet, StalenessManager
+
+The names of this table are imported when they are first used: `import rolloutfleet` alone loads nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rolloutfleet.fleet import AsyncFleet as AsyncFleet
+    from rolloutfleet.fleet import Fleet as Fleet
+    from rolloutfleet.fleet import FleetError as FleetError
+    from rolloutfleet.fleet import Trajectory as Trajectory
+    from rolloutfleet.fleet import Whereabouts as Whereabouts
+    from rolloutfleet.staleness import StalenessManager as StalenessManager
+
+_HOME = {
+    "AsyncFleet": "rolloutfleet.fleet",
+    "Fleet": "rolloutfleet.fleet",
+    "FleetError": "rolloutfleet.fleet",
+    "StalenessManager": "rolloutfleet.staleness",
+    "Trajectory": "rolloutfleet.fleet",
+    "Whereabouts": "rolloutfleet.fleet",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(home), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

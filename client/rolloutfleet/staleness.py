@@ -133,6 +133,19 @@ class StalenessManager:
             waited = min(sessions, self._counts.enqueued)
             self._counts = _added(self._counts, enqueued=-waited, submitted=sessions, running=sessions)
 
+    def submit_if_room(self, sessions: int, *, version: int) -> bool:
+        """As `on_submitted`, where there is room for all of them at `version`; else nothing changes.
+
+        One step, so that several threads never start more than there is room for.
+        """
+        _check(sessions)
+        with self._lock:
+            if self.capacity(version) < sessions:
+                return False
+            waited = min(sessions, self._counts.enqueued)
+            self._counts = _added(self._counts, enqueued=-waited, submitted=sessions, running=sessions)
+            return True
+
     def on_accepted(self, sessions: int = 1) -> None:
         """Sessions ended and have something to train on. One never submitted leaves `running` at -1, as it is."""
         self._change(sessions, accepted=1, running=-1)

@@ -152,7 +152,10 @@ class Session(Answered):
     turns: int = 0
     tokens: int = 0
     trajectories: int = 0
+    """How many were closed so far."""
     leased: int = 0
+    fate: str | None = None
+    """In lists: its term in the ledger, as `/audit` sums them: live, leased, acknowledged, discarded."""
     stale_after: float | None = None
     limits: dict[str, int | None] = Field(default_factory=dict)
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -273,6 +276,8 @@ class ExportedTrajectory(Reply):
     group_id: str
     task_id: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+    marked: str | None = None
+    """After a recovery: `newer` or `older_run`."""
     turns: list[ExportedTurn]
     rows: list[ExportedRow]
 
@@ -345,6 +350,10 @@ class Weights(Covering):
     epoch: int
     paused: bool
     mode: str | None = None
+    engines_failed: dict[str, str] = Field(default_factory=dict)
+    """Of a continue: engines that did not confirm, by address."""
+    recovered: dict[str, int] = Field(default_factory=dict)
+    """Of a recovery: what was marked, dropped and kept."""
 
 
 # Shards, drain, dumps

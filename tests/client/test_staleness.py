@@ -50,6 +50,35 @@ def test_the_references_other_cases() -> None:
     assert manager(max_staleness=0, batch_size=8).capacity(5) == 48
 
 
+def test_sessions_start_where_there_is_room_for_all_of_them() -> None:
+    budget = manager(max_concurrent=6, max_staleness=0, batch_size=4)
+    budget.on_enqueued(9)
+    assert not budget.submit_if_room(5, version=0)
+    assert budget.submit_if_room(3, version=0)
+    assert not budget.submit_if_room(2, version=0)
+    assert budget.submit_if_room(1, version=0)
+    assert (budget.enqueued, budget.submitted, budget.running) == (5, 4, 4)
+    assert budget.submit_if_room(2, version=1)
+    assert not budget.submit_if_room(1, version=1)
+
+
+def test_threads_together_never_start_more_than_there_is_room_for() -> None:
+    budget = manager(max_concurrent=1000, max_staleness=0, batch_size=500)
+    ready = threading.Barrier(8)
+
+    def start() -> None:
+        ready.wait()
+        for _ in range(200):
+            budget.submit_if_room(1, version=0)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert budget.running == budget.submitted == 500
+
+
 def test_less_than_nothing_is_reported_as_it_is() -> None:
     budget = started(manager(max_staleness=0, batch_size=4), accepted=3, running=6)
     assert budget.capacity(0) == -5

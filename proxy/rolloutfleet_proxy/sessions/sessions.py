@@ -183,8 +183,8 @@ def list_sessions(
     `served` is the served clock now, in seconds.
     """
     rows = connection.execute(
-        "SELECT id, name, group_name, task_id, state, turns, tokens, trajectories, created_at, touched FROM sessions"
-        " WHERE id > ? AND (? IS NULL OR state = ?) ORDER BY id LIMIT ?",
+        "SELECT id, name, group_name, task_id, state, turns, tokens, trajectories, created_at, touched, fate"
+        " FROM sessions WHERE id > ? AND (? IS NULL OR state = ?) ORDER BY id LIMIT ?",
         (after, state, state, limit),
     )
     return [
@@ -200,6 +200,7 @@ def list_sessions(
                 "trajectories": row[7],
                 "created_at": row[8],
                 "idle_seconds": max(0.0, served - row[9]),
+                "fate": row[10],
             },
         )
         for row in rows

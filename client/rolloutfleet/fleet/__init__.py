@@ -1,0 +1,55 @@
+"""A trainer's side of a fleet: `Fleet`, or `AsyncFleet` for asyncio. docs/trainer.md shows how they are used."""
+
+from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession, AsyncWeightUpdate, Counts, Options
+from rolloutfleet.fleet.exceptions import (
+    BadArgument,
+    Conflict,
+    FleetClosed,
+    FleetError,
+    Gone,
+    KeyRefused,
+    LeaseLost,
+    NotEverywhere,
+    NotKnown,
+    NotNow,
+    Refused,
+    StillPaused,
+    TookTooLong,
+    Unreachable,
+)
+from rolloutfleet.fleet.exporting import AsyncExport
+from rolloutfleet.fleet.sync_fleet import Export, Fleet, Group, Session
+from rolloutfleet.fleet.trajectories import Row, Trajectory, read_export
+from rolloutfleet.fleet.whereabouts import Whereabouts
+
+__all__ = [
+    "AsyncExport",
+    "AsyncFleet",
+    "AsyncGroup",
+    "AsyncSession",
+    "AsyncWeightUpdate",
+    "BadArgument",
+    "Conflict",
+    "Counts",
+    "Export",
+    "Fleet",
+    "FleetClosed",
+    "FleetError",
+    "Gone",
+    "Group",
+    "KeyRefused",
+    "LeaseLost",
+    "NotEverywhere",
+    "NotKnown",
+    "NotNow",
+    "Options",
+    "Refused",
+    "Row",
+    "Session",
+    "StillPaused",
+    "TookTooLong",
+    "Trajectory",
+    "Unreachable",
+    "Whereabouts",
+    "read_export",
+]

@@ -1,0 +1,721 @@
+"""`AsyncFleet`: a fleet as a trainer's asyncio code has it. docs/trainer.md shows how it is used.
+
+`Fleet` is the same for code that blocks; it runs one of these.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self, TypedDict, Unpack
+
+from pydantic import JsonValue
+
+from rolloutfleet.fleet.exceptions import BadArgument, FleetClosed, FleetError, StillPaused
+from rolloutfleet.fleet.exporting import AsyncExport
+from rolloutfleet.fleet.leases import Leases
+from rolloutfleet.fleet.owed import Owed
+from rolloutfleet.fleet.places import Place
+from rolloutfleet.fleet.proxies import Proxies
+from rolloutfleet.fleet.pulling import OnExit, Wanted
+from rolloutfleet.fleet.room import HELD, OPEN, Room, trajectory_ids
+from rolloutfleet.fleet.sessions import Handle, OnError, Sessions, SessionStatus, asked_to_start, checked
+from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.waiting import Waiting
+from rolloutfleet.fleet.weights import FLEET, FleetWeights
+from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.staleness import StalenessManager
+from rolloutfleet.wire import (
+    AgentMay,
+    AskExport,
+    Audit,
+    ExportStyle,
+    GiveReward,
+    Pause,
+    PauseMode,
+    Proxy,
+    Recover,
+    Rewarded,
+    SetVersion,
+    StartedSession,
+    Turn,
+    Weights,
+)
+
+log = logging.getLogger("rolloutfleet.fleet")
+
+TooOld = Literal["drop", "keep"]
+
+PATIENCE: Final = 60.0
+LOST_AFTER: Final = 60.0
+CLOSING_PATIENCE: Final = 5.0
+
+
+class Options(TypedDict, total=False):
+    """What `Fleet` and `AsyncFleet` take by name, however the fleet is found."""
+
+    staleness: StalenessManager | None
+    """The budget that sessions are started under. Without one they are started at once, and nothing is too old."""
+    too_old: TooOld
+    """What becomes of a trajectory whose oldest token is more than `max_staleness` versions old when it is exported:
+    `drop` (the default) acknowledges it without handing it out, `keep` hands it out. Both are counted."""
+    patience: float
+    """Seconds that a call is made again for, while proxies don't answer or ask to wait (60)."""
+    lost_after: float
+    """Seconds after which the sessions of a proxy that does not answer give their places back (60)."""
+    progress: bool | None
+    """Whether long waits show a line on the error output; by default where that is a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a fleet object has seen. Trajectories."""
+
+    handed_out: int = 0
+    acknowledged: int = 0
+    too_old_dropped: int = 0
+    too_old_kept: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class AsyncSession(Handle):
+    """A session. `async with session:` closes it at the end of the block."""
+
+    fleet: "AsyncFleet"
+    on_error: OnError = "close"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.fleet._end([self.session_id], error, self.on_error)
+
+    async def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> Rewarded:
+        """As AsyncFleet.reward."""
+        return await self.fleet.reward(self, reward, turn_id=turn_id, close=close)
+
+    async def close(self) -> str | None:
+        """As AsyncFleet.close_session."""
+        return await self.fleet.close_session(self)
+
+    async def delete(self) -> None:
+        """As AsyncFleet.delete."""
+        await self.fleet.delete(self)
+
+    async def touch(self) -> None:
+        """As AsyncFleet.touch."""
+        await self.fleet.touch(self)
+
+    async def status(self) -> SessionStatus:
+        """As AsyncFleet.status."""
+        return await self.fleet.status(self)
+
+    def turns(self) -> AsyncIterator[Turn]:
+        """As AsyncFleet.turns."""
+        return self.fleet.turns(self)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncGroup:
+    """Sessions started together for one task. `async with group:` closes all of them at the end of the block."""
+
+    group_id: str
+    sessions: tuple[AsyncSession, ...]
+
+    def __iter__(self) -> Iterator[AsyncSession]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        first = self.sessions[0]
+        await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
+
+
+Named = Handle | str
+"""A session, or its id."""
+
+
+class AsyncFleet:
+    """A fleet. One event loop's; `async with` closes it.
+
+    Every method raises FleetError's kinds: BadArgument before anything is asked, Refused for an error that a proxy
+    answers with, Unreachable where none answers.
+    """
+
+    def __init__(self, where: Whereabouts, **options: Unpack[Options]) -> None:
+        checked_options(options)
+        self.whereabouts = where
+        """What another process makes its own fleet object of."""
+        self.staleness = options.get("staleness")
+        self.counts = Counts()
+        self._too_old: TooOld = options.get("too_old", "drop")
+        self._closed = False
+        self._waiting = Waiting(options.get("progress"))
+        self._proxies = Proxies(where, patience=options.get("patience", PATIENCE))
+        self._owed = Owed()
+        self._leases = Leases(self._proxies, self._owed)
+        self._weights = FleetWeights(self._proxies, self._owed, self._waiting, changed=self._version_changed)
+        self._room = self._made_room(options.get("lost_after", LOST_AFTER))
+        self._sessions = Sessions(self._proxies, self._owed, self._room)
+
+    def _made_room(self, lost_after: float) -> Room | None:
+        if self.staleness is None:
+            return None
+        return Room(
+            self.staleness,
+            self._proxies,
+            version=lambda: self._weights.version,
+            learn_version=self._weights.show,
+            lost_after=lost_after,
+            waiting=self._waiting,
+        )
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        admin_key: str | None = None,
+        admin_key_file: str | Path | None = None,
+        **options: Unpack[Options],
+    ) -> Self:
+        """As Whereabouts.from_url."""
+        return cls(Whereabouts.from_url(url, admin_key=admin_key, admin_key_file=admin_key_file), **options)
+
+    @classmethod
+    def from_file(cls, path: str | Path | None = None, **options: Unpack[Options]) -> Self:
+        """As Whereabouts.from_file."""
+        return cls(Whereabouts.from_file(path), **options)
+
+    @classmethod
+    def on_kubernetes(
+        cls,
+        name: str,
+        *,
+        namespace: str | None = None,
+        admin_key: str | None = None,
+        admin_key_file: str | Path | None = None,
+        **options: Unpack[Options],
+    ) -> Self:
+        """As Whereabouts.on_kubernetes."""
+        where = Whereabouts.on_kubernetes(name, namespace=namespace, admin_key=admin_key, admin_key_file=admin_key_file)
+        return cls(where, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Say what is still owed, for a few seconds, and close all connections. Sessions go on."""
+        if self._closed:
+            return
+        self._closed = True
+        left = await self._owed.settle(CLOSING_PATIENCE)
+        if left:
+            log.warning("never heard: %s", "; ".join(left))
+        await self._proxies.close()
+
+    # The fleet
+
+    @property
+    def version(self) -> int:
+        """The weights' version, as last heard."""
+        return self._weights.version
+
+    @property
+    def run(self) -> int:
+        """The weights' run, as last heard."""
+        return self._weights.run
+
+    @property
+    def unreachable(self) -> dict[int, str]:
+        """Proxies that did not answer when they were last asked, and why."""
+        return {ordinal: trouble.why for ordinal, trouble in self._proxies.troubles.items()}
+
+    @property
+    def owed(self) -> list[str]:
+        """What proxies that don't answer have still to be told; it is said again and again in the background."""
+        return self._owed.texts
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines' addresses, where a local fleet's file names them; else none."""
+        return self.whereabouts.engines()
+
+    async def proxies(self) -> list[Proxy]:
+        """Ordinal, address and state of every proxy, now."""
+        self._check_open()
+        await self._proxies.look(now=True)
+        return [self._proxies.known[ordinal] for ordinal in sorted(self._proxies.known)]
+
+    async def audit(self) -> Audit:
+        """What became of everything, over all proxies; `failed` names those that did not answer."""
+        self._check_open()
+        return await self._proxies.call("GET", "/audit", Audit, query=FLEET)
+
+    # Sessions
+
+    async def start_session(
+        self,
+        task_id: str | None = None,
+        *,
+        metadata: Mapping[str, JsonValue] | None = None,
+        stale_after: float | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        agent_may: Iterable[AgentMay] = (),
+        on_error: OnError = "close",
+        timeout: float | None = None,
+    ) -> AsyncSession:
+        """Start a session, once the staleness budget has room; wait no longer than `timeout` for that.
+
+        `stale_after` is in seconds. `on_error` is what becomes of it where its `with` block ends with an exception:
+        `close` leaves what it has to be exported, `delete` discards it. Raises TookTooLong.
+        """
+        group = await self.start_group(
+            1,
+            task_id,
+            metadata=metadata,
+            stale_after=stale_after,
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+            agent_may=agent_may,
+            on_error=on_error,
+            timeout=timeout,
+        )
+        return group.sessions[0]
+
+    async def start_group(
+        self,
+        size: int,
+        task_id: str | None = None,
+        *,
+        metadata: Mapping[str, JsonValue] | None = None,
+        stale_after: float | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        agent_may: Iterable[AgentMay] = (),
+        on_error: OnError = "close",
+        timeout: float | None = None,
+    ) -> AsyncGroup:
+        """Start sessions for one task, which are exported together. Else as `start_session`."""
+        self._check_open()
+        asked = asked_to_start(
+            task_id=task_id,
+            group_size=size,
+            metadata=metadata,
+            stale_after=stale_after,
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+            agent_may=agent_may,
+        )
+        check_choice("on_error", on_error, ("close", "delete"))
+        if self._room is not None:
+            await self._weights.learn()
+        started = await self._sessions.start(asked, timeout=timeout)
+
+        def made(session: StartedSession) -> AsyncSession:
+            return AsyncSession(
+                session_id=session.session_id,
+                api_key=session.api_key,
+                base_url=session.base_url,
+                group_id=started.group_id,
+                task_id=task_id,
+                fleet=self,
+                on_error=on_error,
+            )
+
+        return AsyncGroup(started.group_id, tuple(map(made, started.sessions)))
+
+    async def reward(
+        self, session: Named, reward: float, *, turn_id: str | None = None, close: bool | None = None
+    ) -> Rewarded:
+        """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
+
+        By default it does where no turn is named. The session goes on either way: `close_session` ends it.
+        """
+        self._check_open()
+        asked = checked(GiveReward, {"reward": _number(reward), "turn_id": turn_id, "close": close})
+        return await self._sessions.reward(name_of(session), asked)
+
+    async def close_session(self, session: Named) -> str | None:
+        """End a session; returns the trajectory that was made of its open turns, None where there were none."""
+        self._check_open()
+        return await self._sessions.close(name_of(session))
+
+    async def delete(self, session: Named) -> None:
+        """End a session, and discard all of it that is not leased."""
+        self._check_open()
+        await self._sessions.delete(name_of(session))
+
+    async def touch(self, session: Named) -> None:
+        """Keep a session from going stale."""
+        self._check_open()
+        await self._sessions.touch(name_of(session))
+
+    async def status(self, session: Named) -> SessionStatus:
+        """What the fleet says of a session. Raises Gone, NotKnown."""
+        self._check_open()
+        return await self._sessions.status(name_of(session))
+
+    async def statuses(self, sessions: Iterable[Named]) -> dict[str, SessionStatus | FleetError]:
+        """Of each session what the fleet says, or the error that it answers with. Never raises for one of them."""
+        self._check_open()
+        return await self._sessions.statuses([name_of(session) for session in sessions])
+
+    def turns(self, session: Named) -> AsyncIterator[Turn]:
+        """A session's turns, in order of commit, with ids, log-probabilities and versions."""
+        self._check_open()
+        return self._sessions.turns(name_of(session))
+
+    async def _end(self, session_ids: Sequence[str], error: BaseException | None, on_error: OnError) -> None:
+        """The end of a `with` block. An exception of the block is never hidden by one of ours."""
+        try:
+            await self._sessions.end(session_ids, how="close" if error is None else on_error)
+        except FleetError as problem:
+            if error is None:
+                raise
+            log.warning("a session could not be ended: %s", problem)
+
+    # Exports
+
+    def export(
+        self,
+        count: int | None = None,
+        *,
+        wait: bool = False,
+        session_ids: Iterable[Named] | None = None,
+        group_id: str | None = None,
+        style: ExportStyle = "concat",
+        discount: float = 1.0,
+        as_: Literal["tensors", "shards"] = "tensors",
+        lease_seconds: float = 600.0,
+        page: int = 16,
+        prefetch: int = 1,
+        timeout: float | None = None,
+        grace: float = 5.0,
+        on_exit: OnExit = "acknowledge",
+    ) -> AsyncExport:
+        """Closed trajectories of all proxies, leased ahead: a context manager, and an iterator within.
+
+        With `count` it waits until so many have come, and finishes the group that it is at. Without, it ends when
+        no proxy has anything ready; one that does not answer is waited for `grace` seconds. `session_ids` or
+        `group_id` name what is wanted; `wait` then waits until they are all exportable. `page` trajectories are leased
+        at once, and `prefetch` pages a proxy ahead of what is handed out. `timeout` bounds the wait for the next one.
+
+        A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
+        given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
+        """
+        self._check_open()
+        wanted = Wanted(
+            count=count,
+            wait=wait or count is not None,
+            session_ids=None if session_ids is None else tuple(map(name_of, session_ids)),
+            group_id=group_id,
+            style=style,
+            discount=discount,
+            shards=as_ == "shards",
+            lease_seconds=lease_seconds,
+            page=page,
+            prefetch=prefetch,
+            timeout=timeout,
+            grace=grace,
+            on_exit=on_exit,
+        )
+        check_wanted(wanted, as_)
+        return AsyncExport(
+            self._proxies,
+            self._owed,
+            self._leases,
+            wanted,
+            too_old=self._is_too_old,
+            trained=self._trained,
+            heard=self._weights.heard,
+            waiting=self._waiting,
+        )
+
+    async def acknowledge(self, trajectories: Iterable[Trajectory]) -> None:
+        """They are trained. For what an export with `on_exit="keep"` handed out, in this process or another.
+
+        Raises LeaseLost where another lease has some of them by now.
+        """
+        self._check_open()
+        given = list(trajectories)
+        await self._leases.acknowledge(by_lease(given))
+        self._trained(each.trajectory_id for each in given)
+
+    async def release(self, trajectories: Iterable[Trajectory]) -> None:
+        """They are given back: they can be exported again, with the same ids."""
+        self._check_open()
+        await self._leases.release(by_lease(trajectories))
+
+    async def renew(self, trajectories: Iterable[Trajectory], *, lease_seconds: float = 600.0) -> None:
+        """Their leases run anew from now. Raises Conflict where one is over."""
+        self._check_open()
+        await self._leases.renew(by_lease(trajectories), seconds=_positive("lease_seconds", lease_seconds))
+
+    # Weights
+
+    async def weights(self) -> Weights:
+        """Run, version, epoch and pause, the newest that any proxy knows of."""
+        self._check_open()
+        return await self._weights.show()
+
+    async def set_version(self, version: int, *, epoch: int | None = None, strict: bool = False) -> Weights:
+        """The engines have these weights now. Backwards is refused.
+
+        Proxies that it did not reach are under `failed`; with `strict` that raises NotEverywhere.
+        """
+        self._check_open()
+        checked(SetVersion, {"version": version, "epoch": epoch})
+        return await self._weights.set_version(version, epoch=epoch, strict=strict)
+
+    async def pause(
+        self, mode: PauseMode = "abort", *, timeout: float = 60.0, epoch: int | None = None, strict: bool = False
+    ) -> Weights:
+        """Return when nothing of the fleet generates; where that fails, it is not left paused.
+
+        The modes are in docs/weights.md; `timeout` is in seconds. `failed` and `strict` as in `set_version`.
+        """
+        self._check_open()
+        checked(Pause, {"mode": mode, "timeout": _number(timeout), "epoch": epoch})
+        named = epoch if epoch is not None else (await self._weights.show()).epoch + 1
+        try:
+            return await self._weights.pause(mode=mode, timeout=timeout, epoch=named, strict=strict)
+        except asyncio.CancelledError:
+            self._owed.add("the end of a pause that was broken off", partial(self._end_pause, named), quietly=True)
+            raise
+
+    async def resume(self, *, epoch: int | None = None, strict: bool = False) -> Weights:
+        """Engines go on, then proxies. `engines_failed` names engines that did not confirm."""
+        self._check_open()
+        return await self._weights.resume(epoch=epoch, strict=strict)
+
+    def weight_update(
+        self, version: int, *, mode: PauseMode = "abort", timeout: float = 60.0, strict: bool = False
+    ) -> "AsyncWeightUpdate":
+        """`async with fleet.weight_update(8):` put the weights of version 8 into the engines in the block.
+
+        The fleet is paused before it; after it the version is set everywhere, and the fleet goes on. If the block
+        fails, or what comes after it, the fleet stays paused: nobody knows what is in the engines. The exception says
+        so.
+        """
+        self._check_open()
+        checked(SetVersion, {"version": version})
+        checked(Pause, {"mode": mode, "timeout": _number(timeout)})
+        return AsyncWeightUpdate(self, version, mode=mode, timeout=timeout, strict=strict)
+
+    async def recover(
+        self,
+        version: int,
+        *,
+        run: int | None = None,
+        newer: Literal["drop", "keep"] = "drop",
+        held: int | None = None,
+        strict: bool = False,
+    ) -> Weights:
+        """Go on from a checkpoint: its last step plus one is the `version`. Begins a new run, by default the next.
+
+        What the fleet has of newer weights, or of a run that is over, is dropped or kept. The budget is set to
+        `version` batches and `held` ended sessions; unless that is given, those are counted that the fleet holds, and
+        sessions that still run count as running. Where each rank has a budget of its own, give each its share.
+        """
+        self._check_open()
+        checked(Recover, {"version": version, "run": run if run is not None else 0, "newer": newer})
+        if run is None:
+            run = (await self._weights.show()).run + 1
+        answer = await self._weights.recover(Recover(version=version, run=run, newer=newer), strict=strict)
+        if self._room is not None and self.staleness is not None:
+            if held is None:
+                held = await self._adopted(self._room)
+            self.staleness.on_version_recovered(version, held=held)
+            self._room.changed()
+        return answer
+
+    async def _adopted(self, room: Room) -> int:
+        """Take over the sessions that the fleet holds; how many of them have ended."""
+        await room.look_at_sessions()
+        for ordinal in await self._proxies.ordinals():
+            try:
+                async for shown in room.listed(ordinal):
+                    if shown.state == OPEN:
+                        room.places.adopt(shown.session_id, ordinal=ordinal, ended=False)
+                    elif shown.fate in HELD:
+                        left = trajectory_ids(shown)
+                        room.places.adopt(shown.session_id, ordinal=ordinal, ended=True, left=left)
+            except FleetError as error:
+                log.warning("what proxy %d holds is not counted: %s", ordinal, error)
+        return sum(room.places.place(name) is Place.ACCEPTED for name in room.places.sessions())
+
+    # Books
+
+    def _is_too_old(self, trajectory: Trajectory) -> bool:
+        """Whether it is to be dropped; counted either way."""
+        late = (
+            self.staleness is not None
+            and trajectory.oldest_version is not None
+            and self._weights.version - trajectory.oldest_version > self.staleness.max_staleness
+        )
+        dropped = late and self._too_old == "drop"
+        counts = self.counts
+        self.counts = replace(
+            counts,
+            handed_out=counts.handed_out + (not dropped),
+            too_old_dropped=counts.too_old_dropped + dropped,
+            too_old_kept=counts.too_old_kept + (late and not dropped),
+        )
+        if self._room is not None:
+            self._room.places.judged(trajectory.session_id, trajectory.trajectory_id, too_old=dropped)
+            self._room.changed()
+        return dropped
+
+    def _trained(self, trajectory_ids: Iterable[str]) -> None:
+        names = list(trajectory_ids)
+        self.counts = replace(self.counts, acknowledged=self.counts.acknowledged + len(names))
+        if self._room is not None:
+            for name in names:
+                self._room.places.trained(name.rpartition("-trajectory-")[0], name)
+
+    def _version_changed(self) -> None:
+        if self._room is not None:
+            self._room.changed()
+
+    async def _end_pause(self, epoch: int) -> None:
+        await self._weights.resume(epoch=epoch, strict=False)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FleetClosed("this fleet object has been closed")
+
+
+class AsyncWeightUpdate:
+    """The whole of an update; see AsyncFleet.weight_update."""
+
+    def __init__(self, fleet: AsyncFleet, version: int, *, mode: PauseMode, timeout: float, strict: bool) -> None:
+        self.version = version
+        self.epoch: int | None = None
+        """The pause's, once there is one."""
+        self.paused: Weights | None = None
+        """What the pause answered; `failed` names proxies that it did not reach."""
+        self._fleet = fleet
+        self._mode: PauseMode = mode
+        self._timeout = timeout
+        self._strict = strict
+
+    async def __aenter__(self) -> Self:
+        known = await self._fleet.weights()
+        if self.version < known.version:
+            raise BadArgument(
+                "version", f"{self.version} would go back: the fleet is at {known.version}. After a crash say recover()"
+            )
+        self.paused = await self._fleet.pause(
+            self._mode, timeout=self._timeout, epoch=known.epoch + 1, strict=self._strict
+        )
+        self.epoch = self.paused.epoch
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        epoch = self.epoch
+        assert epoch is not None
+        if error is not None:
+            text = f"the fleet stays paused (epoch {epoch}), because the weight update to {self.version} failed"
+            log.error("%s: %r", text, error)
+            error.add_note(f"{text}. Once the engines are right: set_version(), then resume()")
+            return
+        try:
+            await self._fleet.set_version(self.version, epoch=epoch, strict=self._strict)
+        except FleetError as problem:
+            raise StillPaused(
+                f"the fleet stays paused (epoch {epoch}): version {self.version} could not be set: {problem}",
+                epoch=epoch,
+            ) from problem
+        try:
+            await self._fleet.resume(epoch=epoch, strict=self._strict)
+        except FleetError as problem:
+            raise StillPaused(
+                f"the fleet may still be paused (epoch {epoch}), at version {self.version}: {problem}", epoch=epoch
+            ) from problem
+
+
+# Checks of arguments
+
+
+def name_of(session: Named) -> str:
+    """The id. Raises BadArgument."""
+    name = session if isinstance(session, str) else session.session_id
+    if not name or not all(letter.isalnum() or letter in "-_" for letter in name):
+        raise BadArgument("session", f"{name[:80]!r} is no session's id")
+    return name
+
+
+def by_lease(trajectories: Iterable[Trajectory]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for each in trajectories:
+        found.setdefault(each.lease_id, []).append(each.trajectory_id)
+    return found
+
+
+def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise BadArgument(argument, f"is {value!r}; it can be {' or '.join(choices)}")
+
+
+def check_wanted(wanted: Wanted, as_: str) -> None:
+    """Raises BadArgument."""
+    check_choice("as_", as_, ("tensors", "shards"))
+    check_choice("on_exit", wanted.on_exit, ("acknowledge", "keep"))
+    for argument, value in (("count", wanted.count), ("page", wanted.page), ("prefetch", wanted.prefetch)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise BadArgument(argument, f"is {value!r}; it must be a whole number of at least 1")
+    if wanted.count is not None and wanted.named:
+        raise BadArgument("count", "goes with neither session_ids nor group_id; keep one")
+    if wanted.timeout is not None:
+        _positive("timeout", wanted.timeout)
+    values = {
+        "session_ids": None if wanted.session_ids is None else list(wanted.session_ids),
+        "group_id": wanted.group_id,
+        "style": wanted.style,
+        "discount": _number(wanted.discount),
+        "lease_seconds": _number(wanted.lease_seconds),
+    }
+    checked(AskExport, values)
+
+
+def checked_options(options: Options) -> None:
+    """Raises BadArgument."""
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        known = ", ".join(Options.__annotations__)
+        raise BadArgument(sorted(unknown)[0], f"is no option of a fleet; there are {known}")
+    check_choice("too_old", options.get("too_old", "drop"), ("drop", "keep"))
+    _positive("patience", options.get("patience", PATIENCE))
+    _positive("lost_after", options.get("lost_after", LOST_AFTER))
+
+
+def _positive(argument: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise BadArgument(argument, f"is {value!r}; it must be a number of seconds above 0")
+    return float(value)
+
+
+def _number(value: object) -> object:
+    """A whole number where a float is meant is one; a boolean is not."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,0 +1,175 @@
+"""What a trainer catches.
+
+    FleetError
+      BadArgument         an argument is wrong; its name is in the message. Also a ValueError
+      FleetClosed         the fleet object was closed, or belongs to another process
+      Unreachable         no proxy that could answer did, within `patience`
+      TookTooLong         a wait with a `timeout` is over. Also a TimeoutError
+      Refused             a proxy answered with an error: `code`, `status`, `param`, `details`
+        KeyRefused        401, 403: the admin key is not this fleet's
+        NotKnown          404: no such session, group, lease, shard
+        Gone              410: it was there once
+        Conflict          409, 422: two that can't both be had
+        NotNow            429, 503, 504, 507: and it was asked again until `patience` was over
+      NotEverywhere       done, but not at every proxy: `failed` says where and why
+      StillPaused         a weight update broke off; the fleet stays paused
+      LeaseLost           what was acknowledged had been leased by somebody else meanwhile
+
+The codes are those of `rolloutfleet.errors`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+
+from rolloutfleet.wire import SHOULD_RETRY_HEADER
+
+
+class FleetError(Exception):
+    """Whatever goes wrong between a trainer and its fleet."""
+
+
+class BadArgument(FleetError, ValueError):
+    """An argument that can't be meant. Nothing was asked of the fleet."""
+
+    def __init__(self, argument: str, why: str) -> None:
+        self.argument = argument
+        super().__init__(f"{argument}: {why}")
+
+
+class FleetClosed(FleetError):
+    """The object can't be used any more, or not here."""
+
+
+class Unreachable(FleetError):
+    """Nobody answered."""
+
+
+class TookTooLong(FleetError, TimeoutError):
+    """A wait's own time is up. The fleet is as it was."""
+
+
+class Refused(FleetError):
+    """A proxy's answer was an error."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        code: str | None = None,
+        param: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        retry_after: float | None = None,
+        retry_forbidden: bool = False,
+    ) -> None:
+        self.status = status
+        self.code = code
+        """One of `rolloutfleet.errors`; None where the answer was not a proxy's."""
+        self.param = param
+        """The field at fault, where one is."""
+        self.details = dict(details or {})
+        """What the answer said beside the error: the current `epoch`, the `dumps` of a session."""
+        self.said = message
+        """Without status and code."""
+        self.retry_after = retry_after
+        """Seconds after which it may work, where the proxy says so."""
+        self.retry_forbidden = retry_forbidden
+        """Whether the proxy says that asking again can't help."""
+        super().__init__(f"{message} ({status}{f', {code}' if code else ''})")
+
+
+class KeyRefused(Refused):
+    """The admin key is not one of this fleet's."""
+
+
+class NotKnown(Refused):
+    """There is no such name."""
+
+
+class Gone(Refused):
+    """What was there once: closed, deleted, reclaimed, or lost with its store."""
+
+
+class Conflict(Refused):
+    """It contradicts what has been done already."""
+
+
+class NotNow(Refused):
+    """It may work later."""
+
+
+class NotEverywhere(FleetError):
+    """Done, but not at every proxy."""
+
+    def __init__(self, what: str, failed: Mapping[int, str]) -> None:
+        self.failed = dict(failed)
+        """Why, by ordinal."""
+        named = "; ".join(f"proxy {ordinal}: {why}" for ordinal, why in sorted(self.failed.items()))
+        super().__init__(f"{what} did not reach every proxy: {named}")
+
+
+class StillPaused(FleetError):
+    """The fleet does not generate: somebody has to say `fleet.resume()`, once engines and version agree."""
+
+    def __init__(self, why: str, *, epoch: int) -> None:
+        self.epoch = epoch
+        super().__init__(why)
+
+
+class LeaseLost(FleetError):
+    """Trajectories that were acknowledged too late: another trainer may have them as well."""
+
+    def __init__(self, trajectory_ids: Sequence[str], why: str) -> None:
+        self.trajectory_ids = list(trajectory_ids)
+        super().__init__(
+            f"{len(self.trajectory_ids)} trajectories were leased again before they were acknowledged: {why}"
+        )
+
+
+def refusal(answer: httpx.Response) -> Refused:
+    """The exception for an answer that is an error, read whole."""
+    body = _body(answer)
+    found = body.get("error")
+    error: dict[str, Any] = found if isinstance(found, dict) else {}
+    return _KINDS.get(answer.status_code, Refused)(
+        str(error.get("message") or answer.reason_phrase or "no reason given"),
+        status=answer.status_code,
+        code=error.get("code"),
+        param=error.get("param"),
+        details={name: value for name, value in {**body, **error}.items() if name not in _NO_DETAILS},
+        retry_after=_seconds(answer.headers.get("retry-after")),
+        retry_forbidden=answer.headers.get(SHOULD_RETRY_HEADER) == "false",
+    )
+
+
+def _body(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        body = answer.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _seconds(header: str | None) -> float | None:
+    try:
+        seconds = float(header) if header is not None else None
+    except ValueError:
+        return None
+    return seconds if seconds is not None and 0 <= seconds < float("inf") else None
+
+
+_NO_DETAILS: Final = frozenset(("error", "message", "type", "param", "code"))
+_KINDS: Final[Mapping[int, type[Refused]]] = {
+    401: KeyRefused,
+    403: KeyRefused,
+    404: NotKnown,
+    409: Conflict,
+    410: Gone,
+    422: Conflict,
+    429: NotNow,
+    503: NotNow,
+    504: NotNow,
+    507: NotNow,
+}

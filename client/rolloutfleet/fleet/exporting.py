@@ -1,0 +1,187 @@
+"""An export over all proxies: handed out one by one, renewed meanwhile, and acknowledged in the end."""
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import Final, Self
+
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, TookTooLong
+from rolloutfleet.fleet.leases import Leases
+from rolloutfleet.fleet.owed import Owed
+from rolloutfleet.fleet.proxies import Proxies
+from rolloutfleet.fleet.pulling import Pulls, Wanted
+from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.waiting import Waiting
+from rolloutfleet.wire import ExportStatus
+
+log = logging.getLogger("rolloutfleet.fleet")
+
+TELL_INTERVAL: Final = 0.5
+
+Names = Iterable[Trajectory | str] | Trajectory | str
+"""Trajectories, or their ids."""
+
+
+class AsyncExport:
+    """`async with fleet.export(…) as export: async for trajectory in export: …`
+
+    When the block ends well, what was handed out is acknowledged and the rest given back; when it ends with an
+    exception, all of it is given back that was not acknowledged before.
+    """
+
+    def __init__(
+        self,
+        proxies: Proxies,
+        owed: Owed,
+        leases: Leases,
+        wanted: Wanted,
+        *,
+        too_old: Callable[[Trajectory], bool],
+        trained: Callable[[Iterable[str]], None],
+        heard: Callable[[int, int], None],
+        waiting: Waiting,
+    ) -> None:
+        """`too_old` judges and counts what is about to be handed out; `trained` is told what is acknowledged."""
+        self.dropped: list[str] = []
+        """Trajectories that were too old, and so not handed out. They are acknowledged with the others."""
+        self._proxies = proxies
+        self._leases = leases
+        self._wanted = wanted
+        self._too_old = too_old
+        self._trained = trained
+        self._waiting = waiting
+        self._queue: deque[Trajectory] = deque()
+        self._leased: dict[str, str] = {}
+        """The lease of what was handed out or dropped, and neither acknowledged nor given back."""
+        self._count = 0
+        self._pulls = Pulls(proxies, owed, leases, wanted, still_wanted=self._still_wanted, heard=heard)
+
+    @property
+    def statuses(self) -> dict[str, ExportStatus]:
+        """Of each session that was named, or that an answer told of: leased, not_ready, leased_elsewhere, gone, or
+        unknown, as it was when last asked."""
+        return self._pulls.statuses
+
+    @property
+    def unreachable(self) -> dict[int, str]:
+        """Proxies that don't answer, and why: what they hold is still to come."""
+        return {ordinal: trouble.why for ordinal, trouble in self._proxies.troubles.items()}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._pulls.begin()
+        except BaseException:
+            await self._pulls.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._pulls.stop()
+        if error is not None:
+            try:
+                await self._give_back(keep=())
+            except FleetError as problem:
+                log.warning("not everything could be given back: %s", problem)
+        elif self._wanted.on_exit == "keep":
+            await self._acknowledge([name for name in self.dropped if name in self._leased])
+            await self._give_back(keep=self._leased)
+        else:
+            try:
+                await self._acknowledge(list(self._leased))
+            finally:
+                await self._give_back(keep=())
+
+    def __aiter__(self) -> AsyncIterator[Trajectory]:
+        return self
+
+    async def __anext__(self) -> Trajectory:
+        """The next trajectory. Raises TookTooLong; Refused where a proxy won't export at all."""
+        if not self._queue:
+            await self._fill()
+        if not self._queue:
+            raise StopAsyncIteration
+        found = self._queue.popleft()
+        self._count += 1
+        self._leased[found.trajectory_id] = found.lease_id
+        return found
+
+    async def acknowledge(self, trajectories: Names) -> None:
+        """They are trained, before the block ends. Raises BadArgument for what was not handed out, LeaseLost."""
+        await self._acknowledge(self._names(trajectories))
+
+    async def release(self, trajectories: Names) -> None:
+        """They are given back, to be exported again. Raises BadArgument for what was not handed out."""
+        await self._leases.release(self._taken(self._names(trajectories)))
+
+    async def _fill(self) -> None:
+        """Wait until there is something to hand out, or nothing more will come."""
+        until = None if self._wanted.timeout is None else self._proxies.clock() + self._wanted.timeout
+        with self._waiting.line("waiting for trajectories", total=self._wanted.count) as tell:
+            while not self._enough():
+                self._judge(self._pulls.take_group())
+                if self._queue or (self._pulls.over() and not self._pulls.ready):
+                    return
+                left = TELL_INTERVAL if until is None else min(TELL_INTERVAL, until - self._proxies.clock())
+                if left <= 0:
+                    raise TookTooLong(f"{self._so_far()} within {self._wanted.timeout:g} s{self._missing()}")
+                tell(f"waiting for trajectories{self._missing()}", self._count)
+                await self._pulls.signal.wait(left)
+
+    def _judge(self, group: list[Trajectory]) -> None:
+        for trajectory in group:
+            if self._too_old(trajectory):
+                self.dropped.append(trajectory.trajectory_id)
+                self._leased[trajectory.trajectory_id] = trajectory.lease_id
+            else:
+                self._queue.append(trajectory)
+
+    def _enough(self) -> bool:
+        return self._wanted.count is not None and self._count >= self._wanted.count
+
+    def _still_wanted(self) -> int | None:
+        if self._wanted.count is None:
+            return None
+        return self._wanted.count - self._count - len(self._queue)
+
+    def _so_far(self) -> str:
+        wanted = "" if self._wanted.count is None else f" of {self._wanted.count}"
+        return f"{self._count}{wanted} trajectories came"
+
+    def _missing(self) -> str:
+        down = ", ".join(map(str, sorted(self._proxies.troubles)))
+        return f" (no answer from proxy {down})" if down else ""
+
+    def _names(self, trajectories: Names) -> list[str]:
+        given = [trajectories] if isinstance(trajectories, Trajectory | str) else list(trajectories)
+        names = [each if isinstance(each, str) else each.trajectory_id for each in given]
+        foreign = [name for name in names if name not in self._leased]
+        if foreign:
+            raise BadArgument("trajectories", f"{foreign[0]} is not held by this export")
+        return names
+
+    async def _acknowledge(self, names: list[str]) -> None:
+        if names:
+            await self._leases.acknowledge(self._taken(names))
+            self._trained(names)
+
+    async def _give_back(self, *, keep: Iterable[str]) -> None:
+        """All that is leased here, but for what is to be kept."""
+        kept = set(keep)
+        rest = {lease: names - kept for lease, names in self._pulls.held.items() if names - kept}
+        self._pulls.held.clear()
+        await self._leases.release(rest)
+
+    def _taken(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """By lease, and no longer held."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            lease = self._leased.pop(name)
+            found.setdefault(lease, []).append(name)
+            held = self._pulls.held.get(lease, set())
+            held.discard(name)
+            if not held:
+                self._pulls.held.pop(lease, None)
+        return found

@@ -1,0 +1,163 @@
+"""Which sessions hold a place of the staleness budget, and what for. Pure.
+
+A session that the trainer started holds one while it runs, and from its end on one for good, where it left something to
+train on. What becomes of it otherwise gives the place back: it ended without a trajectory, was deleted, dumped or lost,
+all that it left was too old, or its proxy has not answered for too long. A proxy that comes back takes its places
+again, even beyond the budget: what is there is there.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rolloutfleet.staleness import StalenessManager
+
+
+class Place(Enum):
+    RUNNING = "running"
+    ACCEPTED = "accepted"
+    NONE = "none"
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a session."""
+
+    ordinal: int | None
+    place: Place
+    ended: bool = False
+    gone: bool = False
+    lost: bool = False
+    left: set[str] = field(default_factory=set)
+    """Its closed trajectories."""
+    too_old: set[str] = field(default_factory=set)
+    trained: set[str] = field(default_factory=set)
+
+    @property
+    def deserved(self) -> Place:
+        if self.gone or self.lost:
+            return Place.NONE
+        if not self.ended:
+            return Place.RUNNING
+        return Place.ACCEPTED if self.left - self.too_old else Place.NONE
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more can come of it."""
+        return self.gone or (self.ended and self.left <= self.trained | self.too_old)
+
+
+class Places:
+    """Tells the manager of every change. Holds the sessions that are not settled yet, and forgets the others."""
+
+    def __init__(self, manager: StalenessManager) -> None:
+        self._manager = manager
+        self._known: dict[str, _Known] = {}
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._known
+
+    def sessions(self, ordinal: int | None = None) -> list[str]:
+        """Those that are not settled, of one proxy or of all."""
+        return [name for name, known in self._known.items() if ordinal is None or known.ordinal == ordinal]
+
+    def ordinals(self) -> set[int]:
+        return {known.ordinal for known in self._known.values() if known.ordinal is not None}
+
+    def place(self, session_id: str) -> Place:
+        known = self._known.get(session_id)
+        return Place.NONE if known is None else known.place
+
+    def started(self, session_ids: Iterable[str], *, ordinal: int | None) -> None:
+        """Sessions whose places the manager has as submitted already."""
+        for name in session_ids:
+            self._known[name] = _Known(ordinal, Place.RUNNING)
+
+    def adopt(self, session_id: str, *, ordinal: int | None, ended: bool, left: Iterable[str] = ()) -> None:
+        """A session that was there before this trainer. The manager counts an ended one as held already."""
+        if session_id in self._known:
+            return
+        known = self._known[session_id] = _Known(ordinal, Place.NONE, ended=ended, left=set(left))
+        if ended:
+            known.place = known.deserved
+        else:
+            self._settle(session_id)
+
+    def closed_trajectory(self, session_id: str, trajectory_id: str | None) -> None:
+        """It left something; None where it did not."""
+        known = self._known.get(session_id)
+        if known is not None and trajectory_id is not None:
+            known.left.add(trajectory_id)
+            self._settle(session_id)
+
+    def ended(self, session_id: str, *, left: Iterable[str] = ()) -> None:
+        known = self._known.get(session_id)
+        if known is not None:
+            known.ended = True
+            known.left.update(left)
+            self._settle(session_id)
+
+    def gone(self, session_id: str) -> None:
+        """Deleted, dumped, lost, or given back by the trainer: nothing of it will be trained."""
+        known = self._known.get(session_id)
+        if known is not None:
+            known.gone = True
+            self._settle(session_id)
+
+    def forget(self, session_id: str) -> None:
+        """Nothing more can come of it; its place stays as it is."""
+        self._known.pop(session_id, None)
+
+    def judged(self, session_id: str, trajectory_id: str, *, too_old: bool) -> None:
+        """An export brought it, and it is trained or not."""
+        known = self._known.get(session_id)
+        if known is not None:
+            known.left.add(trajectory_id)
+            (known.too_old.add if too_old else known.too_old.discard)(trajectory_id)
+            self._settle(session_id)
+
+    def trained(self, session_id: str, trajectory_id: str) -> None:
+        """Acknowledged. An accepted session keeps its place."""
+        known = self._known.get(session_id)
+        if known is not None:
+            known.left.add(trajectory_id)
+            known.trained.add(trajectory_id)
+            self._settle(session_id)
+
+    def lost(self, ordinal: int) -> None:
+        """Its proxy has not answered for too long."""
+        self._mark_lost(ordinal, True)
+
+    def found(self, ordinal: int) -> None:
+        """It answers again."""
+        self._mark_lost(ordinal, False)
+
+    def _mark_lost(self, ordinal: int, lost: bool) -> None:
+        for name in self.sessions(ordinal):
+            self._known[name].lost = lost
+            self._settle(name)
+
+    def _settle(self, session_id: str) -> None:
+        known = self._known[session_id]
+        before, known.place = known.place, known.deserved
+        if before is not known.place:
+            _tell(self._manager, before, known.place)
+        if known.settled and not known.lost:
+            del self._known[session_id]
+
+
+def _tell(manager: StalenessManager, before: Place, after: Place) -> None:
+    match before, after:
+        case Place.RUNNING, Place.ACCEPTED:
+            manager.on_accepted()
+        case Place.RUNNING, Place.NONE:
+            manager.on_rejected()
+        case Place.ACCEPTED, Place.NONE:
+            manager.on_given_back()
+        case Place.NONE, Place.RUNNING:
+            manager.on_submitted()
+        case Place.NONE, Place.ACCEPTED:
+            manager.on_submitted()
+            manager.on_accepted()
+        case _:
+            raise AssertionError(f"a session went from {before} to {after}")

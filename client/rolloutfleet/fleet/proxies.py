@@ -1,0 +1,313 @@
+"""The proxies of a fleet: which there are, who answers, and calls to them.
+
+`GET /proxies` is asked again every few seconds and whenever somebody does not answer, so scaling is followed. A call
+for anything with one owner goes to the owner, whose ordinal the name begins with (`s3-…`); any other proxy passes it
+on.
+"""
+
+import asyncio
+import logging
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable, refusal
+from rolloutfleet.fleet.retries import wait_before_retry
+from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Proxy, ProxyList
+
+log = logging.getLogger("rolloutfleet.fleet")
+
+CONNECT_PATIENCE: Final = 3.0
+ANSWER_PATIENCE: Final = 60.0
+"""Seconds for one answer, where the call says nothing else."""
+AT_ONCE: Final = 32
+LOOK_PATIENCE: Final = 3.0
+LOOK_INTERVAL: Final = 5.0
+_CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=4.0)
+"""An idle connection is given up before the proxy does it (5 s)."""
+_OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A proxy that does not answer."""
+
+    since: float
+    """By the clock of `Proxies`."""
+    why: str
+
+
+def owner_of(name: str) -> int | None:
+    """The ordinal that a session's, group's, lease's or shard's name says; None where it says none."""
+    found = _OWNER.match(name)
+    return int(found[1]) if found else None
+
+
+def new_key() -> str:
+    """An Idempotency-Key."""
+    return uuid.uuid4().hex
+
+
+class Proxies:
+    """Calls to a fleet. One event loop's; closed by `close`."""
+
+    def __init__(
+        self,
+        where: Whereabouts,
+        *,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.clock = clock
+        self.patience = patience
+        self.known: dict[int, Proxy] = {}
+        """Every proxy as last seen, by ordinal; empty until somebody has answered."""
+        self.troubles: dict[int, Trouble] = {}
+        """Those that did not answer when they were last asked."""
+        self._where = where
+        self._rng = rng or random.Random()
+        self._looked = float("-inf")
+        self._looking = asyncio.Lock()
+        self._client = httpx.AsyncClient(
+            headers={"authorization": f"Bearer {where.admin_key}"},
+            timeout=httpx.Timeout(ANSWER_PATIENCE, connect=CONNECT_PATIENCE),
+            limits=_CONNECTIONS,
+            trust_env=not where.loopback,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    @property
+    def urls(self) -> list[str]:
+        """All addresses, those that answered when last asked first."""
+        own = sorted(self.known.values(), key=lambda each: (each.ordinal in self.troubles, each.ordinal))
+        return list(dict.fromkeys([*(each.url for each in own), *self._where.urls]))
+
+    async def ordinals(self) -> list[int]:
+        """Those that there are now. Raises Unreachable where nobody has ever answered."""
+        await self.look()
+        return sorted(self.known)
+
+    async def look(self, *, now: bool = False) -> None:
+        """See which proxies there are, if that is due. Raises Unreachable or Refused where nobody has ever answered."""
+        async with self._looking:
+            if not now and self.clock() - self._looked < LOOK_INTERVAL and self.known:
+                return
+            self._where = self._where.again()
+            problems: list[FleetError] = []
+            for url in self.urls:
+                try:
+                    answer = await self._once("GET", url, "/proxies", timeout=LOOK_PATIENCE)
+                except FleetError as error:
+                    problems.append(error)
+                    continue
+                self._take(_read(answer, ProxyList))
+                return
+            if not self.known:
+                refused = next((problem for problem in problems if isinstance(problem, Refused)), None)
+                raise refused or Unreachable("; ".join(map(str, problems)))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        answer: type[Answer],
+        *,
+        body: BaseModel | None = None,
+        query: Mapping[str, str | int] | None = None,
+        owner: int | None = None,
+        key: str | None = None,
+        timeout: float = ANSWER_PATIENCE,
+        patience: float | None = None,
+    ) -> Answer:
+        """The answer of the owner, or through any other proxy; asked again until `patience` is over.
+
+        So the call must be one that may be made twice. Raises Refused, or Unreachable.
+        """
+        sent = await self.send(
+            method, path, body=body, query=query, owner=owner, key=key, timeout=timeout, patience=patience
+        )
+        return _read(sent, answer)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: BaseModel | None = None,
+        query: Mapping[str, str | int] | None = None,
+        owner: int | None = None,
+        key: str | None = None,
+        timeout: float = ANSWER_PATIENCE,
+        patience: float | None = None,
+    ) -> httpx.Response:
+        """As `call`; the answer as it is."""
+        until = self.clock() + (self.patience if patience is None else patience)
+        attempt = 0
+        while True:
+            failure, wait = await self._round(
+                method, path, body=body, query=query, owner=owner, key=key, timeout=timeout, attempt=attempt
+            )
+            if isinstance(failure, httpx.Response):
+                return failure
+            if wait is None or self.clock() + wait > until:
+                raise failure
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    async def ask(
+        self,
+        ordinal: int,
+        method: str,
+        path: str,
+        *,
+        body: BaseModel | None = None,
+        query: Mapping[str, str | int] | None = None,
+        key: str | None = None,
+        accept: str = JSON_MEDIA_TYPE,
+        timeout: float = ANSWER_PATIENCE,
+    ) -> httpx.Response:
+        """The answer of this proxy, asked once. Raises Refused, or Unreachable; then it is in `troubles`."""
+        if ordinal not in self.known:
+            raise Unreachable(f"proxy {ordinal} is not one of the fleet's now")
+        try:
+            answer = await self._once(
+                method,
+                self.known[ordinal].url,
+                path,
+                body=body,
+                query=query,
+                key=key,
+                accept=accept,
+                timeout=timeout,
+            )
+        except Unreachable as error:
+            self._in_trouble(ordinal, str(error))
+            raise
+        except Refused:
+            self._answered(ordinal)
+            raise
+        self._answered(ordinal)
+        return answer
+
+    async def _round(
+        self, method: str, path: str, *, owner: int | None, attempt: int, **asked: Any
+    ) -> tuple[httpx.Response | FleetError, float | None]:
+        """(the answer, or what went wrong, seconds until it is worth another round).
+
+        The next proxy is asked where one can't be connected to; what it answers counts.
+        """
+        failure: FleetError = Unreachable("no proxy is known")
+        for url in await self._addresses(owner):
+            ordinal = next((each.ordinal for each in self.known.values() if each.url == url), None)
+            try:
+                answer = await self._once(method, url, path, **asked)
+            except Unreachable as error:
+                failure = error
+                if ordinal is not None:
+                    self._in_trouble(ordinal, str(error))
+                continue
+            except Refused as error:
+                failure = error
+                break
+            if ordinal is not None:
+                self._answered(ordinal)
+            return answer, None
+        return failure, wait_before_retry(failure, attempt=attempt, chance=self._rng.random())
+
+    async def _addresses(self, owner: int | None) -> list[str]:
+        try:
+            await self.look(now=any(ordinal in self.troubles for ordinal in (owner,) if ordinal is not None))
+        except Refused:
+            raise
+        except Unreachable:
+            return list(self._where.urls)
+        first = self.known.get(owner) if owner is not None else None
+        if first is not None:
+            return list(dict.fromkeys([first.url, *self.urls]))
+        well = [each.url for each in self.known.values() if each.ordinal not in self.troubles]
+        self._rng.shuffle(well)
+        return list(dict.fromkeys([*well, *self.urls]))
+
+    async def _once(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        *,
+        body: BaseModel | None = None,
+        query: Mapping[str, str | int] | None = None,
+        key: str | None = None,
+        accept: str = JSON_MEDIA_TYPE,
+        timeout: float = ANSWER_PATIENCE,
+    ) -> httpx.Response:
+        headers = {"accept": accept} | ({IDEMPOTENCY_KEY_HEADER: key} if key is not None else {})
+        content = None
+        if body is not None:
+            content = body.model_dump_json(by_alias=True, exclude_none=True).encode()
+            headers["content-type"] = JSON_MEDIA_TYPE
+        try:
+            answer = await self._client.request(
+                method,
+                f"{url}{path}",
+                params=query,
+                content=content,
+                headers=headers,
+                timeout=httpx.Timeout(timeout, connect=CONNECT_PATIENCE),
+            )
+        except (httpx.HTTPError, OSError) as error:
+            raise Unreachable(f"{method} {url}{path}: {type(error).__name__} {error}".rstrip()) from error
+        if answer.is_success:
+            return answer
+        raise refusal(answer)
+
+    def _take(self, answer: ProxyList) -> None:
+        self._looked = self.clock()
+        found = {each.ordinal: each for each in answer.proxies}
+        if self.known and found.keys() != self.known.keys():
+            log.info("the fleet has proxies %s now", sorted(found))
+        self.known = found
+        self.troubles = {ordinal: trouble for ordinal, trouble in self.troubles.items() if ordinal in found}
+
+    def _in_trouble(self, ordinal: int, why: str) -> None:
+        if ordinal not in self.troubles:
+            log.warning("proxy %d does not answer: %s", ordinal, why)
+            self.troubles[ordinal] = Trouble(self.clock(), why)
+
+    def _answered(self, ordinal: int) -> None:
+        if self.troubles.pop(ordinal, None) is not None:
+            log.info("proxy %d answers again", ordinal)
+
+
+async def each(work: Iterable[Any]) -> list[Any]:
+    """All at once, up to `AT_ONCE`; what they return, or the FleetErrors that they raise, in order."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(coroutine: Any) -> Any:
+        async with slots:
+            try:
+                return await coroutine
+            except FleetError as error:
+                return error
+
+    return await asyncio.gather(*map(one, work))
+
+
+def _read(answer: httpx.Response, form: type[Answer]) -> Answer:
+    try:
+        return form.model_validate_json(answer.content)
+    except ValidationError as error:
+        where = answer.request.url
+        raise FleetError(f"{where} answered with something else than a proxy does: {error}") from error

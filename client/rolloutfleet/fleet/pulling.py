@@ -1,0 +1,350 @@
+"""Leasing ahead: one task a proxy leases a page, waits until that is wanted, and leases the next.
+
+So a proxy that is down or slow delays what it holds itself, and nothing else. Where a number is wanted, no more is
+leased than is still missing, but for whole groups, and for what a proxy brings that was so slow that others were asked.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal
+
+from rolloutfleet.errors import INVALID_REQUEST
+from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
+from rolloutfleet.fleet.leases import Leases
+from rolloutfleet.fleet.owed import Owed, Say
+from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
+from rolloutfleet.fleet.retries import wait_before_retry
+from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
+from rolloutfleet.wire import JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE, AskExport, ExportStatus, ExportStyle
+
+log = logging.getLogger("rolloutfleet.fleet")
+
+OnExit = Literal["acknowledge", "keep"]
+
+SLOW: Final = 1.0
+"""Seconds after which what a proxy was asked for is asked of others."""
+FIRST_POLL: Final = 0.05
+LONGEST_POLL: Final = 1.0
+READ_PATIENCE: Final = 300.0
+"""Seconds for the body of an export."""
+FOLLOW_INTERVAL: Final = 1.0
+_NOT_YET: Final = frozenset(("not_ready", "leased_elsewhere"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an export is to bring."""
+
+    count: int | None = None
+    wait: bool = False
+    session_ids: tuple[str, ...] | None = None
+    group_id: str | None = None
+    style: ExportStyle = "concat"
+    discount: float = 1.0
+    shards: bool = False
+    lease_seconds: float = 600.0
+    page: int = 16
+    prefetch: int = 1
+    timeout: float | None = None
+    grace: float = 5.0
+    on_exit: OnExit = "acknowledge"
+
+    @property
+    def named(self) -> bool:
+        return self.session_ids is not None or self.group_id is not None
+
+    def request(self, session_ids: tuple[str, ...] | None, most: int) -> AskExport:
+        """The body of a call. Raises pydantic's ValidationError."""
+        return AskExport.model_validate(
+            {
+                "session_ids": None if session_ids is None else list(session_ids),
+                "group_id": self.group_id,
+                "max_trajectories": None if self.named else most,
+                "style": self.style,
+                "discount": self.discount,
+                "as_": "shards" if self.shards else "tensors",
+                "lease_seconds": self.lease_seconds,
+            }
+        )
+
+
+class Signal:
+    """Wakes all who wait when something has changed."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def send(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Until the next `send`, or so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one proxy is asked for, and what it brought."""
+
+    ordinal: int
+    session_ids: tuple[str, ...] | None = None
+    ready: deque[Trajectory] = field(default_factory=deque)
+    asked_for: int = 0
+    asked_at: float = 0.0
+    done: bool = False
+    """Whether its last answer was that there is nothing more, for now."""
+    down_since: float | None = None
+    error: FleetError | None = None
+
+
+class Pulls:
+    """All parts of an export. One event loop's; begun once and stopped once."""
+
+    def __init__(
+        self,
+        proxies: Proxies,
+        owed: Owed,
+        leases: Leases,
+        wanted: Wanted,
+        *,
+        still_wanted: Callable[[], int | None],
+        heard: Callable[[int, int], None],
+    ) -> None:
+        """`still_wanted` is how many more the trainer wants of what is not `ready` yet; None: all there are."""
+        self.held: dict[str, set[str]] = {}
+        """What is leased and neither acknowledged nor given back: trajectories by lease."""
+        self.statuses: dict[str, ExportStatus] = {}
+        self.signal = Signal()
+        self._proxies = proxies
+        self._owed = owed
+        self._leases = leases
+        self._wanted = wanted
+        self._still_wanted = still_wanted
+        self._heard = heard
+        self._parts: deque[_Part] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._broken_off: list[tuple[str, Say]] = []
+        """Asks whose answers nobody has seen, and how to give back what they leased."""
+
+    async def begin(self) -> None:
+        """Ask everyone who may have something. Raises Unreachable where nobody is known."""
+        ordinals = await self._proxies.ordinals()
+        for part in self._plan(ordinals):
+            self._begin(part)
+        if not self._wanted.named:
+            self._tasks.append(asyncio.create_task(self._follow()))
+        self._tasks.append(asyncio.create_task(self._leases.keep(self.held, seconds=self._wanted.lease_seconds)))
+
+    async def stop(self) -> None:
+        """Ask for nothing more. A lease whose answer was under way is given back."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(self._owed.say(what, say) for what, say in self._broken_off), return_exceptions=True)
+
+    @property
+    def ready(self) -> int:
+        """How many trajectories are here."""
+        return sum(len(part.ready) for part in self._parts)
+
+    def take_group(self) -> list[Trajectory]:
+        """The trajectories of one group that are here, of each proxy in turn. Raises what ended a part."""
+        for part in self._parts:
+            if part.error is not None:
+                raise part.error
+        for _ in range(len(self._parts)):
+            part = self._parts[0]
+            self._parts.rotate(-1)
+            if part.ready:
+                group = part.ready[0].group_id
+                found = []
+                while part.ready and part.ready[0].group_id == group:
+                    found.append(part.ready.popleft())
+                self.signal.send()
+                return found
+        return []
+
+    def over(self) -> bool:
+        """Whether nothing more will come: all have said so, but for those that are down for longer than the grace."""
+        if self._wanted.wait and not self._wanted.named:
+            return False
+        now = self._proxies.clock()
+        return all(
+            part.done or (part.down_since is not None and now - part.down_since >= self._wanted.grace)
+            for part in self._parts
+        )
+
+    # Whom to ask
+
+    def _plan(self, ordinals: list[int]) -> list[_Part]:
+        if self._wanted.group_id is not None:
+            return [_Part(_at(self._wanted.group_id, ordinals))]
+        if self._wanted.session_ids is None:
+            return [_Part(ordinal) for ordinal in ordinals]
+        by_owner: dict[int, list[str]] = {}
+        for name in self._wanted.session_ids:
+            by_owner.setdefault(_at(name, ordinals), []).append(name)
+        return [_Part(ordinal, tuple(names)) for ordinal, names in by_owner.items()]
+
+    def _begin(self, part: _Part) -> None:
+        self._parts.append(part)
+        self._tasks.append(asyncio.create_task(self._pull(part)))
+
+    async def _follow(self) -> None:
+        """Proxies that come are asked, too."""
+        while True:
+            await asyncio.sleep(FOLLOW_INTERVAL)
+            with contextlib.suppress(FleetError):
+                for ordinal in set(await self._proxies.ordinals()) - {part.ordinal for part in self._parts}:
+                    self._begin(_Part(ordinal))
+
+    # One part
+
+    async def _pull(self, part: _Part) -> None:
+        try:
+            poll = FIRST_POLL
+            while True:
+                page = await self._page(part, await self._until_wanted(part))
+                if self._kept(part, page):
+                    poll = FIRST_POLL
+                    if not self._wanted.named:
+                        continue
+                if self._finished(part):
+                    return
+                await asyncio.sleep(poll)
+                poll = min(2 * poll, LONGEST_POLL)
+        except FleetError as error:
+            # Scaled away while it was asked: its data stays with it, and nobody waits for it.
+            part.error = error if part.ordinal in self._proxies.known or self._wanted.named else None
+        finally:
+            part.done = True
+            self.signal.send()
+
+    def _finished(self, part: _Part) -> bool:
+        """Whether there is no sense in asking again."""
+        if self._wanted.named:
+            names = part.session_ids if part.session_ids is not None else tuple(self.statuses)
+            waiting = tuple(name for name in names if self.statuses.get(name) in _NOT_YET)
+            if part.session_ids is not None:
+                part.session_ids = waiting
+            part.done = not waiting
+        else:
+            part.done = True
+        self.signal.send()
+        return part.done if self._wanted.named and self._wanted.wait else not self._wanted.wait
+
+    async def _until_wanted(self, part: _Part) -> int:
+        """How many to ask for, once that is any."""
+        while True:
+            if len(part.ready) < self._wanted.prefetch * self._wanted.page:
+                most = self._room(part)
+                if most > 0:
+                    return most
+            await self.signal.wait(LONGEST_POLL)
+
+    def _room(self, part: _Part) -> int:
+        wanted = self._still_wanted()
+        if wanted is None:
+            return self._wanted.page
+        now = self._proxies.clock()
+        coming = sum(each.asked_for for each in self._parts if each is not part and now - each.asked_at < SLOW)
+        return min(self._wanted.page, wanted - self.ready - coming)
+
+    async def _page(self, part: _Part, most: int) -> Page:
+        part.asked_for, part.asked_at = most, self._proxies.clock()
+        try:
+            return await self._asked(part, most)
+        finally:
+            part.asked_for = 0
+
+    async def _asked(self, part: _Part, most: int) -> Page:
+        """Ask with one key until there is an answer: a lost one comes again, with the same lease."""
+        key = new_key()
+        body = self._wanted.request(part.session_ids, most)
+        try:
+            return await self._answered(part, body, key)
+        except asyncio.CancelledError:
+            what = f"an export of proxy {part.ordinal} that was broken off"
+            self._broken_off.append((what, partial(self._undo, part.ordinal, body, key)))
+            raise
+        except Refused as error:
+            # The header would be larger than readers take: fewer trajectories at once.
+            if most == 1 or self._wanted.named or error.code != INVALID_REQUEST:
+                raise
+            return await self._asked(part, most // 2)
+
+    async def _answered(self, part: _Part, body: AskExport, key: str) -> Page:
+        attempt = 0
+        while True:
+            try:
+                page = await self._once(part, body, key)
+            except Refused as error:
+                failure: FleetError = error
+            except Unreachable as error:
+                part.down_since = part.down_since or self._proxies.clock()
+                failure = error
+            else:
+                part.down_since = None
+                return page
+            wait = wait_before_retry(failure, attempt=attempt, chance=1.0)
+            if wait is None or part.ordinal not in self._proxies.known:
+                raise failure
+            # Whatever it was asked for may come from others.
+            part.asked_for = 0
+            self.signal.send()
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    async def _once(self, part: _Part, body: AskExport, key: str) -> Page:
+        accept = JSON_MEDIA_TYPE if self._wanted.shards else TENSORS_MEDIA_TYPE
+        answer = await self._proxies.ask(
+            part.ordinal, "POST", "/export", body=body, key=key, accept=accept, timeout=READ_PATIENCE
+        )
+        media_type = answer.headers.get("content-type", accept)
+        return await asyncio.to_thread(read_export, answer.content, media_type=media_type)
+
+    def _kept(self, part: _Part, page: Page) -> bool:
+        """Take what a page brought; whether that is anything."""
+        self._heard(page.run, page.version)
+        self.statuses.update({each.session_id: each.status for each in page.sessions})
+        if page.lease_id is None:
+            return False
+        known = self._owed.acknowledged & {each.trajectory_id for each in page.trajectories}
+        if known:
+            # Trained long ago; only the proxy had not heard of it.
+            self._tasks.append(asyncio.create_task(self._again(page.lease_id, known)))
+        fresh = [each for each in page.trajectories if each.trajectory_id not in known]
+        if fresh:
+            self.held[page.lease_id] = {each.trajectory_id for each in fresh}
+        part.ready.extend(fresh)
+        part.done = False
+        self.signal.send()
+        return True
+
+    async def _again(self, lease: str, trajectory_ids: frozenset[str]) -> None:
+        try:
+            await self._leases.acknowledge({lease: trajectory_ids})
+        except FleetError as error:
+            log.warning("an acknowledgement was refused: %s", error)
+
+    async def _undo(self, ordinal: int, body: AskExport, key: str) -> None:
+        """Nobody waits for this answer any more, but it may have leased something: find out what, and give it back."""
+        answer = await self._proxies.ask(ordinal, "POST", "/export", body=body, key=key, timeout=READ_PATIENCE)
+        lease = answer.headers.get(LEASE_ID_HEADER)
+        if lease is not None:
+            page = await asyncio.to_thread(read_export, answer.content, media_type=JSON_MEDIA_TYPE)
+            await self._leases.release({lease: [each.trajectory_id for each in page.trajectories]})
+
+
+def _at(name: str, ordinals: list[int]) -> int:
+    """Whom to ask for a name: its owner, else anybody, who says that there is no such thing."""
+    owner = owner_of(name)
+    return ordinals[0] if owner is None else owner

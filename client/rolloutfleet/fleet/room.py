@@ -1,0 +1,176 @@
+"""Room under the staleness budget: sessions wait for it before they start, and those that ended unseen are found.
+
+A session ends in the trainer's own hands, or elsewhere: its agent closes it, it goes stale, its store is lost. While
+somebody waits for room, the proxies are asked what became of the sessions that count as running.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
+from rolloutfleet.fleet.places import Places
+from rolloutfleet.fleet.proxies import Proxies, each
+from rolloutfleet.fleet.waiting import Waiting
+from rolloutfleet.staleness import StalenessManager
+from rolloutfleet.wire import Session, SessionList
+
+log = logging.getLogger("rolloutfleet.fleet")
+
+LOOK_INTERVAL: Final = 1.0
+"""Seconds between looks at version and sessions, while somebody waits."""
+PAGE: Final = 1000
+OPEN: Final = "open"
+HELD: Final = frozenset(("live", "leased"))
+
+
+class Room:
+    """The budget of one fleet object. One event loop's; the manager may be shared with others."""
+
+    def __init__(
+        self,
+        manager: StalenessManager,
+        proxies: Proxies,
+        *,
+        version: Callable[[], int],
+        learn_version: Callable[[], Awaitable[object]],
+        lost_after: float,
+        waiting: Waiting,
+    ) -> None:
+        self.manager = manager
+        self.places = Places(manager)
+        self._proxies = proxies
+        self._version = version
+        self._learn_version = learn_version
+        self._lost_after = lost_after
+        self._waiting = waiting
+        self._changed = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._looked = float("-inf")
+
+    def changed(self) -> None:
+        """There may be room now."""
+        self._changed.set()
+
+    async def take(self, sessions: int, *, timeout: float | None) -> None:
+        """Return once so many sessions may start; they count as submitted then. First come, first served.
+
+        Raises BadArgument where there never will be room, TookTooLong.
+        """
+        most = self.manager.max_concurrent
+        if sessions > most:
+            raise BadArgument("group_size", f"is {sessions}, and max_concurrent {most}: it would wait for ever")
+        self.manager.on_enqueued(sessions)
+        try:
+            async with asyncio.timeout(timeout):
+                async with self._turn:
+                    await self._until_room(sessions)
+        except TimeoutError:
+            self.manager.on_dequeued(sessions)
+            raise TookTooLong(f"no room for {sessions} sessions within {timeout:g} s: {self.described()}") from None
+        except BaseException:
+            self.manager.on_dequeued(sessions)
+            raise
+
+    def described(self) -> str:
+        counts, version = self.manager.counts, self._version()
+        return (
+            f"version {version}, {counts.running} running, {counts.accepted} accepted, "
+            f"capacity {self.manager.capacity(version)}"
+        )
+
+    async def _until_room(self, sessions: int) -> None:
+        with self._waiting.line("waiting for room") as tell:
+            while True:
+                self._changed.clear()
+                if self.manager.submit_if_room(sessions, version=self._version()):
+                    return
+                tell(f"waiting for room: {self.described()}", 0)
+                await self._look()
+                if self.manager.submit_if_room(sessions, version=self._version()):
+                    return
+                try:
+                    async with asyncio.timeout(LOOK_INTERVAL):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+
+    async def _look(self) -> None:
+        """Version and sessions as they are now, where that was not just asked."""
+        if self._proxies.clock() - self._looked < LOOK_INTERVAL:
+            return
+        await each([self._learn_version(), self.look_at_sessions()])
+        self._looked = self._proxies.clock()
+
+    async def look_at_sessions(self) -> None:
+        """Find out what became of the sessions that hold a place."""
+        await self._proxies.look()
+        for ordinal in self.places.ordinals():
+            try:
+                await self._look_at(ordinal)
+            except FleetError as error:
+                self._not_seen(ordinal, error)
+            else:
+                self.places.found(ordinal)
+
+    async def _look_at(self, ordinal: int) -> None:
+        listed = {shown.session_id: shown async for shown in self.listed(ordinal)}
+        for name in self.places.sessions(ordinal):
+            shown = listed.get(name)
+            if shown is None:
+                await self._look_for(name)
+            elif shown.state != OPEN:
+                self._ended(shown)
+
+    async def listed(self, ordinal: int, *, state: str | None = None) -> AsyncIterator[Session]:
+        """The sessions of a proxy, page by page. Raises Unreachable, Refused."""
+        query: dict[str, str | int] = {"limit": PAGE} | ({"state": state} if state else {})
+        while True:
+            answer = await self._proxies.ask(ordinal, "GET", "/sessions", query=query)
+            page = SessionList.model_validate_json(answer.content)
+            for shown in page.sessions:
+                yield shown
+            if page.cursor is None:
+                return
+            query["cursor"] = page.cursor
+
+    async def _look_for(self, name: str) -> None:
+        """One that is not listed: its rows are gone, or were just made."""
+        try:
+            shown = await self._proxies.call("GET", f"/sessions/{name}", Session, patience=0.0)
+        except (Gone, NotKnown) as error:
+            # Closed and gone is acknowledged, by whomever, or was empty.
+            if error.code == SESSION_CLOSED:
+                self.places.ended(name)
+                self.places.forget(name)
+            else:
+                self.places.gone(name)
+            return
+        if shown.state != OPEN:
+            self._ended(shown)
+
+    def _ended(self, shown: Session) -> None:
+        if shown.state == "deleted" and not shown.leased:
+            self.places.gone(shown.session_id)
+            return
+        if shown.fate is not None and shown.fate not in (*HELD, "acknowledged"):
+            self.places.gone(shown.session_id)
+            return
+        self.places.ended(shown.session_id, left=trajectory_ids(shown))
+
+    def _not_seen(self, ordinal: int, error: FleetError) -> None:
+        """A proxy that does not answer keeps its places for a while; one that is no more gives them back at once."""
+        if isinstance(error, Refused) and error.code in (STORE_LOST, OWNER_GONE):
+            self.places.lost(ordinal)
+            return
+        trouble = self._proxies.troubles.get(ordinal)
+        away = ordinal not in self._proxies.known
+        if away or (trouble is not None and self._proxies.clock() - trouble.since >= self._lost_after):
+            self.places.lost(ordinal)
+
+
+def trajectory_ids(shown: Session) -> list[str]:
+    """The names of the trajectories that a session has made so far."""
+    return [f"{shown.session_id}-trajectory-{number}" for number in range(1, shown.trajectories + 1)]

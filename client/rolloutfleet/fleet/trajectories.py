@@ -1,0 +1,201 @@
+"""What an export brings, as a trainer holds it: trajectories of rows, with numpy arrays or references to shards.
+
+The forms on the wire are in docs/export.md: JSON, or safetensors with the same object in the header.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load
+
+from rolloutfleet.fleet.exceptions import FleetError
+from rolloutfleet.tensors import RemoteTensor
+from rolloutfleet.wire import (
+    EXPORT_METADATA_KEY,
+    TENSORS_MEDIA_TYPE,
+    Export,
+    ExportedRow,
+    ExportedSession,
+    ExportedTurn,
+)
+
+Array = NDArray[Any]
+
+TYPES: Final[Mapping[str, type[np.generic]]] = {
+    "input_ids": np.int64,
+    "loss_mask": np.uint8,
+    "logprobs": np.float32,
+    "versions": np.int32,
+    "turn_ids": np.int32,
+}
+"""The tensors of a row; each has one entry a token."""
+_HEADER_LENGTH: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence, from the first prompt to the end of its last turn."""
+
+    turn_ids: tuple[str, ...]
+    """Turns on its path, the earliest first."""
+    reward: float | None
+    """Its return, discounted; None where no turn of it was rewarded."""
+    tensors: Mapping[str, Array | RemoteTensor]
+    """`input_ids` int64, `loss_mask` uint8 (1 on what is trained here), `logprobs` float32 (0 where the mask is 0),
+    `versions` int32 and `turn_ids` int32 (-1 where the mask is 0), all [tokens]. `turn_ids` index into `turns` of the
+    row's own trajectory. Exported as shards, references to them."""
+
+    @property
+    def tokens(self) -> int:
+        """Its length, prompts and context included."""
+        ids = self.tensors["input_ids"]
+        return int(ids.shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """A closed piece of a session, leased. It can be pickled, and acknowledged by any `Fleet` of any process."""
+
+    trajectory_id: str
+    session_id: str
+    group_id: str
+    task_id: str | None
+    metadata: dict[str, Any]
+    """The session's."""
+    marked: str | None
+    """After a recovery: `newer` or `older_run` where it has tokens of weights that no longer are."""
+    turns: tuple[ExportedTurn, ...]
+    rows: tuple[Row, ...]
+    run: int
+    version: int
+    """The fleet's run and version at the moment of the export."""
+    lease_id: str
+    oldest_version: int | None = None
+    """The smallest version of a trained token; None where there is none, or where the tensors are shards."""
+
+    @property
+    def reward(self) -> float | None:
+        """The sum of its turns' rewards as they were given; None where none was."""
+        given = [turn.reward for turn in self.turns if turn.reward is not None]
+        return sum(given) if given else None
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all its rows."""
+        return sum(row.tokens for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What one call brought. `lease_id` is None where nothing was there to lease."""
+
+    lease_id: str | None
+    expires_in: float | None
+    run: int
+    version: int
+    ordinals: tuple[int, ...]
+    sessions: tuple[ExportedSession, ...]
+    trajectories: tuple[Trajectory, ...] = field(default=())
+
+
+def read_export(content: bytes, *, media_type: str) -> Page:
+    """An export's answer. Raises FleetError where it is none."""
+    try:
+        if media_type.partition(";")[0].strip() == TENSORS_MEDIA_TYPE:
+            return _from_safetensors(content)
+        export = Export.model_validate_json(content)
+        return _page(export, _from_lists(export))
+    except (ValueError, LookupError, TypeError) as error:
+        raise FleetError(f"this is no export: {error!r}") from error
+
+
+def oldest_version(rows: Sequence[Row]) -> int | None:
+    """The smallest version of the tokens that the rows train, as far as they are arrays."""
+    oldest: int | None = None
+    for row in rows:
+        versions, mask = row.tensors.get("versions"), row.tensors.get("loss_mask")
+        if not isinstance(versions, np.ndarray) or not isinstance(mask, np.ndarray):
+            return None
+        trained = versions[mask == 1]
+        if trained.size:
+            smallest = int(trained.min())
+            oldest = smallest if oldest is None else min(oldest, smallest)
+    return oldest
+
+
+RowReader = Callable[[ExportedRow, int], Row]
+"""Makes a row of what the answer says of it, and of how many turns came before its trajectory's."""
+
+
+def _page(export: Export, read_row: RowReader) -> Page:
+    return Page(
+        lease_id=export.lease_id,
+        expires_in=export.expires_in,
+        run=export.run,
+        version=export.version,
+        ordinals=tuple(export.ordinals),
+        sessions=tuple(export.sessions),
+        trajectories=tuple(_trajectories(export, read_row)),
+    )
+
+
+def _trajectories(export: Export, read_row: RowReader) -> Iterator[Trajectory]:
+    turns_before = 0
+    for found in export.trajectories:
+        rows = tuple(read_row(row, turns_before) for row in found.rows)
+        turns_before += len(found.turns)
+        yield Trajectory(
+            trajectory_id=found.trajectory_id,
+            session_id=found.session_id,
+            group_id=found.group_id,
+            task_id=found.task_id,
+            metadata=found.metadata,
+            marked=found.marked,
+            turns=tuple(found.turns),
+            rows=rows,
+            run=export.run,
+            version=export.version,
+            lease_id=str(export.lease_id),
+            oldest_version=oldest_version(rows),
+        )
+
+
+def _from_safetensors(content: bytes) -> Page:
+    length = int.from_bytes(content[:_HEADER_LENGTH], "little")
+    header = json.loads(content[_HEADER_LENGTH : _HEADER_LENGTH + length])
+    export = Export.model_validate_json(header["__metadata__"][EXPORT_METADATA_KEY])
+    flat = load(content)
+    ends = iter(flat["cu_seqlens"].tolist()[1:])
+    begin = 0
+
+    def read_row(row: ExportedRow, turns_before: int) -> Row:
+        nonlocal begin
+        end = next(ends)
+        # Copied, so that a row that is kept does not keep the whole answer.
+        tensors = {name: flat[name][begin:end].copy() for name in TYPES}
+        begin = end
+        return Row(tuple(row.turn_ids), row.reward, _own_turns(tensors, turns_before))
+
+    return _page(export, read_row)
+
+
+def _from_lists(export: Export) -> RowReader:
+    def read_row(row: ExportedRow, turns_before: int) -> Row:
+        given = row.tensors or {}
+        if all(isinstance(value, dict) for value in given.values()):
+            return Row(tuple(row.turn_ids), row.reward, {name: RemoteTensor.from_json(given[name]) for name in given})
+        tensors: dict[str, Array] = {name: np.array(given[name], dtype=kind) for name, kind in TYPES.items()}
+        return Row(tuple(row.turn_ids), row.reward, _own_turns(tensors, turns_before))
+
+    return read_row
+
+
+def _own_turns(tensors: dict[str, Array], turns_before: int) -> dict[str, Array | RemoteTensor]:
+    """The wire counts turns over the whole export; a row says which of its own trajectory's."""
+    ids = tensors["turn_ids"]
+    tensors["turn_ids"] = np.where(ids < 0, ids, ids - turns_before).astype(ids.dtype)
+    return {**tensors}

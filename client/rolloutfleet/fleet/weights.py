@@ -1,0 +1,171 @@
+"""Pauses, versions and recovery over the whole fleet.
+
+The proxy that gets a call leads it (docs/weights.md). Each call names its epoch, version or run, so it may be made
+again, at another leader if the first one dies in the middle. Proxies that the leader could not reach are led from
+themselves, if they answer here. One that is down learns all of it from the others when it starts; one that hangs is
+named in the answer, and told again in the background.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from pydantic import BaseModel
+
+from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
+from rolloutfleet.fleet.exceptions import Conflict, FleetError, NotEverywhere, Refused, Unreachable
+from rolloutfleet.fleet.owed import Owed
+from rolloutfleet.fleet.proxies import LOOK_PATIENCE, Proxies
+from rolloutfleet.fleet.waiting import Waiting
+from rolloutfleet.wire import Continue, Failed, Pause, PauseMode, Recover, SetVersion, Weights
+
+log = logging.getLogger("rolloutfleet.fleet")
+
+FLEET: Final = {"scope": "fleet"}
+MARGIN: Final = 30.0
+"""Seconds that an answer may take beyond the pause's own time."""
+STRAGGLERS: Final = 5.0
+"""Seconds that proxies get that run and were not reached at once."""
+AGAIN_AFTER: Final = 0.25
+
+
+class FleetWeights:
+    """Where the weights are, and what moves them. One event loop's."""
+
+    def __init__(self, proxies: Proxies, owed: Owed, waiting: Waiting, *, changed: Callable[[], None]) -> None:
+        self.run = 0
+        self.version = 0
+        self.known = False
+        """Whether a proxy has said where the weights are."""
+        self._proxies = proxies
+        self._owed = owed
+        self._waiting = waiting
+        self._changed = changed
+
+    async def learn(self) -> None:
+        """Ask for run and version, where no proxy has said them yet. Raises Unreachable, Refused."""
+        if not self.known:
+            await self.show()
+
+    async def show(self) -> Weights:
+        """The newest run, version, epoch and pause that any proxy knows of."""
+        found = await self._proxies.call("GET", "/version", Weights, query=FLEET)
+        self.heard(found.run, found.version)
+        return found
+
+    def heard(self, run: int, version: int) -> None:
+        """A proxy said where the weights are; what is older than what is known changes nothing."""
+        self.known = True
+        if (run, version) > (self.run, self.version):
+            self.run, self.version = run, version
+            self._changed()
+
+    async def set_version(self, version: int, *, epoch: int | None, strict: bool) -> Weights:
+        asked = SetVersion(version=version, epoch=epoch)
+        return await self._everywhere("the version", "PUT", "/version", asked, strict=strict)
+
+    async def pause(self, *, mode: PauseMode, timeout: float, epoch: int | None, strict: bool) -> Weights:
+        if epoch is None:
+            # Named here, so that the call can be made again without being another pause.
+            epoch = (await self.show()).epoch + 1
+        asked = Pause(mode=mode, timeout=timeout, epoch=epoch)
+        return await self._everywhere("the pause", "POST", "/pause", asked, timeout=timeout + MARGIN, strict=strict)
+
+    async def resume(self, *, epoch: int | None, strict: bool) -> Weights:
+        if epoch is None:
+            epoch = (await self.show()).epoch
+        asked = Continue(epoch=epoch)
+        answer = await self._everywhere("the end of the pause", "POST", "/continue", asked, strict=strict)
+        until = self._proxies.clock() + STRAGGLERS
+        while answer.engines_failed and self._proxies.clock() < until:
+            await asyncio.sleep(AGAIN_AFTER)
+            answer = await self._lead("POST", "/continue", asked)
+        if answer.engines_failed:
+            log.warning("engines did not confirm that they go on: %s", answer.engines_failed)
+        return answer
+
+    async def recover(self, asked: Recover, *, strict: bool) -> Weights:
+        return await self._everywhere("the recovery", "POST", "/recover", asked, strict=strict)
+
+    async def _everywhere(
+        self, what: str, method: str, path: str, body: BaseModel, *, strict: bool, timeout: float = 60.0
+    ) -> Weights:
+        """Make the call, and again until it has reached every proxy that runs, or their time is up."""
+        with self._waiting.line(what) as tell:
+            tell(f"{what}: asking", 0)
+            answer = await self._lead(method, path, body, timeout=timeout)
+            covered = set(answer.ordinals)
+            failed = {each.ordinal: each for each in answer.failed}
+            until = self._proxies.clock() + STRAGGLERS
+            while running := await self._running(failed):
+                tell(f"{what}: waiting for proxies {', '.join(map(str, sorted(failed)))}", 0)
+                again = await self._led_by(running[0], method, path, body, timeout=timeout)
+                if again is not None:
+                    covered |= set(again.ordinals)
+                failed = {ordinal: each for ordinal, each in failed.items() if ordinal not in covered}
+                if self._proxies.clock() >= until:
+                    break
+                if failed:
+                    await asyncio.sleep(AGAIN_AFTER)
+        self.heard(answer.run, answer.version)
+        self._report(what, failed, method, path, body, strict=strict)
+        return answer.model_copy(
+            update={"ordinals": sorted(covered), "failed": [failed[each] for each in sorted(failed)]}
+        )
+
+    async def _lead(self, method: str, path: str, body: BaseModel, *, timeout: float = 60.0) -> Weights:
+        return await self._proxies.call(method, path, Weights, body=body, query=FLEET, timeout=timeout)
+
+    async def _led_by(self, ordinal: int, method: str, path: str, body: BaseModel, *, timeout: float) -> Weights | None:
+        try:
+            answer = await self._proxies.ask(ordinal, method, path, body=body, query=FLEET, timeout=timeout)
+        except Conflict as error:
+            if error.code in (EPOCH_STALE, VERSION_BACKWARDS):
+                raise
+            return None
+        except FleetError:
+            return None
+        return Weights.model_validate_json(answer.content)
+
+    async def _running(self, failed: dict[int, Failed]) -> list[int]:
+        """Those of the proxies that were not reached that do run, as far as can be seen from here."""
+        found = []
+        for ordinal in sorted(failed):
+            with suppress(FleetError):
+                await self._proxies.look(now=True)
+                await self._proxies.ask(ordinal, "GET", "/health", timeout=LOOK_PATIENCE)
+                found.append(ordinal)
+        return found
+
+    def _report(
+        self, what: str, failed: dict[int, Failed], method: str, path: str, body: BaseModel, *, strict: bool
+    ) -> None:
+        if not failed:
+            return
+        why = {ordinal: each.error.message for ordinal, each in failed.items()}
+        for ordinal in failed:
+            self._tell_later(what, ordinal, method, path, body)
+        error = NotEverywhere(what, why)
+        if strict:
+            raise error
+        log.warning("%s", error)
+
+    def _tell_later(self, what: str, ordinal: int, method: str, path: str, body: BaseModel) -> None:
+        if path == "/pause":
+            # The end of the pause, or the next one, tells it more than this would.
+            return
+
+        async def say() -> None:
+            if ordinal not in self._proxies.known:
+                return
+            try:
+                await self._proxies.ask(ordinal, method, path, body=body, query=FLEET)
+            except Conflict:
+                # It knows of something newer.
+                return
+            except Refused as error:
+                raise Unreachable(str(error)) from error
+
+        self._owed.add(f"{what} at proxy {ordinal}", say)

@@ -1,0 +1,183 @@
+"""Where a fleet answers and the key to it: from a URL, a local fleet's file, or a fleet's name on Kubernetes.
+
+A `Whereabouts` can be pickled, so each rank and worker process makes a `Fleet` of its own from it. It holds the admin
+key: don't log it. (Its text leaves the key out.)
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from rolloutfleet.fleet.exceptions import BadArgument, Unreachable, refusal
+
+ADDRESS_BOOK: Final = "fleet.json"
+STATE_ROOT: Final = Path(".rolloutfleet")
+KEY_FILE_VARIABLE: Final = "ROLLOUTFLEET_ADMIN_KEY_FILE"
+MOUNTED_KEYS: Final = Path("/etc/rolloutfleet/keys/admin-keys")
+"""Where a pod finds the keys that mounts the fleet's Secret, `NAME-keys`, as the proxies do."""
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_PATIENCE: Final = httpx.Timeout(10.0, connect=3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """What a `Fleet` begins with. The rest it asks for: `GET /proxies` names all proxies."""
+
+    urls: tuple[str, ...]
+    """Addresses that may be asked first: some proxies, or one address before all of them."""
+    admin_key: str = field(repr=False)
+    book: Path | None = None
+    """A local fleet's file, which is read again when nobody answers: its addresses may have changed."""
+
+    @classmethod
+    def from_url(cls, url: str, *, admin_key: str | None = None, admin_key_file: str | Path | None = None) -> Self:
+        """A fleet by the address of any of its proxies, or of what stands before them.
+
+        The key is `admin_key`, else in `admin_key_file`, else in the file that ROLLOUTFLEET_ADMIN_KEY_FILE names.
+        Raises BadArgument.
+        """
+        return cls(urls=(_address("url", url),), admin_key=_key(admin_key, admin_key_file))
+
+    @classmethod
+    def from_file(cls, path: str | Path | None = None) -> Self:
+        """A local fleet by its `fleet.json`, or the folder that has it; by default the one whose `up` runs here.
+
+        Raises BadArgument.
+        """
+        file = _book(path)
+        addresses, key_file, _ = _entries(file)
+        return cls(urls=addresses, admin_key=_read_key("path", key_file), book=file)
+
+    @classmethod
+    def on_kubernetes(
+        cls,
+        name: str,
+        *,
+        namespace: str | None = None,
+        admin_key: str | None = None,
+        admin_key_file: str | Path | None = None,
+    ) -> Self:
+        """A fleet by its name, from a pod of the same cluster: it answers at the Service of that name.
+
+        The namespace is the pod's own unless given. The key is found as in `from_url`, else where a pod finds it that
+        mounts the Secret `NAME-keys` at /etc/rolloutfleet/keys. The Kubernetes API is not asked. Raises BadArgument.
+        """
+        if not name or not all(letter.isalnum() or letter == "-" for letter in name):
+            raise BadArgument("name", f"{name!r} is no name of a RolloutFleet")
+        where = namespace or _own_namespace()
+        if admin_key is None and admin_key_file is None and KEY_FILE_VARIABLE not in os.environ:
+            admin_key_file = MOUNTED_KEYS
+        return cls(urls=(f"http://{name}.{where}.svc",), admin_key=_key(admin_key, admin_key_file))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether all of it is on this machine; a proxy server of the environment has no business there."""
+        return all(urlsplit(url).hostname in _LOOPBACK for url in self.urls)
+
+    def again(self) -> Self:
+        """The same, with what the local fleet's file says now; unchanged where it can't be read."""
+        if self.book is None:
+            return self
+        try:
+            addresses, _, _ = _entries(self.book)
+        except BadArgument:
+            return self
+        return type(self)(urls=addresses, admin_key=self.admin_key, book=self.book)
+
+    def engines(self) -> tuple[str, ...]:
+        """The engines' addresses, which a local fleet's file names; none of other fleets."""
+        return () if self.book is None else _entries(self.book)[2]
+
+    def proxies(self) -> tuple[str, ...]:
+        """The addresses of all proxies now, asked of the first that answers. For one-time use in a process of its own.
+
+        Raises Unreachable, or Refused.
+        """
+        problems = []
+        headers = {"authorization": f"Bearer {self.admin_key}"}
+        with httpx.Client(headers=headers, timeout=_PATIENCE, trust_env=not self.loopback) as client:
+            for url in self.again().urls:
+                try:
+                    answer = client.get(f"{url}/proxies")
+                except httpx.HTTPError as error:
+                    problems.append(f"{url}: {type(error).__name__}")
+                    continue
+                if not answer.is_success:
+                    raise refusal(answer)
+                return tuple(proxy["url"] for proxy in answer.json()["proxies"])
+        raise Unreachable(f"no proxy answers at {', '.join(problems)}")
+
+
+def _address(argument: str, url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadArgument(argument, f"{url!r} is no http:// or https:// address")
+    return url.rstrip("/")
+
+
+def _key(key: str | None, file: str | Path | None) -> str:
+    if key is not None and file is not None:
+        raise BadArgument("admin_key", "given beside admin_key_file; keep one")
+    if key is not None:
+        if not key.strip():
+            raise BadArgument("admin_key", "is empty")
+        return key.strip()
+    named = file if file is not None else os.environ.get(KEY_FILE_VARIABLE)
+    if named is None:
+        raise BadArgument("admin_key", f"say admin_key or admin_key_file, or set {KEY_FILE_VARIABLE}")
+    return _read_key("admin_key_file", Path(named))
+
+
+def _read_key(argument: str, file: Path) -> str:
+    """The first of the keys in a file: while one is rotated there are two, one a line."""
+    try:
+        lines = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise BadArgument(argument, f"the key file {file} can't be read: {why}") from None
+    if not lines:
+        raise BadArgument(argument, f"the key file {file} is empty")
+    return lines[0]
+
+
+def _own_namespace() -> str:
+    try:
+        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    except OSError:
+        raise BadArgument("namespace", "this is no pod of a cluster, so say in which namespace the fleet is") from None
+
+
+def _book(path: str | Path | None) -> Path:
+    if path is None:
+        books = sorted(STATE_ROOT.glob(f"*/{ADDRESS_BOOK}"))
+        if len(books) == 1:
+            return books[0]
+        found = "none" if not books else ", ".join(str(book.parent) for book in books)
+        raise BadArgument("path", f"say which fleet's; running from {STATE_ROOT.absolute()}: {found}")
+    file = Path(path)
+    return file / ADDRESS_BOOK if file.is_dir() else file
+
+
+def _entries(file: Path) -> tuple[tuple[str, ...], Path, tuple[str, ...]]:
+    """(proxies, file with the admin key, engines) of a local fleet's file."""
+    try:
+        book: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        proxies = tuple(str(proxy["url"]) for proxy in book["proxies"])
+        engines = tuple(str(engine["url"]) for engine in book.get("engines", ()))
+        key_file = Path(book["admin_key_file"])
+    except FileNotFoundError:
+        raise BadArgument("path", f"there is no {file}: no fleet is up there") from None
+    except OSError as error:
+        raise BadArgument("path", f"{file} can't be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise BadArgument("path", f"{file} is no {ADDRESS_BOOK} of a local fleet") from None
+    if not proxies:
+        raise BadArgument("path", f"the fleet of {file} has no proxies")
+    return proxies, key_file, engines

@@ -1,0 +1,38 @@
+"""Agents for a trainer's tests: a few calls with the stock SDK, and no more."""
+
+import asyncio
+from collections.abc import Iterable
+
+import openai
+
+from rolloutfleet.fleet import AsyncSession, Session
+
+Handle = AsyncSession | Session
+
+
+async def talk(session: Handle, *, turns: int = 1, max_tokens: int = 8) -> list[str]:
+    """Some turns of one session; what it was answered."""
+    said: list[str] = []
+    messages: list[dict[str, str]] = []
+    async with openai.AsyncOpenAI(
+        base_url=session.base_url, api_key=session.api_key, max_retries=0, timeout=60
+    ) as client:
+        for turn in range(turns):
+            messages.append({"role": "user", "content": f"Tell me about {session.session_id}, {turn}."})
+            reply = await client.chat.completions.create(
+                model="simulated",
+                messages=messages,  # type: ignore[arg-type]
+                max_tokens=max_tokens,
+            )
+            said.append(str(reply.choices[0].message.content))
+            messages.append({"role": "assistant", "content": said[-1]})
+    return said
+
+
+async def talk_all(sessions: Iterable[Handle], *, turns: int = 1) -> None:
+    await asyncio.gather(*(talk(session, turns=turns) for session in sessions))
+
+
+def talked(sessions: Iterable[Handle], *, turns: int = 1) -> None:
+    """The same, for code that blocks."""
+    asyncio.run(talk_all(sessions, turns=turns))

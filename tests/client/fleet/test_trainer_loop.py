@@ -1,0 +1,224 @@
+"""What a training loop does with a fleet of two real proxies: sessions, rewards, exports, blocking and not."""
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.client.fleet.agents import talk_all, talked
+
+from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, NotKnown, Whereabouts
+
+
+@pytest.fixture
+def fleet(where: Whereabouts) -> Iterator[Fleet]:
+    with Fleet(where, progress=False) as made:
+        yield made
+
+
+def test_a_batch_from_sessions_to_acknowledgement(fleet: Fleet) -> None:
+    before = fleet.audit()
+    group_ids = []
+    for task in range(6):
+        with fleet.start_group(2, f"task-{task}", metadata={"number": task}) as group:
+            talked(group, turns=2)
+            for place, session in enumerate(group):
+                session.reward(float(place))
+        group_ids.append(group.group_id)
+    with fleet.export(count=12, timeout=30) as export:
+        batch = list(export)
+    assert {each.group_id for each in batch} == set(group_ids)
+    assert sorted(each.reward or 0.0 for each in batch) == [0.0] * 6 + [1.0] * 6
+    for each in batch:
+        assert each.metadata["number"] == int((each.task_id or "")[5:])
+        row = each.rows[-1]
+        mask, versions, turn_ids = (np.asarray(row.tensors[name]) for name in ("loss_mask", "versions", "turn_ids"))
+        assert len(each.turns) == 2
+        assert set(turn_ids[mask == 1].tolist()) == {0, 1}
+        assert (versions[mask == 1] >= 0).all()
+        assert each.oldest_version == versions[mask == 1].min()
+    after = fleet.audit()
+    assert after.turns.acknowledged - before.turns.acknowledged == 24
+    assert after.turns.leased == 0
+    assert after.balanced
+
+
+async def test_the_same_for_asyncio(where: Whereabouts) -> None:
+    async with AsyncFleet(where, progress=False) as fleet:
+        async with await fleet.start_group(2, "task") as group:
+            await talk_all(group)
+            for session in group:
+                await session.reward(0.5)
+        async with fleet.export(group_id=group.group_id) as export:
+            batch = [trajectory async for trajectory in export]
+        assert [each.reward for each in batch] == [0.5, 0.5]
+        assert set(export.statuses.values()) == {"leased"}
+        async with fleet.export(group_id=group.group_id) as again:
+            assert [trajectory async for trajectory in again] == []
+        assert set(again.statuses.values()) == {"gone"}
+
+
+def test_a_block_that_fails_gives_everything_back_and_the_same_comes_again(fleet: Fleet) -> None:
+    with fleet.start_group(3) as group:
+        talked(group)
+    with pytest.raises(RuntimeError, match="of the trainer"), fleet.export(group_id=group.group_id) as export:
+        first = [each.trajectory_id for each in export]
+        raise RuntimeError("of the trainer")
+    with fleet.export(group_id=group.group_id) as export:
+        assert [each.trajectory_id for each in export] == first
+    assert len(first) == 3
+
+
+def test_what_is_left_in_the_iterator_is_given_back(fleet: Fleet) -> None:
+    groups = [fleet.start_group(1) for _ in range(4)]
+    for group in groups:
+        with group:
+            talked(group)
+    with fleet.export(session_ids=[session for group in groups for session in group]) as export:
+        taken = next(export)
+    with fleet.export() as rest:
+        names = {each.trajectory_id for each in rest}
+    assert len(names) == 3
+    assert taken.trajectory_id not in names
+
+
+def test_what_is_acknowledged_early_stays_so_when_the_block_fails(fleet: Fleet) -> None:
+    with fleet.start_group(2) as group:
+        talked(group)
+    with pytest.raises(RuntimeError), fleet.export(group_id=group.group_id) as export:
+        first, second = export
+        export.acknowledge(first)
+        raise RuntimeError
+    with fleet.export(group_id=group.group_id) as export:
+        assert [each.trajectory_id for each in export] == [second.trajectory_id]
+
+
+def test_kept_leases_are_acknowledged_by_another_fleet_object(fleet: Fleet, where: Whereabouts) -> None:
+    with fleet.start_group(2) as group:
+        talked(group)
+    with fleet.export(group_id=group.group_id, on_exit="keep") as export:
+        first, second = export
+    with Fleet(where) as other:
+        other.renew([first])
+        other.acknowledge([first])
+        other.release([second])
+        with other.export(group_id=group.group_id) as export:
+            assert [each.trajectory_id for each in export] == [second.trajectory_id]
+
+
+def test_shards_instead_of_tensors(fleet: Fleet) -> None:
+    with fleet.start_session() as session:
+        talked([session])
+    with fleet.export(session_ids=[session], as_="shards") as export:
+        (trajectory,) = export
+    ids = trajectory.rows[0].tensors["input_ids"]
+    assert trajectory.tokens == ids.shape[0] > 0
+    assert ids.dtype == "int64"
+
+
+def test_a_lease_is_renewed_while_the_trainer_works(fleet: Fleet) -> None:
+    with fleet.start_session() as session:
+        talked([session])
+    with fleet.export(session_ids=[session], lease_seconds=1.5) as export:
+        (trajectory,) = export
+        deadline = asyncio.run(_slept(4.0))
+        assert deadline
+    with fleet.export(session_ids=[session]) as again:
+        assert list(again) == []
+    assert again.statuses == {trajectory.session_id: "gone"}
+
+
+async def _slept(seconds: float) -> bool:
+    await asyncio.sleep(seconds)
+    return True
+
+
+def test_waiting_for_named_sessions(fleet: Fleet) -> None:
+    sessions = [fleet.start_session() for _ in range(3)]
+    talked(sessions)
+    with fleet.export(session_ids=sessions) as export:
+        assert list(export) == []
+    assert set(export.statuses.values()) == {"not_ready"}
+    sessions[0].close()
+    with fleet.export(session_ids=sessions, wait=True, timeout=20) as export:
+        first = next(export)
+        for session in sessions[1:]:
+            session.close()
+        rest = list(export)
+    assert {each.session_id for each in (first, *rest)} == {session.session_id for session in sessions}
+
+
+def test_a_wait_with_a_timeout_says_how_far_it_came(fleet: Fleet) -> None:
+    said = r"0 of 3 trajectories came within 0\.2 s"
+    with pytest.raises(TimeoutError, match=said), fleet.export(count=3, timeout=0.2) as export:
+        next(export)
+
+
+def test_a_status_for_each_session(fleet: Fleet) -> None:
+    open_one, deleted = fleet.start_session(), fleet.start_session()
+    deleted.delete()
+    deleted.delete()
+    never = open_one.session_id[:-4] + "0000"
+    found = fleet.statuses([open_one, deleted, never])
+    assert getattr(found[open_one.session_id], "state", None) == "open"
+    assert isinstance(found[deleted.session_id], Gone)
+    assert isinstance(found[never], NotKnown)
+    open_one.touch()
+    open_one.delete()
+
+
+def test_sessions_are_ended_when_their_block_fails(fleet: Fleet) -> None:
+    with pytest.raises(KeyError), fleet.start_session() as closed:
+        raise KeyError
+    with pytest.raises(KeyError), fleet.start_session(on_error="delete") as deleted:
+        talked([deleted])
+        raise KeyError
+    for session, code in ((closed, "session_closed"), (deleted, "session_deleted")):
+        with pytest.raises(Gone) as error:
+            session.status()
+        assert error.value.code == code
+
+
+def test_errors_are_typed_and_carry_the_code(fleet: Fleet) -> None:
+    with fleet.start_session() as session:
+        with pytest.raises(Exception, match="no_turn"):
+            session.reward(1.0)
+        talked([session])
+        session.reward(1.0)
+        with fleet.export(session_ids=[session]):
+            pass
+        with pytest.raises(Conflict) as error:
+            session.reward(2.0)
+    assert (error.value.code, error.value.status) == ("reward_frozen", 409)
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("group_size", lambda fleet: fleet.start_group(0)),
+        ("stale_after", lambda fleet: fleet.start_session(stale_after=-1.0)),
+        ("limits.turns", lambda fleet: fleet.start_session(max_turns=0)),
+        ("agent_may[0]", lambda fleet: fleet.start_session(agent_may=["fly"])),
+        ("on_error", lambda fleet: fleet.start_session(on_error="ignore")),
+        ("reward", lambda fleet: fleet.reward("s0-1", float("nan"))),
+        ("session", lambda fleet: fleet.reward("../x", 1.0)),
+        ("count", lambda fleet: fleet.export(count=0)),
+        ("count", lambda fleet: fleet.export(count=1, group_id="g0-1")),
+        ("discount", lambda fleet: fleet.export(discount=1.5)),
+        ("style", lambda fleet: fleet.export(style="other")),
+        ("lease_seconds", lambda fleet: fleet.export(lease_seconds=0)),
+        ("as_", lambda fleet: fleet.export(as_="lists")),
+        ("timeout", lambda fleet: fleet.export(timeout=-1)),
+        ("version", lambda fleet: fleet.set_version(True)),
+        ("version", lambda fleet: fleet.weight_update(-1)),
+        ("mode", lambda fleet: fleet.pause("gently")),
+        ("newer", lambda fleet: fleet.recover(1, newer="other")),
+    ],
+)
+def test_a_wrong_argument_is_named_and_nothing_is_asked(fleet: Fleet, argument: str, call: object) -> None:
+    before = fleet.audit()
+    with pytest.raises(BadArgument) as error:
+        call(fleet)  # type: ignore[operator]
+    assert error.value.argument == argument, str(error.value)
+    assert str(error.value).startswith(f"{argument}: ")
+    assert fleet.audit() == before
