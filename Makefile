@@ -56,8 +56,14 @@ lock: $(READY) ## bring the lock files in line with what they lock (newest of al
 	@for set in gateway installer; do $(IMAGE_LOCK) images/$$set.in -o images/$$set.lock || exit; done
 
 .PHONY: crd
-crd: $(READY) ## write crds/ anew, after a change of rolloutfleet/spec.py
+crd: $(READY) ## write crds/ and the chart's copy anew, after a change of rolloutfleet/spec.py
 	@$(BIN)/python -m rolloutfleet_operator.crd > .crd && mv .crd crds/rolloutfleets.rolloutfleet.dev.yaml
+	@cp crds/rolloutfleets.rolloutfleet.dev.yaml charts/rolloutfleet/files/
+
+.PHONY: chart
+chart: $(READY) ## write the chart's generated files and examples/kubernetes/operator.yaml anew
+	@$(BIN)/python -m rolloutfleet_operator.chart charts/rolloutfleet
+	@$(BIN)/python -m tests.charts.raw > .raw && mv .raw examples/kubernetes/operator.yaml
 
 .PHONY: sglang
 sglang: $(READY) ## install the real SGLang once for all clones (Linux, 10 GB, no GPU needed)

@@ -1,0 +1,229 @@
+"""The values of the Helm chart: each with its default and its rule, written once.
+
+    python -m rolloutfleet_operator.chart charts/rolloutfleet
+
+writes from them `values.yaml` and `values.schema.json`, and puts the table of all values into the chart's `README.md`.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.alias_generators import to_camel
+
+Text = Annotated[str, Field(max_length=1024)]
+Digest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
+Namespace = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$", max_length=63)]
+Texts = dict[str, str]
+KubernetesObjects = list[dict[str, JsonValue]]
+KubernetesObject = dict[str, JsonValue]
+
+_RESOURCES: KubernetesObject = {"requests": {"cpu": "100m", "memory": "192Mi"}, "limits": {"memory": "512Mi"}}
+
+
+class ValuesModel(BaseModel):
+    """What all parts share: an unknown value is an error, so that a typo is one."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Image(ValuesModel):
+    """One image."""
+
+    repository: Annotated[str, Field(min_length=1, max_length=1024)]
+    """Its name, without registry and tag."""
+    tag: Annotated[str, Field(pattern=r"^(\w[\w.-]{0,127})?$")] = ""
+    """The chart's appVersion unless set."""
+    digest: Digest = ""
+    """sha256:…; goes before the tag."""
+
+
+class Images(ValuesModel):
+    """The operator's image, and those that it gives to fleets."""
+
+    registry: Text = ""
+    """Put before the names below, as `registry.example.com/team`."""
+    pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    """When the operator's own image is pulled."""
+    pull_secrets: list[Texts] = Field(default_factory=list)
+    """Secrets for the operator's own image: `[{name: …}]`. Fleets have `spec.imagePullSecrets`."""
+    operator: Image = Image(repository="rolloutfleet-operator")
+    proxy: Image = Image(repository="rolloutfleet-proxy")
+    gateway: Image = Image(repository="rolloutfleet-gateway")
+    simulated_engine: Image = Image(repository="rolloutfleet-engine")
+    engine: Text = ""
+    """SGLang's image, in full, for engines that fleets run themselves; the operator's own default unless set."""
+
+
+class Crds(ValuesModel):
+    """The CustomResourceDefinition."""
+
+    enabled: bool = True
+    """Install it, and upgrade it with the chart. One release of a cluster does."""
+    keep: bool = True
+    """Leave it at uninstall: without it every fleet of the cluster goes."""
+
+
+class ClusterRoles(ValuesModel):
+    """What gateways need, and what people get who have the roles view, edit or admin."""
+
+    enabled: bool = True
+    """Install rolloutfleet-gateway, rolloutfleet-view and rolloutfleet-edit. One release of a cluster does."""
+
+
+class Rbac(ValuesModel):
+    """What the operator may do."""
+
+    enabled: bool = True
+    """Make its roles and bindings; without them somebody else has to."""
+
+
+class ServiceAccount(ValuesModel):
+    """The operator's identity."""
+
+    create: bool = True
+    """Make it; else `name` names one that is there."""
+    name: Text = ""
+    """The operator's own name unless set."""
+    annotations: Texts = Field(default_factory=dict)
+    """As a cloud's workload identity wants them."""
+
+
+class Log(ValuesModel):
+    """What the operator writes to standard error."""
+
+    format: Literal["json", "plain"] = "json"
+    """One line an event."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is written."""
+
+
+class PodMonitor(ValuesModel):
+    """For the Prometheus operator: one that finds operator, proxies and gateways by label."""
+
+    enabled: bool = False
+    """Needs the definitions of monitoring.coreos.com in the cluster."""
+    labels: Texts = Field(default_factory=dict)
+    """Labels by which your Prometheus chooses monitors."""
+    interval: Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m)$")] = "30s"
+    """How often it asks."""
+
+
+class Metrics(ValuesModel):
+    """Figures for Prometheus."""
+
+    service: bool = True
+    """Make a Service for the operator's /metrics."""
+    pod_monitor: PodMonitor = PodMonitor()
+
+
+class Values(ValuesModel):
+    """All of them."""
+
+    images: Images = Images()
+    watch_namespace: Namespace = ""
+    """The only namespace that the operator serves, and has rights in; every namespace unless set."""
+    max_concurrent_disruptions: Annotated[int, Field(ge=1, le=1000)] = 1
+    """So many proxies of all fleets together may be down by the operator's hand."""
+    cluster_domain: Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)] = "cluster.local"
+    """The domain of the cluster's Services."""
+    log: Log = Log()
+    crds: Crds = Crds()
+    cluster_roles: ClusterRoles = ClusterRoles()
+    rbac: Rbac = Rbac()
+    service_account: ServiceAccount = ServiceAccount()
+    metrics: Metrics = Metrics()
+    resources: KubernetesObject = _RESOURCES
+    """Of the operator's container."""
+    priority_class_name: Text = ""
+    """As `system-cluster-critical`, so that the operator outlives what it looks after."""
+    node_selector: Texts = Field(default_factory=dict)
+    """Labels of the nodes that the operator runs on."""
+    tolerations: KubernetesObjects = Field(default_factory=list)
+    """Taints that it may run beside."""
+    affinity: KubernetesObject = Field(default_factory=dict)
+    """Kubernetes' affinity of its pod."""
+    pod_labels: Texts = Field(default_factory=dict)
+    """More labels of its pod."""
+    pod_annotations: Texts = Field(default_factory=dict)
+    """More annotations of its pod."""
+
+
+VALUES, SCHEMA, README = "values.yaml", "values.schema.json", "README.md"
+_MADE: Final = "# Made by `make chart` from rolloutfleet_operator.chart. Not to be edited.\n"
+_BEGIN, _END = "<!-- values: made by `make chart` -->\n", "<!-- end of values -->\n"
+
+
+def pages(readme: str) -> dict[str, str]:
+    """Each generated file of the chart; `readme` is what its README.md says now."""
+    before, rest = readme.split(_BEGIN)
+    return {
+        VALUES: f"{_MADE}{_yaml(Values(), indent='')}",
+        SCHEMA: json.dumps(_schema(), indent=1) + "\n",
+        README: f"{before}{_BEGIN}\n{_table()}\n{_END}{rest.split(_END)[1]}",
+    }
+
+
+def _schema() -> dict[str, Any]:
+    schema = Values.model_json_schema(by_alias=True)
+    # Helm hands this to charts that are part of another one.
+    schema["properties"]["global"] = {"type": "object", "description": "Not used."}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _yaml(values: ValuesModel, *, indent: str) -> str:
+    """The values as a file, each under what it is for."""
+    lines = []
+    for name, field in type(values).model_fields.items():
+        value, key = getattr(values, name), to_camel(name)
+        within = isinstance(value, ValuesModel)
+        said = field.description or (type(value).__doc__ if within and not isinstance(value, Image) else None)
+        if said:
+            lines += [f"{indent}# {line.strip()}\n" for line in said.strip().splitlines()]
+        if isinstance(value, ValuesModel):
+            lines += [f"{indent}{key}:\n", _yaml(value, indent=indent + "  ")]
+        elif isinstance(value, dict) and value:
+            block = yaml.safe_dump({key: value}, sort_keys=False)
+            lines += [f"{indent}{line}\n" for line in block.splitlines()]
+        else:
+            lines.append(f"{indent}{key}: {json.dumps(value)}\n")
+    return "".join(lines)
+
+
+def _table() -> str:
+    rows = [f"| `{path}` | `{json.dumps(value)}` | {said} |\n" for path, value, said in _rows(Values(), path="")]
+    return f"| value | default | what it is for |\n|---|---|---|\n{''.join(rows)}"
+
+
+def _rows(values: ValuesModel, *, path: str) -> Iterator[tuple[str, Any, str]]:
+    for name, field in type(values).model_fields.items():
+        value, where = getattr(values, name), f"{path}{to_camel(name)}"
+        if isinstance(value, ValuesModel):
+            yield from _rows(value, path=f"{where}.")
+        else:
+            yield where, value, " ".join((field.description or "").split())
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or not (folder := Path(arguments[0])).is_dir():
+        print("usage: python -m rolloutfleet_operator.chart FOLDER_OF_THE_CHART", file=sys.stderr)
+        return 2
+    for name, text in pages((folder / README).read_text()).items():
+        (folder / name).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
