@@ -32,6 +32,13 @@ class UndoDrain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskDumps:
+    """POST /dumps at that pod, which drains: what is idle and not leased is dumped. Asked until nothing is left."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
     """An Eviction with the uid as precondition. 429 (the disruption budget) and 404 are no errors."""
 
@@ -68,4 +75,4 @@ class Say:
     warning: bool = False
 
 
-Action = AskDrain | UndoDrain | Evict | Mark | RemoveWorker | Say
+Action = AskDrain | UndoDrain | AskDumps | Evict | Mark | RemoveWorker | Say

@@ -85,7 +85,9 @@ def has_restarted(pod: PodSeen, spec: FleetSpec, seen: FleetSeen) -> bool:
 
     The pod says so itself: it got the id with its template, or when its proxy had booted.
     """
-    return spec.restart is None or pod.notes.get(RESTART_NOTE) == spec.restart.id
+    if spec.restart is None or seen.status.restart.observed_id == spec.restart.id:
+        return True
+    return pod.notes.get(RESTART_NOTE) == spec.restart.id
 
 
 def way_of(pod: PodSeen | None, entry: RestartStatus, spec: FleetSpec, seen: FleetSeen) -> Way:

@@ -1,4 +1,4 @@
-"""Fewer proxies: cordoned, served until empty or out of time, quiesced, and only then let go. More: at once.
+"""Fewer proxies: cordoned, served until empty or out of time, quiesced, and only then let go. More: once others know.
 
 A fleet that is suspended takes the same way with all its proxies, without the wait for sessions to end. What a proxy
 still holds stays on its claim, and is counted in `status.parked` before it goes; with ephemeral storage it stays until
@@ -16,13 +16,15 @@ from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import ParkedStatus
 from rolloutfleet.wire import DrainMode
 from rolloutfleet_operator.policy import pods
-from rolloutfleet_operator.policy.actions import Action, AskDrain, UndoDrain
+from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, UndoDrain
 from rolloutfleet_operator.policy.seen import FleetSeen, PodSeen
-from rolloutfleet_operator.policy.steps import is_quiet
+from rolloutfleet_operator.policy.steps import dumps_outlive, is_quiet
 
 RETIRE_ID: Final = "rolloutfleet-retire"
 """The id of every drain of a proxy on its way out."""
 RETIRE_TTL: Final = 3600.0
+SETTLE: Final = 120.0
+"""Seconds that settings have to come into force in."""
 
 
 class Leaving(StrEnum):
@@ -31,6 +33,8 @@ class Leaving(StrEnum):
     CORDONED = "cordoned"
     """It serves what it knows."""
     QUIESCING = "quiescing"
+    DUMPING = "dumping"
+    """Its storage is ephemeral: what it holds is dumped."""
     SILENT = "silent"
     """It gives no answer, so what it holds is not known."""
     HOLDING_TURNS = "holding turns"
@@ -73,7 +77,7 @@ def scale(spec: FleetSpec, seen: FleetSeen, busy: frozenset[str], now: float) ->
         if ordinal >= desired and pod.terminating_since is None
     }
     parked = _unparked(seen, min(desired, present))
-    replicas = max(desired, present)
+    replicas = max(desired, present) if _may_grow(seen, present, now) else present
     for ordinal in range(present - 1, desired - 1, -1):
         pod = by_ordinal.get(ordinal)
         if pod is not None and not _may_go(pod, leaving, now):
@@ -92,6 +96,16 @@ def scale(spec: FleetSpec, seen: FleetSeen, busy: frozenset[str], now: float) ->
             (since for pod in seen.pods if (since := _since(pod)) is not None and pod.name in leaving), default=None
         ),
     )
+
+
+def _may_grow(seen: FleetSeen, present: int, now: float) -> bool:
+    """Proxies hear of new ones from their settings, and send away the calls of one that they have not heard of."""
+    if present == 0:
+        return True
+    if seen.settings_since is None:
+        return False
+    heard = all(pod.stats is None or pod.stats.settings_generation >= seen.generation for pod in seen.pods)
+    return heard or now - seen.settings_since > SETTLE
 
 
 def is_retiring(pod: PodSeen) -> bool:
@@ -115,10 +129,12 @@ def _leaving(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Leav
     drain = pod.stats.drain
     if drain is None or not (spec.suspend or _is_over(pod, spec, now)):
         return Leaving.CORDONED
-    if ephemeral and pods.holds_turns(pod):
+    if ephemeral and pods.holds_turns(pod) and not dumps_outlive(spec):
         return Leaving.HOLDING_TURNS
     quiet = drain.id != RETIRE_ID or (drain.mode == "quiesce" and is_quiet(drain, now))
-    return Leaving.MAY_GO if quiet and pod.stats.held_turns is not None else Leaving.QUIESCING
+    if not quiet or pod.stats.held_turns is None:
+        return Leaving.QUIESCING
+    return Leaving.DUMPING if ephemeral and pods.holds_turns(pod) else Leaving.MAY_GO
 
 
 def _without_an_answer(pod: PodSeen, spec: FleetSpec, ephemeral: bool, now: float) -> Leaving:
@@ -159,6 +175,8 @@ def _drains(
         # What has turns that would be lost serves on, so that they can be taken.
         mode: DrainMode = "quiesce" if quiesces and how is not Leaving.HOLDING_TURNS else "cordon"
         drain = pod.stats.drain
+        if how is Leaving.DUMPING:
+            yield AskDumps(pod=pod.name)
         if drain is not None and drain.id != RETIRE_ID:
             continue
         lasts = drain is not None and (drain.expires is None or drain.expires - now > RETIRE_TTL / 2)

@@ -2,7 +2,8 @@
 
 In its process or container a proxy restarts itself: the drain that is asked for ends in it, and the boot that follows
 has the drain's id. A pod is quiesced, and evicted when nothing is in flight or the drain's time is up. With ephemeral
-storage it first takes no new sessions until every turn is acknowledged or dumped.
+storage it first takes no new sessions until every turn is acknowledged or dumped, and past `retireTimeout` dumps them
+itself where that outlives it.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import RestartStatus
 from rolloutfleet.wire import DrainMode, DrainThen
 from rolloutfleet_operator.policy import pods
-from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, UndoDrain
+from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Evict, UndoDrain
 from rolloutfleet_operator.policy.pods import READY_WITHIN
 from rolloutfleet_operator.policy.reasons import Happening
 from rolloutfleet_operator.policy.seen import DrainSeen, PodSeen
@@ -69,6 +70,11 @@ class Restart:
         return seconds_of(self.entry.time)
 
     @property
+    def patience(self) -> float:
+        """Until when an ephemeral pod's sessions are left to end by themselves."""
+        return self.asked + self.spec.disruption.retire_timeout
+
+    @property
     def keeps_turns(self) -> bool:
         """Whether the pod has to stay, for the sake of turns that would go with it."""
         return self.way == "Pod" and self.ephemeral and not self.may_lose and self._held
@@ -102,9 +108,12 @@ def actions_of(restart: Restart, step: Step, now: float) -> Iterator[Action]:
     if step is Step.EVICTING and not restart.keeps_turns:
         yield Evict(pod=pod.name, uid=pod.uid, why=restart.entry.reason)
     elif step in BEFORE_THE_END and (drain is None or ours) and pod.stats is not None:
-        ask = _ask(restart, pod)
+        ask = _ask(restart, pod, now)
         if drain is None or not _as_asked(drain, ask, now):
             yield ask
+            return
+        if step is Step.EMPTYING and drain is not None and drain.mode == "quiesce" and is_quiet(drain, now):
+            yield AskDumps(pod=pod.name)
     elif step in (Step.BOOTING, Step.DONE) and ours:
         yield UndoDrain(pod=pod.name, id=restart.id)
 
@@ -123,6 +132,11 @@ def deadline_of(restart: Restart, step: Step) -> float:
     if restart.way == "Pod" and restart.ephemeral:
         due += disruption.retire_timeout
     return due if step in BEFORE_THE_END or step is Step.EVICTING else due + READY_WITHIN
+
+
+def dumps_outlive(spec: FleetSpec) -> bool:
+    """Whether what an ephemeral proxy dumps is still there when its pod is gone."""
+    return spec.sessions.dump.volume is not None and spec.sessions.dump.path != ""
 
 
 def is_quiet(drain: DrainSeen, now: float) -> bool:
@@ -156,8 +170,9 @@ def _before_boot(restart: Restart, pod: PodSeen) -> Step:
     return Step.QUIESCING if drain.holding else Step.WARMING
 
 
-def _ask(restart: Restart, pod: PodSeen) -> AskDrain:
-    mode: DrainMode = "cordon" if restart.keeps_turns else "quiesce"
+def _ask(restart: Restart, pod: PodSeen, now: float) -> AskDrain:
+    empties = restart.keeps_turns and not (dumps_outlive(restart.spec) and now >= restart.patience)
+    mode: DrainMode = "cordon" if empties else "quiesce"
     then: DrainThen = "stay"
     if restart.way != "Pod":
         then = "restart" if restart.way == "Process" else "exit"

@@ -10,6 +10,7 @@ from typing import Final
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator.policy import pods
 from rolloutfleet_operator.policy.reasons import SEVERITY, Problem
+from rolloutfleet_operator.policy.scaling import SETTLE
 from rolloutfleet_operator.policy.seen import ContainerSeen, DeploymentSeen, FleetSeen, OtherPodSeen, PodSeen
 
 OOM_SHOWN_FOR: Final = 600.0
@@ -18,8 +19,6 @@ LOOPS: Final = 3
 """Restarts of a container that has not started up since, which make a loop, also while it runs for a moment."""
 SILENT_FOR: Final = 3
 """Polls without an answer after which it is said that a proxy that is Ready gives none."""
-SETTLE: Final = 120.0
-"""Seconds that settings have to come into force in."""
 ANOTHER_FLEETS: Final = "StoreOfAnotherFleet"
 
 _PULL: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable")

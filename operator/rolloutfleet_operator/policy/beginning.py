@@ -1,0 +1,89 @@
+"""The next restart to begin: at most one a pass, and none but what `maxUnavailable` and the operator's slots allow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import RestartsStatus
+from rolloutfleet_operator.policy import ledger, pods, slots
+from rolloutfleet_operator.policy.actions import Action, Mark
+from rolloutfleet_operator.policy.carrying import Carried
+from rolloutfleet_operator.policy.rollout import Due, Roll
+from rolloutfleet_operator.policy.scaling import desired_of
+from rolloutfleet_operator.policy.seen import RESTART_NOTE, FleetSeen, PodSeen, Want
+from rolloutfleet_operator.policy.times import seconds_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    restarts: RestartsStatus
+    due: Due | None = None
+    """What is begun: written down now, and asked for when that can be read."""
+    waiting: Due | None = None
+    """What waits for a slot."""
+    by_hand: tuple[PodSeen, ...] = ()
+    """Those that are due, but in a drain that somebody else asked for."""
+    wants: tuple[Want, ...] = ()
+    actions: tuple[Action, ...] = ()
+
+
+def begin(spec: FleetSpec, seen: FleetSeen, roll: Roll, carried: Carried, dues: Sequence[Due], now: float) -> Begun:
+    """`dues` come in the order in which they are to be served."""
+    made, dues = _made_already(spec, dues)
+    dues = [due for due in dues if due.pod.name not in carried.busy]
+    by_hand = tuple(due.pod for due in dues if due.slot and _is_drained(due.pod))
+    ready = [due for due in dues if not due.slot or (due.pod.stats is not None and not _is_drained(due.pod))]
+    if not ready or spec.suspend or not ledger.has_room(carried.restarts):
+        return Begun(restarts=carried.restarts, by_hand=by_hand, actions=made)
+    due = ready[0]
+    if not due.slot:
+        return Begun(restarts=_opened(carried.restarts, due, now), due=due, by_hand=by_hand, actions=made)
+    down = len(_down(spec, roll, carried))
+    if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=down) == 0:
+        return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, actions=made)
+    want = _want(due, seen, roll, now)
+    held = held_by(carried)
+    if not slots.granted(want, seen.elsewhere, held=held, most=seen.most_disruptions):
+        return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, wants=(want,), actions=made)
+    return Begun(restarts=_opened(carried.restarts, due, now), due=due, by_hand=by_hand, actions=made)
+
+
+def held_by(carried: Carried) -> int:
+    """How many of the operator's slots this fleet's restarts under way take."""
+    return sum(each.holds_slot for each in carried.under_way)
+
+
+def _made_already(spec: FleetSpec, dues: Sequence[Due]) -> tuple[tuple[Action, ...], list[Due]]:
+    """A proxy whose log has the restart that was asked for is only to be marked: the mark was lost."""
+    made = [due for due in dues if due.cause == "requested" and due.slot and pods.has_booted(due.pod, due.id)]
+    assert spec.restart is not None or not made
+    asked = "" if spec.restart is None else spec.restart.id
+    marks = tuple(Mark(pod=due.pod.name, uid=due.pod.uid, annotations={RESTART_NOTE: asked}) for due in made)
+    return marks, [due for due in dues if due not in made]
+
+
+def _is_drained(pod: PodSeen) -> bool:
+    return pod.stats is not None and pod.stats.drain is not None
+
+
+def _down(spec: FleetSpec, roll: Roll, carried: Carried) -> set[int]:
+    """Ordinals that are asked for and do not serve, whatever the cause, and those that are being restarted."""
+    up = {
+        pod.ordinal
+        for pod in roll.members
+        if pod.ready and pod.terminating_since is None and not _is_drained(pod) and pod.name not in carried.busy
+    }
+    return set(range(desired_of(spec))) - up
+
+
+def _want(due: Due, seen: FleetSeen, roll: Roll, now: float) -> Want:
+    """Waiting since it was due, or since this fleet was last served, so that many dues of one don't hold up others."""
+    served = max((seconds_of(entry.time) for entry in seen.status.restarts.last if entry.id is not None), default=0.0)
+    return Want(fleet=seen.key, use=due.use, since=max(due.since, served), said=now, begun=roll.begun)
+
+
+def _opened(restarts: RestartsStatus, due: Due, now: float) -> RestartsStatus:
+    before = None if due.pod.stats is None else due.pod.stats.rss
+    return ledger.opened(
+        restarts, pod=due.pod.name, uid=due.pod.uid, cause=due.cause, id=due.id, now=now, before=before
+    )

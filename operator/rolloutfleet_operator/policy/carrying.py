@@ -1,0 +1,160 @@
+"""Restarts that are under way are carried on, one step a pass; what is not wanted any more is taken back in time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import RestartsStatus, RestartStatus
+from rolloutfleet_operator.policy import ledger, memory, pods, steps
+from rolloutfleet_operator.policy.actions import Action, Mark, Say, UndoDrain
+from rolloutfleet_operator.policy.memory import Rule
+from rolloutfleet_operator.policy.reasons import Happening, Problem
+from rolloutfleet_operator.policy.rollout import needs_no_slot, request_id, way_of
+from rolloutfleet_operator.policy.scaling import desired_of
+from rolloutfleet_operator.policy.seen import RESTART_NOTE, STEP_NOTE, FleetSeen, PodSeen
+from rolloutfleet_operator.policy.steps import BEFORE_THE_END, Restart, Step
+from rolloutfleet_operator.policy.troubles import Trouble, trouble
+
+_OUR_IDS = ("memory-", "restart-", "roll-", "replace-", "unresponsive-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderWay:
+    """A restart that goes on."""
+
+    restart: Restart
+    step: Step
+    stuck: bool
+    """It takes longer than it can."""
+
+    @property
+    def holds_slot(self) -> bool:
+        """Whether it takes one of the operator's slots."""
+        return not self.stuck and not needs_no_slot(self.restart.entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What became of the restarts under way."""
+
+    restarts: RestartsStatus
+    under_way: tuple[UnderWay, ...]
+    """The longest first."""
+    actions: tuple[Action, ...]
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """Pods that are being restarted, and those whose drain is not undone yet."""
+        return frozenset(each.restart.entry.pod for each in self.under_way)
+
+
+def carry_on(spec: FleetSpec, seen: FleetSeen, rule: Rule, now: float) -> Carried:
+    """One pass over the open entries of the ledger that was read."""
+    restarts, going, actions = seen.status.restarts, [], list[Action]()
+    for entry in sorted(ledger.open_entries(restarts).values(), key=lambda entry: (entry.time, entry.pod)):
+        restart = _restart(entry, spec, seen)
+        step = steps.step_of(restart, now)
+        leaves = _ordinal(restart, seen) >= desired_of(spec)
+        if (step in BEFORE_THE_END or step is Step.EVICTING) and (leaves or not _is_wanted(restart, spec, seen, rule)):
+            restarts = ledger.withdrawn(restarts, entry)
+            actions += [*steps.take_back(restart), *_told(restart, None, "it is not needed any more")]
+        elif leaves or (step is Step.DONE and _is_noted(restart, spec)):
+            restarts = ledger.closed(restarts, entry, _memory_of(restart.pod))
+            actions += [*steps.actions_of(restart, step, now), *_told(restart, Step.DONE, "")]
+        else:
+            going.append(UnderWay(restart=restart, step=step, stuck=now > steps.deadline_of(restart, step)))
+            actions += [*steps.actions_of(restart, step, now), *_notes(restart, step, spec)]
+    return Carried(restarts=restarts, under_way=tuple(going), actions=(*actions, *_strays(seen)))
+
+
+def troubles_of(carried: Carried) -> Iterator[Trouble]:
+    """What does not go on."""
+    for each in carried.under_way:
+        pod, name = each.restart.pod, each.restart.entry.pod
+        if each.step is Step.EMPTYING and (each.stuck or (pod is not None and pods.is_down(pod))):
+            yield undumped(name)
+        elif each.stuck and (pod is None or not pods.is_down(pod)):
+            yield trouble(
+                Problem.RESTART_STUCK, f"its restart ({each.restart.entry.reason}) stands at {each.step}", name
+            )
+
+
+def undumped(pod: str) -> Trouble:
+    """Of an ephemeral pod that has to stay for its turns' sake."""
+    allow = f"export them, wait until they are dumped, or set rolloutfleet.dev/allow-loss: {pod} on the fleet"
+    return trouble(
+        Problem.UNDUMPED_TURNS, f"its storage is ephemeral, and holds turns that would be lost: {allow}", pod
+    )
+
+
+def _restart(entry: RestartStatus, spec: FleetSpec, seen: FleetSeen) -> Restart:
+    pod = next((pod for pod in seen.pods if pod.name == entry.pod), None)
+    return Restart(
+        entry=entry,
+        pod=pod,
+        way=way_of(pod, entry, spec, seen),
+        ephemeral=spec.proxies.storage.ephemeral,
+        may_lose=entry.pod in seen.allow_loss,
+        spec=spec,
+    )
+
+
+def _ordinal(restart: Restart, seen: FleetSeen) -> int:
+    """By the pod's name, which ends in it; -1 for a name that does not."""
+    end = restart.entry.pod.rpartition("-")[2]
+    return int(end) if end.isdecimal() else -1
+
+
+def _is_wanted(restart: Restart, spec: FleetSpec, seen: FleetSeen, rule: Rule) -> bool:
+    pod, entry = restart.pod, restart.entry
+    assert pod is not None, "a pod that is gone has no way back"
+    if needs_no_slot(entry):
+        return pods.is_down(pod)
+    if entry.reason == "rollout":
+        return pod.template_hash != seen.template_hash
+    if entry.reason == "requested":
+        return spec.restart is not None and restart.id == request_id(spec, seen)
+    return memory.same_terms(restart.id, rule)
+
+
+def _is_noted(restart: Restart, spec: FleetSpec) -> bool:
+    """Whether the pod itself says by now that what was asked for by id is done; nothing else needs that."""
+    if restart.entry.reason != "requested" or spec.restart is None or restart.pod is None:
+        return True
+    return restart.pod.notes.get(RESTART_NOTE) == spec.restart.id
+
+
+def _notes(restart: Restart, step: Step, spec: FleetSpec) -> Iterator[Action]:
+    if step is Step.DONE and restart.pod is not None and spec.restart is not None:
+        yield Mark(pod=restart.pod.name, uid=restart.pod.uid, annotations={RESTART_NOTE: spec.restart.id})
+    else:
+        yield from _told(restart, step, "")
+
+
+def _told(restart: Restart, step: Step | None, why: str) -> Iterator[Action]:
+    """An Event and a note on the pod, at each change of the step; None where the restart is taken back."""
+    pod, entry = restart.pod, restart.entry
+    note = None if step in (None, Step.DONE) else f"{restart.id} {step}"
+    if pod is not None and pod.notes.get(STEP_NOTE) != note:
+        yield Mark(pod=pod.name, uid=pod.uid, annotations={STEP_NOTE: note})
+    elif step not in (None, Step.DONE):
+        return
+    reason = Happening.WITHDRAWN if step is None else Happening(step.value)
+    yield Say(reason=reason, message=f"{entry.pod}: restart ({entry.reason}) {why}".rstrip(), pod=entry.pod)
+
+
+def _memory_of(pod: PodSeen | None) -> int:
+    """Resident bytes just after the boot, as the proxy noted them, or now; 0 where nobody can tell."""
+    if pod is None or pod.stats is None:
+        return 0
+    newest = pod.stats.boots[-1].rss_after if pod.stats.boots else None
+    return pod.stats.rss if newest is None else newest
+
+
+def _strays(seen: FleetSeen) -> Iterator[Action]:
+    """Drains of ours that no entry stands for: of an undoing that was lost, or a status that was."""
+    known = {entry.id for entry in ledger.open_entries(seen.status.restarts).values()}
+    for pod in seen.pods:
+        drain = None if pod.stats is None else pod.stats.drain
+        if drain is not None and drain.id.startswith(_OUR_IDS) and drain.id not in known:
+            yield UndoDrain(pod=pod.name, id=drain.id)

@@ -1,0 +1,310 @@
+"""The conditions of a fleet, each from what was seen and decided. A message names the worst thing and its pod.
+
+No message holds a figure that moves, for a status is written when it changes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import ConditionStatus, ConditionType
+from rolloutfleet_operator.policy.decide import Decision
+from rolloutfleet_operator.policy.memory import Standing
+from rolloutfleet_operator.policy.reasons import Problem, Reason
+from rolloutfleet_operator.policy.scaling import desired_of
+from rolloutfleet_operator.policy.seen import DeploymentSeen, FleetSeen, PodSeen
+from rolloutfleet_operator.policy.troubles import Trouble
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """All that a condition may be made of."""
+
+    spec: FleetSpec
+    seen: FleetSeen
+    decision: Decision
+
+    @property
+    def members(self) -> tuple[PodSeen, ...]:
+        """The pods that are asked for and there."""
+        return self.decision.roll.members
+
+    @property
+    def desired(self) -> int:
+        return desired_of(self.spec)
+
+    @property
+    def ready(self) -> list[PodSeen]:
+        return [pod for pod in self.members if pod.ready and pod.terminating_since is None]
+
+    def worst(self, *reasons: Problem) -> Trouble | None:
+        """The worst trouble of these kinds; of any, where none is named."""
+        return next((each for each in self.decision.troubles if not reasons or each.reason in reasons), None)
+
+    def worst_among(self, deployment: DeploymentSeen | None) -> Trouble | None:
+        """The worst trouble of that Deployment's pods."""
+        names = {pod.name for pod in deployment.pods} if deployment is not None else set()
+        return next((each for each in self.decision.troubles if each.pod in names), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A condition without what is the same for all."""
+
+    status: Truth
+    reason: str
+    message: str = ""
+
+
+_NOT_OURS_TO_HEAL: Final = (
+    *(Problem.SPEC_INVALID, Problem.TEMPLATE_INVALID, Problem.SETTINGS_INVALID, Problem.PERMISSION_DENIED),
+    *(Problem.NAME_TAKEN, Problem.CHILD_REFUSED, Problem.KEYS_MISSING, Problem.QUOTA_EXCEEDED, Problem.POD_REFUSED),
+    *(Problem.STORAGE_CLASS_MISSING, Problem.CLAIM_PENDING),
+)
+"""Of the fleet as a whole; why there may be no pod at all."""
+
+
+def all_of(view: View) -> list[ConditionStatus]:
+    """Every condition, in the order of the status, without times."""
+    return [
+        ConditionStatus(type=kind, status=said.status, reason=said.reason, message=said.message)
+        for kind, make in _MAKERS.items()
+        for said in [make(view)]
+    ]
+
+
+def _ready(view: View) -> Said:
+    """True only when updated = ready = desired, and the gateway is ready."""
+    if view.spec.suspend:
+        return Said("False", Reason.SUSPENDED, "spec.suspend is true")
+    fault = view.worst(*_NOT_OURS_TO_HEAL)
+    if fault is not None:
+        return _because(fault)
+    proxies, gateway = _proxies(view), _gateway(view)
+    if proxies.status != "True":
+        return proxies
+    if gateway.status != "True":
+        return Said("False", gateway.reason, gateway.message)
+    if view.decision.roll.outdated:
+        progressing = _progressing(view)
+        return Said("False", progressing.reason, progressing.message)
+    return Said("True", Reason.SERVING, "all proxies and the gateway are ready")
+
+
+def _proxies(view: View) -> Said:
+    if view.desired == 0:
+        return Said("True", Reason.NONE_WANTED, "no proxies are asked for")
+    missing = [pod for pod in view.members if pod not in view.ready]
+    if len(view.ready) == view.desired:
+        return Said("True", Reason.ALL_READY, "all proxies are ready")
+    of_pods = {pod.name for pod in missing}
+    worst = next((each for each in view.decision.troubles if each.pod in of_pods), None) or view.worst(
+        *_NOT_OURS_TO_HEAL
+    )
+    if worst is not None:
+        return _because(worst)
+    current = view.decision.current
+    if current is not None and current.pod in of_pods:
+        return Said("False", Reason.RESTARTING, f"{current.pod}: {current.action}")
+    name = missing[0].name if missing else f"{view.seen.name}-proxy-{_first_missing(view)}"
+    return Said("False", Reason.PROXIES_NOT_READY, f"{name} is not ready yet")
+
+
+def _first_missing(view: View) -> int:
+    there = {pod.ordinal for pod in view.members}
+    return next((ordinal for ordinal in range(view.desired) if ordinal not in there), 0)
+
+
+def _gateway(view: View) -> Said:
+    deployment = view.seen.gateway.deployment
+    if view.decision.suspended:
+        return Said("False", Reason.SUSPENDED, "spec.suspend is true")
+    wanted = view.decision.gateway_replicas
+    if deployment is not None and wanted > 0 and deployment.ready >= wanted and deployment.current:
+        return Said("True", Reason.ALL_READY, "the gateway is ready")
+    worst = view.worst_among(deployment)
+    if worst is not None:
+        return _because(worst)
+    workers = view.seen.gateway.workers
+    if workers is not None and not any(worker.healthy for worker in workers):
+        return Said("False", Reason.NO_ENGINES, "the gateway runs, and knows no healthy engine")
+    return Said("False", Reason.GATEWAY_NOT_READY, f"{view.seen.name}-gateway is not ready yet")
+
+
+def _engines(view: View) -> Said:
+    """Whether every engine that there should be serves."""
+    if view.decision.suspended:
+        return Said("False", Reason.SUSPENDED, "spec.suspend is true")
+    own = view.seen.engines.deployment
+    worst = view.worst_among(own)
+    if worst is not None:
+        return _because(worst)
+    workers = view.seen.gateway.workers
+    if workers is None:
+        return Said("Unknown", Reason.NOT_KNOWN, "no gateway says which engines it knows")
+    healthy = {worker.url for worker in workers if worker.healthy}
+    wanted = set(view.seen.engines.urls or ())
+    if not healthy:
+        return Said("False", Reason.NO_ENGINES, "no healthy engine")
+    late = sorted(wanted - healthy)
+    if late:
+        return Said("False", Reason.ENGINES_NOT_READY, f"{late[0]} is not healthy")
+    if own is not None and own.ready < (view.decision.engine_replicas or 0):
+        return Said("False", Reason.ENGINES_NOT_READY, f"{view.seen.name}-engine has pods that are not ready yet")
+    return Said("True", Reason.ALL_READY, "all engines are healthy")
+
+
+def _progressing(view: View) -> Said:
+    decision, current = view.decision, view.decision.current
+    stopped = view.worst(Problem.ROLL_STOPPED)
+    if view.decision.suspended:
+        return Said("False", Reason.SUSPENDED, "nothing runs")
+    if view.spec.suspend:
+        return Said("True", Reason.SUSPENDING, "the proxies end, then gateway and engines")
+    if stopped is not None:
+        return _because(stopped)
+    if decision.leaving:
+        return Said("True", Reason.RETIRING, "proxies that are scaled away serve what they know")
+    fault = view.worst(*_NOT_OURS_TO_HEAL)
+    if fault is not None:
+        return _because(fault)
+    if decision.roll.outdated and not _waits(view):
+        return Said("True", Reason.ROLLING_OUT, "pods get the new template, one after another")
+    if current is not None and current.waiting_for not in ("slot", "cooldown"):
+        return Said("True", Reason.RESTARTING, f"{current.pod}: {current.action}")
+    if len(view.ready) < view.desired:
+        return Said("True", Reason.STARTING, "proxies start")
+    if decision.roll.outdated:
+        return Said("False", Reason.UPDATE_WAITS, "pods get the new template when spec.restart.id is set")
+    return Said("False", Reason.AS_ASKED_FOR, "nothing is to be done")
+
+
+def _waits(view: View) -> bool:
+    """Whether no outdated pod may be updated before a restart is asked for."""
+    roll = view.decision.roll
+    return view.spec.update_policy == "OnRequest" and not any(pod in roll.unasked for pod in roll.outdated)
+
+
+def _memory(view: View) -> Said:
+    worst = view.worst(Problem.BUDGET_TOO_SMALL, Problem.OVER_BUDGET)
+    if worst is not None:
+        return _because(worst)
+    standings = [verdict.standing for verdict in view.decision.verdicts.values()]
+    if any(standing is Standing.UNKNOWN for standing in standings):
+        before = _before(view, "MemoryWithinBudget")
+        if before is not None:
+            # An operator that has just begun has not enough samples to say otherwise.
+            return Said(before.status, before.reason, before.message)
+    if not standings or all(standing is Standing.UNKNOWN for standing in standings):
+        return Said("Unknown", Reason.NOT_SAMPLED, "no proxy was sampled yet")
+    return Said("True", Reason.WITHIN_BUDGET, "all proxies are within memory.rssBudget")
+
+
+def _settings(view: View) -> Said:
+    worst = view.worst(Problem.SETTINGS_INVALID, Problem.SETTINGS_REFUSED, Problem.NEEDS_RESTART)
+    if worst is not None:
+        return _because(worst)
+    if not view.members:
+        return Said("Unknown", Reason.NOT_KNOWN, "no proxy runs")
+    for pod in view.members:
+        if pod.stats is None:
+            return _pending(view, pod)
+        if pod.stats.settings_generation < view.seen.generation:
+            return _pending(view, pod)
+    return Said("True", Reason.IN_FORCE, "every proxy has the settings of this spec")
+
+
+def _pending(view: View, pod: PodSeen) -> Said:
+    """A proxy that fails to answer for a moment had what it was last seen to have."""
+    before = _before(view, "SettingsInForce")
+    same = before is not None and before.observed_generation == view.seen.generation and before.status == "True"
+    if pod.stats is None and same and before is not None:
+        return Said("True", before.reason, before.message)
+    return Said("False", Reason.SETTINGS_PENDING, f"{pod.name} has not taken the settings of this spec yet")
+
+
+def _cleanup(view: View) -> Said:
+    worst = view.worst(Problem.DUMP_FAILING, Problem.VOLUME_FULL)
+    if worst is not None:
+        return _because(worst)
+    if view.spec.sessions.dump.path == "":
+        return Said("True", Reason.DUMPS_OFF, "dumps are turned off")
+    return Said("True", Reason.DUMPING, "what goes stale is dumped")
+
+
+def _durable(view: View) -> Said:
+    dump = view.spec.sessions.dump
+    if not view.spec.proxies.storage.ephemeral:
+        return Said("True", Reason.ON_CLAIMS, "turns are kept on the proxies' claims")
+    if dump.volume is None and dump.path != "":
+        message = "turns and dumps are lost with their pod: give sessions.dump.volume, or storage that is not ephemeral"
+        return Said("False", Reason.DUMPS_ON_POD, message)
+    return Said(
+        "False", Reason.EPHEMERAL_STORAGE, "turns that are neither acknowledged nor dumped are lost with their pod"
+    )
+
+
+def _paused(view: View) -> Said:
+    late = view.worst(Problem.PAUSE_TOO_LONG)
+    if late is not None:
+        return Said("True", late.reason, _told(late))
+    paused = next((pod for pod in view.members if pod.stats is not None and pod.stats.paused), None)
+    if paused is not None:
+        return Said("True", Reason.PAUSED_BY_TRAINER, "generation is paused until POST /continue")
+    return Said("False", Reason.NOT_PAUSED, "generation is not paused")
+
+
+def _suspended(view: View) -> Said:
+    if not view.spec.suspend:
+        return Said("False", Reason.NOT_SUSPENDED, "spec.suspend is false")
+    if view.decision.suspended:
+        return Said("True", Reason.SUSPENDED, "nothing runs; what the proxies held is kept")
+    undumped = view.worst(Problem.UNDUMPED_TURNS)
+    return _because(undumped) if undumped is not None else Said("False", Reason.SUSPENDING, "pods are still there")
+
+
+_MAKERS: Final[dict[ConditionType, Callable[[View], Said]]] = {
+    "Ready": _ready,
+    "ProxiesReady": _proxies,
+    "GatewayReady": _gateway,
+    "EnginesReady": _engines,
+    "Progressing": _progressing,
+    "MemoryWithinBudget": _memory,
+    "SettingsInForce": _settings,
+    "CleanupHealthy": _cleanup,
+    "Durable": _durable,
+    "Paused": _paused,
+    "Suspended": _suspended,
+}
+
+KINDS: Final = tuple(_MAKERS)
+"""Every condition, in the order of the status."""
+
+
+def _because(found: Trouble) -> Said:
+    return Said("False", found.reason, _told(found))
+
+
+def _told(found: Trouble) -> str:
+    return f"{found.pod}: {found.message}" if found.pod else found.message
+
+
+def _before(view: View, kind: ConditionType) -> ConditionStatus | None:
+    return next((each for each in view.seen.status.conditions if each.type == kind), None)
+
+
+def with_times(
+    made: Iterable[ConditionStatus], before: Sequence[ConditionStatus], generation: int, now: str
+) -> list[ConditionStatus]:
+    """With the generation they are about, and when each one's status last changed."""
+    known = {each.type: each for each in before}
+    timed = []
+    for each in made:
+        earlier = known.get(each.type)
+        same = earlier is not None and earlier.status == each.status
+        since = earlier.last_transition_time if same and earlier is not None else None
+        timed.append(each.model_copy(update={"observed_generation": generation, "last_transition_time": since or now}))
+    return timed

@@ -1,0 +1,241 @@
+"""What to do next for one fleet on a cluster: everything that was seen goes in, everything to be done comes out.
+
+One pass: see, decide, write the status, apply the children, carry out the actions. The status is written first and
+under the version that was read, and a pass whose write is refused carries nothing out: so what the status says has been
+decided is found by whoever decides next, also after a crash at any point.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import MOST_PROBLEMS, CurrentStatus, ParkedStatus, RestartsStatus
+from rolloutfleet_operator.policy import (
+    beginning,
+    budgets,
+    carrying,
+    crashes,
+    rollout,
+    says,
+    scaling,
+    troubles,
+    workers,
+)
+from rolloutfleet_operator.policy.actions import Action, Mark
+from rolloutfleet_operator.policy.beginning import Begun
+from rolloutfleet_operator.policy.budgets import rule_of as rule_of
+from rolloutfleet_operator.policy.carrying import Carried
+from rolloutfleet_operator.policy.current import current_of
+from rolloutfleet_operator.policy.memory import Standing, Verdict
+from rolloutfleet_operator.policy.pods import is_down, is_silent
+from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.rollout import Roll, has_restarted
+from rolloutfleet_operator.policy.scaling import Leaving, Scale, desired_of
+from rolloutfleet_operator.policy.seen import STATE_LABEL, FleetSeen, PodSeen, Want
+from rolloutfleet_operator.policy.troubles import Trouble, trouble
+
+SOON: Final = 1.0
+"""Seconds until a pass that follows what was only written down in this one."""
+
+
+class PodState(StrEnum):
+    """What STATE_LABEL says of a pod."""
+
+    STARTING = "starting"
+    READY = "ready"
+    OVER_BUDGET = "over-budget"
+    BUDGET_TOO_SMALL = "budget-too-small"
+    OUTDATED = "outdated"
+    DRAINED = "drained"
+    RESTARTING = "restarting"
+    RETIRING = "retiring"
+    ENDING = "ending"
+    UNRESPONSIVE = "unresponsive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a pass comes to. `status.py` makes the status of it."""
+
+    actions: tuple[Action, ...]
+    """To be carried out in this order, when the status is written and the children are applied."""
+    replicas: int
+    """Of the StatefulSet."""
+    peers: int
+    """`replicas` in the proxies' settings: those that scale away are peers until they are gone."""
+    gateway_replicas: int
+    engine_replicas: int | None
+    """None where the fleet runs no engines itself."""
+    restarts: RestartsStatus
+    parked: ParkedStatus
+    current: CurrentStatus | None
+    troubles: tuple[Trouble, ...]
+    """All of them, the worst first."""
+    verdicts: dict[str, Verdict]
+    """By pod, of those that are asked for."""
+    roll: Roll
+    leaving: dict[str, Leaving]
+    observed_restart: str | None
+    held: int
+    """Of the operator's slots."""
+    wants: tuple[Want, ...]
+    audit: frozenset[str]
+    """Pods whose /audit is asked for with the next poll."""
+    look_again: float | None
+    """When to decide again at the latest, if nothing is seen to change before."""
+    suspended: bool
+    """Nothing runs any more."""
+
+
+def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
+    """What to do about that fleet now. The same for the same arguments, whoever asked before."""
+    rule = rule_of(spec, seen.template_hash)
+    members = tuple(sorted((pod for pod in seen.pods if pod.ordinal < desired_of(spec)), key=lambda pod: pod.ordinal))
+    verdicts = budgets.verdicts_of(members, spec, rule, now)
+    roll = rollout.roll_of(spec, seen, members, now)
+    carried = carrying.carry_on(spec, seen, rule, now)
+    scaled = scaling.scale(spec, seen, carried.busy, now)
+    dues = list(rollout.dues(spec, seen, roll, verdicts, rule, now))
+    begun = beginning.begin(spec, seen, roll, carried, dues, now)
+    restarts, crashed, notes = crashes.counted(begun.restarts, seen.status.restarts, seen.pods, spec)
+    found = tuple(sorted({*_troubles(spec, seen, roll, carried, scaled, begun, verdicts, now)}))
+    begins = begun.due is not None and begun.due.slot
+    return Decision(
+        actions=(
+            *carried.actions,
+            *scaled.actions,
+            *begun.actions,
+            *budgets.marks_of(members, verdicts, rule),
+            *notes,
+            *_labels(spec, seen, verdicts, carried, scaled, now),
+            *workers.gone(spec, seen),
+            *says.of_crashes(crashed),
+            *says.of_parking(seen.status.parked, scaled.parked),
+            *says.of_problems(seen.status, found[:MOST_PROBLEMS]),
+        ),
+        replicas=scaled.replicas,
+        peers=max(1, spec.proxies.replicas, scaled.replicas),
+        gateway_replicas=0 if _is_off(spec, seen) else spec.gateway.replicas,
+        engine_replicas=None if spec.engine is None else 0 if _is_off(spec, seen) else spec.engine.replicas,
+        restarts=restarts,
+        parked=scaled.parked,
+        current=current_of(spec, seen, carried, begun, scaled, verdicts, now),
+        troubles=found,
+        verdicts=verdicts,
+        roll=roll,
+        leaving=scaled.leaving,
+        observed_restart=_observed(spec, seen, members, carried),
+        held=beginning.held_by(carried) + begins,
+        wants=begun.wants,
+        audit=_to_be_asked(spec, seen, carried, scaled),
+        look_again=_look_again(seen, begun, scaled, verdicts, now),
+        suspended=_is_off(spec, seen) and _is_empty(seen),
+    )
+
+
+def _troubles(
+    spec: FleetSpec,
+    seen: FleetSeen,
+    roll: Roll,
+    carried: Carried,
+    scaled: Scale,
+    begun: Begun,
+    verdicts: dict[str, Verdict],
+    now: float,
+) -> Iterator[Trouble]:
+    yield from troubles.of_fleet(spec, seen, now)
+    yield from carrying.troubles_of(carried)
+    yield from budgets.troubles_of((pod for pod in roll.members if pod.name not in carried.busy), verdicts)
+    if roll.stopped_by is not None:
+        message = (
+            "it has the new template and does not become Ready; the others keep theirs until it is, or is corrected"
+        )
+        yield trouble(Problem.ROLL_STOPPED, message, roll.stopped_by.name)
+    for name, how in scaled.leaving.items():
+        if how is Leaving.HOLDING_TURNS:
+            yield carrying.undumped(name)
+    for pod in begun.by_hand:
+        drain = None if pod.stats is None else pod.stats.drain
+        if drain is not None:
+            message = f"it is to be restarted, but is in the drain {drain.id}, which is not the operator's"
+            yield trouble(Problem.DRAINED_BY_HAND, message, pod.name)
+
+
+def _labels(
+    spec: FleetSpec,
+    seen: FleetSeen,
+    verdicts: dict[str, Verdict],
+    carried: Carried,
+    scaled: Scale,
+    now: float,
+) -> Iterator[Mark]:
+    """Where a pod's label says something else than is so."""
+    for pod in seen.pods:
+        verdict = verdicts.get(pod.name)
+        standing = Standing.UNKNOWN if verdict is None else verdict.standing
+        state = _state(pod, standing, spec, seen, carried, scaled, now)
+        if pod.notes.get(STATE_LABEL) != state:
+            yield Mark(pod=pod.name, uid=pod.uid, labels={STATE_LABEL: state.value})
+
+
+def _state(
+    pod: PodSeen,
+    standing: Standing,
+    spec: FleetSpec,
+    seen: FleetSeen,
+    carried: Carried,
+    scaled: Scale,
+    now: float,
+) -> PodState:
+    """The first that is so."""
+    drained = pod.stats is not None and pod.stats.drain is not None
+    silent = is_silent(pod, for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now)
+    of_first = (
+        (PodState.ENDING, pod.terminating_since is not None),
+        (PodState.RETIRING, pod.name in scaled.leaving),
+        (PodState.RESTARTING, pod.name in carried.busy),
+        (PodState.UNRESPONSIVE, silent),
+        (PodState.DRAINED, drained),
+        (PodState.STARTING, is_down(pod)),
+        (PodState.BUDGET_TOO_SMALL, standing is Standing.TOO_SMALL),
+        (PodState.OVER_BUDGET, standing in (Standing.COOLING, Standing.DUE)),
+        (PodState.OUTDATED, pod.template_hash != seen.template_hash),
+    )
+    return next((state for state, holds in of_first if holds), PodState.READY)
+
+
+def _observed(spec: FleetSpec, seen: FleetSeen, members: tuple[PodSeen, ...], carried: Carried) -> str | None:
+    """The id of the newest restart that all proxies have had."""
+    before = seen.status.restart.observed_id
+    if spec.restart is None or len(members) < desired_of(spec):
+        return before
+    going = any(each.restart.entry.reason == "requested" for each in carried.under_way)
+    made = all(has_restarted(pod, spec, seen) for pod in members)
+    return spec.restart.id if made and not going else before
+
+
+def _is_off(spec: FleetSpec, seen: FleetSeen) -> bool:
+    """Whether gateway and engines can go: a suspended fleet's proxies need them to their end."""
+    return spec.suspend and not seen.pods and (seen.workload is None or seen.workload.replicas == 0)
+
+
+def _is_empty(seen: FleetSeen) -> bool:
+    deployments = (seen.gateway.deployment, seen.engines.deployment)
+    return all(each is None or not each.pods for each in deployments)
+
+
+def _to_be_asked(spec: FleetSpec, seen: FleetSeen, carried: Carried, scaled: Scale) -> frozenset[str]:
+    parked = {pod.name for pod in seen.pods if pod.ordinal in seen.status.parked.ordinals}
+    replaced = {
+        each.restart.entry.pod for each in carried.under_way if each.restart.way == "Pod" and each.restart.ephemeral
+    }
+    return frozenset(parked | replaced | scaled.leaving.keys())
+
+
+def _look_again(seen: FleetSeen, begun: Begun, scaled: Scale, verdicts: dict[str, Verdict], now: float) -> float | None:
+    if begun.due is not None or scaled.parked != seen.status.parked:
+        return now + SOON
+    ends = [verdict.until for verdict in verdicts.values() if verdict.standing is Standing.COOLING and verdict.until]
+    return max(now + SOON, min(ends)) if ends else None
