@@ -1,0 +1,74 @@
+"""The `rolloutfleet-operator` command."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from rolloutfleet_operator import crd
+from rolloutfleet_operator.cluster import settings
+
+_ABOUT: Final = """\
+The operator of RolloutFleet: it turns RolloutFleet resources into proxies, a gateway and, where asked, engines, and
+keeps them as their resource says."""
+_RUN: Final = """\
+Look after the fleets of a cluster. In a pod it uses the pod's service account, elsewhere the kubeconfig (KUBECONFIG).
+Operators that share a Lease take turns: one acts, the others wait. Every flag can be set in the environment:
+--proxy-image is ROLLOUTFLEET_OPERATOR_PROXY_IMAGE; flags win."""
+_EXAMPLES: Final = """\
+examples:
+  rolloutfleet-operator crd | kubectl apply -f -           make the resource known to a cluster
+  rolloutfleet-operator run --listen 127.0.0.1:8080        from here, with the kubeconfig
+  rolloutfleet-operator run --namespace math --lease-namespace math
+                                                           for the fleets of one namespace"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Exits with 2 where what was asked for can't be used, with 1 where the operator ended by itself."""
+    sys.exit(_main(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="rolloutfleet-operator",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {settings.own_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    about_run = commands.add_parser("run", help="look after the fleets of a cluster", description=_RUN)
+    settings.add_flags(about_run)
+    commands.add_parser("crd", help="print the CustomResourceDefinition", description="Print it as YAML.")
+    parsed = parser.parse_args(arguments)
+    if parsed.command == "crd":
+        print(crd.page(), end="")
+        return 0
+    try:
+        told = settings.read(parsed, os.environ)
+    except settings.BadSettings as error:
+        print(f"rolloutfleet-operator: {error}", file=sys.stderr)
+        return 2
+    return _run(told)
+
+
+def _run(told: settings.OperatorSettings) -> int:
+    # Kubernetes' client takes a second to import: `crd` and `--help` need none of it.
+    from rolloutfleet_operator.cluster import logs
+    from rolloutfleet_operator.cluster.run import CantRun, run
+
+    logs.set_up(told.log_format, told.log_level)
+    try:
+        asyncio.run(run(told))
+    except CantRun as error:
+        print(f"rolloutfleet-operator: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What was decided, carried out. Whatever does not work now is decided anew at the next pass, so nothing here waits."""
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rolloutfleet.spec import API_VERSION, KIND
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster.children.names import OPERATOR, Fleet
+from rolloutfleet_operator.cluster.gateways import Gateways
+from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.cluster.proxies import Proxies
+from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Evict, Mark, RemoveWorker, Say, UndoDrain
+from rolloutfleet_operator.policy.times import text_of
+
+LONGEST_MESSAGE: Final = 1024
+"""Characters of an Event's message."""
+_EXPECTED: Final = (404, 409, 429)
+"""The pod is gone, is another one, or the disruption budget says no."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Where the pods of a fleet are, and the keys they take."""
+
+    pods: Mapping[str, Object]
+    """By name."""
+    proxies: Mapping[str, str]
+    """Addresses by pod."""
+    admin_key: str | None
+    gateways: Sequence[str]
+    engine_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Acts:
+    api: Api
+    proxies: Proxies
+    gateways: Gateways
+
+    async def carry_out(self, fleet: Fleet, actions: Sequence[Action], reach: Reach, *, now: float) -> None:
+        """In order. Raises ApiUnreachable; what the API server refuses is logged."""
+        for action in actions:
+            try:
+                await self._one(fleet, action, reach, now)
+            except ApiRefused as refused:
+                if refused.status not in _EXPECTED:
+                    logger.warning("%s: %s was refused: %s", _key(fleet), type(action).__name__, refused)
+
+    async def _one(self, fleet: Fleet, action: Action, reach: Reach, now: float) -> None:
+        match action:
+            case AskDrain():
+                await self._tell(fleet, action.pod, reach, lambda url, key: self.proxies.drain(url, key, action))
+            case UndoDrain():
+                await self._tell(fleet, action.pod, reach, lambda url, key: self.proxies.undo(url, key, action))
+            case AskDumps():
+                await self._tell(fleet, action.pod, reach, self.proxies.dump)
+            case Evict():
+                eviction = _eviction(fleet, action)
+                await self.api.create("Pod", fleet.namespace, eviction, name=action.pod, subresource="eviction")
+            case Mark():
+                body = {"metadata": {"uid": action.uid, "annotations": action.annotations, "labels": action.labels}}
+                await self.api.merge("Pod", fleet.namespace, action.pod, body)
+            case RemoveWorker():
+                await self.gateways.forget(reach.gateways, reach.engine_key, action.url)
+            case Say():
+                await self._say(fleet, action, reach, now)
+
+    async def _tell(self, fleet: Fleet, pod: str, reach: Reach, ask: Callable[[str, str], Awaitable[str]]) -> None:
+        url = reach.proxies.get(pod)
+        if url is None or reach.admin_key is None:
+            return
+        answer = await ask(url, reach.admin_key)
+        if answer:
+            logger.info("%s: %s answered a drain with %s", _key(fleet), pod, answer)
+
+    async def _say(self, fleet: Fleet, said: Say, reach: Reach, now: float) -> None:
+        logger.info("%s: %s%s: %s", _key(fleet), f"{said.pod}: " if said.pod else "", said.reason, said.message)
+        about = [{"apiVersion": API_VERSION, "kind": KIND, "name": fleet.name, "uid": fleet.uid}]
+        pod = reach.pods.get(said.pod) if said.pod else None
+        if pod is not None:
+            about.append(
+                {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+            )
+        for each in about:
+            await self.api.create("Event", fleet.namespace, event(fleet, said, each, now))
+
+
+def _key(fleet: Fleet) -> str:
+    return f"{fleet.namespace}/{fleet.name}"
+
+
+def _eviction(fleet: Fleet, evict: Evict) -> Object:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": evict.pod, "namespace": fleet.namespace},
+        "deleteOptions": {"preconditions": {"uid": evict.uid}},
+    }
+
+
+def event(fleet: Fleet, said: Say, about: Mapping[str, Any], now: float) -> Object:
+    """A core/v1 Event."""
+    message = said.message if said.pod is None or about["kind"] == "Pod" else f"{said.pod}: {said.message}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{about['name']}.{uuid.uuid4().hex[:16]}", "namespace": fleet.namespace},
+        "involvedObject": {**about, "namespace": fleet.namespace},
+        "reason": said.reason,
+        "message": message[:LONGEST_MESSAGE],
+        "type": "Warning" if said.warning else "Normal",
+        "source": {"component": OPERATOR},
+        "reportingComponent": OPERATOR,
+        "reportingInstance": OPERATOR,
+        "firstTimestamp": text_of(now),
+        "lastTimestamp": text_of(now),
+        "count": 1,
+    }

@@ -1,0 +1,184 @@
+"""The Kubernetes API as the executor uses it: plain objects in and out, errors that say what was refused.
+
+A thin layer on the official client's transport (`kubernetes.aio`), which keeps credentials fresh. Objects are the
+dictionaries that manifests are, so nothing of the generated models is used.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import ConfigException
+
+from rolloutfleet.spec import API_VERSION, KIND
+from rolloutfleet_operator.cluster.children.names import OPERATOR
+
+Object = dict[str, Any]
+
+TIMEOUT: Final = 30.0
+"""Seconds for one request."""
+
+_KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    # kind: (apiVersion, its name in paths)
+    "ConfigMap": ("v1", "configmaps"),
+    "Event": ("v1", "events"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "Pod": ("v1", "pods"),
+    "Secret": ("v1", "secrets"),
+    "Service": ("v1", "services"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
+    "Node": ("v1", "nodes"),
+    "Deployment": ("apps/v1", "deployments"),
+    "StatefulSet": ("apps/v1", "statefulsets"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Ingress": ("networking.k8s.io/v1", "ingresses"),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
+    KIND: (API_VERSION, "rolloutfleets"),
+}
+_CLUSTER_SCOPED: Final = frozenset(("Node",))
+
+
+def version_of(kind: str) -> str:
+    return _KINDS[kind][0]
+
+
+def plural_of(kind: str) -> str:
+    return _KINDS[kind][1]
+
+
+class ApiUnreachable(Exception):
+    """The API server did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    field: str
+    message: str
+
+
+class ApiRefused(Exception):
+    """The API server refused a request."""
+
+    def __init__(self, status: int, body: str) -> None:
+        self.status = status
+        try:
+            said = json.loads(body)
+        except ValueError:
+            said = {}
+        said = said if isinstance(said, dict) else {}
+        self.reason: str = said.get("reason") or ""
+        self.message: str = said.get("message") or body[:500]
+        causes = (said.get("details") or {}).get("causes") or ()
+        self.causes = tuple(Cause(each.get("field", ""), each.get("message", "")) for each in causes)
+        super().__init__(f"{status} {self.reason}: {self.message}")
+
+
+class Api:
+    """One API server, with the credentials of this process."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def apply(self, manifest: Object, *, dry_run: bool = False, subresource: str = "") -> Object:
+        """Server-side apply under our one field manager; what others set of our fields is taken back."""
+        meta = manifest["metadata"]
+        path = _path(manifest["kind"], meta.get("namespace"), meta["name"], subresource)
+        query = {"fieldManager": OPERATOR, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+        return await self._call("PATCH", path, query, manifest, "application/apply-patch+yaml")
+
+    async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
+        """None where there is none of that name."""
+        try:
+            return await self._call("GET", _path(kind, namespace, name))
+        except ApiRefused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    async def list(
+        self, kind: str, namespace: str | None, *, labels: str = "", fields: str = "", limit: int = 0
+    ) -> list[Object]:
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(limit or "")}
+        found = await self._call("GET", _path(kind, namespace), {name: text for name, text in query.items() if text})
+        return [{"apiVersion": version_of(kind), "kind": kind, **item} for item in found["items"]]
+
+    async def create(
+        self, kind: str, namespace: str, manifest: Object, *, name: str = "", subresource: str = ""
+    ) -> Object:
+        return await self._call("POST", _path(kind, namespace, name, subresource), {}, manifest)
+
+    async def replace(self, manifest: Object) -> Object:
+        """Refused with 409 where it is no longer what was read."""
+        meta = manifest["metadata"]
+        return await self._call("PUT", _path(manifest["kind"], meta.get("namespace"), meta["name"]), {}, manifest)
+
+    async def merge(
+        self, kind: str, namespace: str, name: str, patch: Mapping[str, Any], *, subresource: str = ""
+    ) -> Object:
+        path = _path(kind, namespace, name, subresource)
+        return await self._call("PATCH", path, {"fieldManager": OPERATOR}, dict(patch), "application/merge-patch+json")
+
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
+        """Delete the object of that uid; nothing happens where it is gone."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        try:
+            await self._call("DELETE", _path(kind, namespace, name), {}, body)
+        except ApiRefused as refused:
+            if refused.status not in (404, 409):
+                raise
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if body is not None else {})
+        try:
+            request = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*request, _request_timeout=TIMEOUT)
+            text = (await response.read()).decode()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ApiUnreachable(str(error) or type(error).__name__) from None
+        if not 200 <= response.status < 300:
+            raise ApiRefused(response.status, text)
+        answer: Object = json.loads(text)
+        return answer
+
+
+def _path(kind: str, namespace: str | None, name: str = "", subresource: str = "") -> str:
+    version, plural = _KINDS[kind]
+    root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
+    within = f"/namespaces/{namespace}" if namespace and kind not in _CLUSTER_SCOPED else ""
+    return "/".join((f"{root}{within}/{plural}", *filter(None, (name, subresource))))
+
+
+async def connect() -> Api:
+    """By the pod's service account, else by the kubeconfig. Raises ApiUnreachable where there is neither."""
+    configuration = Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except ConfigException:
+        try:
+            await config.load_kube_config(client_configuration=configuration)
+        except (ConfigException, OSError) as error:
+            raise ApiUnreachable(f"no cluster: no service account in this pod, and the kubeconfig: {error}") from None
+    return Api(ApiClient(configuration))

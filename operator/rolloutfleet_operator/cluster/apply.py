@@ -1,0 +1,231 @@
+"""Children as they should be: applied where they differ, removed where they are no longer asked for.
+
+A child is applied when the hash of what we want is not the one that it carries, or when it is not as our last apply
+left it (its generation, or its resourceVersion where its kind has none). Applying what is already so changes nothing
+at the API server. Whoever changes the same fields again and again is met less and less often, and named.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster.children.hashes import content_hash
+from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, OPERATOR, Fleet
+from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.seen import Fault
+
+Id = tuple[str, str]
+"""Kind and name, within the fleet's namespace."""
+
+FIGHTS_REMEMBERED: Final = 600.0
+"""Seconds after which a change by another counts no more."""
+FIGHTS_ALLOWED: Final = 3
+"""So many are put back at once; then the pause doubles."""
+FIRST_PAUSE: Final = 10.0
+
+PATHS: Final[Mapping[str, str]] = {
+    "proxy": "spec.proxies.podTemplate",
+    "gateway": "spec.gateway.podTemplate",
+    "engine": "spec.engine.podTemplate",
+}
+"""Where the pods of each workload (by the end of its name) are described in the fleet."""
+
+
+class Why(StrEnum):
+    MISSING = "missing"
+    CHANGED = "changed"
+    UNSURE = "unsure"
+    """This process has not applied it yet, so it can't tell whether somebody changed it."""
+    EDITED = "edited"
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is remembered of one child. Losing it costs one apply that changes nothing."""
+
+    mark: int = -1
+    """Generation or resourceVersion that our last apply returned."""
+    uid: str = ""
+    fights: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Outcome:
+    faults: list[Fault] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    """What was written, for the log."""
+    again_at: float | None = None
+    """When a child that is fought over is to be looked at again."""
+
+
+def identity(manifest: Mapping[str, Any]) -> Id:
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def mark_of(live: Mapping[str, Any]) -> int:
+    """A number that grows with every change of the object by anybody (but of its status, where it has a generation)."""
+    meta = live["metadata"]
+    return int(meta.get("generation") or meta["resourceVersion"])
+
+
+def due(wanted_hash: str, live: Mapping[str, Any] | None, memory: Memory) -> Why | None:
+    """Why a child must be applied; None where it is as it should be, as far as what was read tells."""
+    if live is None:
+        return Why.MISSING
+    meta = live["metadata"]
+    if meta["uid"] == memory.uid and mark_of(live) < memory.mark:
+        return None  # read before our last apply
+    if (meta.get("annotations") or {}).get(APPLIED_HASH) != wanted_hash:
+        return Why.CHANGED
+    if meta["uid"] != memory.uid:
+        return Why.UNSURE
+    return Why.EDITED if mark_of(live) != memory.mark else None
+
+
+def owned(live: Mapping[str, Any], fleet: Fleet) -> bool:
+    references = live["metadata"].get("ownerReferences") or ()
+    return any(each.get("uid") == fleet.uid for each in references)
+
+
+class Children:
+    """The children of one fleet, as this process knows them."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._memories: dict[Id, Memory] = {}
+
+    async def bring_about(
+        self, fleet: Fleet, wanted: Sequence[Object], there: Mapping[Id, Object], *, kept: Iterable[Id], now: float
+    ) -> Outcome:
+        """Apply what is wanted, remove what is there and not `kept`. Raises ApiUnreachable.
+
+        `there` are the children by label, namespace and owner; `kept` are those that stay though they could not be
+        made from the spec now.
+        """
+        outcome = Outcome()
+        for manifest in wanted:
+            await self._one(fleet, manifest, there.get(identity(manifest)), outcome, now)
+        stays = {*map(identity, wanted), *kept}
+        for each, live in there.items():
+            if each not in stays and "deletionTimestamp" not in live["metadata"]:
+                await self._remove(fleet, each, live, outcome)
+        return outcome
+
+    async def _one(self, fleet: Fleet, manifest: Object, live: Object | None, outcome: Outcome, now: float) -> None:
+        kind, name = identity(manifest)
+        memory = self._memories.setdefault((kind, name), Memory())
+        wanted_hash = content_hash(manifest)
+        why = due(wanted_hash, live, memory)
+        if why is None:
+            return
+        if why is Why.EDITED and (until := _pause(memory, now)) > now:
+            outcome.again_at = min(until, outcome.again_at or until)
+            outcome.faults.append(_fought(kind, name, live))
+            return
+        stamped = _stamped(manifest, wanted_hash)
+        try:
+            if why is Why.MISSING and await self._taken(fleet, kind, name):
+                outcome.faults.append(_taken_fault(kind, name))
+                return
+            if why in (Why.MISSING, Why.CHANGED) and "template" in manifest.get("spec", {}):
+                await self._api.apply(stamped, dry_run=True)
+            answer = await self._api.apply(stamped)
+        except ApiRefused as refused:
+            outcome.faults.append(refusal(kind, name, refused))
+            return
+        self._note(memory, why, live, answer, outcome, now)
+
+    def _note(
+        self, memory: Memory, why: Why, live: Object | None, answer: Object, outcome: Outcome, now: float
+    ) -> None:
+        memory.mark, memory.uid = mark_of(answer), answer["metadata"]["uid"]
+        if live is not None and answer["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]:
+            return
+        kind, name = identity(answer)
+        outcome.changed.append(f"{kind}/{name}")
+        if why is Why.EDITED:
+            memory.fights = [at for at in memory.fights if now - at < FIGHTS_REMEMBERED] + [now]
+
+    async def _taken(self, fleet: Fleet, kind: str, name: str) -> bool:
+        """Whether somebody else's object has that name."""
+        found = await self._api.get(kind, fleet.namespace, name)
+        return found is not None and not owned(found, fleet)
+
+    async def _remove(self, fleet: Fleet, child: Id, live: Object, outcome: Outcome) -> None:
+        kind, name = child
+        try:
+            await self._api.delete(kind, fleet.namespace, name, uid=live["metadata"]["uid"])
+        except ApiRefused as refused:
+            outcome.faults.append(refusal(kind, name, refused))
+            return
+        self._memories.pop(child, None)
+        outcome.changed.append(f"{kind}/{name} removed")
+
+
+def _stamped(manifest: Object, wanted_hash: str) -> Object:
+    meta = manifest["metadata"]
+    annotations = {**(meta.get("annotations") or {}), APPLIED_HASH: wanted_hash}
+    return {**manifest, "metadata": {**meta, "annotations": annotations}}
+
+
+def _pause(memory: Memory, now: float) -> float:
+    """Until when a child that others keep changing is left alone."""
+    recent = [at for at in memory.fights if now - at < FIGHTS_REMEMBERED]
+    if len(recent) < FIGHTS_ALLOWED:
+        return 0.0
+    return recent[-1] + FIRST_PAUSE * 2.0 ** (len(recent) - FIGHTS_ALLOWED)
+
+
+def _fought(kind: str, name: str, live: Object | None) -> Fault:
+    others = sorted(
+        {
+            each.get("manager", "?")
+            for each in ((live or {}).get("metadata", {}).get("managedFields") or ())
+            if each.get("manager") != OPERATOR and each.get("subresource") != "status"
+        }
+    )
+    who = f" ({', '.join(others)})" if others else ""
+    return Fault(
+        reason=Problem.CHILD_FOUGHT_OVER,
+        message=f"{kind} {name} is changed again and again by another{who}; change the fleet instead",
+    )
+
+
+def _taken_fault(kind: str, name: str) -> Fault:
+    return Fault(
+        reason=Problem.NAME_TAKEN,
+        message=f"there is a {kind} {name} that is not this fleet's; it is left alone: delete it, or rename the fleet",
+    )
+
+
+def refusal(kind: str, name: str, refused: ApiRefused) -> Fault:
+    """Why the API server refused a child, in the words of the fleet."""
+    field_path = _of_the_template(kind, name, refused)
+    if field_path is not None:
+        return Fault(reason=Problem.TEMPLATE_INVALID, message=field_path)
+    if refused.status == 403 and "exceeded quota" in refused.message:
+        return Fault(reason=Problem.QUOTA_EXCEEDED, message=f"{kind} {name}: {refused.message}")
+    if refused.status == 403:
+        return Fault(reason=Problem.PERMISSION_DENIED, message=f"{kind} {name}: {refused.message}")
+    return Fault(reason=Problem.CHILD_REFUSED, message=f"{kind} {name}: {refused.message}")
+
+
+_UNDECLARED: Final = re.compile(r"\.spec\.template(\S*?): (field not declared in schema|.*expected .*)")
+
+
+def _of_the_template(kind: str, name: str, refused: ApiRefused) -> str | None:
+    """The field of the podTemplate that was refused, and why; None where it was something else."""
+    if kind not in ("StatefulSet", "Deployment"):
+        return None
+    path = PATHS[name.rpartition("-")[2]]
+    undeclared = _UNDECLARED.search(refused.message)
+    if undeclared is not None:
+        what = undeclared.group(2)
+        return f"{path}{undeclared.group(1)}: {'no such field' if 'not declared' in what else what}"
+    for cause in refused.causes:
+        if cause.field.startswith("spec.template."):
+            return f"{path}{cause.field.removeprefix('spec.template')}: {cause.message}"
+    return None

@@ -1,0 +1,51 @@
+"""Who of all fleets is being disturbed, and who waits for it: what makes one operator's fleets take turns.
+
+Each fleet's newest decision is noted here, and read by the others' next. Nothing waits between the two, so no two
+fleets take the same slot. After a start nothing new is begun until every fleet has been looked at.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rolloutfleet_operator.policy.seen import Elsewhere, Want
+
+PATIENCE = 60.0
+"""Seconds after which a fleet that could not be looked at holds up the others no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    held: int
+    wants: tuple[Want, ...]
+
+
+class Board:
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._notes: dict[str, _Note] = {}
+        self._expected: set[str] = set()
+
+    def expect(self, fleet: str) -> None:
+        """There is that fleet."""
+        self._expected.add(fleet)
+
+    def forget(self, fleet: str) -> None:
+        self._expected.discard(fleet)
+        self._notes.pop(fleet, None)
+
+    def note(self, fleet: str, *, held: int, wants: Iterable[Want]) -> None:
+        self._notes[fleet] = _Note(held, tuple(wants))
+
+    def elsewhere(self, fleet: str, now: float) -> Elsewhere:
+        """What the other fleets do."""
+        others = [note for name, note in self._notes.items() if name != fleet]
+        everyone = self._expected - {fleet} <= self._notes.keys()
+        return Elsewhere(
+            held=sum(note.held for note in others),
+            wants=tuple(want for note in others for want in note.wants),
+            known=everyone or now - self._started > PATIENCE,
+        )
+
+    @property
+    def held(self) -> int:
+        return sum(note.held for note in self._notes.values())

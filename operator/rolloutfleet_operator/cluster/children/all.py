@@ -1,0 +1,93 @@
+"""All children of a fleet, in the order in which they are applied."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_operator.cluster.children import (
+    disruption,
+    engines,
+    gateway,
+    ingress,
+    network,
+    proxies,
+    services,
+    settings,
+)
+from rolloutfleet_operator.cluster.children.names import Fleet, Release
+from rolloutfleet_operator.cluster.children.pods import Manifest
+
+KINDS: Final = (
+    "ServiceAccount",
+    "RoleBinding",
+    "ConfigMap",
+    "Service",
+    "PodDisruptionBudget",
+    "NetworkPolicy",
+    "Ingress",
+    "Deployment",
+    "StatefulSet",
+)
+"""What a fleet may have, besides its Secret: that one is never listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A child that the spec asks for. `make` raises TemplateInvalid or FieldInvalid where the spec can't be used."""
+
+    kind: str
+    name: str
+    make: Callable[[], Manifest]
+
+
+def parts(fleet: Fleet, release: Release, told: ProxySettings) -> Iterator[Part]:
+    """Every child but the Secret and the proxies."""
+    spec = fleet.spec
+    if gateway.discovers(spec):
+        yield Part("ServiceAccount", fleet.gateway, lambda: gateway.service_account(fleet))
+        yield Part("RoleBinding", fleet.gateway, lambda: gateway.role_binding(fleet, release))
+    yield Part("ConfigMap", fleet.settings, lambda: settings.config_map(fleet, told))
+    yield Part("Service", fleet.headless, lambda: services.proxies_by_name(fleet))
+    yield Part("Service", fleet.service, lambda: services.ready_proxies(fleet))
+    yield Part("Service", fleet.gateway, lambda: services.gateway(fleet))
+    if not spec.suspend:
+        yield Part("PodDisruptionBudget", fleet.proxies, lambda: disruption.of_proxies(fleet))
+        if spec.gateway.replicas > 1:
+            yield Part("PodDisruptionBudget", fleet.gateway, lambda: disruption.of_gateways(fleet))
+    if spec.network_policy is not None:
+        yield Part("NetworkPolicy", fleet.name, lambda: network.of_proxies(fleet, release))
+        yield Part("NetworkPolicy", fleet.gateway, lambda: network.of_gateways(fleet, release))
+    if spec.endpoint.ingress is not None:
+        yield Part("Ingress", fleet.name, lambda: ingress.ingress(fleet))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many pods of each component there should be now."""
+
+    proxies: int
+    gateways: int
+    engines: int
+
+
+def workloads(
+    fleet: Fleet, release: Release, template: Manifest | None, counts: Counts, claims: Sequence[Manifest] | None
+) -> Iterator[Part]:
+    """What makes pods. `claims` are the claim templates of the StatefulSet that is there.
+
+    Without a `template` of the proxies (theirs can't be used) the StatefulSet is no part, and stays as it is.
+    """
+    engine = fleet.spec.engine
+    if engine is not None:
+        yield Part("Service", fleet.engines, lambda: services.engines(fleet))
+        yield Part(
+            "Deployment", fleet.engine, lambda: engines.deployment(fleet, engine, release, replicas=counts.engines)
+        )
+    yield Part("Deployment", fleet.gateway, lambda: gateway.deployment(fleet, release, replicas=counts.gateways))
+    if template is not None:
+        yield Part(
+            "StatefulSet",
+            fleet.proxies,
+            lambda: proxies.stateful_set(fleet, template, replicas=counts.proxies, claims=claims),
+        )

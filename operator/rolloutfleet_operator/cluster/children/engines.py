@@ -1,0 +1,110 @@
+"""Engines that the fleet runs itself: SGLang, or the simulated engine where `model: simulated` says so."""
+
+from typing import Final
+
+from rolloutfleet.spec import SIMULATED_MODEL, EngineSpec
+from rolloutfleet_operator.cluster.children import keyed
+from rolloutfleet_operator.cluster.children.merging import Fixed, merge
+from rolloutfleet_operator.cluster.children.names import (
+    ENGINE_PORT,
+    Component,
+    Fleet,
+    Release,
+    labels,
+    metadata,
+    selector,
+)
+from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, flags, get, pod_template
+
+CONTAINER: Final = "engine"
+PATH: Final = "spec.engine.podTemplate"
+GPU: Final = "nvidia.com/gpu"
+GRACE: Final = 60
+_SLOWEST_START: Final = 7200
+"""Seconds that weights may take to be fetched and loaded."""
+_PERIOD: Final = 10
+
+
+def deployment(fleet: Fleet, engine: EngineSpec, release: Release, *, replicas: int) -> Manifest:
+    """Raises TemplateInvalid."""
+    simulated = fleet.spec.model == SIMULATED_MODEL
+    container = _simulated(engine, release) if simulated else _sglang(fleet, engine, release)
+    template = pod_template(fleet, Component.ENGINE, {**_CONTAINER, **container}, grace=GRACE)
+    if not simulated:
+        _loosen(template["spec"], fleet.spec.gateway.api_key_secret)
+    fixed = Fixed(
+        container=CONTAINER, volumes=frozenset((TMP, _SHM, keyed.VOLUME)), labels=labels(fleet, Component.ENGINE)
+    )
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(fleet, fleet.engine, Component.ENGINE),
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 2,
+            # There may be no GPU to spare for an engine more.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "selector": {"matchLabels": selector(fleet, Component.ENGINE)},
+            "template": merge(template, engine.pod_template, path=PATH, fixed=fixed),
+        },
+    }
+
+
+_SHM: Final = "shm"
+_SGLANG: Final = "sglang.launch_server"
+_CONTAINER: Final[Manifest] = {
+    "name": CONTAINER,
+    "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
+    "startupProbe": get("/health", "http", period=_PERIOD, timeout=5, failures=_SLOWEST_START // _PERIOD),
+    "livenessProbe": get("/health", "http", period=_PERIOD, timeout=20, failures=6),
+    "readinessProbe": get("/health", "http", period=5, timeout=20, failures=2),
+    "terminationMessagePolicy": "FallbackToLogsOnError",
+}
+
+
+def _simulated(engine: EngineSpec, release: Release) -> Manifest:
+    """It uses no GPU and answers as SGLang does."""
+    said = engine.simulated
+    return {
+        "image": release.simulated_engine_image,
+        "args": flags(
+            {
+                "--host": "0.0.0.0",
+                "--port": ENGINE_PORT,
+                "--served-model-name": SIMULATED_MODEL,
+                "--latency": said.latency,
+                "--token-latency": said.token_latency,
+                "--noncanonical": said.noncanonical,
+                "--seed": said.seed,
+            }
+        ),
+        "volumeMounts": [{"name": TMP, "mountPath": "/tmp"}],
+    }
+
+
+def _sglang(fleet: Fleet, engine: EngineSpec, release: Release) -> Manifest:
+    given: dict[str, object] = {
+        "--model-path": fleet.spec.model,
+        "--served-model-name": fleet.spec.model,
+        "--host": "0.0.0.0",
+        "--port": ENGINE_PORT,
+    }
+    return {
+        "image": release.engine_image,
+        "command": ["python3", "-m", _SGLANG],
+        "args": [*flags(given), *engine.args],
+        "resources": {"limits": {GPU: str(engine.gpus)}} if engine.gpus else {},
+        "volumeMounts": [{"name": TMP, "mountPath": "/tmp"}, {"name": _SHM, "mountPath": "/dev/shm"}],
+    }
+
+
+def _loosen(pod: Manifest, key: str | None) -> None:
+    """SGLang's images run as root and write beside themselves; its processes talk to each other by shared memory."""
+    container = pod["containers"][0]
+    pod["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    container["securityContext"] = {"allowPrivilegeEscalation": False}
+    pod["volumes"].append({"name": _SHM, "emptyDir": {"medium": "Memory"}})
+    if key is not None:
+        pod["volumes"].append(keyed.volume(key))
+        container["volumeMounts"].append(keyed.mount())
+        container["command"] = keyed.command(_SGLANG)

@@ -1,0 +1,178 @@
+"""A user's `podTemplate` merged over the generated pod, by the merge keys that Kubernetes has for pods.
+
+Mappings are merged; lists of named things (containers, volumes, environment ...) are merged by name, and new ones are
+added at the end; other lists are replaced; null takes a field away. The merge keys are those of Kubernetes' strategic
+merge patch (`patchMergeKey` in k8s.io/api/core/v1). What our own working depends on may not be changed that way.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Template = dict[str, Any]
+
+MERGE_KEYS: Final[Mapping[str, str]] = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+    "resourceClaims": "name",
+    "claims": "name",
+    "schedulingGates": "name",
+}
+_WHOLE: Final = frozenset(("volumes",))
+"""Elements that are replaced and not merged: a volume has one source only."""
+
+
+class TemplateInvalid(Exception):
+    """A podTemplate that can't be merged; the message names the field by its path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """What a podTemplate may not change of one generated pod."""
+
+    container: str
+    """Our own container: its ports and mounts stay."""
+    volumes: frozenset[str] = frozenset()
+    """Names of volumes that are ours alone."""
+    labels: Mapping[str, str]
+    """They choose the pods."""
+    environment: Callable[[str], str | None] = lambda _: None
+    """For a variable's name, why it can't be set; None where it can."""
+
+
+def merge(base: Template, overlay: Mapping[str, Any], *, path: str, fixed: Fixed) -> Template:
+    """The template with the user's part over it. Raises TemplateInvalid, with the field's path below `path`."""
+    _check_metadata(overlay, path, fixed)
+    spec = _mapping(overlay.get("spec", {}), f"{path}.spec")
+    _check_spec(spec, f"{path}.spec", fixed)
+    for name in overlay:
+        if name not in ("metadata", "spec"):
+            raise TemplateInvalid(f"{path}.{name}: no such field; a pod template has metadata and spec")
+    merged: Template = _merge_mapping(base, overlay, path)
+    _check_container(base, merged, f"{path}.spec", fixed)
+    return merged
+
+
+def _merge_mapping(base: Mapping[str, Any], overlay: Mapping[str, Any], path: str) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in overlay.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, dict):
+            merged[name] = _merge_mapping(_mapping(base.get(name) or {}, f"{path}.{name}"), value, f"{path}.{name}")
+        elif isinstance(value, list) and name in MERGE_KEYS:
+            merged[name] = _merge_list(name, base.get(name) or [], value, f"{path}.{name}")
+        else:
+            merged[name] = copy.deepcopy(value)
+    return merged
+
+
+def _merge_list(name: str, base: Sequence[Any], overlay: Sequence[Any], path: str) -> list[Any]:
+    key = MERGE_KEYS[name]
+    merged = list(base)
+    at = {element[key]: index for index, element in enumerate(base)}
+    for index, element in enumerate(overlay):
+        if not isinstance(element, dict) or not isinstance(element.get(key), str | int):
+            raise TemplateInvalid(f"{path}[{index}].{key}: is missing; elements of {name} are merged by it")
+        there = at.get(element[key])
+        if there is None:
+            at[element[key]] = len(merged)
+            merged.append(_merge_mapping({}, element, f"{path}[{index}]"))
+        elif name in _WHOLE:
+            merged[there] = _merge_mapping({}, element, f"{path}[{index}]")
+        else:
+            merged[there] = _merge_mapping(merged[there], element, f"{path}[{index}]")
+    return merged
+
+
+def _mapping(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TemplateInvalid(f"{path}: must be a mapping, not {type(value).__name__}")
+    return value
+
+
+def _check_metadata(overlay: Mapping[str, Any], path: str, fixed: Fixed) -> None:
+    given = _mapping(overlay.get("metadata", {}), f"{path}.metadata")
+    for name, value in given.items():
+        if name not in ("labels", "annotations"):
+            raise TemplateInvalid(f"{path}.metadata.{name}: only labels and annotations can be given here")
+        for key in _mapping(value, f"{path}.metadata.{name}"):
+            if key in fixed.labels or "rolloutfleet.dev/" in key:
+                raise TemplateInvalid(f"{path}.metadata.{name}[{key}]: is the operator's own and can't be changed")
+
+
+_OF_THE_POD: Final = {
+    "terminationGracePeriodSeconds": "follows from disruption.drainTimeout; set that instead",
+    "restartPolicy": "is Always for every pod of a fleet",
+    "hostname": "follows from the ordinal",
+    "subdomain": "follows from the fleet's name",
+    "enableServiceLinks": "stays off: links would be taken for settings",
+}
+
+
+def _check_spec(spec: Mapping[str, Any], path: str, fixed: Fixed) -> None:
+    for name, why in _OF_THE_POD.items():
+        if name in spec:
+            raise TemplateInvalid(f"{path}.{name}: {why}")
+    for kind in ("containers", "initContainers", "volumes"):
+        if kind in spec and not isinstance(spec[kind], list):
+            raise TemplateInvalid(f"{path}.{kind}: must be a list of elements with a name")
+    for index, volume in _elements(spec, "volumes"):
+        if volume.get("name") in fixed.volumes:
+            raise TemplateInvalid(
+                f"{path}.volumes[{index}]: the volume {volume['name']} is the operator's own; choose another name"
+            )
+    for index, container in _elements(spec, "containers"):
+        if container.get("name") == fixed.container:
+            _check_environment(container, f"{path}.containers[{index}]", fixed)
+
+
+def _check_environment(container: Mapping[str, Any], path: str, fixed: Fixed) -> None:
+    for index, variable in _elements(container, "env"):
+        why = fixed.environment(str(variable.get("name")))
+        if why is not None:
+            raise TemplateInvalid(f"{path}.env[{index}]: {variable['name']} {why}")
+
+
+def _check_container(base: Template, merged: Template, path: str, fixed: Fixed) -> None:
+    """Whatever way it was written: the ports and mounts that we made are still there as they were."""
+    before, after = _container(base, fixed.container), _container(merged, fixed.container)
+    for kind, key in (("ports", "containerPort"), ("volumeMounts", "mountPath")):
+        now = {element.get(key): element for element in after.get(kind, ())}
+        for element in before.get(kind, ()):
+            if now.get(element[key]) != element:
+                raise TemplateInvalid(
+                    f"{path}.containers[{fixed.container}].{kind}[{element[key]}]: is the operator's own and can't be "
+                    "changed"
+                )
+    ours = [element["mountPath"] for element in before.get("volumeMounts", ()) if element["name"] in fixed.volumes]
+    for mount in after.get("volumeMounts", ()):
+        for path_of_ours in ours:
+            if str(mount["mountPath"]).startswith(f"{path_of_ours.rstrip('/')}/"):
+                raise TemplateInvalid(
+                    f"{path}.containers[{fixed.container}].volumeMounts[{mount['mountPath']}]: lies within "
+                    f"{path_of_ours}, which is the operator's own"
+                )
+
+
+def _container(template: Template, name: str) -> Mapping[str, Any]:
+    for container in template["spec"].get("containers") or ():
+        if container.get("name") == name:
+            found: Mapping[str, Any] = container
+            return found
+    return {}
+
+
+def _elements(parent: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    elements = parent.get(name)
+    if isinstance(elements, list):
+        yield from ((index, each) for index, each in enumerate(elements) if isinstance(each, dict))

@@ -1,0 +1,164 @@
+"""Names, labels, annotations, ports and paths of all that is made for a fleet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rolloutfleet.spec import API_VERSION, KIND, FleetSpec
+
+GROUP: Final = API_VERSION.partition("/")[0]
+OPERATOR: Final = "rolloutfleet-operator"
+"""Field manager, and who manages what is made."""
+
+FLEET_LABEL: Final = f"{GROUP}/fleet"
+STATE_LABEL: Final = f"{GROUP}/state"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+COMPONENT: Final = "app.kubernetes.io/component"
+TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
+SETTINGS_HASH: Final = f"{GROUP}/settings-hash"
+APPLIED_HASH: Final = f"{GROUP}/applied-hash"
+GENERATION: Final = f"{GROUP}/generation"
+ROTATION_ID: Final = f"{GROUP}/rotation-id"
+ROTATED_AT: Final = f"{GROUP}/rotated-at"
+
+PROXY_PORT: Final = 8080
+SERVICE_PORT: Final = 80
+GATEWAY_PORT: Final = 30000
+GATEWAY_METRICS_PORT: Final = 29000
+ENGINE_PORT: Final = 30000
+
+STATE_PATH: Final = "/state"
+DUMPS_PATH: Final = "/dumps"
+SETTINGS_PATH: Final = "/etc/rolloutfleet/settings"
+SETTINGS_FILE: Final = "settings.json"
+KEYS_PATH: Final = "/etc/rolloutfleet/keys"
+KEYS_FILE: Final = "admin-keys"
+ENGINE_KEY_PATH: Final = "/etc/rolloutfleet/engine-key"
+ENGINE_KEY_FILE: Final = "api-key"
+SIMULATED_MODEL_PATH: Final = "/opt/rolloutfleet/simulated-model"
+"""In the proxy's image: the tokenizer of the simulated engine."""
+
+POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
+
+
+class Component(StrEnum):
+    PROXY = "proxy"
+    GATEWAY = "gateway"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A fleet as its children need to know it."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: FleetSpec
+
+    @property
+    def proxies(self) -> str:
+        """The StatefulSet and its budget; pods add their ordinal."""
+        return f"{self.name}-proxy"
+
+    @property
+    def headless(self) -> str:
+        """The Service that resolves each proxy by name, ready or not."""
+        return f"{self.name}-proxies"
+
+    @property
+    def service(self) -> str:
+        """The Service of ready proxies."""
+        return self.name
+
+    @property
+    def gateway(self) -> str:
+        return f"{self.name}-gateway"
+
+    @property
+    def engine(self) -> str:
+        return f"{self.name}-engine"
+
+    @property
+    def engines(self) -> str:
+        return f"{self.name}-engines"
+
+    @property
+    def settings(self) -> str:
+        return f"{self.name}-settings"
+
+    @property
+    def own_keys(self) -> str:
+        """The Secret that is generated."""
+        return f"{self.name}-keys"
+
+    @property
+    def keys(self) -> str:
+        """The Secret with admin keys that pods mount."""
+        return self.spec.auth.secret or self.own_keys
+
+    def pod(self, ordinal: int) -> str:
+        return f"{self.proxies}-{ordinal}"
+
+    def claim(self, ordinal: int) -> str:
+        return f"state-{self.pod(ordinal)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What this operator was told, and all fleets share."""
+
+    proxy_image: str
+    gateway_image: str
+    engine_image: str
+    """SGLang."""
+    simulated_engine_image: str
+    gateway_role: str
+    """A ClusterRole with get, list and watch on pods."""
+    cluster_domain: str
+    operator_namespace: str
+
+    def host(self, service: str, namespace: str) -> str:
+        return f"{service}.{namespace}.svc.{self.cluster_domain}"
+
+
+def selector(fleet: Fleet, component: Component) -> dict[str, str]:
+    """The labels that choose the pods of one component; they never change."""
+    return {FLEET_LABEL: fleet.name, COMPONENT: component.value}
+
+
+def labels(fleet: Fleet, component: Component | None = None) -> dict[str, str]:
+    """The labels that every child has. No version is among them: an upgrade alone changes no pod."""
+    common = {
+        "app.kubernetes.io/name": "rolloutfleet",
+        "app.kubernetes.io/instance": fleet.name,
+        MANAGED_BY: OPERATOR,
+        FLEET_LABEL: fleet.name,
+    }
+    return common if component is None else {**common, COMPONENT: component.value}
+
+
+def owner(fleet: Fleet) -> dict[str, object]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": fleet.name,
+        "uid": fleet.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def metadata(
+    fleet: Fleet, name: str, component: Component | None = None, annotations: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """The metadata of a child that ends with its fleet."""
+    made: dict[str, object] = {
+        "name": name,
+        "namespace": fleet.namespace,
+        "labels": labels(fleet, component),
+        "ownerReferences": [owner(fleet)],
+    }
+    return {**made, "annotations": dict(annotations)} if annotations else made

@@ -1,0 +1,104 @@
+"""What the pods of a fleet have in common."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rolloutfleet.spec import ResourcesSpec
+from rolloutfleet_operator.cluster.children.names import Component, Fleet, labels, selector
+
+USER: Final = 65532
+TMP: Final = "tmp"
+
+Manifest = dict[str, Any]
+
+
+def pod_template(
+    fleet: Fleet, component: Component, container: Manifest, *, grace: int, annotations: Mapping[str, str] | None = None
+) -> Manifest:
+    """A pod with one container of ours: not root, nothing to write to but /tmp and what is mounted, no API token."""
+    spec: Manifest = {
+        "automountServiceAccountToken": False,
+        # A Service named like one of our settings would else be taken for it.
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [{**container, "securityContext": restricted()}],
+        "volumes": [{"name": TMP, "emptyDir": {}}],
+        "topologySpreadConstraints": spread(fleet, component),
+    }
+    if fleet.spec.image_pull_secrets:
+        spec["imagePullSecrets"] = list(fleet.spec.image_pull_secrets)
+    made: Manifest = {"labels": labels(fleet, component)}
+    if annotations:
+        made["annotations"] = dict(annotations)
+    return {"metadata": made, "spec": spec}
+
+
+def restricted() -> Manifest:
+    """As the Pod Security Standard `restricted` asks of a container."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def spread(fleet: Fleet, component: Component) -> list[Manifest]:
+    """Over nodes and zones, where there are any; never a reason to wait."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector(fleet, component)},
+        }
+        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+    ]
+
+
+def place(spec: Manifest, node_selector: Mapping[str, str], tolerations: Sequence[Any]) -> None:
+    """Add where a pod may run."""
+    if node_selector:
+        spec["nodeSelector"] = dict(node_selector)
+    if tolerations:
+        spec["tolerations"] = list(tolerations)
+
+
+def resources(asked: ResourcesSpec) -> Manifest:
+    made: Manifest = {}
+    if asked.requests:
+        made["requests"] = {name: _amount(amount) for name, amount in asked.requests.items()}
+    if asked.limits:
+        made["limits"] = {name: _amount(amount) for name, amount in asked.limits.items()}
+    if asked.claims:
+        made["claims"] = list(asked.claims)
+    return made
+
+
+def _amount(amount: object) -> str:
+    return str(amount)
+
+
+def get(path: str, port: str, *, period: int, timeout: int, failures: int) -> Manifest:
+    """A probe by HTTP."""
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": failures,
+    }
+
+
+def flags(given: Mapping[str, object]) -> list[str]:
+    """A command line; None stands for a flag without a value."""
+    words: list[str] = []
+    for flag, value in given.items():
+        words.extend([flag] if value is None else [flag, str(value)])
+    return words

@@ -1,0 +1,99 @@
+"""The ConfigMap with what every proxy of a fleet is told.
+
+It is mounted as a folder, so a change reaches running pods without a restart. What a proxy can only take at its start
+is hashed into the pod's template (`restart_hash`), so that a change of that makes the pods outdated.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
+from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
+from rolloutfleet_operator.cluster.children.hashes import content_hash
+from rolloutfleet_operator.cluster.children.names import (
+    DUMPS_PATH,
+    ENGINE_KEY_FILE,
+    ENGINE_KEY_PATH,
+    GATEWAY_PORT,
+    GENERATION,
+    KEYS_FILE,
+    KEYS_PATH,
+    PROXY_PORT,
+    SETTINGS_FILE,
+    SIMULATED_MODEL_PATH,
+    STATE_PATH,
+    Component,
+    Fleet,
+    Release,
+    metadata,
+)
+from rolloutfleet_operator.cluster.children.pods import Manifest
+
+_SIMULATED_RENDERER: Final = "qwen3"
+_SHORTEST_DRAIN: Final = 0.001
+
+
+def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettings:
+    """What the proxies are told; each adds its ordinal by the environment. Raises pydantic.ValidationError.
+
+    `peers` is how many proxies own sessions now.
+    """
+    spec = fleet.spec
+    source = spec.gateway.engines
+    domain = release.host(fleet.headless, fleet.namespace)
+    return ProxySettings(
+        fleet=fleet.name,
+        fleet_uid=fleet.uid,
+        adopt=spec.proxies.storage.adopt,
+        model=spec.model,
+        tokenizer=_tokenizer(spec),
+        replicas=max(peers, 1),
+        host="0.0.0.0",
+        port=PROXY_PORT,
+        state_dir=Path(STATE_PATH),
+        dump_dir=Path(DUMPS_PATH),
+        ephemeral=spec.proxies.storage.ephemeral,
+        peers=PeersSettings(template=f"http://{fleet.proxies}-{{ordinal}}.{domain}:{{port}}"),
+        public_url=spec.endpoint.public_url,
+        gateway_url=gateway_url(fleet, release),
+        gateway_api_key_file=Path(ENGINE_KEY_PATH, ENGINE_KEY_FILE) if spec.gateway.api_key_secret else None,
+        engine_urls=list(source.urls or ()) if source is not None else [],
+        admin_key_file=Path(KEYS_PATH, KEYS_FILE),
+        sessions=sessions_in_force(spec),
+        drain_timeout=max(spec.disruption.drain_timeout, _SHORTEST_DRAIN),
+        log=LogSettings(format="json"),
+        generation=fleet.generation,
+    )
+
+
+def gateway_url(fleet: Fleet, release: Release) -> str:
+    return f"http://{release.host(fleet.gateway, fleet.namespace)}:{GATEWAY_PORT}"
+
+
+def _tokenizer(spec: FleetSpec) -> TokenizerSpec:
+    asked = spec.tokenizer
+    if spec.model != SIMULATED_MODEL or asked.path is not None or asked.hub is not None:
+        return asked
+    renderer = asked.renderer or _SIMULATED_RENDERER
+    return asked.model_copy(update={"path": SIMULATED_MODEL_PATH, "renderer": renderer})
+
+
+def restart_hash(settings: ProxySettings) -> str:
+    """Changes exactly when a running proxy would have to be restarted to take the settings."""
+    content: dict[str, Any] = settings.model_dump(mode="json", exclude=set(LIVE_SETTINGS))
+    return content_hash(content)
+
+
+def set_here(settings: ProxySettings) -> frozenset[str]:
+    """The settings that the operator decides; the environment of a podTemplate may set the others."""
+    return frozenset((*settings.model_fields_set, "ordinal")) - {"log"}
+
+
+def config_map(fleet: Fleet, settings: ProxySettings) -> Manifest:
+    text = settings.model_dump_json(indent=1, exclude_none=True)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(fleet, fleet.settings, Component.PROXY, {GENERATION: str(fleet.generation)}),
+        "data": {SETTINGS_FILE: f"{text}\n"},
+    }

@@ -1,0 +1,111 @@
+"""A task for each fleet, which makes its passes: when something happens, when something is due, and after failures.
+
+Events only wake; what they said is looked up anew. A pass that fails is tried again, less and less often.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Final
+
+from rolloutfleet_operator.cluster.api import ApiRefused, ApiUnreachable
+from rolloutfleet_operator.cluster.health import Health
+from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.cluster.passes import FleetPasses, Operator
+
+AT_ONCE: Final = 8
+"""Passes under way at once."""
+GATHER: Final = 0.2
+"""Seconds to wait after an event for those that come with it."""
+FIRST_BACKOFF: Final = 1.0
+LONGEST_BACKOFF: Final = 60.0
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+
+class Fleets:
+    """All fleets that this operator looks after. Passes are made while `leading` is set."""
+
+    def __init__(self, shared: Operator, leading: asyncio.Event, health: Health, metrics: Metrics) -> None:
+        self._shared, self._leading, self._health, self._metrics = shared, leading, health, metrics
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._wakes: dict[Key, asyncio.Event] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._random = random.Random()
+        self.looks_after: Callable[[str], bool] = lambda _: True
+        """Whether the fleets of a namespace are ours; another operator may have it."""
+
+    def wake(self, namespace: str, name: str) -> None:
+        """Something happened to that fleet, or to what belongs to it."""
+        key = (namespace, name)
+        if key not in self._tasks:
+            self._wakes[key] = asyncio.Event()
+            self._shared.board.expect(f"{namespace}/{name}")
+            self._tasks[key] = asyncio.create_task(self._follow(key), name=f"fleet {namespace}/{name}")
+        self._wakes[key].set()
+
+    def wake_all(self) -> None:
+        for event in self._wakes.values():
+            event.set()
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _follow(self, key: Key) -> None:
+        passes, failures, due = FleetPasses(self._shared, *key), 0, 0.0
+        try:
+            while True:
+                await self._until(self._wakes[key], due)
+                await self._leading.wait()
+                if not self.looks_after(key[0]):
+                    due = LONGEST_BACKOFF
+                    continue
+                self._wakes[key].clear()
+                next_in, worked = await self._once(passes)
+                if next_in is None:
+                    return
+                failures = 0 if worked else failures + 1
+                due = next_in if worked else self._backoff(failures)
+        finally:
+            self._forget(key)
+
+    async def _until(self, wake: asyncio.Event, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await wake.wait()
+                await asyncio.sleep(GATHER)
+
+    async def _once(self, passes: FleetPasses) -> tuple[float | None, bool]:
+        """When the next pass is due, and whether this one worked."""
+        extra = {"fleet": passes.key, "generation": passes.generation}
+        async with self._turns:
+            try:
+                with self._metrics.timed():
+                    next_in = await passes.once()
+            except ApiUnreachable as error:
+                logger.warning("the API server does not answer: %s", error, extra=extra)
+            except ApiRefused as refused:
+                logger.warning("the API server refused what a pass needs: %s", refused, extra=extra)
+            except Exception:
+                logger.exception("a pass failed", extra=extra)
+            else:
+                self._health.passed()
+                return next_in, True
+        self._metrics.failed()
+        self._health.failed()
+        return 0.0, False
+
+    def _backoff(self, failures: int) -> float:
+        longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 10))
+        return longest * self._random.uniform(0.5, 1.0)
+
+    def _forget(self, key: Key) -> None:
+        """The fleet is gone. If another of that name comes, its first event makes a new task."""
+        self._tasks.pop(key, None)
+        self._wakes.pop(key, None)
+        self._shared.board.forget("/".join(key))

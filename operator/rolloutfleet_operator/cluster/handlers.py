@@ -1,0 +1,61 @@
+"""What kopf watches. Handlers only wake: kopf keeps no state here, and writes nothing to any object.
+
+`on.event` alone is used: daemons, timers and handlers of changes would put a finalizer or annotations on the fleet.
+"""
+
+from typing import Any, Final
+
+import kopf
+
+from rolloutfleet.spec import KIND
+from rolloutfleet_operator.cluster.api import plural_of, version_of
+from rolloutfleet_operator.cluster.children.all import KINDS
+from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY, OPERATOR
+from rolloutfleet_operator.cluster.fleets import Fleets
+
+WATCHED: Final = (*KINDS, "Pod", "PersistentVolumeClaim")
+"""Besides the fleets themselves. Secrets are never watched."""
+SILENT_WATCH: Final = 120
+"""Seconds after which a watch that says nothing is begun anew."""
+
+
+def registry(fleets: Fleets) -> kopf.OperatorRegistry:
+    made = kopf.OperatorRegistry()
+
+    async def fleet(namespace: str | None, name: str | None, **_: Any) -> None:
+        fleets.wake(namespace or "", name or "")
+
+    async def child(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
+        name = labels.get(FLEET_LABEL)
+        if name:
+            fleets.wake(namespace or "", name)
+
+    kopf.on.login(registry=made)(_login)
+    group, version = version_of(KIND).split("/")
+    kopf.on.event(group, version, plural_of(KIND), registry=made)(fleet)
+    for kind in WATCHED:
+        group, _, version = version_of(kind).rpartition("/")
+        kopf.on.event(group, version, plural_of(kind), registry=made, id=f"child {kind}")(child)
+    return made
+
+
+def _login(**given: Any) -> kopf.ConnectionInfo | None:
+    """The same credentials as the executor's: the pod's service account, else the kubeconfig."""
+    return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
+
+
+def settings() -> kopf.OperatorSettings:
+    made = kopf.OperatorSettings()
+    # Looking for new namespaces and kinds needs rights over the whole cluster, and none are waited for.
+    made.scanning.disabled = True
+    made.posting.enabled = False
+    made.peering.standalone = True
+    made.networking.request_timeout = 30
+    made.networking.connect_timeout = 5
+    made.watching.server_timeout = SILENT_WATCH
+    made.watching.client_timeout = SILENT_WATCH + 10
+    made.process.ultimate_exiting_timeout = 10
+    for kind in WATCHED:
+        group, _, version = version_of(kind).rpartition("/")
+        made.watching.label_selectors[group, version, plural_of(kind)] = f"{MANAGED_BY}={OPERATOR}"
+    return made

@@ -1,0 +1,147 @@
+"""The operator's Lease: of those that share it, one acts. And whether another operator has the same fleets.
+
+The client library has a leader election too; it ends with the first request that fails to connect, never lets go of the
+Lease at its end, and puts no labels on it, by which operators find each other.
+
+An operator of one namespace goes before one of the whole cluster: the latter leaves that namespace alone while the
+other's Lease is alive.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
+from rolloutfleet_operator.cluster.children.names import GROUP, OPERATOR
+from rolloutfleet_operator.cluster.logs import logger
+
+DURATION: Final = 15
+"""Seconds without a sign of life after which another may take the Lease."""
+RENEW_EVERY: Final = 5.0
+GIVE_UP_AFTER: Final = 10.0
+"""Seconds without a renewal after which nothing is done any more: before anybody else may begin."""
+SCOPE: Final = f"{GROUP}/namespace"
+"""On the Lease of an operator of one namespace: which."""
+LABELS: Final = {"app.kubernetes.io/name": OPERATOR}
+
+
+class Lease:
+    """One operator's place in the queue. `leading` is set while it may act."""
+
+    def __init__(
+        self, api: Api, *, namespace: str, name: str, identity: str, scope: str | None, clock: Callable[[], float]
+    ) -> None:
+        self._api, self._namespace, self._name = api, namespace, name
+        self._identity, self._scope, self._clock = identity, scope, clock
+        self.leading = asyncio.Event()
+        self._renewed = 0.0
+        self._seen: tuple[Any, float] = (None, 0.0)
+        """The holder's last sign of life, and when it was first seen here: clocks of machines may differ."""
+
+    async def hold(self) -> None:
+        """Take it when it is free, and keep it, until cancelled; then let go of it."""
+        try:
+            while True:
+                await self._try()
+                if self.leading.is_set() and self._clock() - self._renewed > GIVE_UP_AFTER:
+                    logger.warning("the Lease could not be renewed; nothing is done until it is")
+                    self.leading.clear()
+                await asyncio.sleep(RENEW_EVERY)
+        finally:
+            if self.leading.is_set():
+                self.leading.clear()
+                await asyncio.shield(self._let_go())
+
+    async def _try(self) -> None:
+        began = self._clock()
+        try:
+            async with asyncio.timeout(GIVE_UP_AFTER / 2):
+                found = await self._api.get("Lease", self._namespace, self._name)
+                if found is not None and not self._free(found):
+                    if self.leading.is_set():
+                        logger.warning("another operator took the Lease: %s", found["spec"].get("holderIdentity"))
+                        self.leading.clear()
+                    return
+                await self._take(found)
+        except (ApiUnreachable, ApiRefused, TimeoutError) as error:
+            if not (isinstance(error, ApiRefused) and error.status == 409):
+                logger.warning("the Lease can't be had: %s", error or "no answer")
+            return
+        self._renewed = began
+        if not self.leading.is_set():
+            logger.info("this operator acts now (%s)", self._identity)
+            self.leading.set()
+
+    def _free(self, lease: Object) -> bool:
+        """Ours, let go of, or silent for as long as it says."""
+        spec = lease.get("spec") or {}
+        if spec.get("holderIdentity") in (None, "", self._identity):
+            return True
+        sign = (spec.get("holderIdentity"), spec.get("renewTime"))
+        if sign != self._seen[0]:
+            self._seen = (sign, self._clock())
+        return self._clock() - self._seen[1] > float(spec.get("leaseDurationSeconds") or DURATION)
+
+    async def _take(self, found: Object | None) -> None:
+        now = _micro(self._clock())
+        spec: dict[str, Any] = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": DURATION,
+            "renewTime": now,
+            "acquireTime": now,
+            "leaseTransitions": 0,
+        }
+        if found is None:
+            annotations = {SCOPE: self._scope} if self._scope else {}
+            meta = {"name": self._name, "namespace": self._namespace, "labels": LABELS, "annotations": annotations}
+            manifest = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+            await self._api.create("Lease", self._namespace, manifest)
+            return
+        before = found.get("spec") or {}
+        spec["leaseTransitions"] = before.get("leaseTransitions") or 0
+        if before.get("holderIdentity") == self._identity:
+            spec["acquireTime"] = before.get("acquireTime") or now
+        else:
+            spec["leaseTransitions"] += 1
+        await self._api.replace({**found, "metadata": self._marked(found["metadata"]), "spec": spec})
+
+    def _marked(self, meta: Mapping[str, Any]) -> dict[str, Any]:
+        annotations = {name: text for name, text in (meta.get("annotations") or {}).items() if name != SCOPE}
+        if self._scope:
+            annotations[SCOPE] = self._scope
+        return {**meta, "labels": {**(meta.get("labels") or {}), **LABELS}, "annotations": annotations}
+
+    async def _let_go(self) -> None:
+        """So that the next one need not wait."""
+        try:
+            async with asyncio.timeout(GIVE_UP_AFTER / 2):
+                found = await self._api.get("Lease", self._namespace, self._name)
+                if found is not None and (found.get("spec") or {}).get("holderIdentity") == self._identity:
+                    spec = {**found["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                    await self._api.replace({**found, "spec": spec})
+        except (ApiUnreachable, ApiRefused, TimeoutError):
+            return
+
+
+async def taken_namespaces(api: Api, clock: Callable[[], float]) -> frozenset[str]:
+    """Namespaces that an operator of their own looks after, as its Lease says. Empty where Leases may not be listed."""
+    try:
+        leases = await api.list("Lease", None, labels=",".join(f"{name}={text}" for name, text in LABELS.items()))
+    except (ApiRefused, ApiUnreachable):
+        return frozenset()
+    return frozenset(scope for lease in leases if (scope := _alive_scope(lease, clock())))
+
+
+def _alive_scope(lease: Object, now: float) -> str | None:
+    spec = lease.get("spec") or {}
+    scope: str | None = (lease["metadata"].get("annotations") or {}).get(SCOPE)
+    renewed = spec.get("renewTime")
+    if scope is None or not spec.get("holderIdentity") or renewed is None:
+        return None
+    # Twice as patient as whoever waits for the Lease: clocks differ, and a replaced operator takes a moment.
+    return scope if now - datetime.fromisoformat(renewed).timestamp() < 4 * DURATION else None
+
+
+def _micro(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,160 @@
+"""Everything that a pass reads of one fleet, in one look at the API server."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from rolloutfleet.explain import explain
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import FleetStatus
+from rolloutfleet_operator.cluster import observe
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster.apply import Id, identity, owned
+from rolloutfleet_operator.cluster.children.all import KINDS
+from rolloutfleet_operator.cluster.children.names import COMPONENT, FLEET_LABEL, Component, Fleet
+
+MOST_EVENTS: Final = 500
+
+
+class SpecInvalid(Exception):
+    """The fleet's spec can't be used; the message names each field."""
+
+
+def understood(body: Mapping[str, Any]) -> FleetSpec:
+    """Raises SpecInvalid. The API server has held the spec to the CRD, which may be another release's."""
+    try:
+        return FleetSpec.model_validate(body.get("spec"))
+    except ValidationError as error:
+        raise SpecInvalid("; ".join(f"spec.{line}" for line in explain(error, FleetSpec))) from None
+
+
+def status_of(body: Mapping[str, Any]) -> FleetStatus:
+    """The status as it stands there; an empty one where it is no status."""
+    try:
+        return FleetStatus.model_validate(body.get("status") or {})
+    except ValidationError:
+        return FleetStatus()
+
+
+def deleted(body: Mapping[str, Any]) -> bool:
+    return "deletionTimestamp" in body["metadata"]
+
+
+def fleet_of(body: Mapping[str, Any], spec: FleetSpec) -> Fleet:
+    meta = body["metadata"]
+    return Fleet(
+        name=meta["name"], namespace=meta["namespace"], uid=meta["uid"], generation=meta["generation"], spec=spec
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What there is of a fleet."""
+
+    children: Mapping[Id, Object]
+    proxies: tuple[Object, ...]
+    gateways: tuple[Object, ...]
+    engines: tuple[Object, ...] | None
+    """Pods of engines, whoever runs them; None where they are named by address, or could not be listed."""
+    claims: tuple[Object, ...]
+    secret: Object | None
+    """The one with the admin keys."""
+    warnings: observe.Warnings = field(default_factory=observe.Warnings)
+    lost_nodes: frozenset[str] = frozenset()
+
+    def child(self, kind: str, name: str) -> Object | None:
+        return self.children.get((kind, name))
+
+
+async def look(api: Api, fleet: Fleet) -> Look:
+    """Raises ApiUnreachable, and ApiRefused where something may not be read."""
+    chosen = f"{FLEET_LABEL}={fleet.name}"
+    kinds = (*KINDS, "Pod", "PersistentVolumeClaim")
+    lists = await asyncio.gather(*(api.list(kind, fleet.namespace, labels=chosen) for kind in kinds))
+    found = dict(zip(kinds, lists, strict=True))
+    children = {identity(each): each for kind in KINDS for each in found[kind] if owned(each, fleet)}
+    ours, others = found["Pod"], await _engines_elsewhere(api, fleet)
+    managed = _of(ours, Component.ENGINE)
+    proxies = _owned_by(_of(ours, Component.PROXY), children.get(("StatefulSet", fleet.proxies)))
+    claims = tuple(
+        each for each in found["PersistentVolumeClaim"] if each["metadata"]["name"].startswith(_claims(fleet))
+    )
+    gateways = _of(ours, Component.GATEWAY)
+    return Look(
+        children=children,
+        proxies=proxies,
+        gateways=gateways,
+        engines=managed if fleet.spec.engine is not None else others,
+        claims=claims,
+        secret=await api.get("Secret", fleet.namespace, fleet.keys),
+        warnings=await _warnings(api, fleet, (*proxies, *gateways, *managed), claims, children),
+        lost_nodes=await _lost_nodes(api, (*proxies, *gateways, *managed)),
+    )
+
+
+def _claims(fleet: Fleet) -> str:
+    return fleet.claim(0).removesuffix("0")
+
+
+def _of(pods: Iterable[Object], component: Component) -> tuple[Object, ...]:
+    return tuple(pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) == component)
+
+
+def _owned_by(pods: Iterable[Object], owner: Object | None) -> tuple[Object, ...]:
+    """An earlier fleet of that name may have left pods that are still ending."""
+    uid = None if owner is None else owner["metadata"]["uid"]
+    return tuple(
+        pod for pod in pods if any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences") or ())
+    )
+
+
+async def _engines_elsewhere(api: Api, fleet: Fleet) -> tuple[Object, ...] | None:
+    source = fleet.spec.gateway.engines
+    if source is None or source.selector is None:
+        return None
+    labels = ",".join(f"{name}={value}" for name, value in sorted(source.selector.items()))
+    return tuple(await api.list("Pod", fleet.namespace, labels=labels))
+
+
+async def _warnings(
+    api: Api, fleet: Fleet, pods: Iterable[Object], claims: Iterable[Object], children: Mapping[Id, Object]
+) -> observe.Warnings:
+    """Events are read only where something is not well, for the reason."""
+    well = all(map(_ready, pods)) and all(each.get("status", {}).get("phase") == "Bound" for each in claims)
+    workload = children.get(("StatefulSet", fleet.proxies))
+    complete = workload is None or workload.get("status", {}).get("replicas", 0) >= workload["spec"]["replicas"]
+    grown = all(map(_grown, claims))
+    if well and complete and grown:
+        return observe.Warnings()
+    try:
+        events = await api.list("Event", fleet.namespace, fields="type=Warning", limit=MOST_EVENTS)
+    except ApiRefused:
+        return observe.Warnings()
+    return observe.warnings(events)
+
+
+def _ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _grown(claim: Object) -> bool:
+    asked = claim["spec"]["resources"]["requests"].get("storage")
+    has = claim.get("status", {}).get("capacity", {}).get("storage")
+    return bool(asked == has)
+
+
+async def _lost_nodes(api: Api, pods: Iterable[Object]) -> frozenset[str]:
+    """Nodes of pods that are not ready; nothing where nodes may not be read, as by an operator of one namespace."""
+    names = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName") and not _ready(pod)}
+    lost = set()
+    for name in names:
+        try:
+            if observe.lost_node(await api.get("Node", None, name)):
+                lost.add(name)
+        except ApiRefused:
+            return frozenset()
+    return frozenset(lost)

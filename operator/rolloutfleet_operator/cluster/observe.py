@@ -1,0 +1,267 @@
+"""What the API server's objects say of a fleet, as `policy.seen` has it. Pure: nothing is asked here."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rolloutfleet.units import parse_quantity
+from rolloutfleet_operator.cluster.api import Object
+from rolloutfleet_operator.cluster.children import engines as engine_children
+from rolloutfleet_operator.cluster.children import gateway as gateway_children
+from rolloutfleet_operator.cluster.children import proxies as proxy_children
+from rolloutfleet_operator.cluster.children.names import GROUP, TEMPLATE_HASH
+from rolloutfleet_operator.policy.memory import NO_RUN, Run
+from rolloutfleet_operator.policy.seen import (
+    RESTART_NOTE,
+    ClaimSeen,
+    ContainerSeen,
+    DeploymentSeen,
+    OtherPodSeen,
+    PodSeen,
+    ProxyStats,
+    WorkloadSeen,
+)
+from rolloutfleet_operator.policy.times import seconds_of
+
+_ORDINAL: Final = re.compile(r"-(\d+)$")
+_WARNINGS_ARE_NEWS: Final = 900.0
+"""Seconds after which a warning that was not repeated says nothing of how it is now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """What was learned by asking a pod's proxy."""
+
+    stats: ProxyStats | None = None
+    unanswered: int = 0
+    run: Run = NO_RUN
+
+
+NOT_POLLED: Final = Polled()
+
+
+@dataclass(frozen=True, slots=True)
+class Warnings:
+    """The newest warning Event for each object, by its uid."""
+
+    by_uid: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, uid: str, *, now: float) -> str:
+        """Its message; empty where there is none, or where it is old."""
+        event = self.by_uid.get(uid)
+        if event is None or now - _event_time(event) > _WARNINGS_ARE_NEWS:
+            return ""
+        return f"{event.get('reason', '')}: {event.get('message', '')}".strip(": ")
+
+
+def warnings(events: Iterable[Object]) -> Warnings:
+    newest: dict[str, Object] = {}
+    for event in sorted(events, key=_event_time):
+        if event.get("type") == "Warning":
+            newest[event["involvedObject"].get("uid", "")] = event
+    return Warnings(newest)
+
+
+def _event_time(event: Mapping[str, Any]) -> float:
+    series = (event.get("series") or {}).get("lastObservedTime")
+    text = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    return seconds_of(text or "")
+
+
+def proxy_pods(pods: Iterable[Object], polled: Mapping[str, Polled], lost_nodes: frozenset[str]) -> tuple[PodSeen, ...]:
+    """The pods of the StatefulSet by ordinal; `polled` is by uid."""
+    seen = (_proxy_pod(pod, polled.get(pod["metadata"]["uid"], NOT_POLLED), lost_nodes) for pod in pods)
+    return tuple(sorted(seen, key=lambda pod: pod.ordinal))
+
+
+def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> PodSeen:
+    meta, status = pod["metadata"], pod.get("status", {})
+    ready = _condition(status, "Ready")
+    node = pod.get("spec", {}).get("nodeName")
+    annotations = meta.get("annotations") or {}
+    return PodSeen(
+        name=meta["name"],
+        uid=meta["uid"],
+        ordinal=ordinal_of(meta["name"]),
+        created=seconds_of(meta["creationTimestamp"]),
+        template_hash=annotations.get(TEMPLATE_HASH, ""),
+        ready=ready.get("status") == "True",
+        ready_since=_time(ready.get("lastTransitionTime")),
+        terminating_since=terminating_since(pod),
+        grace=grace_of(pod),
+        node=node,
+        node_lost=node in lost_nodes,
+        unschedulable=unschedulable(status),
+        container=container_seen(pod, proxy_children.CONTAINER),
+        notes=_notes(annotations, meta.get("labels") or {}),
+        stats=polled.stats,
+        unanswered=polled.unanswered,
+        run=polled.run,
+    )
+
+
+def ordinal_of(name: str) -> int:
+    found = _ORDINAL.search(name)
+    return int(found.group(1)) if found else -1
+
+
+def terminating_since(pod: Object) -> float | None:
+    """When it was told to end: the API server writes when that has to be done by."""
+    ends = pod["metadata"].get("deletionTimestamp")
+    if ends is None:
+        return None
+    return seconds_of(ends) - float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+
+
+def grace_of(pod: Object) -> float:
+    given = pod["metadata"].get("deletionGracePeriodSeconds")
+    if given is None:
+        given = pod.get("spec", {}).get("terminationGracePeriodSeconds")
+    return float(30 if given is None else given)
+
+
+def unschedulable(status: Mapping[str, Any]) -> str | None:
+    scheduled = _condition(status, "PodScheduled")
+    return scheduled.get("message") or None if scheduled.get("status") == "False" else None
+
+
+def container_seen(pod: Object, main: str) -> ContainerSeen:
+    """The main container; another where that one is in trouble and the main one is not."""
+    status = pod.get("status", {})
+    everyone = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    chosen = next((each for each in everyone if each["name"] == main), None)
+    if chosen is None or not _in_trouble(chosen):
+        chosen = next(filter(_in_trouble, everyone), chosen)
+    return ContainerSeen() if chosen is None else _container(chosen)
+
+
+def _in_trouble(container: Mapping[str, Any]) -> bool:
+    waiting = container.get("state", {}).get("waiting") or {}
+    return waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing")
+
+
+def _container(status: Mapping[str, Any]) -> ContainerSeen:
+    state, last = status.get("state", {}), status.get("lastState", {}).get("terminated") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or last
+    return ContainerSeen(
+        waiting=waiting.get("reason"),
+        message=waiting.get("message") or "",
+        running="running" in state,
+        started=bool(status.get("started")),
+        restarts=int(status.get("restartCount", 0)),
+        last_end=ended.get("reason"),
+        last_exit=ended.get("exitCode"),
+        last_words=ended.get("message") or "",
+        image=status.get("image") or "",
+        last_ended_at=_time(ended.get("finishedAt")),
+    )
+
+
+def _notes(annotations: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in {**annotations, **labels}.items() if name.startswith(f"{GROUP}/")}
+
+
+def claims(objects: Iterable[Object], asked: int | None, said: Warnings, *, now: float) -> tuple[ClaimSeen, ...]:
+    """The claims of a StatefulSet's pods; `asked` is how large they should be."""
+    seen = (_claim(each, asked, said, now) for each in objects)
+    return tuple(sorted(seen, key=lambda claim: claim.ordinal))
+
+
+def _claim(claim: Object, asked: int | None, said: Warnings, now: float) -> ClaimSeen:
+    meta, status = claim["metadata"], claim.get("status", {})
+    size = status.get("capacity", {}).get("storage")
+    has = parse_quantity(size) if size is not None else None
+    bound, growing = status.get("phase") == "Bound", has is not None and asked is not None and has < asked
+    return ClaimSeen(
+        name=meta["name"],
+        ordinal=ordinal_of(meta["name"]),
+        bound=bound,
+        size=has,
+        message=said.of(meta["uid"], now=now) if growing or not bound else "",
+        growing=growing,
+    )
+
+
+def workload(stateful_set: Object | None, said: Warnings, *, now: float) -> WorkloadSeen | None:
+    if stateful_set is None:
+        return None
+    meta, spec = stateful_set["metadata"], stateful_set["spec"]
+    annotations = spec["template"]["metadata"].get("annotations") or {}
+    status = stateful_set.get("status", {})
+    missing = status.get("replicas", 0) < spec["replicas"]
+    return WorkloadSeen(
+        replicas=spec["replicas"],
+        template_hash=annotations.get(TEMPLATE_HASH, ""),
+        restart_id=annotations.get(RESTART_NOTE),
+        current=status.get("observedGeneration") == meta["generation"],
+        failed_create=said.of(meta["uid"], now=now) if missing else "",
+    )
+
+
+def deployment(found: Object | None, pods: Sequence[Object], lost: frozenset[str]) -> DeploymentSeen | None:
+    """A Deployment of ours and those pods."""
+    if found is None:
+        return None
+    status = found.get("status", {})
+    failure = _condition(status, "ReplicaFailure")
+    return DeploymentSeen(
+        replicas=found["spec"]["replicas"],
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        current=status.get("observedGeneration") == found["metadata"]["generation"],
+        failed_create=failure.get("message", "") if failure.get("status") == "True" else "",
+        pods=tuple(_other_pod(pod, lost) for pod in pods),
+    )
+
+
+def _other_pod(pod: Object, lost: frozenset[str]) -> OtherPodSeen:
+    status = pod.get("status", {})
+    main = pod["spec"]["containers"][0]["name"]
+    for name in (gateway_children.CONTAINER, engine_children.CONTAINER):
+        if any(each["name"] == name for each in pod["spec"]["containers"]):
+            main = name
+    return OtherPodSeen(
+        name=pod["metadata"]["name"],
+        ready=_condition(status, "Ready").get("status") == "True",
+        created=seconds_of(pod["metadata"]["creationTimestamp"]),
+        terminating_since=terminating_since(pod),
+        grace=grace_of(pod),
+        node_lost=pod["spec"].get("nodeName") in lost,
+        unschedulable=unschedulable(status),
+        container=container_seen(pod, main),
+    )
+
+
+def engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
+    """As a gateway names the engines that it finds."""
+    alive = (pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("podIP"))
+    return tuple(sorted(f"http://{_host(pod['status']['podIP'])}:{port}" for pod in alive))
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def address_of(pod: Object, port: int) -> str | None:
+    """Where a pod's server is reached; None while it can't be."""
+    address = pod.get("status", {}).get("podIP")
+    running = pod.get("status", {}).get("phase") == "Running"
+    return f"http://{_host(address)}:{port}" if address and running else None
+
+
+def lost_node(node: Object | None) -> bool:
+    """Gone, or not heard of."""
+    return node is None or _condition(node.get("status", {}), "Ready").get("status") != "True"
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == kind:
+            found: Mapping[str, Any] = condition
+            return found
+    return {}
+
+
+def _time(text: str | None) -> float | None:
+    return None if text is None else seconds_of(text)

@@ -1,0 +1,381 @@
+"""One pass over one fleet: look at all of it, decide, write its status, bring it about, act.
+
+A pass starts from what is there and not from what happened, so it may be made at any time, any number of times, by any
+operator. What is kept from pass to pass (samples of memory, what our last apply returned) may be lost at any moment.
+"""
+
+import asyncio
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet.spec import KIND, FleetSpec
+from rolloutfleet.status import FleetStatus
+from rolloutfleet.units import format_quantity, parse_quantity
+from rolloutfleet_operator.cluster import observe, statuses
+from rolloutfleet_operator.cluster.act import Acts, Reach
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster.apply import Children, Id, owned, refusal
+from rolloutfleet_operator.cluster.board import Board
+from rolloutfleet_operator.cluster.children import all as every
+from rolloutfleet_operator.cluster.children import proxies as proxy_children
+from rolloutfleet_operator.cluster.children import secret as secrets
+from rolloutfleet_operator.cluster.children import settings as settings_of
+from rolloutfleet_operator.cluster.children.fields import FieldInvalid
+from rolloutfleet_operator.cluster.children.merging import TemplateInvalid
+from rolloutfleet_operator.cluster.children.names import (
+    ENGINE_KEY_FILE,
+    ENGINE_PORT,
+    GATEWAY_PORT,
+    GENERATION,
+    KEYS_FILE,
+    OPERATOR,
+    PROXY_PORT,
+    TEMPLATE_HASH,
+    Component,
+    Fleet,
+    Release,
+    selector,
+)
+from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.cluster.looking import (
+    Look,
+    SpecInvalid,
+    deleted,
+    fleet_of,
+    look,
+    status_of,
+    understood,
+)
+from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.cluster.observe import Polled
+from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
+from rolloutfleet_operator.policy.memory import Sample, sampled
+from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.seen import ALLOW_LOSS, EnginesSeen, Fault, FleetSeen, GatewaySeen
+from rolloutfleet_operator.policy.status import status, unusable
+from rolloutfleet_operator.policy.times import seconds_of
+
+RESYNC: Final = 300.0
+"""Seconds between passes over a fleet where nothing happens and nothing is sampled."""
+SOON: Final = 1.0
+"""Seconds to the next pass, where this one wrote something that the next one goes on from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What all passes share."""
+
+    api: Api
+    acts: Acts
+    release: Release
+    version: str
+    most_disruptions: int
+    board: Board
+    clock: Callable[[], float]
+    """Seconds since 1970."""
+    metrics: Metrics
+    new_key: Callable[[], str] = secrets.new_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a spec asks for, before anything is decided."""
+
+    settings: ProxySettings
+    template: Object | None
+    """The pods'; None where podTemplate can't be used."""
+    template_hash: str
+    faults: tuple[Fault, ...]
+
+
+class FleetPasses:
+    """Passes over one fleet, one at a time."""
+
+    def __init__(self, shared: Operator, namespace: str, name: str) -> None:
+        self._shared = shared
+        self._namespace, self._name = namespace, name
+        self._children = Children(shared.api)
+        self._polled: dict[str, Polled] = {}
+        self._faults: tuple[Fault, ...] = ()
+        self._again_at: float | None = None
+        self._ungrown: dict[str, str] = {}
+        self._audit: frozenset[str] = frozenset()
+        self.generation = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self._namespace}/{self._name}"
+
+    async def once(self) -> float | None:
+        """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.
+
+        Raises ApiUnreachable, and ApiRefused where the fleet can't even be read.
+        """
+        body = await self._shared.api.get(KIND, self._namespace, self._name)
+        if body is None or deleted(body):
+            self._shared.board.forget(self.key)
+            self._shared.metrics.forget(self._namespace, self._name)
+            return None  # garbage collection ends it
+        self.generation = body["metadata"]["generation"]
+        try:
+            spec = understood(body)
+        except SpecInvalid as error:
+            await self._write(body, unusable(status_of(body), str(error), self.generation, self._now()))
+            return RESYNC
+        return await self._pass(body, fleet_of(body, spec))
+
+    def _now(self) -> float:
+        return self._shared.clock()
+
+    async def _pass(self, body: Object, fleet: Fleet) -> float:
+        seen_there = await look(self._shared.api, fleet)
+        keys, faults = await self._keys(fleet, seen_there)
+        reach = await self._reach(fleet, seen_there, keys)
+        wanted = self._wanted(fleet, seen_there)
+        await self._poll(fleet, seen_there, reach, wanted.template_hash)
+        workers = await self._shared.acts.gateways.workers(reach.gateways, reach.engine_key)
+        seen = self._seen(body, fleet, seen_there, wanted)
+        seen = replace(
+            seen,
+            gateway=replace(seen.gateway, workers=workers),
+            faults=(*wanted.faults, *faults, *self._faults),
+        )
+        decision, new = self._decide(fleet.spec, seen)
+        self._shared.metrics.saw(seen, new, fleet.spec.memory.rss_budget)
+        if new != seen.status and await self._write(body, new) is None:
+            return SOON  # it has changed meanwhile: look again before anything is done
+        await self._bring_about(fleet, seen_there, wanted, decision)
+        await self._shared.acts.carry_out(fleet, decision.actions, reach, now=self._now())
+        soon = new != seen.status or decision.actions or self._unsaid(seen, wanted, faults)
+        return SOON if soon else self._interval(fleet.spec, decision.look_again)
+
+    def _decide(self, spec: FleetSpec, seen: FleetSeen) -> tuple[Decision, FleetStatus]:
+        """With no other pass in between: what others hold is read, and what this one takes is noted."""
+        board, now = self._shared.board, self._now()
+        seen = replace(seen, elsewhere=board.elsewhere(self.key, now))
+        decision = decide(spec, seen, now)
+        board.note(self.key, held=decision.held, wants=decision.wants)
+        self._audit = decision.audit
+        return decision, status(spec, seen, decision, now)
+
+    def _unsaid(self, seen: FleetSeen, wanted: Wanted, faults: Sequence[Fault]) -> bool:
+        """Whether this pass met something that its status does not say yet."""
+        return (*wanted.faults, *faults, *self._faults) != seen.faults
+
+    def _interval(self, spec: FleetSpec, look_again: float | None) -> float:
+        """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""
+        now = self._now()
+        due = [at - now for at in (look_again, self._again_at) if at is not None]
+        return max(SOON, min([RESYNC if spec.suspend else spec.memory.interval, *due]))
+
+    async def _write(self, body: Object, new: FleetStatus) -> Object | None:
+        if new == status_of(body):
+            return body
+        return await statuses.write(self._shared.api, body, new)
+
+    # What is read besides the look
+
+    async def _keys(self, fleet: Fleet, there: Look) -> tuple[secrets.Keys | None, list[Fault]]:
+        """The admin keys; the generated Secret is made and rotated here."""
+        found = None if there.secret is None else secrets.read(there.secret)
+        if fleet.spec.auth.secret is not None:
+            return found, [] if found is not None else [_no_keys(fleet)]
+        if there.secret is not None and not owned(there.secret, fleet):
+            taken = f"there is a Secret {fleet.own_keys} that is not this fleet's; it is left alone"
+            return None, [Fault(reason=Problem.NAME_TAKEN, message=f"{taken}: delete it, or name it as auth.secret")]
+        wanted = secrets.wanted(
+            fleet,
+            found,
+            taken=found is not None and await self._taken(there, found),
+            now=datetime.fromtimestamp(self._now(), UTC),
+            fresh=self._shared.new_key(),
+        )
+        if wanted != found:
+            try:
+                await self._shared.api.apply(secrets.secret(fleet, wanted))
+            except ApiRefused as refused:
+                return found, [refusal("Secret", fleet.own_keys, refused)]
+        return wanted, []
+
+    async def _taken(self, there: Look, keys: secrets.Keys) -> bool:
+        """Whether every proxy takes the newest key, where there are two and that one does not stand first."""
+        if len(keys.keys) < 2 or keys.leading_since is not None:
+            return False
+        addresses = [observe.address_of(pod, PROXY_PORT) for pod in there.proxies]
+        asked = [self._shared.acts.proxies.takes(url, keys.newest) for url in addresses if url is not None]
+        return len(asked) == len(addresses) and all(await asyncio.gather(*asked))
+
+    async def _reach(self, fleet: Fleet, there: Look, keys: secrets.Keys | None) -> Reach:
+        pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
+        proxies = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, PROXY_PORT))}
+        gateways = [url for pod in there.gateways if (url := observe.address_of(pod, GATEWAY_PORT))]
+        return Reach(
+            pods=pods,
+            proxies=proxies,
+            admin_key=None if keys is None else keys.keys[0],
+            gateways=gateways,
+            engine_key=await self._engine_key(fleet),
+        )
+
+    async def _engine_key(self, fleet: Fleet) -> str | None:
+        name = fleet.spec.gateway.api_key_secret
+        found = None if name is None else await self._shared.api.get("Secret", fleet.namespace, name)
+        try:
+            text = (found or {}).get("data", {}).get(ENGINE_KEY_FILE, "")
+            return base64.b64decode(text).decode().strip() or None
+        except ValueError:
+            return None
+
+    async def _poll(self, fleet: Fleet, there: Look, reach: Reach, template_hash: str) -> None:
+        """Ask every proxy that can be reached for its figures, and fold them into its samples."""
+        rule = rule_of(fleet.spec, template_hash)
+        uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in there.proxies}
+        self._polled = {uid: self._polled.get(uid, observe.NOT_POLLED) for uid in uids.values()}
+
+        async def ask(name: str, url: str, key: str) -> None:
+            before = self._polled[uids[name]]
+            stats = await self._shared.acts.proxies.stats(url, key, audit=name in self._audit)
+            sample = Sample(time=self._now(), rss=None)
+            if stats is not None:
+                boot = stats.boots[-1].time if stats.boots else None
+                sample = replace(sample, rss=stats.rss, boot=boot, draining=stats.drain is not None)
+            self._polled[uids[name]] = Polled(
+                stats=stats,
+                unanswered=0 if stats is not None else before.unanswered + 1,
+                run=sampled(before.run, sample, rule),
+            )
+
+        if reach.admin_key is not None:
+            await asyncio.gather(*(ask(name, url, reach.admin_key) for name, url in reach.proxies.items()))
+
+    # What follows from the spec and what was read
+
+    def _wanted(self, fleet: Fleet, there: Look) -> Wanted:
+        settings = settings_of.proxy_settings(fleet, self._shared.release, peers=fleet.spec.proxies.replicas)
+        try:
+            template = proxy_children.template(fleet, self._shared.release, settings)
+        except TemplateInvalid as error:
+            stays = observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=self._now())
+            fault = Fault(reason=Problem.TEMPLATE_INVALID, message=str(error))
+            hash_there = "" if stays is None else stays.template_hash
+            return Wanted(settings=settings, template=None, template_hash=hash_there, faults=(fault,))
+        made = template["metadata"]["annotations"][TEMPLATE_HASH]
+        return Wanted(settings=settings, template=template, template_hash=made, faults=())
+
+    def _seen(self, body: Object, fleet: Fleet, there: Look, wanted: Wanted) -> FleetSeen:
+        now, spec = self._now(), fleet.spec
+        claims = observe.claims(there.claims, spec.proxies.storage.capacity, there.warnings, now=now)
+        gateway = observe.deployment(there.child("Deployment", fleet.gateway), there.gateways, there.lost_nodes)
+        return FleetSeen(
+            namespace=fleet.namespace,
+            name=fleet.name,
+            generation=fleet.generation,
+            template_hash=wanted.template_hash,
+            status=status_of(body),
+            pods=observe.proxy_pods(there.proxies, self._polled, there.lost_nodes),
+            workload=observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=now),
+            claims=tuple(replace(each, message=each.message or self._ungrown.get(each.name, "")) for each in claims),
+            gateway=GatewaySeen(deployment=gateway),
+            engines=_engines(fleet, there),
+            most_disruptions=self._shared.most_disruptions,
+            allow_loss=_allowed_losses(body),
+            operator_version=self._shared.version,
+            settings_since=_settings_since(there.child("ConfigMap", fleet.settings), fleet.generation),
+            endpoint=spec.endpoint.public_url or f"http://{self._shared.release.host(fleet.service, fleet.namespace)}",
+            selector=",".join(f"{name}={value}" for name, value in selector(fleet, Component.PROXY).items()),
+        )
+
+    # What is written
+
+    async def _bring_about(self, fleet: Fleet, there: Look, wanted: Wanted, decision: Decision) -> None:
+        stateful_set = there.child("StatefulSet", fleet.proxies)
+        claims = None if stateful_set is None else stateful_set["spec"].get("volumeClaimTemplates")
+        counts = every.Counts(
+            proxies=decision.replicas, gateways=decision.gateway_replicas, engines=decision.engine_replicas or 0
+        )
+        told = settings_of.proxy_settings(fleet, self._shared.release, peers=decision.peers)
+        release = self._shared.release
+        asked_for = [
+            *every.parts(fleet, release, told),
+            *every.workloads(fleet, release, wanted.template, counts, claims),
+        ]
+        made, kept, faults = _made(asked_for)
+        if wanted.template is None:
+            kept.append(("StatefulSet", fleet.proxies))
+        outcome = await self._children.bring_about(fleet, made, there.children, kept=kept, now=self._now())
+        await self._grow(fleet, there)
+        self._faults, self._again_at = (*faults, *outcome.faults), outcome.again_at
+        if outcome.changed:
+            extra = {"fleet": self.key, "generation": fleet.generation}
+            logger.info("applied %s", ", ".join(outcome.changed), extra=extra)
+
+    async def _grow(self, fleet: Fleet, there: Look) -> None:
+        """Let claims ask for more, where the spec does; the volume grows under the running pod."""
+        asked = fleet.spec.proxies.storage.capacity
+        self._ungrown = {}
+        for claim in there.claims:
+            meta, requests = claim["metadata"], claim["spec"]["resources"]["requests"]
+            if asked is None or parse_quantity(requests["storage"]) >= asked:
+                continue
+            larger = {"resources": {"requests": {"storage": format_quantity(asked)}}}
+            patch = {"metadata": {"uid": meta["uid"]}, "spec": larger}
+            try:
+                await self._shared.api.merge("PersistentVolumeClaim", fleet.namespace, meta["name"], patch)
+            except ApiRefused as refused:
+                self._ungrown[meta["name"]] = refused.message
+
+
+def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list[Fault]]:
+    """The manifests; those that can't be made from the spec stay as they are, and are named."""
+    made: list[Object] = []
+    kept: list[Id] = []
+    faults: list[Fault] = []
+    for part in asked_for:
+        try:
+            made.append(part.make())
+        except (TemplateInvalid, FieldInvalid) as error:
+            kept.append((part.kind, part.name))
+            reason = Problem.TEMPLATE_INVALID if isinstance(error, TemplateInvalid) else Problem.SPEC_INVALID
+            faults.append(Fault(reason=reason, message=str(error)))
+    return made, kept, faults
+
+
+def _engines(fleet: Fleet, there: Look) -> EnginesSeen:
+    source = fleet.spec.gateway.engines
+    if fleet.spec.engine is not None:
+        pods = there.engines or ()
+        made = observe.deployment(there.child("Deployment", fleet.engine), pods, there.lost_nodes)
+        return EnginesSeen(urls=observe.engine_urls(pods, ENGINE_PORT), deployment=made)
+    assert source is not None
+    if source.urls is not None:
+        return EnginesSeen(urls=tuple(source.urls))
+    return EnginesSeen(urls=None if there.engines is None else observe.engine_urls(there.engines, source.port))
+
+
+def _no_keys(fleet: Fleet) -> Fault:
+    return Fault(
+        reason=Problem.KEYS_MISSING,
+        message=f"auth.secret names the Secret {fleet.spec.auth.secret}, which is not there or has no key "
+        f"`{KEYS_FILE}` (admin keys, one a line)",
+    )
+
+
+def _allowed_losses(body: Mapping[str, Any]) -> frozenset[str]:
+    said = (body["metadata"].get("annotations") or {}).get(ALLOW_LOSS, "")
+    return frozenset(filter(None, (name.strip() for name in said.split(","))))
+
+
+def _settings_since(config_map: Object | None, generation: int) -> float | None:
+    """When the settings of that generation were written: the API server notes the time of our last change."""
+    if config_map is None or (config_map["metadata"].get("annotations") or {}).get(GENERATION) != str(generation):
+        return None
+    times = (each.get("time", "") for each in _ours(config_map))
+    return max((seconds_of(text) for text in times), default=None)
+
+
+def _ours(live: Object) -> Iterator[Mapping[str, Any]]:
+    return (each for each in live["metadata"].get("managedFields") or () if each.get("manager") == OPERATOR)

@@ -1,0 +1,127 @@
+"""The proxies of a fleet, as the operator talks to them: their figures, and drains.
+
+A proxy that does not answer is nothing unusual: every question has an answer that says so.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httpx
+
+from rolloutfleet_operator.policy.actions import AskDrain, UndoDrain
+from rolloutfleet_operator.policy.memory import Boot
+from rolloutfleet_operator.policy.seen import DrainSeen, ProxyStats
+
+POLL_TIMEOUT: Final = 5.0
+"""Seconds for a proxy's figures."""
+DRAIN_TIMEOUT: Final = 30.0
+"""Seconds for a drain, or dumps, to be answered."""
+LARGEST: Final = 4 * 2**20
+"""Bytes of an answer; figures are some kilobytes."""
+
+
+class Proxies:
+    """All proxies of all fleets, over one pool of connections."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def stats(self, url: str, key: str, *, audit: bool) -> ProxyStats | None:
+        """None where it did not answer, or not with figures."""
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(self._figures(f"{url}/stats", key))
+            recounted = group.create_task(self._figures(f"{url}/audit", key)) if audit else None
+        figures = asked.result()
+        if figures is None:
+            return None
+        try:
+            return proxy_stats(figures, None if recounted is None else recounted.result())
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    async def takes(self, url: str, key: str) -> bool:
+        """Whether the proxy takes that key."""
+        return await self._figures(f"{url}/stats", key) is not None
+
+    async def drain(self, url: str, key: str, asked: AskDrain) -> str:
+        """What became of it, in words; empty where it was heard, or where the next pass will see why not."""
+        body = {"id": asked.id, "mode": asked.mode, "then": asked.then, "ttl": asked.ttl, "reason": asked.reason}
+        return await self._said("POST", f"{url}/drain", key, json=body)
+
+    async def undo(self, url: str, key: str, asked: UndoDrain) -> str:
+        return await self._said("DELETE", f"{url}/drain", key, params={"id": asked.id})
+
+    async def dump(self, url: str, key: str) -> str:
+        """Have everything dumped that can be; asked again and again until nothing is held any more."""
+        return await self._said("POST", f"{url}/dumps", key)
+
+    async def _said(self, method: str, url: str, key: str, **more: Any) -> str:
+        try:
+            answer = await self._client.request(method, url, headers=_bearer(key), timeout=DRAIN_TIMEOUT, **more)
+        except httpx.HTTPError as error:
+            return f"no answer: {error or type(error).__name__}"
+        expected = answer.is_success or answer.status_code in (400, 409)
+        return "" if expected else f"{answer.status_code} {answer.text[:200]}"
+
+    async def _figures(self, url: str, key: str) -> Mapping[str, Any] | None:
+        try:
+            answer = await self._client.get(url, headers=_bearer(key), timeout=POLL_TIMEOUT)
+            found = answer.json() if answer.is_success and len(answer.content) <= LARGEST else None
+        except (httpx.HTTPError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> ProxyStats:
+    """A proxy's /stats, and /audit where it was asked. Raises KeyError, TypeError or ValueError for anything else."""
+    dump, settings, drain = figures["dump"], figures["settings"], figures.get("drain")
+    return ProxyStats(
+        store_id=str(figures["store_id"]),
+        rss=int(figures["rss_bytes"]),
+        sessions_open=int(figures["sessions"]["open"]),
+        in_flight=int(figures["in_flight"]),
+        held_sessions=None if audit is None else _held(audit["sessions"]),
+        held_turns=None if audit is None else _held(audit["turns"]),
+        drain=None if drain is None else _drain(drain),
+        boots=tuple(map(_boot, figures["boots"])),
+        dump_failing=bool(dump["failing"]),
+        dump_error=dump.get("error"),
+        paused=bool(figures["paused"]),
+        past_max_hold=bool(figures.get("past_max_hold")),
+        settings_generation=int(settings["generation"]),
+        settings_error=settings.get("error"),
+        needs_restart=tuple(settings.get("needs_restart") or ()),
+        store_full=bool((figures.get("store") or {}).get("full")),
+    )
+
+
+def _held(sums: Mapping[str, Any]) -> int:
+    return int(sums["live"]) + int(sums["leased"])
+
+
+def _drain(drain: Mapping[str, Any]) -> DrainSeen:
+    return DrainSeen(
+        id=drain["id"],
+        mode=drain["mode"],
+        then=drain["then"],
+        since=drain["since"],
+        deadline=drain.get("deadline"),
+        expires=drain.get("expires"),
+        holding=bool(drain.get("holding")),
+        under_way=drain.get("under_way"),
+    )
+
+
+def _boot(boot: Mapping[str, Any]) -> Boot:
+    return Boot(
+        time=float(boot["time"]),
+        reason=str(boot["reason"]),
+        id=boot.get("id"),
+        rss_before=boot.get("rss_before"),
+        rss_after=boot.get("rss_after"),
+    )

@@ -1,0 +1,132 @@
+"""The operator as a whole: its parts put together, until it is told to stop."""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from typing import Final
+
+import httpx
+import kopf
+
+from rolloutfleet.spec import KIND
+from rolloutfleet_operator.cluster import handlers, pages
+from rolloutfleet_operator.cluster.act import Acts
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, connect
+from rolloutfleet_operator.cluster.board import Board
+from rolloutfleet_operator.cluster.fleets import Fleets
+from rolloutfleet_operator.cluster.gateways import Gateways
+from rolloutfleet_operator.cluster.health import Health
+from rolloutfleet_operator.cluster.lease import Lease, taken_namespaces
+from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.cluster.passes import Operator
+from rolloutfleet_operator.cluster.proxies import Proxies
+from rolloutfleet_operator.cluster.settings import OperatorSettings, own_version
+
+NAMESPACES_EVERY: Final = 30.0
+"""Seconds between looks for operators of one namespace."""
+CRD_EVERY: Final = 5.0
+
+
+class CantRun(Exception):
+    """The operator can't work here; the message is for a person."""
+
+
+async def run(settings: OperatorSettings) -> None:
+    """Look after fleets until SIGTERM or SIGINT. Raises CantRun."""
+    try:
+        api = await connect()
+    except ApiUnreachable as error:
+        raise CantRun(str(error)) from None
+    # No proxies of the environment: what is talked to is within the cluster.
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(api.close)
+        client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, limits=_LIMITS))
+        health, metrics, board = Health(time.monotonic), Metrics(), Board(time.time())
+        try:
+            runner = await pages.serve(*settings.address, health, metrics, board)
+        except OSError as error:
+            raise CantRun(f"can't listen on {settings.listen}: {error.strerror or error}") from None
+        stack.push_async_callback(runner.cleanup)
+        shared = Operator(
+            api=api,
+            acts=Acts(api, Proxies(client), Gateways(client)),
+            release=settings.release(),
+            version=own_version(),
+            most_disruptions=settings.max_concurrent_disruptions,
+            board=board,
+            clock=time.time,
+            metrics=metrics,
+        )
+        await _look_after(settings, shared, health, metrics)
+
+
+_LIMITS: Final = httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=30.0)
+
+
+async def _look_after(settings: OperatorSettings, shared: Operator, health: Health, metrics: Metrics) -> None:
+    lease = Lease(
+        shared.api,
+        namespace=settings.lease_namespace,
+        name=settings.lease_name,
+        identity=f"{socket.gethostname()}-{secrets.token_hex(4)}",
+        scope=settings.namespace,
+        clock=time.time,
+    )
+    fleets = Fleets(shared, lease.leading, health, metrics)
+    where = f"namespace {settings.namespace}" if settings.namespace else "all namespaces"
+    logger.info("rolloutfleet-operator %s looks after fleets in %s", shared.version, where)
+    tasks = [
+        asyncio.create_task(lease.hold(), name="lease"),
+        asyncio.create_task(_tell(lease, metrics), name="leading"),
+    ]
+    if settings.namespace is None:
+        tasks.append(asyncio.create_task(_leave_to_others(shared.api, fleets), name="namespaces"))
+    try:
+        await _until_known(shared.api, settings.namespace)
+        await kopf.operator(
+            registry=handlers.registry(fleets),
+            settings=handlers.settings(),
+            clusterwide=settings.namespace is None,
+            namespaces=[settings.namespace] if settings.namespace else [],
+        )
+    finally:
+        await fleets.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _until_known(api: Api, namespace: str | None) -> None:
+    """Wait for the CRD: it may be installed after the operator, and kopf watches only what is there when it begins."""
+    said = False
+    while True:
+        try:
+            await api.list(KIND, namespace, limit=1)
+            return
+        except (ApiRefused, ApiUnreachable) as error:
+            if not said:
+                logger.warning("waiting until RolloutFleets can be read: %s", error)
+                said = True
+        await asyncio.sleep(CRD_EVERY)
+
+
+async def _leave_to_others(api: Api, fleets: Fleets) -> None:
+    """An operator of the whole cluster leaves alone the namespaces that have their own."""
+    taken: frozenset[str] = frozenset()
+    fleets.looks_after = lambda namespace: namespace not in taken
+    while True:
+        now = await taken_namespaces(api, time.time)
+        if now != taken:
+            logger.warning("namespaces with an operator of their own, left alone: %s", ", ".join(sorted(now)) or "none")
+            taken = now
+            fleets.wake_all()
+        await asyncio.sleep(NAMESPACES_EVERY)
+
+
+async def _tell(lease: Lease, metrics: Metrics) -> None:
+    while True:
+        metrics.leading(lease.leading.is_set())
+        await asyncio.sleep(1)

@@ -1,0 +1,24 @@
+"""Fleets for the tests here."""
+
+from typing import Any
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet_operator.cluster.children.names import Fleet, Release
+
+RELEASE = Release(
+    proxy_image="proxy:1",
+    gateway_image="gateway:1",
+    engine_image="sglang:1",
+    simulated_engine_image="engine:1",
+    gateway_role="rolloutfleet-gateway",
+    cluster_domain="cluster.local",
+    operator_namespace="ops",
+)
+
+
+def spec_of(**fields: Any) -> FleetSpec:
+    return FleetSpec.model_validate({"model": "simulated", "engine": {"gpus": 0}, **fields})
+
+
+def fleet_of(name: str = "math", generation: int = 1, **fields: Any) -> Fleet:
+    return Fleet(name=name, namespace="rl", uid="u-1", generation=generation, spec=spec_of(**fields))

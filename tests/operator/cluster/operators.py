@@ -1,0 +1,79 @@
+"""A real `rolloutfleet-operator run` in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from tests.operator.cluster.apiserver import ApiServer
+
+PATIENCE: Final = 60.0
+IMAGES: Final = ("--proxy-image=proxy:1", "--gateway-image=gateway:1", "--simulated-engine-image=engine:1")
+
+
+class OperatorProcess:
+    """An operator of one namespace, or of all. It may be killed and started again."""
+
+    def __init__(self, server: ApiServer, folder: Path, port: int, namespace: str, *flags: str) -> None:
+        self._server, self._log = server, folder / "operator.log"
+        self.url = f"http://127.0.0.1:{port}"
+        self._flags = (f"--lease-namespace={namespace}", f"--listen=127.0.0.1:{port}", *IMAGES, *flags)
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "rolloutfleet_operator.cli", "run", *self._flags],
+                env={**os.environ, "KUBECONFIG": str(self._server.kubeconfig)},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def start_again(self) -> None:
+        assert self.process.poll() is not None
+        self.process = self._started()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=30)
+
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def passes(self) -> float:
+        """How many it has made since it began."""
+        for line in httpx.get(f"{self.url}/metrics", trust_env=False).text.splitlines():
+            if line.startswith("rolloutfleet_operator_pass_seconds_count"):
+                return float(line.split()[-1])
+        return 0.0
+
+    def until(self, what: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
+        """What it returns, once that is true."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.2)
+        raise AssertionError(f"not within {patience} s; the operator said:\n{self.said()[-6000:]}")
+
+
+@contextmanager
+def running(server: ApiServer, folder: Path, port: int, namespace: str, *flags: str) -> Iterator[OperatorProcess]:
+    operator = OperatorProcess(server, folder, port, namespace, *flags)
+    try:
+        yield operator
+    finally:
+        operator.kill()

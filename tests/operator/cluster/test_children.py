@@ -1,0 +1,278 @@
+"""What is made for a fleet, and what in it makes pods outdated."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.operator.cluster.fleets import RELEASE, fleet_of
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_operator.cluster.children import all as every
+from rolloutfleet_operator.cluster.children import proxies
+from rolloutfleet_operator.cluster.children.fields import FieldInvalid
+from rolloutfleet_operator.cluster.children.names import SETTINGS_FILE, TEMPLATE_HASH, Fleet
+from rolloutfleet_operator.cluster.children.settings import proxy_settings
+
+Children = dict[tuple[str, str], dict[str, Any]]
+
+
+def made(fleet: Fleet) -> Children:
+    told = proxy_settings(fleet, RELEASE, peers=fleet.spec.proxies.replicas)
+    template = proxies.template(fleet, RELEASE, told)
+    counts = every.Counts(proxies=2, gateways=1, engines=1)
+    parts = [*every.parts(fleet, RELEASE, told), *every.workloads(fleet, RELEASE, template, counts, None)]
+    children = [part.make() for part in parts]
+    assert [(part.kind, part.name) for part in parts] == [(each["kind"], each["metadata"]["name"]) for each in children]
+    return {(each["kind"], each["metadata"]["name"]): each for each in children}
+
+
+def pod_of(children: Children, kind: str, name: str) -> Any:
+    return children[kind, name]["spec"]["template"]["spec"]
+
+
+def container_of(children: Children, kind: str, name: str) -> Any:
+    return pod_of(children, kind, name)["containers"][0]
+
+
+def hash_of(**fields: Any) -> str:
+    fleet = fleet_of(**fields)
+    template = proxies.template(fleet, RELEASE, proxy_settings(fleet, RELEASE, peers=fleet.spec.proxies.replicas))
+    found: str = template["metadata"]["annotations"][TEMPLATE_HASH]
+    return found
+
+
+PLAIN = {
+    ("ServiceAccount", "math-gateway"),
+    ("RoleBinding", "math-gateway"),
+    ("ConfigMap", "math-settings"),
+    ("Service", "math-proxies"),
+    ("Service", "math"),
+    ("Service", "math-gateway"),
+    ("Service", "math-engines"),
+    ("PodDisruptionBudget", "math-proxy"),
+    ("Deployment", "math-engine"),
+    ("Deployment", "math-gateway"),
+    ("StatefulSet", "math-proxy"),
+}
+
+
+def test_a_plain_fleet_has_these_children_and_no_more() -> None:
+    assert set(made(fleet_of())) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "fewer"),
+    [
+        ({"networkPolicy": {}}, {("NetworkPolicy", "math"), ("NetworkPolicy", "math-gateway")}, set()),
+        ({"endpoint": {"ingress": {"host": "a.b"}}}, {("Ingress", "math")}, set()),
+        ({"gateway": {"replicas": 2}}, {("PodDisruptionBudget", "math-gateway")}, set()),
+        ({"suspend": True}, set(), {("PodDisruptionBudget", "math-proxy")}),
+        (
+            {"engine": None, "gateway": {"engines": {"urls": ["http://10.0.0.1:1"]}}},
+            set(),
+            {
+                ("ServiceAccount", "math-gateway"),
+                ("RoleBinding", "math-gateway"),
+                ("Service", "math-engines"),
+                ("Deployment", "math-engine"),
+            },
+        ),
+    ],
+)
+def test_fields_bring_children_and_take_them_away(
+    fields: dict[str, Any], more: set[tuple[str, str]], fewer: set[tuple[str, str]]
+) -> None:
+    assert set(made(fleet_of(**fields))) == (PLAIN | more) - fewer
+
+
+def test_every_child_ends_with_its_fleet_and_says_whose_it_is() -> None:
+    for child in made(fleet_of(networkPolicy={}, endpoint={"ingress": {}})).values():
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"], owner["kind"]) == ("u-1", True, "RolloutFleet")
+        assert child["metadata"]["labels"]["rolloutfleet.dev/fleet"] == "math"
+        assert child["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "rolloutfleet-operator"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("StatefulSet", "math-proxy"), ("Deployment", "math-gateway"), ("Deployment", "math-engine")]
+)
+def test_pods_are_restricted(kind: str, name: str) -> None:
+    children = made(fleet_of())
+    pod, container = pod_of(children, kind, name), container_of(children, kind, name)
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 65532
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["enableServiceLinks"] is False
+    assert pod["automountServiceAccountToken"] is (name == "math-gateway")
+
+
+def test_nothing_but_discovery_gets_an_api_token() -> None:
+    by_address = fleet_of(engine=None, gateway={"engines": {"urls": ["http://10.0.0.1:1"]}})
+    assert pod_of(made(by_address), "Deployment", "math-gateway")["automountServiceAccountToken"] is False
+
+
+def test_pods_replace_themselves_never() -> None:
+    spec = made(fleet_of())["StatefulSet", "math-proxy"]["spec"]
+    assert (spec["updateStrategy"], spec["podManagementPolicy"]) == ({"type": "OnDelete"}, "Parallel")
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+
+
+def test_grace_is_above_the_drain_and_above_the_gateways_own_shutdown() -> None:
+    children = made(fleet_of(disruption={"drainTimeout": "2m"}))
+    assert pod_of(children, "StatefulSet", "math-proxy")["terminationGracePeriodSeconds"] == 150
+    gateway = container_of(children, "Deployment", "math-gateway")
+    shutdown = int(gateway["args"][gateway["args"].index("--shutdown-grace-period-secs") + 1])
+    pause = gateway["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod_of(children, "Deployment", "math-gateway")["terminationGracePeriodSeconds"] > shutdown + pause
+
+
+def test_a_full_store_has_an_hour_to_be_opened() -> None:
+    probe = container_of(made(fleet_of()), "StatefulSet", "math-proxy")["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3600
+
+
+def test_probes_of_the_gateway_tell_alive_from_ready() -> None:
+    gateway = container_of(made(fleet_of()), "Deployment", "math-gateway")
+    paths = {kind: gateway[kind]["httpGet"]["path"] for kind in ("livenessProbe", "readinessProbe")}
+    assert paths == {"livenessProbe": "/liveness", "readinessProbe": "/readiness"}
+    assert {"--disable-retries", "--disable-circuit-breaker"} <= set(gateway["args"])
+
+
+def test_the_gateway_looks_for_engines_by_label_in_its_own_namespace_only() -> None:
+    fleet = fleet_of(engine=None, gateway={"engines": {"selector": {"app": "sglang", "b": "c"}, "port": 8000}})
+    args = container_of(made(fleet), "Deployment", "math-gateway")["args"]
+    at = args.index("--service-discovery")
+    assert args[at:] == [
+        *("--service-discovery", "--service-discovery-namespace", "rl"),
+        *("--service-discovery-port", "8000", "--selector", "app=sglang", "b=c"),
+    ]
+
+
+def test_no_key_is_in_environment_arguments_or_probes() -> None:
+    children = made(fleet_of(gateway={"apiKeySecret": "engines"}, tokenizer={"tokenSecret": "hub"}))
+    for kind, name in (("StatefulSet", "math-proxy"), ("Deployment", "math-gateway")):
+        mounts = {mount["name"]: mount for mount in container_of(children, kind, name)["volumeMounts"]}
+        assert "subPath" not in mounts["engine-key"]
+        container = container_of(children, kind, name)
+        environment = [each for each in container.get("env", ()) if "secretKeyRef" in json.dumps(each)]
+        assert [each["name"] for each in environment] == (["HF_TOKEN"] if kind == "StatefulSet" else [])
+        assert "httpHeaders" not in json.dumps([container[probe] for probe in container if probe.endswith("Probe")])
+
+
+def test_dumps_are_on_the_claim_or_on_the_volume_that_is_named() -> None:
+    def mount(**sessions: Any) -> Any:
+        children = made(fleet_of(sessions={"dump": sessions}))
+        container = container_of(children, "StatefulSet", "math-proxy")
+        (found,) = (each for each in container["volumeMounts"] if each["mountPath"] == "/dumps")
+        volumes = {each["name"]: each for each in pod_of(children, "StatefulSet", "math-proxy")["volumes"]}
+        return found, volumes.get("dumps")
+
+    assert mount() == ({"name": "state", "mountPath": "/dumps", "subPath": "dumps"}, None)
+    shared = {"persistentVolumeClaim": {"claimName": "all"}}
+    assert mount(volume=shared) == ({"name": "dumps", "mountPath": "/dumps"}, {"name": "dumps", **shared})
+
+
+def test_storage_is_a_claim_or_ephemeral() -> None:
+    claimed = made(fleet_of(proxies={"storage": {"size": "5Gi", "className": "fast"}}))["StatefulSet", "math-proxy"][
+        "spec"
+    ]
+    (claim,) = claimed["volumeClaimTemplates"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+    assert claim["spec"]["storageClassName"] == "fast"
+    children = made(fleet_of(proxies={"storage": {"ephemeral": True}}))
+    assert "volumeClaimTemplates" not in children["StatefulSet", "math-proxy"]["spec"]
+    assert {"name": "state", "emptyDir": {}} in pod_of(children, "StatefulSet", "math-proxy")["volumes"]
+
+
+def test_a_grown_size_leaves_the_claim_template_which_cant_change() -> None:
+    fleet = fleet_of(proxies={"storage": {"size": "9Gi"}})
+    live = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "state", "labels": {"a": "b"}},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "5Gi"}},
+            "volumeMode": "Filesystem",
+        },
+        "status": {"phase": "Pending"},
+    }
+    (claim,) = proxies.stateful_set(fleet, {}, replicas=1, claims=[live])["spec"]["volumeClaimTemplates"]
+    assert claim == {
+        "metadata": {"name": "state", "labels": {"a": "b"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "5Gi"}}},
+    }
+
+
+def test_settings_are_what_a_proxy_takes() -> None:
+    fleet = fleet_of(proxies={"replicas": 3, "storage": {"size": "10Gi"}}, sessions={"staleAfter": "90s"}, generation=7)
+    text = made(fleet)["ConfigMap", "math-settings"]["data"][SETTINGS_FILE]
+    told = ProxySettings.model_validate_json(text)
+    assert (told.generation, told.replicas, told.sessions.stale_after, told.fleet_uid) == (7, 3, 90.0, "u-1")
+    assert told.sessions.limits.bytes == 8 * 2**30
+    assert told.address_of(2) == "http://math-proxy-2.math-proxies.rl.svc.cluster.local:8080"
+    assert told.gateway_url == "http://math-gateway.rl.svc.cluster.local:30000"
+
+
+SAME: dict[str, Mapping[str, Any]] = {
+    "replicas": {"proxies": {"replicas": 9}},
+    "a raised budget": {"memory": {"rssBudget": "9Gi"}},
+    "sessions": {"sessions": {"staleAfter": "1s", "dump": {"path": "/dumps/x"}}},
+    "gateway": {"gateway": {"replicas": 4}},
+    "generation": {"generation": 8},
+    "a restart by id": {"restart": {"id": "again"}},
+    "a larger claim": {"proxies": {"storage": {"size": "90Gi"}}},
+    "rotation": {"auth": {"rotate": {"id": "x"}}},
+}
+OTHER: dict[str, Mapping[str, Any]] = {
+    "model": {"model": "other"},
+    "image": {"image": "other"},
+    "a limit of one's own": {"proxies": {"resources": {"limits": {"memory": "7Gi"}}}},
+    "drainTimeout": {"disruption": {"drainTimeout": "7s"}},
+    "podTemplate": {"proxies": {"podTemplate": {"metadata": {"annotations": {"a": "b"}}}}},
+    "dump volume": {"sessions": {"dump": {"volume": {"emptyDir": {}}}}},
+    "public url": {"endpoint": {"publicURL": "https://a.b"}},
+}
+
+
+@pytest.mark.parametrize("fields", SAME.values(), ids=list(SAME))
+def test_these_make_no_pod_outdated(fields: Mapping[str, Any]) -> None:
+    assert hash_of(**fields) == hash_of()
+
+
+@pytest.mark.parametrize("fields", OTHER.values(), ids=list(OTHER))
+def test_these_make_pods_outdated(fields: Mapping[str, Any]) -> None:
+    assert hash_of(**fields) != hash_of()
+
+
+def test_a_new_pod_is_told_which_restart_it_needs_no_more() -> None:
+    fleet = fleet_of(restart={"id": "again"})
+    template = proxies.template(fleet, RELEASE, proxy_settings(fleet, RELEASE, peers=1))
+    assert template["metadata"]["annotations"]["rolloutfleet.dev/restart-id"] == "again"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"endpoint": {"ingress": {"hots": "a"}}}, r"spec.endpoint.ingress.hots: no such field"),
+        ({"endpoint": {"ingress": {"tls": "a"}}}, r"spec.endpoint.ingress.tls: must be a list"),
+        ({"networkPolicy": {"ingress": []}}, r"spec.networkPolicy.ingress: no such field; known here: from"),
+    ],
+)
+def test_fields_that_kubernetes_fills_are_checked_too(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(FieldInvalid, match=said):
+        made(fleet_of(**fields))
+
+
+def test_a_managed_sglang_asks_for_gpus_and_runs_as_its_image_does() -> None:
+    fleet = fleet_of(model="Qwen/Qwen3-8B", engine={"gpus": 8, "args": ["--tp", "8"]}, gateway={"apiKeySecret": "k"})
+    children = made(fleet)
+    engine = container_of(children, "Deployment", "math-engine")
+    assert engine["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+    assert engine["args"][-2:] == ["--tp", "8"] and "sglang.launch_server" in engine["command"]
+    assert "runAsNonRoot" not in pod_of(children, "Deployment", "math-engine")["securityContext"]

@@ -1,0 +1,251 @@
+"""The operator against a real API server: from the outside, as kubectl sees it. No pod runs here."""
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operator.cluster.apiserver import ApiServer, free_port
+from tests.operator.cluster.operators import OperatorProcess, running
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
+
+CHILDREN = "statefulsets,deployments,services,configmaps,serviceaccounts,rolebindings,poddisruptionbudgets"
+ALL_CHILDREN = {
+    "StatefulSet/math-proxy",
+    "Deployment/math-gateway",
+    "Deployment/math-engine",
+    "Service/math",
+    "Service/math-proxies",
+    "Service/math-gateway",
+    "Service/math-engines",
+    "ConfigMap/math-settings",
+    "ServiceAccount/math-gateway",
+    "RoleBinding/math-gateway",
+    "PodDisruptionBudget/math-proxy",
+}
+
+
+@pytest.fixture
+def operator(apiserver: ApiServer, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running(apiserver, tmp_path, free_port(), namespace, f"--namespace={namespace}") as operator:
+        yield operator
+
+
+class FleetThere:
+    """A fleet in a namespace of the API server."""
+
+    def __init__(self, server: ApiServer, namespace: str, operator: OperatorProcess, name: str = "math") -> None:
+        self.server, self.namespace, self.operator, self.name = server, namespace, operator, name
+
+    def apply(self, **fields: Any) -> None:
+        spec = {"model": "simulated", "engine": {"gpus": 0}, **fields}
+        meta = {"name": self.name}
+        manifest = {"apiVersion": "rolloutfleet.dev/v1alpha1", "kind": "RolloutFleet", "metadata": meta, "spec": spec}
+        self.server.apply(manifest, namespace=self.namespace)
+
+    def get(self, *words: str) -> Any:
+        return self.server.get(*words, namespace=self.namespace)
+
+    def kubectl(self, *words: str) -> str:
+        return self.server.kubectl("-n", self.namespace, *words)
+
+    def children(self) -> set[str]:
+        chosen = f"rolloutfleet.dev/fleet={self.name}"
+        return {f"{each['kind']}/{each['metadata']['name']}" for each in self.get(CHILDREN, "-l", chosen)}
+
+    def until_children(self, wanted: set[str]) -> None:
+        self.operator.until(lambda: self.children() == wanted)
+
+    def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.get("configmap", f"{self.name}-settings")["data"]["settings.json"])
+        return found
+
+    def condition(self, kind: str = "Ready") -> dict[str, Any]:
+        status = self.get("rolloutfleet", self.name).get("status", {})
+        return next((each for each in status.get("conditions", ()) if each["type"] == kind), {})
+
+    def problems(self) -> str:
+        """Reasons and messages, as text."""
+        return json.dumps(self.get("rolloutfleet", self.name).get("status", {}).get("problems", ()))
+
+    def stateful_set(self) -> Any:
+        return self.get("statefulset", f"{self.name}-proxy")
+
+
+@pytest.fixture
+def fleet(apiserver: ApiServer, namespace: str, operator: OperatorProcess) -> FleetThere:
+    return FleetThere(apiserver, namespace, operator)
+
+
+def test_one_resource_becomes_all_children(fleet: FleetThere) -> None:
+    fleet.apply(proxies={"replicas": 2})
+    fleet.until_children(ALL_CHILDREN)
+    assert fleet.get("secret", "math-keys")["data"]["admin-keys"]
+    assert fleet.operator.until(lambda: fleet.condition().get("status")) == "False"
+    pods = fleet.operator.until(lambda: fleet.get("pods", "-l", "app.kubernetes.io/component=proxy"))
+    assert {pod["metadata"]["name"] for pod in pods} <= {"math-proxy-0", "math-proxy-1"}
+
+
+def test_edits_reach_children_and_removed_fields_remove_theirs(fleet: FleetThere) -> None:
+    fleet.apply(networkPolicy={}, endpoint={"ingress": {"host": "a.b"}})
+    fleet.until_children(ALL_CHILDREN)
+    fleet.operator.until(lambda: fleet.get("ingress") and len(fleet.get("networkpolicy")) == 2)
+    before = fleet.stateful_set()["spec"]["template"]
+    fleet.apply(sessions={"staleAfter": "90s"})
+    fleet.operator.until(lambda: fleet.settings()["sessions"]["stale_after"] == "90s")
+    assert fleet.settings()["generation"] == 2
+    fleet.operator.until(lambda: not fleet.get("ingress") and not fleet.get("networkpolicy"))
+    assert fleet.stateful_set()["spec"]["template"] == before  # no pod is outdated by that
+    fleet.apply(image="another:2")
+    container = "spec.template.spec.containers[0].image"
+    fleet.operator.until(
+        lambda: "another:2" in fleet.kubectl("get", "sts", "math-proxy", "-o", f"jsonpath={{.{container}}}")
+    )
+
+
+def test_what_is_edited_or_removed_by_hand_is_put_back(fleet: FleetThere) -> None:
+    fleet.apply()
+    fleet.until_children(ALL_CHILDREN)
+    fleet.operator.until(lambda: fleet.operator.passes() >= 2)
+    fleet.kubectl("scale", "statefulset/math-proxy", "--replicas=5")
+    fleet.operator.until(lambda: fleet.stateful_set()["spec"]["replicas"] == 1)
+    fleet.kubectl("patch", "configmap", "math-settings", "-p", '{"data": {"settings.json": "{}"}}')
+    fleet.operator.until(lambda: fleet.settings())
+    fleet.kubectl("delete", "service", "math-proxies")
+    fleet.until_children(ALL_CHILDREN)
+
+
+def test_an_object_of_somebody_else_is_left_alone_and_named(fleet: FleetThere) -> None:
+    fleet.kubectl("create", "configmap", "math-settings", "--from-literal=theirs=1")
+    fleet.apply()
+    fleet.operator.until(lambda: fleet.condition().get("reason") == "NameTaken")
+    assert "ConfigMap math-settings" in fleet.condition()["message"]
+    assert fleet.get("configmap", "math-settings")["data"] == {"theirs": "1"}
+    fleet.kubectl("delete", "configmap", "math-settings")
+    fleet.operator.until(lambda: fleet.condition().get("reason") not in (None, "NameTaken"))
+    assert fleet.settings()["fleet"] == "math"
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ({"spec": {"contaners": []}}, "spec.proxies.podTemplate.spec.contaners: no such field"),
+        ({"spec": {"dnsPolicy": "Nonsense"}}, "spec.proxies.podTemplate.spec.dnsPolicy: "),
+        ({"spec": {"restartPolicy": "Never"}}, "spec.proxies.podTemplate.spec.restartPolicy: is Always"),
+    ],
+)
+def test_a_bad_pod_template_is_named_by_its_path_and_changes_nothing(
+    fleet: FleetThere, template: dict[str, Any], said: str
+) -> None:
+    fleet.apply()
+    fleet.until_children(ALL_CHILDREN)
+    before = fleet.stateful_set()["spec"]
+    fleet.apply(proxies={"podTemplate": template})
+    fleet.operator.until(lambda: fleet.condition().get("reason") == "TemplateInvalid")
+    assert fleet.condition()["message"].startswith(said)
+    assert fleet.stateful_set()["spec"] == before
+    fleet.apply()
+    fleet.operator.until(lambda: fleet.condition().get("reason") != "TemplateInvalid")
+
+
+def test_at_rest_nothing_is_written_but_the_lease(fleet: FleetThere) -> None:
+    fleet.apply(memory={"interval": "1s"})
+    fleet.until_children(ALL_CHILDREN)
+    time.sleep(5)
+    since, passes = time.time(), fleet.operator.passes()
+    time.sleep(30)
+    assert fleet.operator.passes() > passes + 10
+    agent = "OpenAPI-Generator"
+    written = [each for each in fleet.server.writes(agent, since + 1) if f"/namespaces/{fleet.namespace}/" in each]
+    assert written and {each for each in written if "/leases/" not in each} == set()
+    assert not [each for each in fleet.server.writes("kopf", 0) if fleet.namespace in each]
+
+
+def test_killed_in_the_middle_it_goes_on_where_it_was(fleet: FleetThere) -> None:
+    fleet.apply()
+    fleet.operator.until(lambda: fleet.children())
+    fleet.operator.kill()
+    key = fleet.get("secret", "math-keys")["data"]
+    fleet.apply(sessions={"staleAfter": "77s"})
+    fleet.operator.start_again()
+    fleet.until_children(ALL_CHILDREN)
+    fleet.operator.until(lambda: fleet.settings()["sessions"]["stale_after"] == "77s")
+    assert fleet.get("secret", "math-keys")["data"] == key
+
+
+def test_two_fleets_in_one_namespace_keep_apart(fleet: FleetThere) -> None:
+    other = FleetThere(fleet.server, fleet.namespace, fleet.operator, "code")
+    fleet.apply()
+    other.apply(proxies={"replicas": 2})
+    fleet.until_children(ALL_CHILDREN)
+    other.until_children({each.replace("math", "code") for each in ALL_CHILDREN})
+    other.kubectl("delete", "rolloutfleet", "code", "--wait=true", "--timeout=30s")
+    other.until_children(set())
+    fleet.until_children(ALL_CHILDREN)
+
+
+def test_deleting_a_fleet_needs_no_operator(fleet: FleetThere) -> None:
+    fleet.apply()
+    fleet.until_children(ALL_CHILDREN)
+    assert "finalizers" not in fleet.get("rolloutfleet", "math")["metadata"]
+    fleet.operator.kill()
+    fleet.kubectl("delete", "rolloutfleet", "math", "--timeout=30s")
+    fleet.until_children(set())
+    assert not fleet.get("secret")
+
+
+def test_told_to_stop_it_lets_go_of_its_lease_at_once(fleet: FleetThere) -> None:
+    fleet.operator.until(lambda: fleet.operator.said().count("acts now"))
+    assert fleet.operator.stop() == 0
+    assert fleet.get("lease", "rolloutfleet-operator")["spec"]["holderIdentity"] == ""
+    fleet.operator.start_again()
+    fleet.operator.until(lambda: fleet.operator.said().count("acts now") == 2, patience=10)
+
+
+def test_a_second_operator_waits_until_the_first_is_gone(fleet: FleetThere, tmp_path: Path) -> None:
+    fleet.operator.until(lambda: "acts now" in fleet.operator.said())
+    beside = tmp_path / "second"
+    beside.mkdir()
+    with running(fleet.server, beside, free_port(), fleet.namespace, f"--namespace={fleet.namespace}") as second:
+        second.until(lambda: "looks after" in second.said())
+        fleet.apply()
+        fleet.until_children(ALL_CHILDREN)
+        assert second.passes() == 0
+        fleet.operator.kill()
+        second.until(lambda: "acts now" in second.said())
+        fleet.kubectl("delete", "service", "math")
+        second.until(lambda: fleet.children() == ALL_CHILDREN)
+
+
+def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(fleet: FleetThere, tmp_path: Path) -> None:
+    fleet.operator.until(lambda: "acts now" in fleet.operator.said())
+    beside = tmp_path / "wide"
+    beside.mkdir()
+    elsewhere = f"{fleet.namespace}-elsewhere"
+    fleet.server.kubectl("create", "namespace", elsewhere)
+    with running(fleet.server, beside, free_port(), elsewhere) as wide:
+        wide.until(lambda: f"left alone: {fleet.namespace}" in wide.said())
+        other = FleetThere(fleet.server, elsewhere, wide)
+        other.apply()
+        other.until_children(ALL_CHILDREN)
+        fleet.apply()
+        fleet.until_children(ALL_CHILDREN)
+        assert f"{fleet.namespace}/math: applied" not in wide.said()
+
+
+def test_a_new_key_comes_before_the_old_one_goes(fleet: FleetThere) -> None:
+    def keys() -> list[str]:
+        return base64.b64decode(fleet.get("secret", "math-keys")["data"]["admin-keys"]).decode().split()
+
+    fleet.apply(proxies={"replicas": 0}, auth={"overlap": "3s"})
+    fleet.until_children(ALL_CHILDREN)
+    (old,) = keys()
+    fleet.apply(proxies={"replicas": 0}, auth={"overlap": "3s", "rotate": {"id": "2"}}, memory={"interval": "1s"})
+    fleet.operator.until(lambda: len(keys()) == 2)
+    fleet.operator.until(lambda: keys()[-1] == old)
+    fleet.operator.until(lambda: len(keys()) == 1)
+    assert keys() != [old]
