@@ -96,15 +96,9 @@ class Happening(StrEnum):
     BOOTING = "Booting"
     RESTARTED = "Restarted"
     WITHDRAWN = "RestartWithdrawn"
-    REPLACED = "Replaced"
     CRASHED = "Crashed"
-    RETIRING = "RetirementBegan"
-    TAKEN_BACK = "TakenBack"
     PARKED = "Parked"
     UNPARKED = "Unparked"
-    SUSPENDED = "FleetSuspended"
-    RESUMED = "FleetResumed"
-    ENGINE_REMOVED = "EngineRemoved"
     PROBLEM_GONE = "ProblemGone"
 
 

@@ -1,0 +1,134 @@
+"""The operator over simulated worlds: passes that see late, are cut short, or act twice, and forget at a restart."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tests.operator.policy.world import World
+
+from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
+from rolloutfleet_operator.policy.memory import NO_RUN, Run, Sample, sampled
+from rolloutfleet_operator.policy.seen import Elsewhere, FleetSeen, PodSeen, Want
+from rolloutfleet_operator.policy.status import status
+
+Cut = Literal["before the status", "after the status", "after the children"]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong with one pass."""
+
+    late: int = 0
+    """So many passes old is what is seen of pods and StatefulSet."""
+    silent: frozenset[int] = frozenset()
+    """Ordinals whose poll fails."""
+    cut: Cut | None = None
+    """Where the operator dies."""
+    lost: frozenset[int] = frozenset()
+    """Places of actions that do not arrive."""
+    twice: bool = False
+
+
+NONE = Faults()
+
+
+@dataclass
+class Operator:
+    """One process, with what it remembers: samples in a row, failed polls, and what the other fleets said."""
+
+    most: int = 1
+    runs: dict[str, Run] = field(default_factory=dict)
+    unanswered: dict[str, int] = field(default_factory=dict)
+    board: dict[str, tuple[int, tuple[Want, ...]]] = field(default_factory=dict)
+    earlier: dict[str, list[FleetSeen]] = field(default_factory=dict)
+    decision: Decision | None = None
+    fleets: int = 1
+
+    def restart(self) -> None:
+        """Another process: it remembers nothing."""
+        self.runs.clear()
+        self.unanswered.clear()
+        self.board.clear()
+        self.earlier.clear()
+
+    def run(self, world: World, faults: Faults = NONE) -> bool:
+        """One pass. Whether it changed anything."""
+        version = world.version
+        seen = self.see(world, faults)
+        decision = self.decision = decide(world.spec, seen, world.now)
+        self.board[seen.key + world.name] = (decision.held, decision.wants)
+        if faults.cut == "before the status":
+            self.restart()
+            return True
+        said = status(world.spec, seen, decision, world.now)
+        written = said != world.status
+        if not world.write_status(said, version):
+            return True
+        if faults.cut == "after the status":
+            self.restart()
+            return True
+        world.apply(decision.replicas, decision.peers, decision.gateway_replicas, decision.engine_replicas)
+        if faults.cut == "after the children":
+            self.restart()
+            return True
+        for place, action in enumerate(decision.actions):
+            if place not in faults.lost:
+                world.act(action)
+                if faults.twice:
+                    world.act(action)
+        return written or bool(decision.actions)
+
+    def see(self, world: World, faults: Faults) -> FleetSeen:
+        now = world.snapshot()
+        history = self.earlier.setdefault(world.name, [])
+        history.append(now)
+        del history[:-5]
+        old = history[max(0, len(history) - 1 - faults.late)]
+        polled = {pod.uid: pod.stats for pod in now.pods if pod.ordinal not in faults.silent}
+        rule = rule_of(world.spec, world.template)
+        pods = []
+        for pod in old.pods:
+            stats = polled.get(pod.uid)
+            self._sample(pod, replace(pod, stats=stats), world)
+            run = self.runs.get(pod.uid, NO_RUN)
+            pods.append(replace(pod, stats=stats, run=run, unanswered=self.unanswered.get(pod.uid, 0)))
+        assert rule.budget == world.spec.memory.rss_budget
+        others = {key: told for key, told in self.board.items() if key != now.key + world.name}
+        elsewhere = Elsewhere(
+            held=sum(held for held, _ in others.values()),
+            wants=tuple(want for _, wants in others.values() for want in wants),
+            known=len(others) >= self.fleets - 1,
+        )
+        return replace(now, pods=tuple(pods), workload=old.workload, elsewhere=elsewhere, most_disruptions=self.most)
+
+    def _sample(self, before: PodSeen, pod: PodSeen, world: World) -> None:
+        if pod.stats is None:
+            self.unanswered[pod.uid] = self.unanswered.get(pod.uid, 0) + 1
+            return
+        self.unanswered[pod.uid] = 0
+        sample = Sample(
+            time=world.now,
+            rss=pod.stats.rss,
+            boot=pod.stats.boots[-1].time if pod.stats.boots else None,
+            draining=pod.stats.drain is not None,
+        )
+        rule = rule_of(world.spec, world.template)
+        self.runs[pod.uid] = sampled(self.runs.get(pod.uid, NO_RUN), sample, rule)
+
+
+def settle(worlds: list[World], operator: Operator, *, passes: int, every: float = 5.0) -> int:
+    """Passes without faults until nothing changes or is waited for; how many it took. Fails beyond `passes`."""
+    quiet = 0
+    for made in range(passes):
+        changed = [operator.run(world) for world in worlds]
+        for world in worlds:
+            world.tick(every)
+        waits = any(world.status.current is not None for world in worlds)
+        quiet = 0 if waits or any(changed) else quiet + 1
+        if quiet == REST:
+            return made
+    stands = [(world.status.current, world.status.problems, world.status.conditions[0]) for world in worlds]
+    raise AssertionError(f"not at rest after {passes} passes: {stands}")
+
+
+REST = 4
+"""So many passes in a row that changed nothing are rest."""

@@ -1,0 +1,199 @@
+"""The rule "Restart on memory", in the words of the design."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolloutfleet_operator.policy.memory import (
+    MOST_IN_A_ROW,
+    NO_RUN,
+    Boot,
+    Known,
+    Rule,
+    Run,
+    Sample,
+    Standing,
+    Verdict,
+    judge,
+    restart_id,
+    row_of,
+    sampled,
+)
+
+GIB = 2**30
+RULE = Rule(budget=4 * GIB, samples=3, cooldown=600.0, template="t1")
+STARTED = 1000.0
+FIRST = Boot(time=STARTED, reason="first", rss_after=GIB)
+OVER, WITHIN, FAILED = 5 * GIB, GIB, None
+EVERY = 15.0
+
+
+def run_of(
+    *readings: int | None, boot: float = STARTED, start: float = 0.0, rule: Rule = RULE, run: Run = NO_RUN
+) -> Run:
+    """The run after these readings, one each 15 s from `start` seconds after the boot."""
+    for place, rss in enumerate(readings):
+        run = sampled(run, Sample(time=boot + start + EVERY * (place + 1), rss=rss, boot=boot), rule)
+    return run
+
+
+def verdict(
+    run: Run, *boots: Boot, now: float = STARTED + 1e6, rule: Rule = RULE, **known: str | bool | None
+) -> Verdict:
+    return judge(run, Known(boots=boots or (FIRST,), **known), rule, now)  # type: ignore[arg-type]
+
+
+def restarted(row: int, at: float, rule: Rule = RULE) -> Boot:
+    return Boot(time=at, reason="planned: memory", id=restart_id(row, rule, at - 5), rss_before=OVER, rss_after=3 * GIB)
+
+
+def test_over_budget_for_so_many_samples_in_a_row_makes_a_restart_due() -> None:
+    assert verdict(run_of(WITHIN)).standing is Standing.WITHIN
+    assert verdict(run_of(OVER)).standing is Standing.OVER
+    assert verdict(run_of(OVER, OVER)).standing is Standing.OVER
+    assert verdict(run_of(OVER, OVER, OVER)).standing is Standing.DUE
+    assert verdict(run_of(OVER, OVER, WITHIN, OVER, OVER)).standing is Standing.OVER
+    assert verdict(run_of(OVER, OVER, OVER, WITHIN)).standing is Standing.WITHIN
+
+
+def test_exactly_the_budget_is_within_it() -> None:
+    assert verdict(run_of(*[RULE.budget] * 5)).standing is Standing.WITHIN
+    assert verdict(run_of(*[RULE.budget + 1] * 3)).standing is Standing.DUE
+
+
+def test_a_failed_poll_is_unknown_it_neither_counts_nor_breaks_a_run() -> None:
+    assert verdict(run_of(OVER, FAILED, FAILED)).standing is Standing.OVER
+    assert verdict(run_of(FAILED, FAILED, FAILED)).standing is Standing.UNKNOWN
+    assert verdict(run_of(OVER, FAILED, OVER, FAILED, OVER)).standing is Standing.DUE
+
+
+def test_samples_while_draining_do_not_count() -> None:
+    run = run_of(OVER, OVER)
+    drained = sampled(run, Sample(time=2000.0, rss=OVER, boot=STARTED, draining=True), RULE)
+    assert drained == run
+    freed = sampled(run_of(OVER, OVER, OVER), Sample(time=2000.0, rss=WITHIN, boot=STARTED, draining=True), RULE)
+    assert verdict(freed).standing is Standing.DUE
+
+
+def test_a_run_belongs_to_one_life_and_one_budget() -> None:
+    run = run_of(OVER, OVER)
+    assert sampled(run, Sample(time=2000.0, rss=OVER, boot=STARTED + 50), RULE).over == 1
+    assert sampled(run, Sample(time=2000.0, rss=OVER, boot=STARTED), replace(RULE, budget=2 * GIB)).over == 1
+    # A run of the life before says nothing of this one.
+    assert verdict(run_of(OVER, OVER, OVER), FIRST, restarted(1, 2000.0)).standing is Standing.UNKNOWN
+
+
+def test_it_waits_for_the_end_of_the_cool_down() -> None:
+    boot = Boot(time=5000.0, reason="crash: was killed by SIGKILL")
+    run = run_of(OVER, OVER, OVER, boot=boot.time)
+    assert verdict(run, FIRST, boot, now=5599.0) == Verdict(
+        standing=Standing.COOLING, until=5600.0, row=1, since=5600.0
+    )
+    assert verdict(run, FIRST, boot, now=5600.0).standing is Standing.DUE
+
+
+def test_the_first_boot_is_no_restart_save_where_a_store_may_have_gone_with_its_proxy() -> None:
+    run = run_of(OVER, OVER, OVER)
+    now = STARTED + 60.0
+    assert verdict(run, now=now).standing is Standing.DUE
+    assert verdict(run, now=now, first_boot_counts=True).standing is Standing.COOLING
+
+
+def test_two_restarts_in_a_row_that_do_not_help_are_the_last() -> None:
+    full = (OVER, OVER, OVER)
+    first = verdict(run_of(*full))
+    assert (first.standing, first.row) == (Standing.DUE, 1)
+
+    one = restarted(1, 5000.0)
+    again = verdict(run_of(*full, boot=one.time), FIRST, one, now=5045.0)
+    assert (again.standing, again.row, again.again) == (Standing.COOLING, 2, one.id)
+    assert verdict(run_of(*full, boot=one.time), FIRST, one, now=5600.0).row == 2
+
+    two = restarted(2, 5610.0)
+    given_up = verdict(run_of(*full, boot=two.time), FIRST, one, two, now=5655.0)
+    assert given_up.standing is Standing.TOO_SMALL
+    assert given_up.after_boot == 3 * GIB
+
+
+def test_a_run_that_is_full_only_after_the_cool_down_is_no_failure_of_the_restart() -> None:
+    one = restarted(1, 5000.0)
+    late = run_of(OVER, OVER, OVER, boot=one.time, start=580.0)
+    assert (verdict(late, FIRST, one).standing, verdict(late, FIRST, one).row) == (Standing.DUE, 1)
+    two = restarted(2, 5000.0)
+    assert verdict(run_of(OVER, OVER, OVER, boot=two.time, start=580.0), one, two).standing is Standing.DUE
+
+
+def test_a_full_run_within_the_cool_down_counts_though_memory_fell_for_a_moment() -> None:
+    one = restarted(1, 5000.0)
+    broken = run_of(WITHIN, OVER, OVER, OVER, boot=one.time, start=2000.0)
+    assert verdict(broken, FIRST, one).row == 1
+    assert verdict(broken, FIRST, one, again=one.id).row == 2
+    assert verdict(broken, FIRST, one, again="memory-1-00000000-1").row == 1
+
+
+def test_what_lies_between_two_restarts_breaks_the_row() -> None:
+    crash = Boot(time=6000.0, reason="crash: was killed by SIGKILL")
+    run = run_of(OVER, OVER, OVER, boot=crash.time)
+    assert verdict(run, restarted(1, 4000.0), restarted(2, 5000.0), crash).row == 1
+
+
+@pytest.mark.parametrize("other", [replace(RULE, budget=5 * GIB - 1), replace(RULE, template="t2")])
+def test_a_changed_budget_or_template_clears_it(other: Rule) -> None:
+    two = restarted(2, 5000.0)
+    full = run_of(OVER, OVER, OVER, boot=two.time, rule=other)
+    assert verdict(full, two, rule=other, now=5045.0, given_up=RULE.terms).standing is Standing.COOLING
+    assert verdict(full, two, rule=other, given_up=RULE.terms).row == 1
+    assert verdict(run_of(WITHIN, boot=two.time), two, given_up=RULE.terms).standing is Standing.TOO_SMALL
+
+
+def test_what_was_given_up_stays_so_while_nothing_is_known() -> None:
+    assert judge(NO_RUN, Known(given_up=RULE.terms), RULE, 0.0).standing is Standing.TOO_SMALL
+    assert judge(NO_RUN, Known(), RULE, 0.0).standing is Standing.UNKNOWN
+
+
+def test_an_id_says_its_place_in_the_row_to_those_of_the_same_terms() -> None:
+    assert row_of(restart_id(2, RULE, 5000.5), RULE) == 2
+    assert row_of(restart_id(2, RULE, 5000.5), replace(RULE, template="t2")) == 0
+    assert [row_of(id, RULE) for id in (None, "", "weights-7", "memory-x")] == [0, 0, 0, 0]
+
+
+@given(
+    readings=st.lists(st.tuples(st.sampled_from([OVER, WITHIN, FAILED]), st.booleans()), max_size=40),
+    samples=st.integers(1, 5),
+)
+def test_a_run_is_full_exactly_when_the_last_known_samples_are_over(
+    readings: list[tuple[int | None, bool]], samples: int
+) -> None:
+    rule = replace(RULE, samples=samples)
+    run = NO_RUN
+    for place, (rss, draining) in enumerate(readings):
+        run = sampled(run, Sample(time=STARTED + place, rss=rss, boot=STARTED, draining=draining), rule)
+    known = [rss for rss, draining in readings if rss is not None and not draining]
+    tail = known[-samples:]
+    assert (run.full_at is not None) == (len(tail) == samples and all(rss == OVER for rss in tail))
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(10, 2000), st.integers(0, 1500)), min_size=1, max_size=12),
+)
+def test_it_is_never_restarted_within_the_cool_down_nor_more_than_so_often_in_vain(gaps: list[tuple[int, int]]) -> None:
+    """A proxy that leaks at will: `gaps` are seconds until its run is full, and then until it gets a slot."""
+    boots, now, vain, again = [FIRST], STARTED, 0, None
+    for until_full, slot in gaps:
+        boot = boots[-1]
+        run = Run(budget=RULE.budget, boot=boot.time, taken=3, over=3, full_at=boot.time + until_full)
+        early = boot is not FIRST and until_full <= RULE.cooldown
+        vain = vain + 1 if early else 0
+        found = judge(run, Known(boots=boots, again=again), RULE, boot.time + until_full)
+        again = found.again or again
+        if found.standing is Standing.TOO_SMALL:
+            assert vain == MOST_IN_A_ROW
+            return
+        assert vain < MOST_IN_A_ROW
+        now = max(boot.time + until_full, found.until or 0.0) + slot
+        due = judge(run, Known(boots=boots, again=again), RULE, now)
+        assert due.standing is Standing.DUE
+        assert boot is FIRST or now - boot.time >= RULE.cooldown
+        boots.append(restarted(due.row, now))
