@@ -21,6 +21,8 @@ ABORTS = ("bare_abort", "abort_with_status")
 WIRE_FAULTS = ("cut_stream", "garbage_json")
 """Kinds that break the bytes of an answer."""
 
+ROUTED_EXPERTS_BYTES = 100_000_000
+
 
 class Fault(msgspec.Struct, kw_only=True):
     """One entry of the queue.
@@ -104,6 +106,11 @@ def wrong_count(reply: Reply) -> None:
     reply["meta_info"]["completion_tokens"] += 1
 
 
+def routed_experts(reply: Reply) -> None:
+    """What SGLang adds with `return_routed_experts`, as long as it gets: nothing is wrong with such a reply."""
+    reply["meta_info"]["routed_experts"] = "A" * ROUTED_EXPERTS_BYTES
+
+
 def logprobs(reply: Reply) -> list[list[Any]]:
     found: list[list[Any]] = reply["meta_info"].setdefault("output_token_logprobs", [])
     return found
@@ -130,6 +137,7 @@ SPOILERS: dict[str, Callable[[Reply], None]] = {
     "unknown_finish_reason": unknown_finish_reason,
     "missing_version": drop("weight_version", "weight_versions"),
     "wrong_count": wrong_count,
+    "routed_experts": routed_experts,
 }
 """Kinds that change a reply that is otherwise right."""
 

@@ -196,6 +196,19 @@ def test_shards_go_with_their_session(tmp_path: Path) -> None:
         assert mine.audit()["balanced"]
 
 
+def test_without_a_folder_they_go_all_the_same_as_the_start_said(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, settings={"sessions": {**SOON, "dump": {"path": ""}}}) as fleet:
+        proxy = fleet.proxy
+        until(lambda: "sessions that go stale are discarded" in proxy.log.read_text(), seconds=60)
+        session = proxy.start_session()
+        talk(session, turns=2)
+        until(lambda: is_gone(session), seconds=60)
+        assert session.raw_chat(CHAT).json()["error"]["dumps"] == []
+        audit = proxy.audit()
+        assert audit["balanced"] and audit["turns"]["discarded"] == {"no_dump_path": 2}
+        assert not dump_folder(proxy).exists() or list(dump_folder(proxy).iterdir()) == []
+
+
 def verify_file(file: Path) -> list[str]:
     with file.open("rb") as opened:
         return verify(opened, name=file.name)

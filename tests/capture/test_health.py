@@ -4,14 +4,19 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import save as one_tensor
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
+from tests.capture.test_cleanup import SOON, dump_folder, is_gone, talk, until
 
 SECONDS = 8.0
 AGENTS = 60
+LARGE = 100_000_000
 LONG = "A long document has many words in it. " * 6000
 """Some 100,000 tokens of the shipped model: a render of this many is made in a process of its own."""
 
@@ -104,3 +109,44 @@ async def test_health_answers_while_bodies_of_many_megabytes_are_read(busy: Flee
     assert replies[0].json()["error"]["code"] == "context_length_exceeded"
     assert max(waits) < 1.0
     assert proxy.stats()["in_flight_bytes"] == 0
+
+
+async def test_health_answers_while_a_large_dump_is_written_and_taken_in_again(tmp_path: Path) -> None:
+    """Long turns, and a tensor of 100 MB: the file has a line of more than 100 MB."""
+    with running_fleet(tmp_path, settings={"sessions": SOON}) as fleet:
+        proxy = fleet.proxy
+        session = proxy.start_session(stale_after=3600)
+        tensor = np.random.default_rng(1).random(LARGE // 4, dtype=np.float32)
+        with proxy.admin() as admin:
+            tied = {"session_id": session.session_id}
+            admin.put("/shards/large", params=tied, content=one_tensor({"large": tensor})).raise_for_status()
+        messages = [{"role": "user", "content": LONG}]
+        turns = await asyncio.to_thread(talk, session, turns=3, messages=messages)
+        waits: list[float] = []
+        done = asyncio.Event()
+
+        async def probe() -> None:
+            async with httpx.AsyncClient(timeout=30) as prober:
+                while not done.is_set():
+                    began = time.monotonic()
+                    assert (await prober.get(f"{proxy.url}/health")).status_code == 200
+                    waits.append(time.monotonic() - began)
+                    await asyncio.sleep(0.1)
+
+        def goes_and_comes_back() -> None:
+            session.post("reward", {"reward": 1.0}).raise_for_status()
+            session.post("close").raise_for_status()
+            until(lambda: is_gone(session), seconds=60)
+            [name] = [file.name for file in dump_folder(proxy).iterdir()]
+            assert (dump_folder(proxy) / name).stat().st_size > LARGE
+            with proxy.admin() as admin:
+                admin.post("/dumps/import", json={"names": [name]}).raise_for_status()
+
+        probing = asyncio.create_task(probe())
+        await asyncio.to_thread(goes_and_comes_back)
+        done.set()
+        await probing
+        audit = proxy.audit()
+        assert audit["balanced"] and audit["turns"]["imported"] == len(turns)
+        assert audit["shards"]["bytes"] >= LARGE
+        assert max(waits) < 1.0

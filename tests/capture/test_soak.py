@@ -70,4 +70,5 @@ async def test_memory_does_not_rise_with_the_turns_that_were_made(churned: Fleet
     assert slope < MOST_BYTES_A_TURN, told
     stats = proxy.stats()
     assert sum(stats["caches"].values()) > 1 << 20
+    assert stats["collections"]["times"][2] == 0, "the collector never looks at everything while it serves"
     assert not load.interrupted and proxy.audit()["balanced"]

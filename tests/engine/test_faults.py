@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rolloutfleet_engine.faults import KINDS, SPOILERS, Fault
+from rolloutfleet_engine.faults import KINDS, ROUTED_EXPERTS_BYTES, SPOILERS, Fault
 
 
 def last_reply(text: str, *, stream: bool) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def spoiled(kind: str, reply: dict[str, Any]) -> bool:
         "missing_finish_reason": lambda: "finish_reason" not in meta,
         "unknown_finish_reason": lambda: meta["finish_reason"] == {"type": "mystery"},
         "missing_version": lambda: "weight_version" not in meta and "weight_versions" not in meta,
+        "routed_experts": lambda: len(meta["routed_experts"]) == ROUTED_EXPERTS_BYTES,
         "wrong_count": lambda: meta["completion_tokens"] == len(ids) + 1,
     }
     return tests[kind]()

@@ -13,6 +13,7 @@ from typing import Final
 
 from rolloutfleet.errors import ALREADY_LEASED, GROUP_UNKNOWN, LEASE_EXPIRED, LEASE_UNKNOWN, TRAJECTORY_UNKNOWN
 from rolloutfleet.wire import AskExport, ExportStatus
+from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.ids import LEASE, Owner
 from rolloutfleet_proxy.sessions.idempotency import KeyedCall, recall, remember
@@ -153,6 +154,7 @@ def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[s
     )
     freed += _settle(transaction, todo)
     _close_if_done(transaction, lease, state)
+    failpoints.reach(failpoints.MID_ACK)
     return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member, _ in named], freed=freed)
 
 
