@@ -11,7 +11,7 @@ from images.docker import Docker
 
 SUITE: Final = "bookworm"
 IMAGE: Final = f"rolloutfleet-base:{SUITE}"
-PACKAGES: Final = ("python3", "ca-certificates")
+PACKAGES: Final = ("python3-minimal", "libpython3-stdlib", "ca-certificates")
 TRIMMED: Final = (
     *("var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*", "var/cache/debconf/*", "usr/share/locale/*"),
     *("usr/share/doc/*", "usr/share/man/*", "usr/share/info/*", "usr/share/lintian/*", "tmp/*", "dev/*"),

@@ -1,0 +1,232 @@
+"""The chart on a real API server: what it may do there, who takes over what, and what is left behind."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from tests.charts import raw
+from tests.charts.helm import CHART, HelmFailed, helm, the
+from tests.operator.cluster.apiserver import ApiServer, running
+
+from rolloutfleet_operator import crd
+
+REPOSITORY: Final = CHART.parents[1]
+EXAMPLES: Final = sorted(raw.FILE.parent.glob("fleet-*.yaml"))
+FLEET: Final = f"{crd.PLURAL}.{crd.GROUP}"
+RELEASE: Final = "rolloutfleet"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with running(tmp_path_factory.mktemp("kubernetes")) as server:
+        yield server
+
+
+class Release:
+    """The chart on the server, in a namespace."""
+
+    def __init__(self, server: ApiServer, namespace: str) -> None:
+        self.server, self.namespace = server, namespace
+        self.account = f"system:serviceaccount:{namespace}:{RELEASE}-operator"
+
+    def install(self, *words: str) -> str:
+        return self._helm("upgrade", "--install", RELEASE, str(CHART), "--create-namespace", *words)
+
+    def uninstall(self) -> str:
+        return self._helm("uninstall", RELEASE, "--wait")
+
+    def may(self, verb: str, resource: str, namespace: str) -> bool:
+        """Whether the operator may. A resource is `KIND`, `KIND/NAME` or `KIND:SUBRESOURCE`."""
+        resource, _, part = resource.partition(":")
+        asked = ("auth", "can-i", verb, resource, f"--subresource={part}", f"--as={self.account}", "-n", namespace)
+        try:
+            return self.server.kubectl(*asked).strip() == "yes"
+        except AssertionError:
+            return False
+
+    def _helm(self, *words: str) -> str:
+        helm.cache_clear()
+        return helm(*words, "--namespace", self.namespace, "--kubeconfig", str(self.server.kubeconfig))
+
+
+@pytest.fixture
+def release(server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Release]:
+    """A release that is not there yet, on a server without a definition."""
+    release = Release(server, re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-50:].strip("-"))
+    yield release
+    try:
+        release.uninstall()
+    except HelmFailed as error:
+        assert "not found" in str(error)
+    server.kubectl("delete", "crd", crd.NAME, "--ignore-not-found", "--wait")
+
+
+def fleet(name: str = "math") -> dict[str, Any]:
+    spec = {"model": "m", "gateway": {"engines": {"urls": ["http://10.0.0.1:30000"]}}}
+    return {
+        "apiVersion": f"{crd.GROUP}/{crd.VERSION}",
+        "kind": "RolloutFleet",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def established(server: ApiServer) -> None:
+    server.kubectl("wait", "--for=condition=Established", f"crd/{crd.NAME}", "--timeout=30s")
+
+
+def test_it_installs_and_its_examples_are_taken(release: Release) -> None:
+    release.install()
+    established(release.server)
+    assert EXAMPLES
+    for file in EXAMPLES:
+        release.server.kubectl("apply", "--dry-run=server", "--namespace", "default", "-f", str(file))
+
+
+def test_the_operators_pod_is_let_into_a_restricted_namespace(release: Release) -> None:
+    release.install()
+    release.server.kubectl("label", "namespace", release.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    template = the("Deployment")["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": template["spec"]}
+    release.server.kubectl("-n", release.namespace, "create", "--dry-run=server", "-f", "-", said=json.dumps(pod))
+    root = template["spec"] | {"securityContext": {}}
+    refused = release.server.kubectl(
+        *("-n", release.namespace, "create", "--dry-run=server", "-f", "-"),
+        said=json.dumps(pod | {"spec": root}),
+        fails=True,
+    )
+    assert "violates PodSecurity" in refused
+
+
+def test_the_operator_may_do_what_it_does_everywhere_and_nothing_more(release: Release) -> None:
+    release.install()
+    for verb, resource in (
+        ("list", FLEET),
+        ("patch", f"{FLEET}:status"),
+        ("create", "statefulsets.apps"),
+        ("patch", "services"),
+        ("get", "secrets"),
+        ("create", "pods:eviction"),
+        ("patch", "persistentvolumeclaims"),
+        ("get", "nodes"),
+        ("list", "leases.coordination.k8s.io"),
+    ):
+        assert release.may(verb, resource, "default"), f"{verb} {resource}"
+    for verb, resource in (
+        ("patch", FLEET),
+        ("list", "secrets"),
+        ("watch", "secrets"),
+        ("delete", "pods"),
+        ("delete", "persistentvolumeclaims"),
+        ("create", "pods"),
+        ("create", "pods:exec"),
+        ("patch", "nodes"),
+        ("create", "clusterrolebindings.rbac.authorization.k8s.io"),
+        ("update", "leases.coordination.k8s.io"),
+        ("delete", "customresourcedefinitions.apiextensions.k8s.io"),
+    ):
+        assert not release.may(verb, resource, "default"), f"{verb} {resource}"
+    assert release.may("update", f"leases.coordination.k8s.io/{RELEASE}-operator", release.namespace)
+    assert not release.may("update", "leases.coordination.k8s.io/another", release.namespace)
+
+
+def test_an_operator_of_one_namespace_may_do_nothing_elsewhere(release: Release) -> None:
+    release.install("--set", f"watchNamespace={release.namespace}")
+    assert release.may("create", "statefulsets.apps", release.namespace)
+    assert release.may("get", "secrets", release.namespace)
+    for verb, resource in (("list", FLEET), ("get", "secrets"), ("list", "pods"), ("get", "nodes")):
+        assert not release.may(verb, resource, "default"), f"{verb} {resource}"
+
+
+@pytest.mark.parametrize("scope", ["everywhere", "in one namespace"])
+def test_a_gateway_is_given_the_one_role_and_no_other_can_be_given(release: Release, scope: str) -> None:
+    release.install(*(["--set", f"watchNamespace={release.namespace}"] if scope == "in one namespace" else []))
+
+    def binding(role: str) -> str:
+        return json.dumps(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": "math-gateway"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                "subjects": [{"kind": "ServiceAccount", "name": "math-gateway", "namespace": release.namespace}],
+            }
+        )
+
+    apply = ("-n", release.namespace, "--as", release.account, "apply", "--server-side", "--field-manager=x", "-f", "-")
+    refused = release.server.kubectl(*apply, said=binding("cluster-admin"), fails=True)
+    assert "attempting to grant RBAC permissions not currently held" in refused
+    release.server.kubectl(*apply, said=binding("rolloutfleet-gateway"))
+    gateway = f"--as=system:serviceaccount:{release.namespace}:math-gateway"
+    assert release.server.kubectl("auth", "can-i", "watch", "pods", gateway, "-n", release.namespace).strip() == "yes"
+
+
+def test_uninstall_leaves_definition_and_fleets_and_the_next_install_goes_on(release: Release) -> None:
+    release.install()
+    established(release.server)
+    release.server.apply(fleet(), namespace="default")
+    uid = release.server.get(FLEET, "math", namespace="default")["metadata"]["uid"]
+    release.uninstall()
+    release.install()
+    assert release.server.get(FLEET, "math", namespace="default")["metadata"]["uid"] == uid
+
+
+def test_a_definition_that_is_not_to_be_kept_goes_with_its_fleets(release: Release) -> None:
+    release.install("--set", "crds.keep=false")
+    established(release.server)
+    release.server.apply(fleet(), namespace="default")
+    release.uninstall()
+    release.server.kubectl("wait", "--for=delete", f"crd/{crd.NAME}", "--timeout=30s")
+
+
+def test_a_definition_of_an_earlier_release_is_upgraded(release: Release) -> None:
+    release.install()
+    established(release.server)
+    release.server.apply(fleet(), namespace="default")
+    columns = "/spec/versions/0/additionalPrinterColumns"
+    release.server.kubectl(
+        *("patch", "crd", crd.NAME, "--type=json", "-p", json.dumps([{"op": "remove", "path": f"{columns}/0"}]))
+    )
+    release.install()
+    there = release.server.get("crd", crd.NAME)["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert there == crd.definition()["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert release.server.get(FLEET, "math", namespace="default")
+
+
+@pytest.mark.parametrize(
+    "by_hand", [["crds"], ["crds", "examples/kubernetes/operator.yaml"]], ids=["definition", "all"]
+)
+def test_what_was_applied_by_hand_is_taken_over_with_its_fleets(release: Release, by_hand: list[str | Path]) -> None:
+    release.namespace = "rolloutfleet-system"
+    old = crd.definition()
+    del old["spec"]["versions"][0]["additionalPrinterColumns"]
+    release.server.apply(old)
+    for path in by_hand:
+        release.server.kubectl("apply", "-f", str(REPOSITORY / path))
+    established(release.server)
+    release.server.apply(fleet(), namespace="default")
+    uid = release.server.get(FLEET, "math", namespace="default")["metadata"]["uid"]
+    with pytest.raises(HelmFailed, match="invalid ownership metadata"):
+        release.install()
+    release.install("--take-ownership")
+    taken = release.server.get("crd", crd.NAME)
+    assert taken["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert taken["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert release.server.get(FLEET, "math", namespace="default")["metadata"]["uid"] == uid
+    release.uninstall()
+    assert release.server.get(FLEET, "math", namespace="default")["metadata"]["uid"] == uid
+
+
+def test_plain_manifests_go_as_they_came(release: Release) -> None:
+    files = ("-f", str(REPOSITORY / "crds"), "-f", str(raw.FILE))
+    release.server.kubectl("apply", *files)
+    release.server.kubectl("apply", *files)
+    made = [each for each in yaml.safe_load_all(Path(raw.FILE).read_text()) if each["kind"] == "ClusterRole"]
+    assert len(made) == 4
+    release.server.kubectl("delete", "-f", str(raw.FILE), "--wait=false")
+    assert "rolloutfleet" not in release.server.kubectl("get", "clusterroles", "-o", "name")
+    release.server.kubectl("get", "crd", crd.NAME)
