@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Unpack
 
 from pydantic import JsonValue
 
@@ -45,7 +45,12 @@ from rolloutfleet.wire import (
     Weights,
 )
 
+if TYPE_CHECKING:
+    from rolloutfleet.remote_tensors import RemoteTensors
+
 log = logging.getLogger("rolloutfleet.fleet")
+
+Framework = Literal["torch", "numpy"]
 
 TooOld = Literal["drop", "keep"]
 
@@ -257,6 +262,15 @@ class AsyncFleet:
     def engines(self) -> tuple[str, ...]:
         """The engines' addresses, where a local fleet's file names them; else none."""
         return self.whereabouts.engines()
+
+    def remote_tensors(self, *, framework: Framework = "torch") -> "RemoteTensors":
+        """Tensors that the proxies keep, by reference: what an export `as_="shards"` brings (docs/remote-tensors.md).
+
+        It waits in the calling thread, and is closed by whoever asked for it. Raises ImportError without torch.
+        """
+        from rolloutfleet.remote_tensors import RemoteTensors
+
+        return RemoteTensors(self.whereabouts.proxies, self.whereabouts.admin_key, framework=framework)
 
     async def proxies(self) -> list[Proxy]:
         """Ordinal, address and state of every proxy, now."""

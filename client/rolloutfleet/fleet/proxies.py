@@ -31,6 +31,8 @@ ANSWER_PATIENCE: Final = 60.0
 AT_ONCE: Final = 32
 LOOK_PATIENCE: Final = 3.0
 LOOK_INTERVAL: Final = 5.0
+WELL_FOR: Final = 2.0
+"""Seconds after an answer in which a proxy is not asked whether it is well."""
 _CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=4.0)
 """An idle connection is given up before the proxy does it (5 s)."""
 _OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
@@ -77,6 +79,8 @@ class Proxies:
         """Those that did not answer when they were last asked."""
         self._where = where
         self._rng = rng or random.Random()
+        self._heard: dict[int, float] = {}
+        """When each proxy last answered."""
         self._looked = float("-inf")
         self._looking = asyncio.Lock()
         self._client = httpx.AsyncClient(
@@ -212,6 +216,9 @@ class Proxies:
         failure: FleetError = Unreachable("no proxy is known")
         for url in await self._addresses(owner):
             ordinal = next((each.ordinal for each in self.known.values() if each.url == url), None)
+            if owner is None and ordinal is not None and not await self._is_well(ordinal):
+                failure = Unreachable(f"proxy {ordinal}: {self.troubles[ordinal].why}")
+                continue
             try:
                 answer = await self._once(method, url, path, **asked)
             except Unreachable as error:
@@ -226,6 +233,18 @@ class Proxies:
                 self._answered(ordinal)
             return answer, None
         return failure, wait_before_retry(failure, attempt=attempt, chance=self._rng.random())
+
+    async def _is_well(self, ordinal: int) -> bool:
+        """Whether it has just answered, or does now. One that hangs would hold up what any other could answer."""
+        if self.clock() - self._heard.get(ordinal, float("-inf")) < WELL_FOR:
+            return True
+        try:
+            await self.ask(ordinal, "GET", "/health", timeout=LOOK_PATIENCE)
+        except Refused:
+            return True
+        except Unreachable:
+            return False
+        return True
 
     async def _addresses(self, owner: int | None) -> list[str]:
         try:
@@ -282,11 +301,13 @@ class Proxies:
         self.troubles = {ordinal: trouble for ordinal, trouble in self.troubles.items() if ordinal in found}
 
     def _in_trouble(self, ordinal: int, why: str) -> None:
+        self._heard.pop(ordinal, None)
         if ordinal not in self.troubles:
             log.warning("proxy %d does not answer: %s", ordinal, why)
             self.troubles[ordinal] = Trouble(self.clock(), why)
 
     def _answered(self, ordinal: int) -> None:
+        self._heard[ordinal] = self.clock()
         if self.troubles.pop(ordinal, None) is not None:
             log.info("proxy %d answers again", ordinal)
 

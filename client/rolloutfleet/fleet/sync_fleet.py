@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from pydantic import JsonValue
 
-from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncWeightUpdate, Counts, Named, Options
+from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncWeightUpdate, Counts, Framework, Named, Options
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.exporting import AsyncExport, Names
 from rolloutfleet.fleet.loop_thread import LoopThread
@@ -31,6 +31,9 @@ from rolloutfleet.wire import (
     Turn,
     Weights,
 )
+
+if TYPE_CHECKING:
+    from rolloutfleet.remote_tensors import RemoteTensors
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -278,6 +281,10 @@ class Fleet:
     def engines(self) -> tuple[str, ...]:
         """As AsyncFleet.engines."""
         return self._fleet.engines
+
+    def remote_tensors(self, *, framework: Framework = "torch") -> "RemoteTensors":
+        """As AsyncFleet.remote_tensors."""
+        return self._fleet.remote_tensors(framework=framework)
 
     def proxies(self) -> list[Proxy]:
         """As AsyncFleet.proxies."""

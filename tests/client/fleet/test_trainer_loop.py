@@ -114,6 +114,10 @@ def test_shards_instead_of_tensors(fleet: Fleet) -> None:
     ids = trajectory.rows[0].tensors["input_ids"]
     assert trajectory.tokens == ids.shape[0] > 0
     assert ids.dtype == "int64"
+    with fleet.remote_tensors(framework="numpy") as tensors:
+        fetched = tensors.localize(dict(trajectory.rows[0].tensors))
+    assert fetched["input_ids"].shape == ids.shape
+    assert set(fetched["turn_ids"].tolist()) == {-1, 0}
 
 
 def test_a_lease_is_renewed_while_the_trainer_works(fleet: Fleet) -> None:

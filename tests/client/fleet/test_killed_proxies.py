@@ -1,0 +1,252 @@
+"""Proxies killed by SIGKILL under a training loop: nothing is lost or taken twice, and the others are not held up."""
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.capture.fleets import Fleet as Running
+from tests.capture.fleets import ProxyProcess, running_fleet
+from tests.client.fleet.agents import talk_all, talked
+from tests.client.fleet.conftest import whereabouts
+
+from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Trajectory
+from rolloutfleet.staleness import StalenessManager
+from rolloutfleet_proxy.failpoints import AFTER_COMMIT, BEFORE_COMMIT, VARIABLE
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running_fleet(tmp_path_factory.mktemp("killed"), proxies=2, start_proxies=False) as found:
+        yield found
+
+
+@pytest.fixture
+def two(running: Running) -> Running:
+    """Both proxies up, with nothing in their stores."""
+    for proxy in running.proxies:
+        proxy.stop()
+        shutil.rmtree(proxy.settings["state_dir"], ignore_errors=True)
+        proxy.environment = {}
+        proxy.boots = 0
+        proxy.launch()
+    for proxy in running.proxies:
+        proxy.wait_until_ready()
+    return running
+
+
+async def up_again(proxy: ProxyProcess) -> None:
+    """Started again on its port and store, and ready. The kernel ties it to the thread that starts it: the main one."""
+    proxy.launch()
+    await asyncio.to_thread(proxy.wait_until_ready)
+
+
+async def ended_sessions(fleet: AsyncFleet, number: int) -> list[AsyncSession]:
+    """So many sessions with a trajectory each, on both proxies."""
+    sessions = [await fleet.start_session() for _ in range(number)]
+    await talk_all(sessions)
+    for session in sessions:
+        await session.close()
+    owners = Counter(session.session_id[:2] for session in sessions)
+    assert owners.keys() == {"s0", "s1"}
+    return sessions
+
+
+def names(trajectories: list[Trajectory]) -> list[str]:
+    return sorted(each.session_id for each in trajectories)
+
+
+async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_the_other(two: Running) -> None:
+    """The budget is one batch. What half of it made is with a dead proxy, and must not hold up the other half."""
+    counts = StalenessManager(max_concurrent=8, max_staleness=0, batch_size=8)
+    async with AsyncFleet(whereabouts(two), staleness=counts, too_old="keep", lost_after=1.0, progress=False) as fleet:
+        first = await ended_sessions(fleet, 8)
+        of_the_dead = {session.session_id for session in first if session.session_id.startswith("s1")}
+        two.proxies[1].kill()
+
+        async def rollouts() -> None:
+            while True:
+                async with await fleet.start_session() as session:
+                    await talk_all([session])
+
+        trained: list[str] = []
+        work = asyncio.create_task(rollouts())
+        try:
+            for version in (1, 2):
+                async with fleet.export(8, timeout=60) as export:
+                    trained += [each.session_id async for each in export]
+                answer = await fleet.set_version(version)
+                assert [each.ordinal for each in answer.failed] == [1]
+            assert of_the_dead.isdisjoint(trained)
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        assert fleet.unreachable.keys() == {1}
+        await up_again(two.proxies[1])
+        async with fleet.export(timeout=60) as export:
+            trained += [each.session_id async for each in export]
+        assert of_the_dead <= set(trained)
+        assert Counter(trained).most_common(1)[0][1] == 1
+        audit = await fleet.audit()
+        assert (audit.turns.live, audit.turns.leased, audit.balanced) == (0, 0, True)
+        assert audit.turns.acknowledged == audit.turns.created
+
+
+async def test_a_proxy_killed_in_mid_export_delays_its_own_data_only(two: Running) -> None:
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        sessions = await ended_sessions(fleet, 40)
+        alive = [session for session in sessions if session.session_id.startswith("s0")]
+        taken: list[Trajectory] = []
+        async with fleet.export(40, page=4, timeout=60) as export:
+            async for trajectory in export:
+                taken.append(trajectory)
+                if len(taken) == 6:
+                    two.proxies[1].kill()
+                if len([each for each in taken if each.session_id.startswith("s0")]) == len(alive) and (
+                    two.proxies[1].boots == 1
+                ):
+                    # All that the other one has came without a wait.
+                    assert len(taken) < 40
+                    assert export.unreachable.keys() <= {1}
+                    await up_again(two.proxies[1])
+        assert names(taken) == sorted(session.session_id for session in sessions)
+        async with fleet.export() as rest:
+            assert [each async for each in rest] == []
+        assert (await fleet.audit()).turns.acknowledged == 40
+
+
+def test_the_same_for_code_that_blocks(two: Running) -> None:
+    with Fleet(whereabouts(two), progress=False) as fleet:
+        sessions = [fleet.start_session() for _ in range(20)]
+        talked(sessions)
+        for session in sessions:
+            session.close()
+        taken = []
+        with fleet.export(20, page=2, timeout=60) as export:
+            for trajectory in export:
+                taken.append(trajectory)
+                if len(taken) == 4:
+                    two.proxies[1].kill()
+                if len(taken) == 8:
+                    two.proxies[1].start()
+        assert names(taken) == sorted(session.session_id for session in sessions)
+        assert fleet.audit().turns.acknowledged == 20
+
+
+async def test_without_a_count_an_export_ends_and_names_who_is_missing(two: Running) -> None:
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        sessions = await ended_sessions(fleet, 8)
+        two.proxies[1].kill()
+        started = time.monotonic()
+        async with fleet.export(grace=1.0) as export:
+            taken = [each async for each in export]
+            assert export.unreachable.keys() == {1}
+        assert time.monotonic() - started < 20
+        assert names(taken) == sorted(each.session_id for each in sessions if each.session_id.startswith("s0"))
+
+
+async def test_an_acknowledgement_that_nobody_hears_is_said_again_and_never_trained_twice(two: Running) -> None:
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        await ended_sessions(fleet, 10)
+        async with fleet.export(10, timeout=60) as export:
+            taken = [each async for each in export]
+            two.proxies[1].kill()
+            ended = time.monotonic()
+        assert time.monotonic() - ended < 10, "a proxy that is down held up the trainer"
+        assert any("acknowledgement" in text for text in fleet.owed)
+        await up_again(two.proxies[1])
+        async with asyncio.timeout(30):
+            while fleet.owed:
+                await asyncio.sleep(0.05)
+        async with fleet.export() as rest:
+            assert [each async for each in rest] == []
+        audit = await fleet.audit()
+        assert (audit.turns.acknowledged, audit.turns.leased, len(taken)) == (10, 0, 10)
+
+
+async def test_what_is_acknowledged_and_comes_again_is_not_handed_out(two: Running) -> None:
+    """The lease was over before its acknowledgement was heard: the proxy offers the same trajectories again."""
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        await ended_sessions(fleet, 6)
+        async with fleet.export(6, timeout=60, lease_seconds=2.0) as export:
+            taken = [each async for each in export]
+            two.proxies[1].kill()
+        await up_again(two.proxies[1])
+        async with fleet.export(grace=10.0) as export:
+            again = [each async for each in export]
+        assert again == []
+        assert len(taken) == 6
+        async with asyncio.timeout(30):
+            while (await fleet.audit()).turns.acknowledged != 6:
+                await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def dying(proxy: ProxyProcess, *, deaths: int) -> AsyncIterator[Counter[str]]:
+    """The proxy dies before or after every few commits, and is started again, so many times; then it stays."""
+    proxy.kill()
+    counted: Counter[str] = Counter()
+
+    def launch() -> None:
+        place = (BEFORE_COMMIT, AFTER_COMMIT)[counted.total() % 2]
+        proxy.environment = {VARIABLE: f"{place}:{3 + counted.total()}"} if counted.total() < deaths else {}
+        proxy.launch()
+        counted[place] += 1
+
+    async def again_and_again() -> None:
+        while True:
+            if proxy.process is not None and proxy.process.poll() is not None:
+                launch()
+            await asyncio.sleep(0.05)
+
+    launch()
+    task = asyncio.create_task(again_and_again())
+    try:
+        yield counted
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again(two: Running) -> None:
+    """Rewards, closes, exports and acknowledgements lose their answers; each is made again, and done once."""
+    counts = StalenessManager(max_concurrent=100, max_staleness=100, batch_size=20)
+    async with AsyncFleet(whereabouts(two), patience=120, staleness=counts, progress=False) as fleet:
+        sessions = [await fleet.start_session() for _ in range(20)]
+        await talk_all(sessions)
+        async with dying(two.proxies[1], deaths=6) as deaths:
+            for number, session in enumerate(sessions):
+                await session.reward(float(number))
+                await session.close()
+            async with fleet.export(20, page=3, timeout=120) as export:
+                taken = [each async for each in export]
+            async with asyncio.timeout(60):
+                while fleet.owed:
+                    await asyncio.sleep(0.05)
+        assert deaths.total() >= 4
+        assert sorted(each.reward or 0.0 for each in taken) == [float(number) for number in range(20)]
+        assert names(taken) == sorted(session.session_id for session in sessions)
+        audit = await fleet.audit()
+        assert (audit.turns.acknowledged, audit.turns.leased, audit.balanced) == (20, 0, True)
+        assert (counts.accepted, counts.running) == (20, 0)
+
+
+async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Running) -> None:
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        sessions = [await fleet.start_session() for _ in range(6)]
+        session = next(each for each in sessions if each.session_id.startswith("s1"))
+        with pytest.raises(RuntimeError, match="of the agent"):
+            async with session:
+                two.proxies[1].kill()
+                raise RuntimeError("of the agent")
+        assert fleet.owed == [f"the end of session {session.session_id}"]
+        await up_again(two.proxies[1])
+        async with asyncio.timeout(30):
+            while (await fleet.statuses([session])).get(session.session_id) is not None and fleet.owed:
+                await asyncio.sleep(0.05)
+        assert (await fleet.audit()).sessions.discarded == {"empty": 1}

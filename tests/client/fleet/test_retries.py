@@ -1,0 +1,74 @@
+"""Whether and when a call is made again."""
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolloutfleet.fleet import BadArgument, Conflict, Gone, KeyRefused, NotKnown, NotNow, Refused, Unreachable
+from rolloutfleet.fleet.exceptions import FleetError, refusal
+from rolloutfleet.fleet.retries import FIRST_WAIT, LONGEST_RETRY_AFTER, LONGEST_WAIT, wait_before_retry
+
+
+def answer(status: int, body: object = None, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(status, json=body, headers=named)
+
+
+def error_body(code: str, **details: object) -> dict[str, object]:
+    return {"error": {"message": "why", "type": "t", "param": "p", "code": code, **details}}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 413, 422, 500, 502, 504, 507])
+def test_what_another_try_cannot_change_is_not_tried_again(status: int) -> None:
+    assert wait_before_retry(refusal(answer(status)), attempt=0, chance=0.5) is None
+
+
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_not_now_is_tried_again_unless_the_proxy_says_no(status: int) -> None:
+    assert wait_before_retry(refusal(answer(status)), attempt=0, chance=0.5) is not None
+    assert wait_before_retry(refusal(answer(status, x_should_retry="false")), attempt=0, chance=0.5) is None
+
+
+def test_mistakes_of_the_caller_are_never_tried_again() -> None:
+    for failure in (BadArgument("x", "y"), FleetError("no export")):
+        assert wait_before_retry(failure, attempt=0, chance=0.0) is None
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True), st.none() | st.floats(0, 1e6))
+def test_waits_grow_and_are_bounded(attempt: int, chance: float, asked_for: float | None) -> None:
+    failure = Unreachable("nobody")
+    wait = wait_before_retry(failure, attempt=attempt, chance=chance)
+    assert wait is not None
+    assert 0.75 * FIRST_WAIT <= wait <= LONGEST_WAIT
+    later = Refused("busy", status=503, retry_after=asked_for)
+    told = wait_before_retry(later, attempt=attempt, chance=chance)
+    assert told is not None
+    assert wait <= told <= max(LONGEST_WAIT, LONGEST_RETRY_AFTER)
+    if asked_for is not None:
+        assert told >= min(asked_for, LONGEST_RETRY_AFTER)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        *((status, KeyRefused) for status in (401, 403)),
+        *((status, Conflict) for status in (409, 422)),
+        *((status, NotNow) for status in (429, 503, 504, 507)),
+        *((status, Refused) for status in (400, 500, 502)),
+        (404, NotKnown),
+        (410, Gone),
+    ],
+)
+def test_every_status_has_its_kind(status: int, kind: type[Refused]) -> None:
+    made = refusal(answer(status, error_body("some_code", dumps=["a"]), retry_after="7"))
+    assert type(made) is kind
+    assert (made.status, made.code, made.param, made.said) == (status, "some_code", "p", "why")
+    assert made.details == {"dumps": ["a"]}
+    assert made.retry_after == 7.0
+
+
+@pytest.mark.parametrize("body", [None, [], "text", {"error": "text"}, {"error": None}])
+def test_an_answer_that_is_no_proxys_is_an_error_all_the_same(body: object) -> None:
+    made = refusal(answer(503, body, retry_after="soon"))
+    assert (made.code, made.retry_after) == (None, None)
