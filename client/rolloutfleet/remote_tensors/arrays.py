@@ -17,7 +17,7 @@ NOT_IN_NUMPY: Final = frozenset(name for name in CODES if name.startswith(("bflo
 FOREIGN: Final = 2
 """How numpy marks types that others registered with it."""
 TORCH_MISSING: Final = (
-    "PyTorch is not installed: pip install 'rolloutfleet[torch]', or use RemoteTensors(framework=\"numpy\")"
+    "PyTorch is not installed: pip install 'rolloutfleet[torch]'. (RemoteTensors work without: framework=\"numpy\")"
 )
 
 
@@ -89,7 +89,9 @@ def _of_torch(tensor: Any) -> tuple[Form, memoryview]:
     if not form.nbytes:
         return form, memoryview(b"")
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return form, memoryview(plain.reshape(-1).view(torch.uint8).numpy())
+    # A stride means nothing where there is one element, and yet `view` minds it.
+    flat = plain.as_strided((plain.numel(),), (1,))
+    return form, flat.view(torch.uint8).numpy().data
 
 
 def _numpy_of(form: Form, data: bytearray) -> Any:

@@ -268,9 +268,13 @@ class RemoteTensors:
         """Forget these shards in this process alone; nothing passed forgets nothing. How many were kept."""
         return 0 if ids is None else self._buffer.clear(ids)
 
+    def buffer_stats(self) -> dict[str, int]:
+        """`{"entries", "bytes"}` of this process."""
+        return self._buffer.stats()
+
     def fetch_buffer_stats(self, roles: Mapping[str, Role] | None = None) -> dict[str, Mapping[str, int]]:
         """`{"entries", "bytes"}` of this process and of all ranks of `roles`; who fails is logged and left out."""
-        return {CONTROLLER: self._buffer.stats(), **clearing.buffers_of(roles or {})}
+        return {CONTROLLER: self.buffer_stats(), **clearing.buffers_of(roles or {})}
 
     def _delete(self, owner: str, references: Sequence[RemoteTensor], until: float) -> Deleted:
         self._proxies.check_known([owner])

@@ -1,9 +1,10 @@
-"""Tensors and references wherever they are in nested structures: dict, list, tuple, what is like a TensorDict. Pure.
+"""Tensors and references wherever they are in nested structures: dict, list, tuple, dataclass, TensorDict. Pure.
 
 What is like a TensorDict has `batch_size` and `items()`, and is made by `kind(entries, batch_size=…)`, as those of
 https://docs.pytorch.org/tensordict are. It can't hold references, so a `RemoteTensorDict` stands in for it.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -42,12 +43,7 @@ def mapped(value: Any, change: Callable[[Any], Any], *, tensor_dict: Callable[..
         return tensor_dict(type(value), tuple(value.batch_size), {name: again(item) for name, item in value.items()})
     if isinstance(value, Mapping):
         return {name: again(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [again(item) for item in value]
-    if isinstance(value, tuple):
-        items = [again(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return change(value)
+    return change(value) if _holds_nothing(value) else _rebuilt(value, again)
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -60,11 +56,14 @@ def leaves(value: Any) -> Iterator[Any]:
     elif not is_array(value) and (is_tensor_dict(value) or isinstance(value, Mapping)):
         for _, item in value.items():
             yield from leaves(item)
+    elif is_array(value) or _holds_nothing(value):
+        yield value
     elif isinstance(value, list | tuple):
         for item in value:
             yield from leaves(item)
     else:
-        yield value
+        for item in _fields(value).values():
+            yield from leaves(item)
 
 
 def as_reference(value: Any) -> RemoteTensor | None:
@@ -98,13 +97,10 @@ def trimmed(value: Any) -> Any:
     In each dict with an `attention_mask` [rows, columns], the columns behind the last attended one are cut off the mask
     and off all tensors [rows, columns, …] beside it.
     """
-    if isinstance(value, list):
-        return [trimmed(item) for item in value]
-    if isinstance(value, tuple):
-        items = [trimmed(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if is_array(value) or not (is_tensor_dict(value) or isinstance(value, Mapping)):
+    if is_array(value) or isinstance(value, RemoteTensor | RemoteTensorDict):
         return value
+    if not (is_tensor_dict(value) or isinstance(value, Mapping)):
+        return value if _holds_nothing(value) else _rebuilt(value, trimmed)
     entries = {name: trimmed(item) for name, item in value.items()}
     mask = entries.get(ATTENTION_MASK)
     shape, kept = _attended(mask)
@@ -117,6 +113,26 @@ def trimmed(value: Any) -> Any:
     if batch_size[:2] == shape:
         batch_size = (batch_size[0], kept, *batch_size[2:])
     return tensor_dict(type(value), batch_size, entries)
+
+
+def _holds_nothing(value: Any) -> bool:
+    """Whether it is neither list, nor tuple, nor dataclass."""
+    return not isinstance(value, list | tuple) and (isinstance(value, type) or not dataclasses.is_dataclass(value))
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A list, tuple or dataclass with `change` of what it holds."""
+    if isinstance(value, list):
+        return [change(item) for item in value]
+    if isinstance(value, tuple):
+        items = [change(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return dataclasses.replace(value, **{name: change(item) for name, item in _fields(value).items()})
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """What a dataclass is made of."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
 
 
 def _attended(mask: Any) -> tuple[tuple[int, int] | None, int]:

@@ -41,6 +41,7 @@ def test_types_that_numpy_lacks_keep_their_bits(name: str, shape: tuple[int, ...
     [
         np.arange(12).reshape(3, 4).T,
         np.arange(20)[::-3],
+        np.arange(2)[::2],
         np.arange(24).reshape(2, 3, 4)[:, :2, 1:],
         np.arange(4, dtype=">i8"),
         np.array([1.5, -0.0, np.nan], dtype=">f4"),

@@ -4,6 +4,7 @@ import json
 import pickle
 from collections import OrderedDict, namedtuple
 from collections.abc import ItemsView
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ from rolloutfleet.remote_tensors.nested import RemoteTensorDict, as_reference, l
 from rolloutfleet.tensors import RemoteTensor
 
 Pair = namedtuple("Pair", ["left", "right"])
+
+
+@dataclass(frozen=True)
+class Held:
+    what: Any
+    name: str = "held"
 
 
 class TensorDict:
@@ -40,6 +47,7 @@ NESTED: Any = st.recursive(
         st.lists(inner, max_size=3)
         | st.lists(inner, max_size=3).map(tuple)
         | st.tuples(inner, inner).map(lambda pair: Pair(*pair))
+        | inner.map(Held)
         | st.dictionaries(st.text(max_size=3), inner, max_size=3)
         | st.dictionaries(st.text(max_size=3), ARRAYS, max_size=3).map(lambda of: TensorDict(of, batch_size=[2]))
     ),
@@ -53,6 +61,8 @@ def shape_of(value: Any) -> Any:
         return "TensorDict", value.batch_size, {name: shape_of(item) for name, item in value.items()}
     if isinstance(value, dict):
         return {name: shape_of(item) for name, item in value.items()}
+    if isinstance(value, Held):
+        return "Held", shape_of(value.what), value.name
     if isinstance(value, list | tuple):
         return type(value).__name__, [shape_of(item) for item in value]
     return value.tolist() if is_array(value) else value
