@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from rolloutfleet.fleet import FleetError as FleetError
     from rolloutfleet.fleet import Trajectory as Trajectory
     from rolloutfleet.fleet import Whereabouts as Whereabouts
+    from rolloutfleet.remote_tensors import RemoteTensor as RemoteTensor
+    from rolloutfleet.remote_tensors import RemoteTensors as RemoteTensors
     from rolloutfleet.staleness import StalenessManager as StalenessManager
 
 _HOME = {
     "AsyncFleet": "rolloutfleet.fleet",
     "Fleet": "rolloutfleet.fleet",
     "FleetError": "rolloutfleet.fleet",
+    "RemoteTensor": "rolloutfleet.remote_tensors",
+    "RemoteTensors": "rolloutfleet.remote_tensors",
     "StalenessManager": "rolloutfleet.staleness",
     "Trajectory": "rolloutfleet.fleet",
     "Whereabouts": "rolloutfleet.fleet",
