@@ -16,8 +16,6 @@ from rolloutfleet_operator.policy.times import text_of
 
 LONGEST_MESSAGE: Final = 1024
 """Characters of an Event's message."""
-_EXPECTED: Final = (404, 409, 429)
-"""The pod is gone, is another one, or the disruption budget says no."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,7 @@ class Acts:
             try:
                 await self._one(fleet, action, reach, now)
             except ApiRefused as refused:
-                if refused.status not in _EXPECTED:
+                if not _is_gone(refused):
                     logger.warning("%s: %s was refused: %s", _key(fleet), type(action).__name__, refused)
 
     async def _one(self, fleet: Fleet, action: Action, reach: Reach, now: float) -> None:
@@ -85,6 +83,12 @@ class Acts:
             )
         for each in about:
             await self.api.create("Event", fleet.namespace, event(fleet, said, each, now))
+
+
+def _is_gone(refused: ApiRefused) -> bool:
+    """The pod is gone, is another one of that name, or the disruption budget says no: the next pass will see."""
+    another = refused.status == 422 and "metadata.uid" in refused.message
+    return another or refused.status in (404, 409, 429)
 
 
 def _key(fleet: Fleet) -> str:

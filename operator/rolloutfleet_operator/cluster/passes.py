@@ -5,10 +5,8 @@ operator. What is kept from pass to pass (samples of memory, what our last apply
 """
 
 import asyncio
-import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from rolloutfleet.settings import ProxySettings
@@ -18,20 +16,17 @@ from rolloutfleet.units import format_quantity, parse_quantity
 from rolloutfleet_operator.cluster import observe, statuses
 from rolloutfleet_operator.cluster.act import Acts, Reach
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
-from rolloutfleet_operator.cluster.apply import Children, Id, owned, refusal
+from rolloutfleet_operator.cluster.apply import Children, Id
 from rolloutfleet_operator.cluster.board import Board
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
-from rolloutfleet_operator.cluster.children import secret as secrets
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.fields import FieldInvalid
 from rolloutfleet_operator.cluster.children.merging import TemplateInvalid
 from rolloutfleet_operator.cluster.children.names import (
-    ENGINE_KEY_FILE,
     ENGINE_PORT,
     GATEWAY_PORT,
     GENERATION,
-    KEYS_FILE,
     OPERATOR,
     PROXY_PORT,
     TEMPLATE_HASH,
@@ -40,6 +35,7 @@ from rolloutfleet_operator.cluster.children.names import (
     Release,
     selector,
 )
+from rolloutfleet_operator.cluster.keys import KeyMaker, Keyring
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.looking import (
     Look,
@@ -78,7 +74,6 @@ class Operator:
     clock: Callable[[], float]
     """Seconds since 1970."""
     metrics: Metrics
-    new_key: Callable[[], str] = secrets.new_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +94,7 @@ class FleetPasses:
         self._shared = shared
         self._namespace, self._name = namespace, name
         self._children = Children(shared.api)
+        self._keys = KeyMaker(shared.api, shared.acts.proxies)
         self._polled: dict[str, Polled] = {}
         self._faults: tuple[Fault, ...] = ()
         self._again_at: float | None = None
@@ -133,8 +129,9 @@ class FleetPasses:
 
     async def _pass(self, body: Object, fleet: Fleet) -> float:
         seen_there = await look(self._shared.api, fleet)
-        keys, faults = await self._keys(fleet, seen_there)
-        reach = await self._reach(fleet, seen_there, keys)
+        keys = await self._keys.keys(fleet, seen_there.secret, _addresses(seen_there), self._now())
+        admin_key = None if keys.admin is None else keys.admin.keys[0]
+        reach = self._reach(seen_there, admin_key, await self._keys.engine_key(fleet))
         wanted = self._wanted(fleet, seen_there)
         await self._poll(fleet, seen_there, reach, wanted.template_hash)
         workers = await self._shared.acts.gateways.workers(reach.gateways, reach.engine_key)
@@ -142,7 +139,7 @@ class FleetPasses:
         seen = replace(
             seen,
             gateway=replace(seen.gateway, workers=workers),
-            faults=(*wanted.faults, *faults, *self._faults),
+            faults=(*wanted.faults, *keys.faults, *self._faults),
         )
         decision, new = self._decide(fleet.spec, seen)
         self._shared.metrics.saw(seen, new, fleet.spec.memory.rss_budget)
@@ -150,7 +147,7 @@ class FleetPasses:
             return SOON  # it has changed meanwhile: look again before anything is done
         await self._bring_about(fleet, seen_there, wanted, decision)
         await self._shared.acts.carry_out(fleet, decision.actions, reach, now=self._now())
-        soon = new != seen.status or decision.actions or self._unsaid(seen, wanted, faults)
+        soon = new != seen.status or decision.actions or self._unsaid(seen, wanted, keys)
         return SOON if soon else self._interval(fleet.spec, decision.look_again)
 
     def _decide(self, spec: FleetSpec, seen: FleetSeen) -> tuple[Decision, FleetStatus]:
@@ -162,9 +159,9 @@ class FleetPasses:
         self._audit = decision.audit
         return decision, status(spec, seen, decision, now)
 
-    def _unsaid(self, seen: FleetSeen, wanted: Wanted, faults: Sequence[Fault]) -> bool:
+    def _unsaid(self, seen: FleetSeen, wanted: Wanted, keys: Keyring) -> bool:
         """Whether this pass met something that its status does not say yet."""
-        return (*wanted.faults, *faults, *self._faults) != seen.faults
+        return (*wanted.faults, *keys.faults, *self._faults) != seen.faults
 
     def _interval(self, spec: FleetSpec, look_again: float | None) -> float:
         """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""
@@ -179,56 +176,11 @@ class FleetPasses:
 
     # What is read besides the look
 
-    async def _keys(self, fleet: Fleet, there: Look) -> tuple[secrets.Keys | None, list[Fault]]:
-        """The admin keys; the generated Secret is made and rotated here."""
-        found = None if there.secret is None else secrets.read(there.secret)
-        if fleet.spec.auth.secret is not None:
-            return found, [] if found is not None else [_no_keys(fleet)]
-        if there.secret is not None and not owned(there.secret, fleet):
-            taken = f"there is a Secret {fleet.own_keys} that is not this fleet's; it is left alone"
-            return None, [Fault(reason=Problem.NAME_TAKEN, message=f"{taken}: delete it, or name it as auth.secret")]
-        wanted = secrets.wanted(
-            fleet,
-            found,
-            taken=found is not None and await self._taken(there, found),
-            now=datetime.fromtimestamp(self._now(), UTC),
-            fresh=self._shared.new_key(),
-        )
-        if wanted != found:
-            try:
-                await self._shared.api.apply(secrets.secret(fleet, wanted))
-            except ApiRefused as refused:
-                return found, [refusal("Secret", fleet.own_keys, refused)]
-        return wanted, []
-
-    async def _taken(self, there: Look, keys: secrets.Keys) -> bool:
-        """Whether every proxy takes the newest key, where there are two and that one does not stand first."""
-        if len(keys.keys) < 2 or keys.leading_since is not None:
-            return False
-        addresses = [observe.address_of(pod, PROXY_PORT) for pod in there.proxies]
-        asked = [self._shared.acts.proxies.takes(url, keys.newest) for url in addresses if url is not None]
-        return len(asked) == len(addresses) and all(await asyncio.gather(*asked))
-
-    async def _reach(self, fleet: Fleet, there: Look, keys: secrets.Keys | None) -> Reach:
+    def _reach(self, there: Look, admin_key: str | None, engine_key: str | None) -> Reach:
         pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
         proxies = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, PROXY_PORT))}
         gateways = [url for pod in there.gateways if (url := observe.address_of(pod, GATEWAY_PORT))]
-        return Reach(
-            pods=pods,
-            proxies=proxies,
-            admin_key=None if keys is None else keys.keys[0],
-            gateways=gateways,
-            engine_key=await self._engine_key(fleet),
-        )
-
-    async def _engine_key(self, fleet: Fleet) -> str | None:
-        name = fleet.spec.gateway.api_key_secret
-        found = None if name is None else await self._shared.api.get("Secret", fleet.namespace, name)
-        try:
-            text = (found or {}).get("data", {}).get(ENGINE_KEY_FILE, "")
-            return base64.b64decode(text).decode().strip() or None
-        except ValueError:
-            return None
+        return Reach(pods=pods, proxies=proxies, admin_key=admin_key, gateways=gateways, engine_key=engine_key)
 
     async def _poll(self, fleet: Fleet, there: Look, reach: Reach, template_hash: str) -> None:
         """Ask every proxy that can be reached for its figures, and fold them into its samples."""
@@ -356,12 +308,9 @@ def _engines(fleet: Fleet, there: Look) -> EnginesSeen:
     return EnginesSeen(urls=None if there.engines is None else observe.engine_urls(there.engines, source.port))
 
 
-def _no_keys(fleet: Fleet) -> Fault:
-    return Fault(
-        reason=Problem.KEYS_MISSING,
-        message=f"auth.secret names the Secret {fleet.spec.auth.secret}, which is not there or has no key "
-        f"`{KEYS_FILE}` (admin keys, one a line)",
-    )
+def _addresses(there: Look) -> list[str | None]:
+    """Of each proxy's pod; None where it has none yet."""
+    return [observe.address_of(pod, PROXY_PORT) for pod in there.proxies]
 
 
 def _allowed_losses(body: Mapping[str, Any]) -> frozenset[str]:

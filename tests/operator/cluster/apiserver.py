@@ -38,28 +38,34 @@ class NoPrograms(Exception):
     """The programs are not on this machine; the message says how to have them."""
 
 
-def programs() -> Path:
-    """The folder that has them. Raises NoPrograms."""
+def programs() -> dict[str, Path]:
+    """Where each of them is. Raises NoPrograms."""
     named = os.environ.get(FOLDER)
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "rolloutfleet", "cluster")
-    found = [Path(named)] if named else sorted(cache.glob("*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    for folder in found:
-        if all(os.access(folder / name, os.X_OK) for name in PROGRAMS):
-            return folder
-    raise NoPrograms(
-        f"no {', '.join(PROGRAMS)} on this machine: `make cluster` compiles them once, or {FOLDER} names their folder"
+    folders = (
+        [Path(named)] if named else sorted(cache.glob("*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     )
+    found = {}
+    for name in PROGRAMS:
+        there = next((folder / name for folder in folders if os.access(folder / name, os.X_OK)), None)
+        if there is None:
+            raise NoPrograms(
+                f"no {name} on this machine: `make cluster` compiles it once, or {FOLDER} names a folder with "
+                f"{', '.join(PROGRAMS)}"
+            )
+        found[name] = there
+    return found
 
 
 class ApiServer:
     """A running API server. `kubeconfig` has every right."""
 
-    def __init__(self, folder: Path, port: int, tools: Path) -> None:
+    def __init__(self, folder: Path, port: int, kubectl: Path) -> None:
         self.folder = folder
         self.url = f"https://127.0.0.1:{port}"
         self.kubeconfig = folder / "kubeconfig"
         self.audit = folder / "audit.log"
-        self._kubectl = tools / "kubectl"
+        self._kubectl = kubectl
 
     def kubectl(self, *words: str, said: str | None = None, fails: bool = False, timeout: float = 60) -> str:
         """What kubectl prints; with `fails`, what it says of its failure."""
@@ -113,7 +119,7 @@ def running(folder: Path) -> Iterator[ApiServer]:
             "--unsafe-no-fsync=true",
             "--log-level=error",
         )
-        server = ApiServer(folder, port, tools)
+        server = ApiServer(folder, port, tools["kubectl"])
         key = _files(server)
         start("kube-apiserver", *_flags(server, etcd, port, key))
         _until_ready(server)
@@ -132,13 +138,13 @@ def running(folder: Path) -> Iterator[ApiServer]:
 
 
 class _Starter:
-    def __init__(self, folder: Path, tools: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, tools: dict[str, Path], stack: ExitStack) -> None:
         self._folder, self._tools, self._stack = folder, tools, stack
 
     def __call__(self, program: str, *flags: str) -> None:
         log = self._stack.enter_context((self._folder / f"{program}.log").open("wb"))
         process = subprocess.Popen(
-            [str(self._tools / program), *flags], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._folder
+            [str(self._tools[program]), *flags], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._folder
         )
         self._stack.callback(_end, process)
 
@@ -198,7 +204,7 @@ def _until_ready(server: ApiServer) -> None:
     deadline = time.monotonic() + PATIENCE
     words = ("--kubeconfig", str(server.kubeconfig), "get", "--raw", "/readyz")
     while time.monotonic() < deadline:
-        asked = subprocess.run([str(programs() / "kubectl"), *words], capture_output=True, text=True, check=False)
+        asked = subprocess.run([str(programs()["kubectl"]), *words], capture_output=True, text=True, check=False)
         if asked.stdout == "ok":
             return
         time.sleep(0.2)

@@ -1,5 +1,6 @@
 """A real `rolloutfleet-operator run` in a process of its own."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +53,11 @@ class OperatorProcess:
 
     def said(self) -> str:
         return self._log.read_text()
+
+    def times(self, text: str) -> list[float]:
+        """When it logged lines with that text, in seconds since 1970."""
+        lines = [json.loads(line) for line in self.said().splitlines() if text in line]
+        return [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
 
     def passes(self) -> float:
         """How many it has made since it began."""

@@ -1,0 +1,87 @@
+"""The keys of a fleet: its admin keys, made and rotated where they are the fleet's own, and the engines' key.
+
+Secrets are read by name, and never listed.
+"""
+
+import asyncio
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster.apply import owned, refusal
+from rolloutfleet_operator.cluster.children import secret as secrets
+from rolloutfleet_operator.cluster.children.names import ENGINE_KEY_FILE, KEYS_FILE, Fleet
+from rolloutfleet_operator.cluster.proxies import Proxies
+from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.seen import Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    admin: secrets.Keys | None
+    """None where there is none that can be used."""
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMaker:
+    api: Api
+    proxies: Proxies
+    new_key: Callable[[], str] = secrets.new_key
+
+    async def keys(self, fleet: Fleet, there: Object | None, proxies: Sequence[str | None], now: float) -> Keyring:
+        """The admin keys as they should be now; `there` is the Secret, `proxies` has an address for each pod."""
+        found = None if there is None else secrets.read(there)
+        if fleet.spec.auth.secret is not None:
+            return Keyring(found, () if found is not None else (_no_keys(fleet),))
+        if there is not None and not owned(there, fleet):
+            return Keyring(None, (_not_ours(fleet),))
+        wanted = secrets.wanted(
+            fleet,
+            found,
+            taken=found is not None and await self._taken(found, proxies),
+            now=datetime.fromtimestamp(now, UTC),
+            fresh=self.new_key(),
+        )
+        if wanted != found:
+            try:
+                await self.api.apply(secrets.secret(fleet, wanted))
+            except ApiRefused as refused:
+                return Keyring(found, (refusal("Secret", fleet.own_keys, refused),))
+        return Keyring(wanted)
+
+    async def engine_key(self, fleet: Fleet) -> str | None:
+        """What gateway and engines ask for; None where they ask for none, or where it can't be read."""
+        name = fleet.spec.gateway.api_key_secret
+        found = None if name is None else await self.api.get("Secret", fleet.namespace, name)
+        try:
+            text = (found or {}).get("data", {}).get(ENGINE_KEY_FILE, "")
+            return base64.b64decode(text).decode().strip() or None
+        except ValueError:
+            return None
+
+    async def _taken(self, keys: secrets.Keys, proxies: Sequence[str | None]) -> bool:
+        """Whether every proxy takes the newest key, where there are two and that one does not stand first."""
+        if len(keys.keys) < 2 or keys.leading_since is not None:
+            return False
+        asked = [self.proxies.takes(url, keys.newest) for url in proxies if url is not None]
+        answers = await asyncio.gather(*asked)
+        return len(answers) == len(proxies) and all(answers)
+
+
+def _no_keys(fleet: Fleet) -> Fault:
+    return Fault(
+        reason=Problem.KEYS_MISSING,
+        message=f"auth.secret names the Secret {fleet.spec.auth.secret}, which is not there or has no key "
+        f"`{KEYS_FILE}` (admin keys, one a line)",
+    )
+
+
+def _not_ours(fleet: Fleet) -> Fault:
+    return Fault(
+        reason=Problem.NAME_TAKEN,
+        message=f"there is a Secret {fleet.own_keys} that is not this fleet's; it is left alone: delete it, or name it "
+        "as auth.secret",
+    )

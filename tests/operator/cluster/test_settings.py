@@ -1,0 +1,61 @@
+"""What the operator is told: flags over the environment, and clear words for what can't be used."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rolloutfleet_operator.cluster.settings import BadSettings, OperatorSettings, parse
+
+
+def test_flags_win_over_the_environment_and_that_over_defaults() -> None:
+    environment = {
+        "ROLLOUTFLEET_OPERATOR_PROXY_IMAGE": "from-environment",
+        "ROLLOUTFLEET_OPERATOR_LEASE_NAME": "lease",
+        "ROLLOUTFLEET_OPERATOR_NAMESPACE": "",
+    }
+    told = parse(["--proxy-image", "from-flag", "--max-concurrent-disruptions=3"], environment)
+    assert (told.proxy_image, told.lease_name, told.max_concurrent_disruptions) == ("from-flag", "lease", 3)
+    assert told.namespace is None
+    assert told.cluster_domain == OperatorSettings().cluster_domain
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--max-concurrent-disruptions=0"], "--max-concurrent-disruptions: "),
+        (["--max-concurrent-disruptions=many"], "--max-concurrent-disruptions: "),
+        (["--listen=8080"], "--listen: .*write it like 0.0.0.0:8080"),
+        (["--log-format=xml"], "--log-format: "),
+    ],
+)
+def test_what_cant_be_used_is_named_as_it_was_given(flags: list[str], said: str) -> None:
+    with pytest.raises(BadSettings, match=said):
+        parse(flags, {})
+
+
+def cli(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rolloutfleet_operator.cli", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": ":".join(sys.path)},
+    )
+
+
+def test_help_says_every_flag_and_its_default() -> None:
+    said = cli("run", "--help").stdout
+    for name in OperatorSettings.model_fields:
+        assert f"--{name.replace('_', '-')}" in said
+
+
+def test_crd_prints_the_resource() -> None:
+    assert "name: rolloutfleets.rolloutfleet.dev" in cli("crd").stdout
+
+
+def test_without_a_cluster_it_says_so_and_ends() -> None:
+    done = cli("run", "--listen=127.0.0.1:0")
+    assert done.returncode == 2
+    assert "no cluster" in done.stderr and "Traceback" not in done.stderr
