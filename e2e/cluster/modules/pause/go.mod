@@ -1,0 +1,3 @@
+module rolloutfleet.dev/e2e/pause
+
+go 1.26

@@ -1,0 +1,15 @@
+"""Where the cluster's files stand."""
+
+from pathlib import Path
+
+from toolchain.cache import cache_root
+
+HERE = Path(__file__).resolve().parent
+MODULES = HERE / "modules"
+NODE_FILES = HERE / "node"
+
+CLUSTER_CACHE = cache_root() / "cluster"
+"""What takes long to make, shared by all clones."""
+
+CLUSTERS = CLUSTER_CACHE / "clusters"
+"""A folder for each cluster there is: its record and its kubeconfig."""

@@ -1,0 +1,95 @@
+"""What the tests on a cluster share: the cluster, a namespace for each test, and what a failure leaves behind."""
+
+import re
+import secrets
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import kubectl, lifecycle, records
+from e2e.cluster.docker import daemon
+from e2e.cluster.docker.client import Docker
+from e2e.cluster.failures import ClusterError
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.records import Record
+from e2e.cluster.settings import Settings
+from e2e.leavings import collect
+
+HERE = Path(__file__).parent
+LEAVINGS = HERE.parent / ".cache" / "e2e"
+SECONDS_FOR_A_TEST = 600
+LEFT_OUT = pytest.StashKey[tuple[int, str]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ours = [item for item in items if item.path.is_relative_to(HERE)]
+    for item in ours:
+        item.add_marker("cluster")
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS_FOR_A_TEST))
+    if "not cluster" in config.getoption("markexpr"):
+        return
+    if ours and (why := lifecycle.why_not(Settings())):
+        config.stash[LEFT_OUT] = (len(ours), why)
+        config.hook.pytest_deselected(items=ours)
+        items[:] = [item for item in items if item not in ours]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if LEFT_OUT in config.stash:
+        number, why = config.stash[LEFT_OUT]
+        terminalreporter.section("left out", yellow=True)
+        terminalreporter.line(f"{number} tests on a cluster did not run. {why}")
+        terminalreporter.line("Then: make e2e (or point it at a cluster of yours: ROLLOUTFLEET_E2E_KUBECONFIG)")
+
+
+@pytest.fixture(scope="session")
+def record() -> Iterator[Record]:
+    """The cluster. One that was there before stays; one that is made for this run goes with it."""
+    settings = Settings()
+    daemon_ran, cluster_ran = daemon.running() is not None, records.read(settings.name) is not None
+    record = lifecycle.up(settings)
+    yield record
+    if not cluster_ran:
+        lifecycle.down(record.name)
+        if not daemon_ran:
+            daemon.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(record: Record) -> Kubectl:
+    """kubectl and helm for the whole cluster."""
+    return kubectl.of(record)
+
+
+@pytest.fixture(scope="session")
+def docker(record: Record) -> Docker:
+    """The daemon that images are built with."""
+    found = lifecycle.docker_of(record) if record.made_here else daemon.found()
+    if found is None:
+        raise ClusterError(daemon.CAN_T_START)
+    return found
+
+
+@pytest.fixture
+def namespace(cluster: Kubectl, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
+    """kubectl and helm in a namespace of the test's own, which goes with it."""
+    slug = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:40].strip("-")
+    name = f"{slug}-{secrets.token_hex(3)}"
+    cluster("create", "namespace", name)
+    yield cluster.within(name)
+    cluster("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    namespace = getattr(item, "funcargs", {}).get("namespace")
+    if report.failed and call.when == "call" and isinstance(namespace, Kubectl):
+        folder = LEAVINGS / re.sub(r"\W+", "-", item.name)
+        report.sections.append((f"the namespace, more of it in {folder}", collect(namespace, folder)))
+    return report
