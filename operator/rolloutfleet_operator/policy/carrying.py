@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import RestartsStatus, RestartStatus
-from rolloutfleet_operator.policy import ledger, memory, pods, steps
+from rolloutfleet_operator.policy import ledger, memory, pods, slots, steps
 from rolloutfleet_operator.policy.actions import Action, Mark, Say, UndoDrain
 from rolloutfleet_operator.policy.memory import Rule
 from rolloutfleet_operator.policy.reasons import Happening, Problem
-from rolloutfleet_operator.policy.rollout import needs_no_slot, request_id, way_of
+from rolloutfleet_operator.policy.rollout import Roll, needs_no_slot, replaceable, request_id, way_of
 from rolloutfleet_operator.policy.scaling import desired_of
 from rolloutfleet_operator.policy.seen import RESTART_NOTE, STEP_NOTE, FleetSeen, PodSeen
 from rolloutfleet_operator.policy.steps import BEFORE_THE_END, Restart, Step
@@ -26,11 +26,13 @@ class UnderWay:
     step: Step
     stuck: bool
     """It takes longer than it can."""
+    holds_slot: bool
+    """It takes one of the operator's slots."""
 
     @property
-    def holds_slot(self) -> bool:
-        """Whether it takes one of the operator's slots."""
-        return not self.stuck and not needs_no_slot(self.restart.entry)
+    def waits(self) -> bool:
+        """Whether it has given its slot up and needs one to go on."""
+        return self.stuck and not self.holds_slot and _is_early(self.step) and not needs_no_slot(self.restart.entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +50,27 @@ class Carried:
         return frozenset(each.restart.entry.pod for each in self.under_way)
 
 
-def carry_on(spec: FleetSpec, seen: FleetSeen, rule: Rule, now: float) -> Carried:
+def carry_on(spec: FleetSpec, seen: FleetSeen, roll: Roll, rule: Rule, now: float) -> Carried:
     """One pass over the open entries of the ledger that was read."""
-    restarts, going, actions = seen.status.restarts, [], list[Action]()
+    replaced = [pod for pod in replaceable(spec, roll) if pods.is_down(pod)]
+    restarts, going, actions = seen.status.restarts, list[UnderWay](), list[Action]()
     for entry in sorted(ledger.open_entries(restarts).values(), key=lambda entry: (entry.time, entry.pod)):
         restart = _restart(entry, spec, seen)
         step = steps.step_of(restart, now)
         leaves = _ordinal(restart, seen) >= desired_of(spec)
-        if (step in BEFORE_THE_END or step is Step.EVICTING) and (leaves or not _is_wanted(restart, spec, seen, rule)):
+        gives_way = leaves or (restart.pod in replaced and not needs_no_slot(entry))
+        if _can_go_back(restart, step, replaced) and (gives_way or not _is_wanted(restart, spec, seen, rule)):
             restarts = ledger.withdrawn(restarts, entry)
             actions += [*steps.take_back(restart), *_told(restart, None, "it is not needed any more")]
-        elif leaves or (step is Step.DONE and _is_noted(restart, spec)):
+        elif leaves or _failed(restart, step, replaced) or (step is Step.DONE and _is_noted(restart, spec)):
             restarts = ledger.closed(restarts, entry, _memory_of(restart.pod))
             actions += [*steps.actions_of(restart, step, now), *_told(restart, Step.DONE, "")]
         else:
-            going.append(UnderWay(restart=restart, step=step, stuck=now > steps.deadline_of(restart, step)))
-            actions += [*steps.actions_of(restart, step, now), *_notes(restart, step, spec)]
+            held = sum(each.holds_slot for each in going)
+            each = _under_way(restart, step, seen, held, now)
+            going.append(each)
+            acts = steps.take_back(restart) if each.waits else steps.actions_of(restart, step, now)
+            actions += [*acts, *_notes(restart, step, spec)]
     return Carried(restarts=restarts, under_way=tuple(going), actions=(*actions, *_strays(seen)))
 
 
@@ -97,6 +104,33 @@ def _restart(entry: RestartStatus, spec: FleetSpec, seen: FleetSeen) -> Restart:
         may_lose=entry.pod in seen.allow_loss,
         spec=spec,
     )
+
+
+def _under_way(restart: Restart, step: Step, seen: FleetSeen, held: int, now: float) -> UnderWay:
+    """One that is stuck gives its slot up, and goes on trying only while nobody else wants one."""
+    stuck = now > steps.deadline_of(restart, step)
+    takes = not needs_no_slot(restart.entry)
+    if stuck and takes:
+        takes = _is_early(step) and slots.to_spare(seen.elsewhere, held=held, most=seen.most_disruptions, now=now)
+    return UnderWay(restart=restart, step=step, stuck=stuck, holds_slot=takes)
+
+
+def _is_early(step: Step) -> bool:
+    """Whether nothing has ended yet, as far as is known."""
+    return step in BEFORE_THE_END or step is Step.EVICTING
+
+
+def _can_go_back(restart: Restart, step: Step, replaced: list[PodSeen]) -> bool:
+    """Whether nothing has ended yet. Where no answer says so, it does not matter if the pod serves nobody."""
+    pod = restart.pod
+    if pod is None or pod.uid != restart.entry.uid:
+        return False
+    return (_is_early(step) and pod.stats is not None) or (pod.stats is None and pod in replaced)
+
+
+def _failed(restart: Restart, step: Step, replaced: list[PodSeen]) -> bool:
+    """Whether what came of it has to be replaced in its turn: it is down, and of a template that is corrected since."""
+    return step is Step.BOOTING and restart.pod in replaced
 
 
 def _ordinal(restart: Restart, seen: FleetSeen) -> int:

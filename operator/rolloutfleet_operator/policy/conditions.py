@@ -59,12 +59,15 @@ class Said:
     message: str = ""
 
 
-_NOT_OURS_TO_HEAL: Final = (
+_NOT_AS_ASKED: Final = (
     *(Problem.SPEC_INVALID, Problem.TEMPLATE_INVALID, Problem.SETTINGS_INVALID, Problem.PERMISSION_DENIED),
-    *(Problem.NAME_TAKEN, Problem.CHILD_REFUSED, Problem.KEYS_MISSING, Problem.QUOTA_EXCEEDED, Problem.POD_REFUSED),
-    *(Problem.STORAGE_CLASS_MISSING, Problem.CLAIM_PENDING),
+    *(Problem.NAME_TAKEN, Problem.CHILD_REFUSED, Problem.KEYS_MISSING),
 )
-"""Of the fleet as a whole; why there may be no pod at all."""
+"""What keeps the spec from being carried out, however well the pods are that are there."""
+_NO_PODS: Final = (
+    *(Problem.QUOTA_EXCEEDED, Problem.POD_REFUSED, Problem.STORAGE_CLASS_MISSING, Problem.CLAIM_PENDING),
+)
+"""Why there may be no pod at all."""
 
 
 def all_of(view: View) -> list[ConditionStatus]:
@@ -80,7 +83,7 @@ def _ready(view: View) -> Said:
     """True only when updated = ready = desired, and the gateway is ready."""
     if view.spec.suspend:
         return Said("False", Reason.SUSPENDED, "spec.suspend is true")
-    fault = view.worst(*_NOT_OURS_TO_HEAL)
+    fault = view.worst(*_NOT_AS_ASKED)
     if fault is not None:
         return _because(fault)
     proxies, gateway = _proxies(view), _gateway(view)
@@ -102,7 +105,7 @@ def _proxies(view: View) -> Said:
         return Said("True", Reason.ALL_READY, "all proxies are ready")
     of_pods = {pod.name for pod in missing}
     worst = next((each for each in view.decision.troubles if each.pod in of_pods), None) or view.worst(
-        *_NOT_OURS_TO_HEAL
+        *_NOT_AS_ASKED, *_NO_PODS
     )
     if worst is not None:
         return _because(worst)
@@ -168,7 +171,7 @@ def _progressing(view: View) -> Said:
         return _because(stopped)
     if decision.leaving:
         return Said("True", Reason.RETIRING, "proxies that are scaled away serve what they know")
-    fault = view.worst(*_NOT_OURS_TO_HEAL)
+    fault = view.worst(*_NOT_AS_ASKED, *_NO_PODS)
     if fault is not None:
         return _because(fault)
     if decision.roll.outdated and not _waits(view):

@@ -87,7 +87,7 @@ def _leaving(spec: FleetSpec, seen: FleetSeen, scaled: Scale, now: float) -> Cur
     said = CurrentStatus(
         action=Doing.SUSPEND if spec.suspend else Doing.SCALE_DOWN,
         pod=pod,
-        step="".join(word.capitalize() for word in step.value.split()),
+        step=step.value,
         since="",
         deadline=None if scaled.since is None else text_of(scaled.since + patience),
         waiting_for=None if step is Leaving.MAY_GO else "quiet",

@@ -95,7 +95,7 @@ def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
     members = tuple(sorted((pod for pod in seen.pods if pod.ordinal < desired_of(spec)), key=lambda pod: pod.ordinal))
     verdicts = budgets.verdicts_of(members, spec, rule, now)
     roll = rollout.roll_of(spec, seen, members, now)
-    carried = carrying.carry_on(spec, seen, rule, now)
+    carried = carrying.carry_on(spec, seen, roll, rule, now)
     scaled = scaling.scale(spec, seen, carried.busy, now)
     dues = list(rollout.dues(spec, seen, roll, verdicts, rule, now))
     begun = beginning.begin(spec, seen, roll, carried, dues, now)

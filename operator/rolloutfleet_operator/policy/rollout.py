@@ -16,6 +16,7 @@ from rolloutfleet_operator.policy.ledger import Cause
 from rolloutfleet_operator.policy.memory import Rule, Standing, Verdict
 from rolloutfleet_operator.policy.seen import RESTART_NOTE, FleetSeen, PodSeen, SlotUse
 from rolloutfleet_operator.policy.steps import Way
+from rolloutfleet_operator.policy.times import seconds_of
 
 _HOPELESS = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError")
@@ -118,9 +119,11 @@ def dues(
     spec: FleetSpec, seen: FleetSeen, roll: Roll, verdicts: dict[str, Verdict], rule: Rule, now: float
 ) -> Iterator[Due]:
     """What is to be restarted, first what needs no slot. Who gets one, and may begin, is decided elsewhere."""
-    replaced = _replaceable(spec, roll)
+    replaced = replaceable(spec, roll)
     requested = [pod for pod in roll.unasked if pod in replaced or pod.template_hash == seen.template_hash]
-    unresponsive = [pod for pod in roll.members if _hangs(pod, spec, rule, now)]
+    unresponsive = [
+        pod for pod in roll.members if _hangs(pod, spec, rule, now) and not _was_tried(pod, seen, rule, now)
+    ]
     for pod in unresponsive:
         yield Due(pod=pod, cause="crash", use="memory", since=now, id=f"{_UNRESPONSIVE}{int(now)}", slot=False)
     for pod in replaced:
@@ -139,7 +142,7 @@ def _of_those_that_serve(
     spec: FleetSpec,
     seen: FleetSeen,
     roll: Roll,
-    replaced: list[PodSeen],
+    replaced: tuple[PodSeen, ...],
     requested: list[PodSeen],
     verdicts: dict[str, Verdict],
     rule: Rule,
@@ -161,19 +164,25 @@ def _of_those_that_serve(
             yield Due(pod=pod, cause="memory", use=use, since=since, id=memory.restart_id(verdict.row, rule, now))
 
 
-def _replaceable(spec: FleetSpec, roll: Roll) -> list[PodSeen]:
+def replaceable(spec: FleetSpec, roll: Roll) -> tuple[PodSeen, ...]:
     """The outdated pods that may get the new template, the oldest first; of a stopped roll only those that are down."""
     if not roll.applied:
-        return []
+        return ()
     may = [pod for pod in roll.outdated if spec.update_policy == "Automatic" or pod in roll.unasked]
     if roll.stopped_by is not None:
         may = [pod for pod in may if pods.is_down(pod)]
-    return sorted(may, key=lambda pod: (pod.created, pod.ordinal))
+    return tuple(sorted(may, key=lambda pod: (pod.created, pod.ordinal)))
 
 
 def _fails(pod: PodSeen, now: float) -> bool:
     hopeless = pod.container.waiting in _HOPELESS or pod.container.waiting == "CrashLoopBackOff"
     return pods.is_late(pod, now) or (pods.is_down(pod) and hopeless)
+
+
+def _was_tried(pod: PodSeen, seen: FleetSeen, rule: Rule, now: float) -> bool:
+    """Whether the pod before it was evicted for the same a cool-down ago, or less."""
+    tried = [entry for entry in seen.status.restarts.last if (entry.id or "").startswith(_UNRESPONSIVE)]
+    return any(entry.pod == pod.name and now - seconds_of(entry.time) < rule.cooldown for entry in tried)
 
 
 def _hangs(pod: PodSeen, spec: FleetSpec, rule: Rule, now: float) -> bool:

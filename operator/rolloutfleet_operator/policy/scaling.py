@@ -19,6 +19,7 @@ from rolloutfleet_operator.policy import pods
 from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, UndoDrain
 from rolloutfleet_operator.policy.seen import FleetSeen, PodSeen
 from rolloutfleet_operator.policy.steps import dumps_outlive, is_quiet
+from rolloutfleet_operator.policy.times import seconds_of
 
 RETIRE_ID: Final = "rolloutfleet-retire"
 """The id of every drain of a proxy on its way out."""
@@ -28,18 +29,18 @@ SETTLE: Final = 120.0
 
 
 class Leaving(StrEnum):
-    """How far a proxy is on its way out."""
+    """How far a proxy is on its way out, as `status.current.step` has it."""
 
-    CORDONED = "cordoned"
+    CORDONED = "Cordoned"
     """It serves what it knows."""
-    QUIESCING = "quiescing"
-    DUMPING = "dumping"
+    QUIESCING = "Quiescing"
+    DUMPING = "Dumping"
     """Its storage is ephemeral: what it holds is dumped."""
-    SILENT = "silent"
+    SILENT = "Silent"
     """It gives no answer, so what it holds is not known."""
-    HOLDING_TURNS = "holding turns"
+    HOLDING_TURNS = "HoldingTurns"
     """Its storage is ephemeral, and there are turns that would be lost."""
-    MAY_GO = "may go"
+    MAY_GO = "MayGo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,7 @@ def _may_go(pod: PodSeen, leaving: dict[str, Leaving], now: float) -> bool:
 def _leaving(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Leaving:
     ephemeral = spec.proxies.storage.ephemeral and pod.name not in seen.allow_loss
     if pod.stats is None:
-        return _without_an_answer(pod, spec, ephemeral, now)
+        return _without_an_answer(pod, spec, seen, ephemeral, now)
     if _is_empty(pod):
         return Leaving.MAY_GO
     drain = pod.stats.drain
@@ -137,9 +138,14 @@ def _leaving(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Leav
     return Leaving.DUMPING if ephemeral and pods.holds_turns(pod) else Leaving.MAY_GO
 
 
-def _without_an_answer(pod: PodSeen, spec: FleetSpec, ephemeral: bool, now: float) -> Leaving:
-    """One that serves nobody is let go: on a claim, all that it holds stays."""
+def _without_an_answer(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, ephemeral: bool, now: float) -> Leaving:
+    """One that serves nobody is let go, and one that has had its time: on a claim, all that it holds stays."""
     if pods.never_ran(pod):
+        return Leaving.MAY_GO
+    current = seen.status.current
+    waits = current is not None and current.pod == pod.name and current.step == Leaving.SILENT
+    waited = now - seconds_of(current.since) if waits and current is not None else 0.0
+    if not ephemeral and waited > spec.disruption.retire_timeout:
         return Leaving.MAY_GO
     down_for = now - max(pod.created, pod.ready_since or 0.0)
     if pods.is_down(pod) and not ephemeral and down_for > spec.disruption.drain_timeout:

@@ -33,6 +33,12 @@ def granted(want: Want, elsewhere: Elsewhere, *, held: int, most: int) -> bool:
     return len(before) < free
 
 
+def to_spare(elsewhere: Elsewhere, *, held: int, most: int, now: float) -> bool:
+    """Whether a slot is free that no fleet wants."""
+    wanted = any(now - other.said <= FORGOTTEN_AFTER for other in elsewhere.wants)
+    return elsewhere.known and not wanted and most - elsewhere.held - held > 0
+
+
 def _fresh(others: Iterable[Want], own: Want) -> Iterable[Want]:
     return (other for other in others if other.fleet != own.fleet and own.said - other.said <= FORGOTTEN_AFTER)
 

@@ -3,6 +3,7 @@
 Messages say what to do, and hold nothing that moves while nothing happens: the status is written when they change.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,8 @@ SILENT_FOR: Final = 3
 """Polls without an answer after which it is said that a proxy that is Ready gives none."""
 ANOTHER_FLEETS: Final = "StoreOfAnotherFleet"
 
+_NO_CLASS: Final = re.compile(r'storageclass\S* "[^"]*" not found', re.IGNORECASE)
+"""As the controller of claims says it: `storageclass.storage.k8s.io "fast" not found`."""
 _PULL: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable")
 _CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _LAST_WORDS: Final = {
@@ -65,8 +68,7 @@ def _of_claims(seen: FleetSeen) -> Iterator[Trouble]:
         if claim.growing and claim.message:
             yield trouble(Problem.STORAGE_CANT_GROW, f"claim {claim.name}: {claim.message}")
         elif not claim.bound and claim.message:
-            text = claim.message.lower()
-            no_class = "storageclass" in text and "not found" in text
+            no_class = _NO_CLASS.search(claim.message)
             reason = Problem.STORAGE_CLASS_MISSING if no_class else Problem.CLAIM_PENDING
             yield trouble(reason, f"claim {claim.name}: {claim.message}")
 
@@ -117,7 +119,7 @@ def _of_answers(pod: PodSeen, seen: FleetSeen, now: float) -> Iterator[Trouble]:
         yield trouble(Problem.DUMP_FAILING, stats.dump_error or "dumps can't be written", pod.name)
     if stats.settings_error:
         yield trouble(Problem.SETTINGS_REFUSED, stats.settings_error, pod.name)
-    if stats.needs_restart and _is_overdue(seen, now):
+    if stats.needs_restart and pod.template_hash == seen.template_hash and _is_overdue(seen, now):
         names = ", ".join(stats.needs_restart)
         yield trouble(Problem.NEEDS_RESTART, f"{names}: in force after a restart; set spec.restart.id", pod.name)
     if stats.past_max_hold:

@@ -122,12 +122,17 @@ def settle(worlds: list[World], operator: Operator, *, passes: int, every: float
         changed = [operator.run(world) for world in worlds]
         for world in worlds:
             world.tick(every)
-        waits = any(world.status.current is not None for world in worlds)
+        waits = any(world.status.current is not None or is_progressing(world) for world in worlds)
         quiet = 0 if waits or any(changed) else quiet + 1
         if quiet == REST:
             return made
     stands = [(world.status.current, world.status.problems, world.status.conditions[0]) for world in worlds]
     raise AssertionError(f"not at rest after {passes} passes: {stands}")
+
+
+def is_progressing(world: World) -> bool:
+    """Whether the status says that something is on its way."""
+    return any(each.type == "Progressing" and each.status == "True" for each in world.status.conditions)
 
 
 REST = 4

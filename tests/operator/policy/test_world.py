@@ -7,26 +7,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.policy.executor import Faults, Operator, settle
+from tests.operator.policy.fleets import condition, fleet
 from tests.operator.policy.world import BY_HAND_FOR, World
-
-from rolloutfleet.spec import FleetSpec
 
 MOST_PASSES = 400
 STUCK_AFTER = 240.0
 """Seconds after which a restart that does not go on may hold no slot of other fleets any more."""
-MEMORY = {"rssBudget": "2Gi", "samples": 3, "interval": "5s", "cooldown": "60s"}
-DISRUPTION = {"maxUnavailable": 1, "drainTimeout": "20s", "retireTimeout": "120s"}
-
-
-def fleet(*, replicas: int = 3, ephemeral: bool = False, **more: Any) -> FleetSpec:
-    storage = {"ephemeral": True} if ephemeral else {}
-    spec = {"model": "m", "engine": {}, "memory": MEMORY, "disruption": DISRUPTION}
-    return FleetSpec.model_validate({**spec, "proxies": {"replicas": replicas, "storage": storage}, **more})
-
-
-def condition(world: World, kind: str = "Ready") -> tuple[str, str]:
-    found = next(each for each in world.status.conditions if each.type == kind)
-    return found.status, found.reason
 
 
 @dataclass

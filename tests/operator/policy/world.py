@@ -135,6 +135,9 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.claims: dict[int, Store] = {}
         self.leak: dict[int, float] = {}
+        """Bytes a second, by ordinal."""
+        self.needs: dict[int, int] = {}
+        """Bytes just after a boot, by ordinal, where it is not BASE_RSS."""
         self.allow_loss: frozenset[str] = frozenset()
         self.deeds = Deeds()
         self.events: list[Say] = []
@@ -226,9 +229,8 @@ class World:
         if pod.store.last_words is not None and not pod.ever_up:
             reason, id = pod.store.last_words
             pod.store.last_words = None
-        before = int(pod.rss)
-        pod.rss = BASE_RSS
-        pod.store.boots.append(Boot(time=self.now, reason=reason, id=id, rss_before=before, rss_after=BASE_RSS))
+        before, pod.rss = int(pod.rss), self.needs.get(pod.ordinal, BASE_RSS)
+        pod.store.boots.append(Boot(time=self.now, reason=reason, id=id, rss_before=before, rss_after=int(pod.rss)))
         del pod.store.boots[:-20]
         if pod.drain is None and pod.store.cordon is not None:
             pod.drain = pod.store.cordon
@@ -258,10 +260,11 @@ class World:
         """Of a pod that ends by our hand."""
         if not pod.store.turns or not pod.ever_up:
             return
+        if pod.ordinal >= self.desired and self.workload != self.applied:
+            return  # Somebody else has scaled it.
         if self.spec.proxies.storage.ephemeral and pod.name not in self.allow_loss:
             self.deeds.lost_turns.append(pod.name)
-        by_us = self.workload == self.applied
-        if by_us and pod.ordinal >= self.desired and pod.drain is None and pod.is_up(self.now):
+        if pod.ordinal >= self.desired and pod.drain is None and pod.is_up(self.now):
             self.deeds.cut.append(pod.name)
 
     # What is to be seen.
