@@ -73,7 +73,7 @@ class Crds(ValuesModel):
     enabled: bool = True
     """Install it, and upgrade it with the chart. One release of a cluster does."""
     keep: bool = True
-    """Leave it at uninstall: without it every fleet of the cluster goes."""
+    """Leave it at uninstall, and the role that gateways have: without it every fleet of the cluster goes."""
 
 
 class ClusterRoles(ValuesModel):

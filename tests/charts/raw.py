@@ -24,7 +24,7 @@ _HELMS_OWN: Final = re.compile(
 
 
 def page() -> str:
-    return _BEGINNING + _HELMS_OWN.sub("", template({"crds": {"enabled": False}}))
+    return _BEGINNING + _HELMS_OWN.sub("", template({"crds": {"enabled": False, "keep": False}}))
 
 
 if __name__ == "__main__":

@@ -145,9 +145,10 @@ def test_the_definition_is_the_one_in_crds_and_is_kept_at_uninstall() -> None:
     assert of_kind("CustomResourceDefinition", {"crds": {"enabled": False}}) == []
 
 
-def test_nothing_else_is_kept_at_uninstall() -> None:
-    kept = [each["kind"] for each in manifests() if each["metadata"].get("annotations") == KEPT]
-    assert kept == ["CustomResourceDefinition"]
+def test_what_fleets_go_on_needing_is_kept_at_uninstall_and_nothing_else() -> None:
+    kept = [each for each in manifests() if each["metadata"].get("annotations") == KEPT]
+    assert {each["metadata"]["name"] for each in kept} == {crd.NAME, "rolloutfleet-gateway"}
+    assert not any("annotations" in each["metadata"] for each in manifests({"crds": {"keep": False}}))
 
 
 @pytest.mark.parametrize("values", [{}, {"watchNamespace": "training"}], ids=["cluster-wide", "one namespace"])
