@@ -77,9 +77,12 @@ def _down(spec: FleetSpec, roll: Roll, carried: Carried) -> set[int]:
 
 
 def _want(due: Due, seen: FleetSeen, roll: Roll, now: float) -> Want:
-    """Waiting since it was due, or since this fleet was last served, so that many dues of one don't hold up others."""
+    """Waiting since it was due, or since this fleet was last served, so that many dues of one don't hold up others.
+
+    The ledger's times are cut to seconds: who came in the second in which this fleet was served goes first.
+    """
     served = max((seconds_of(entry.time) for entry in seen.status.restarts.last if entry.id is not None), default=0.0)
-    return Want(fleet=seen.key, use=due.use, since=max(due.since, served), said=now, begun=roll.begun)
+    return Want(fleet=seen.key, use=due.use, since=max(due.since, served + 1.0), said=now, begun=roll.begun)
 
 
 def _opened(restarts: RestartsStatus, due: Due, now: float) -> RestartsStatus:

@@ -1,0 +1,257 @@
+"""Each cause has a reason of its own, and the reason goes with the cause."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.operator.policy.executor import NONE, Operator, settle
+from tests.operator.policy.fleets import fleet
+from tests.operator.policy.world import ENGINE, World
+
+from rolloutfleet_operator.policy.decide import decide
+from rolloutfleet_operator.policy.pods import READY_WITHIN, STUCK_AFTER
+from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.seen import (
+    ClaimSeen,
+    ContainerSeen,
+    DeploymentSeen,
+    EnginesSeen,
+    Fault,
+    FleetSeen,
+    GatewaySeen,
+    OtherPodSeen,
+    WorkerSeen,
+)
+from rolloutfleet_operator.policy.status import status, unusable
+from rolloutfleet_operator.policy.troubles import OOM_SHOWN_FOR
+
+SPEC = fleet(replicas=2)
+
+
+def healthy() -> tuple[FleetSeen, float]:
+    """A fleet at rest, and the time."""
+    world, operator = World(SPEC), Operator()
+    settle([world], operator, passes=100)
+    return operator.see(world, NONE), world.now
+
+
+SEEN, NOW = healthy()
+FIRST = SEEN.pods[0]
+
+
+def with_pod(**changes: Any) -> FleetSeen:
+    """The fleet with its first pod changed; `stats` are changes to its figures."""
+    stats = changes.pop("stats", {})
+    if stats is None:
+        pod = replace(FIRST, stats=None, **changes)
+    else:
+        assert FIRST.stats is not None
+        pod = replace(FIRST, stats=replace(FIRST.stats, **stats), **changes)
+    return replace(SEEN, pods=(pod, *SEEN.pods[1:]))
+
+
+def down(container: ContainerSeen, **changes: Any) -> FleetSeen:
+    return with_pod(**{"ready": False, "ready_since": NOW - 30, "stats": None, "container": container, **changes})
+
+
+def found(seen: FleetSeen, now: float = NOW) -> list[tuple[str | None, str]]:
+    said = status(SPEC, seen, decide(SPEC, seen, now), now)
+    return [(each.pod, each.reason) for each in said.problems]
+
+
+OF_A_POD = {
+    Problem.IMAGE_PULL_FAILED: down(ContainerSeen(waiting="ErrImagePull", image="registry/proxy:9")),
+    Problem.CONTAINER_CONFIG_ERROR: down(
+        ContainerSeen(waiting="CreateContainerConfigError", message='secret "keys" not found')
+    ),
+    Problem.CRASH_LOOPING: down(ContainerSeen(waiting="CrashLoopBackOff", restarts=2, last_end="Error", last_exit=1)),
+    Problem.STORE_OF_ANOTHER_FLEET: down(
+        ContainerSeen(restarts=1, last_end="Error", last_words="StoreOfAnotherFleet: it belongs to 77")
+    ),
+    Problem.STORE_UNUSABLE: down(ContainerSeen(restarts=1, last_end="Error", last_words="StoreUnusable: newer")),
+    Problem.TOKENIZER_UNREACHABLE: down(
+        ContainerSeen(waiting="CrashLoopBackOff", restarts=1, last_end="Error", last_words="ModelUnreadable: no hub")
+    ),
+    Problem.KEYS_MISSING: down(ContainerSeen(restarts=1, last_end="Error", last_words="BadKeyFile: empty")),
+    Problem.NODE_LOST: with_pod(ready=False, node_lost=True, stats=None),
+    Problem.STUCK_TERMINATING: with_pod(terminating_since=NOW - FIRST.grace - STUCK_AFTER - 1, stats=None),
+    Problem.UNSCHEDULABLE: down(ContainerSeen(), unschedulable="0/3 nodes are available: 3 Insufficient memory."),
+    Problem.WAITING_FOR_GPUS: down(ContainerSeen(), unschedulable="0/3 nodes: Insufficient nvidia.com/gpu."),
+    Problem.NOT_READY_IN_TIME: with_pod(
+        ready=False, created=NOW - 2 * READY_WITHIN, ready_since=NOW - READY_WITHIN - 1, stats=None
+    ),
+    Problem.UNRESPONSIVE: down(ContainerSeen(running=True, started=True), unanswered=5, ready_since=NOW - 100),
+    Problem.STATS_UNKNOWN: with_pod(stats=None, unanswered=5),
+    Problem.OOM_KILLED: with_pod(container=ContainerSeen(running=True, last_end="OOMKilled", last_ended_at=NOW - 60)),
+    Problem.VOLUME_FULL: with_pod(stats={"store_full": True}),
+    Problem.DUMP_FAILING: with_pod(stats={"dump_failing": True, "dump_error": "no space"}),
+    Problem.SETTINGS_REFUSED: with_pod(stats={"settings_error": "sessions.staleAfter: …"}),
+    Problem.NEEDS_RESTART: replace(with_pod(stats={"needs_restart": ("log.level",)}), settings_since=NOW - 1000),
+    Problem.PAUSE_TOO_LONG: with_pod(stats={"paused": True, "past_max_hold": True}),
+}
+
+
+@pytest.mark.parametrize("reason", OF_A_POD, ids=str)
+def test_of_a_pod(reason: Problem) -> None:
+    name = FIRST.name
+    if reason is Problem.UNRESPONSIVE:
+        seen = replace(
+            OF_A_POD[reason], pods=(replace(OF_A_POD[reason].pods[0], ready_since=NOW - 100), *SEEN.pods[1:])
+        )
+    else:
+        seen = OF_A_POD[reason]
+    assert found(seen) == [(name, reason.value)]
+
+
+OF_THE_FLEET = {
+    Problem.STORAGE_CLASS_MISSING: 'storageclass.storage.k8s.io "fast" not found',
+    Problem.CLAIM_PENDING: 'failed to provision volume with StorageClass "x": serviceaccount "y" not found',
+}
+
+
+@pytest.mark.parametrize("reason", OF_THE_FLEET, ids=str)
+def test_of_a_claim(reason: Problem) -> None:
+    claim = ClaimSeen(name="state-math-proxy-0", ordinal=0, bound=False, message=OF_THE_FLEET[reason])
+    assert found(replace(SEEN, claims=(claim,))) == [(None, reason.value)]
+    assert found(replace(SEEN, claims=(replace(claim, bound=True),))) == []
+
+
+def test_a_claim_that_does_not_grow() -> None:
+    claim = ClaimSeen(name="state-math-proxy-0", ordinal=0, bound=True, growing=True, message="not allowed")
+    assert found(replace(SEEN, claims=(claim,))) == [(None, "StorageCantGrow")]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("pods is forbidden: exceeded quota: few, requested: pods=1", Problem.QUOTA_EXCEEDED),
+        ("admission webhook denied the request", Problem.POD_REFUSED),
+    ],
+)
+def test_pods_that_cannot_be_made(message: str, reason: Problem) -> None:
+    assert SEEN.workload is not None
+    seen = replace(SEEN, workload=replace(SEEN.workload, failed_create=message), pods=SEEN.pods[:1])
+    assert found(seen) == [(None, reason.value)]
+    said = status(SPEC, seen, decide(SPEC, seen, NOW), NOW)
+    assert (said.conditions[0].status, said.conditions[0].reason) == ("False", reason.value)
+
+
+def test_what_the_executor_met() -> None:
+    for reason in Problem:
+        assert found(replace(SEEN, faults=(Fault(reason=reason, message="so it is"),))) == [(None, reason.value)]
+
+
+def test_of_engines_that_wait_for_gpus() -> None:
+    waits = OtherPodSeen(name="math-engine-0", ready=False, created=NOW, unschedulable="1 Insufficient nvidia.com/gpu")
+    seen = replace(SEEN, engines=EnginesSeen(urls=(), deployment=DeploymentSeen(replicas=1, pods=(waits,))))
+    seen = replace(seen, gateway=replace(SEEN.gateway, workers=()))
+    assert found(seen) == [("math-engine-0", "WaitingForGpus")]
+    said = {each.type: each for each in status(SPEC, seen, decide(SPEC, seen, NOW), NOW).conditions}
+    assert (said["EnginesReady"].status, said["EnginesReady"].reason) == ("False", "WaitingForGpus")
+
+
+def test_an_oom_kill_is_forgotten_in_time() -> None:
+    assert found(OF_A_POD[Problem.OOM_KILLED], NOW + OOM_SHOWN_FOR) == []
+
+
+def test_a_loop_is_a_loop_also_while_it_runs_for_a_moment() -> None:
+    runs = ContainerSeen(running=True, restarts=5, last_end="Error", last_exit=1)
+    assert found(down(runs)) == found(down(replace(runs, running=False, waiting="CrashLoopBackOff")))
+
+
+def test_the_worst_comes_first_and_ten_at_most() -> None:
+    faults = tuple(Fault(reason=reason, message="so it is") for reason in reversed(Problem))
+    assert [reason for _, reason in found(replace(SEEN, faults=faults))] == [each.value for each in Problem][:10]
+
+
+def test_a_problem_is_known_since_it_was_first_seen() -> None:
+    seen = OF_A_POD[Problem.DUMP_FAILING]
+    first = status(SPEC, seen, decide(SPEC, seen, NOW), NOW)
+    later = replace(seen, status=first)
+    assert status(SPEC, later, decide(SPEC, later, NOW + 500), NOW + 500) == first
+
+
+def test_a_healthy_fleet_has_none_and_says_so() -> None:
+    said = status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)
+    assert said.problems == []
+    assert said.current is None
+    assert {each.type: each.status for each in said.conditions} == {
+        **dict.fromkeys(["Ready", "ProxiesReady", "GatewayReady", "EnginesReady"], "True"),
+        **dict.fromkeys(["MemoryWithinBudget", "SettingsInForce", "CleanupHealthy", "Durable"], "True"),
+        **dict.fromkeys(["Progressing", "Paused", "Suspended"], "False"),
+    }
+    assert {each.observed_generation for each in said.conditions} == {SEEN.generation}
+
+
+def test_it_is_the_same_at_any_later_time_and_whatever_figures_move() -> None:
+    first = status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)
+    assert FIRST.stats is not None
+    moved = [
+        replace(pod, stats=replace(FIRST.stats, rss=FIRST.stats.rss + place, in_flight=place, sessions_open=place))
+        for place, pod in enumerate(SEEN.pods)
+    ]
+    later = replace(SEEN, status=first, pods=tuple(moved))
+    assert status(SPEC, later, decide(SPEC, later, NOW + 1e6), NOW + 1e6) == first
+
+
+def test_ready_is_true_only_when_all_is_updated_and_ready_and_so_is_the_gateway() -> None:
+    def ready(seen: FleetSeen) -> tuple[str, str]:
+        said = status(SPEC, seen, decide(SPEC, seen, NOW), NOW).conditions[0]
+        return said.status, said.message
+
+    assert ready(SEEN)[0] == "True"
+    outdated = with_pod(template_hash="t0")
+    assert ready(outdated)[0] == "False"
+    assert ready(replace(SEEN, pods=SEEN.pods[:1]))[0] == "False"
+    unready = ready(with_pod(ready=False, stats={}))
+    assert unready[0] == "False"
+    assert FIRST.name in unready[1]
+    no_gateway = replace(SEEN.gateway, deployment=DeploymentSeen(replicas=1))
+    assert ready(replace(SEEN, gateway=no_gateway)) == ("False", "math-gateway is not ready yet")
+
+
+def test_when_a_condition_changed_is_kept_until_it_changes() -> None:
+    first = status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)
+    broken = replace(with_pod(ready=False, stats={}), status=first)
+    second = status(SPEC, broken, decide(SPEC, broken, NOW + 100), NOW + 100)
+    before, after = ({each.type: each for each in said.conditions} for said in (first, second))
+    assert before["Ready"].last_transition_time != after["Ready"].last_transition_time
+    assert before["GatewayReady"] == after["GatewayReady"]
+
+
+def test_settings_are_in_force_when_every_proxy_says_so() -> None:
+    def in_force(seen: FleetSeen) -> tuple[str, str]:
+        said = status(SPEC, seen, decide(SPEC, seen, NOW), NOW)
+        found = next(each for each in said.conditions if each.type == "SettingsInForce")
+        return found.status, found.reason
+
+    assert in_force(SEEN) == ("True", "InForce")
+    assert in_force(replace(SEEN, generation=SEEN.generation + 1)) == ("False", "SettingsPending")
+    silent = with_pod(stats=None)
+    assert in_force(replace(silent, status=status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)))[0] == "True"
+
+
+def test_engines_that_are_gone_are_taken_out_of_the_gateway() -> None:
+    gone = WorkerSeen(url="http://10.0.0.9:30000", healthy=False, id="w9")
+    slow = WorkerSeen(url=ENGINE, healthy=False)
+    seen = replace(SEEN, gateway=GatewaySeen(deployment=SEEN.gateway.deployment, workers=(slow, gone)))
+    removed = [each for each in decide(SPEC, seen, NOW).actions if type(each).__name__ == "RemoveWorker"]
+    assert [each.url for each in removed] == [gone.url]  # type: ignore[union-attr]
+    unknown = replace(seen, engines=EnginesSeen(urls=None))
+    assert not [each for each in decide(SPEC, unknown, NOW).actions if type(each).__name__ == "RemoveWorker"]
+
+
+def test_a_spec_that_cannot_be_read_leaves_the_status_and_says_why() -> None:
+    first = status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)
+    said = unusable(first, "spec.proxies: no", 7, NOW)
+    assert (said.conditions[0].status, said.conditions[0].reason) == ("False", "SpecInvalid")
+    assert [(each.reason, each.message) for each in said.problems] == [("SpecInvalid", "spec.proxies: no")]
+    assert (said.observed_generation, said.ready_replicas) == (7, first.ready_replicas)
+    assert unusable(said, "spec.proxies: no", 7, NOW + 100) == said
+    assert len(said.conditions) == len(first.conditions)
+
+
+def test_a_pod_in_trouble_is_no_pod_of_the_proxies_only() -> None:
+    late = OtherPodSeen(name="math-gateway-0", ready=False, created=NOW - READY_WITHIN - 1)
+    gateway = GatewaySeen(deployment=DeploymentSeen(replicas=1, pods=(late,)), workers=SEEN.gateway.workers)
+    assert found(replace(SEEN, gateway=gateway)) == [("math-gateway-0", "NotReadyInTime")]
