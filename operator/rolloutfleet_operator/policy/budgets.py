@@ -17,7 +17,13 @@ _TERMS, _AFTER_BOOT = "terms", "rss_after_boot"
 def rule_of(spec: FleetSpec, template_hash: str) -> Rule:
     """The fleet's rule, for `memory.sampled` and all that follows."""
     asked = spec.memory
-    return Rule(budget=asked.rss_budget, samples=asked.samples, cooldown=asked.cooldown, template=template_hash)
+    return Rule(
+        budget=asked.rss_budget,
+        samples=asked.samples,
+        cooldown=asked.cooldown,
+        interval=asked.interval,
+        template=template_hash,
+    )
 
 
 def verdicts_of(members: Iterable[PodSeen], spec: FleetSpec, rule: Rule, now: float) -> dict[str, Verdict]:

@@ -174,7 +174,7 @@ def _told(restart: Restart, step: Step | None, why: str) -> Iterator[Action]:
     elif step not in (None, Step.DONE):
         return
     reason = Happening.WITHDRAWN if step is None else Happening(step.value)
-    yield Say(reason=reason, message=f"{entry.pod}: restart ({entry.reason}) {why}".rstrip(), pod=entry.pod)
+    yield Say(reason=reason, message=f"restart ({entry.reason}) {why}".rstrip(), pod=entry.pod)
 
 
 def _memory_of(pod: PodSeen | None) -> int:

@@ -11,12 +11,14 @@ better for it. Nor does a sample taken while the proxy drains.
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 FIRST_BOOT: Final = "first"
 """The reason of the boot that made the store, as the proxy's log has it."""
+EARLY: Final = 0.9
+"""A sample that comes after this share of the interval is not too early."""
 MOST_IN_A_ROW: Final = 2
 """After so many restarts in a row that did not help, no more are made."""
 
@@ -42,6 +44,8 @@ class Rule:
     budget: int
     samples: int
     cooldown: float
+    interval: float = 0.0
+    """How far apart samples are; of those that come much closer together only the first counts."""
     template: str = ""
 
     @property
@@ -69,6 +73,8 @@ class Run:
     """The life of the proxy that they were taken in."""
     taken: int = 0
     """Samples that told something."""
+    at: float | None = None
+    """When the newest of them was taken."""
     over: int = 0
     """How many in a row, up to now, were over the budget."""
     full_at: float | None = None
@@ -84,13 +90,13 @@ def sampled(run: Run, sample: Sample, rule: Rule) -> Run:
         return run
     if (run.budget, run.boot) != (rule.budget, sample.boot):
         run = Run(budget=rule.budget, boot=sample.boot)
-    if sample.draining:
+    if sample.draining or (run.at is not None and sample.time - run.at < EARLY * rule.interval):
         return run
     over = run.over + 1 if sample.rss > rule.budget else 0
     full_at = None
     if over >= rule.samples:
         full_at = sample.time if run.full_at is None else run.full_at
-    return Run(budget=run.budget, boot=run.boot, taken=run.taken + 1, over=over, full_at=full_at)
+    return replace(run, taken=run.taken + 1, at=sample.time, over=over, full_at=full_at)
 
 
 class Standing(StrEnum):
@@ -155,7 +161,7 @@ def judge(run: Run, known: Known, rule: Rule, now: float) -> Verdict:
         since=None if run.full_at is None else max(run.full_at, cool_until or 0.0),
     )
     if known.given_up == rule.terms or row > MOST_IN_A_ROW:
-        return _given_up(verdict)
+        return replace(verdict, standing=Standing.TOO_SMALL, since=None)
     return verdict
 
 
@@ -183,13 +189,3 @@ def _standing(run: Run, cool_until: float | None, now: float) -> Standing:
 
 def _unsampled(known: Known, rule: Rule) -> Standing:
     return Standing.TOO_SMALL if known.given_up == rule.terms else Standing.UNKNOWN
-
-
-def _given_up(verdict: Verdict) -> Verdict:
-    return Verdict(
-        standing=Standing.TOO_SMALL,
-        until=verdict.until,
-        row=verdict.row,
-        again=verdict.again,
-        after_boot=verdict.after_boot,
-    )

@@ -22,9 +22,7 @@ def of_problems(before: FleetStatus, now: Iterable[Trouble]) -> Iterator[Say]:
 def of_crashes(entries: Iterable[RestartStatus]) -> Iterator[Say]:
     for entry in entries:
         why = "the kernel killed it for its memory" if entry.reason == "oom" else "it ended by itself"
-        yield Say(
-            reason=Happening.CRASHED, message=f"{entry.pod}: {why}, and started again", pod=entry.pod, warning=True
-        )
+        yield Say(reason=Happening.CRASHED, message=f"{why}, and started again", pod=entry.pod, warning=True)
 
 
 def of_parking(before: ParkedStatus, now: ParkedStatus) -> Iterator[Say]:

@@ -6,7 +6,7 @@ from tests.operator.policy.world import World
 
 from rolloutfleet.spec import FleetSpec
 
-MEMORY = {"rssBudget": "2Gi", "samples": 3, "interval": "5s", "cooldown": "60s"}
+MEMORY = {"rssBudget": "2Gi", "samples": 3, "interval": "1s", "cooldown": "60s"}
 DISRUPTION = {"maxUnavailable": 1, "drainTimeout": "20s", "retireTimeout": "120s"}
 
 

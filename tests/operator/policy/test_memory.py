@@ -77,6 +77,14 @@ def test_samples_while_draining_do_not_count() -> None:
     assert verdict(freed).standing is Standing.DUE
 
 
+def test_samples_that_come_too_close_together_are_one() -> None:
+    rule = replace(RULE, interval=15.0)
+    run = NO_RUN
+    for place in range(29):
+        run = sampled(run, Sample(time=STARTED + place, rss=OVER, boot=STARTED), rule)
+    assert (run.over, run.full_at) == (3, STARTED + 28)
+
+
 def test_a_run_belongs_to_one_life_and_one_budget() -> None:
     run = run_of(OVER, OVER)
     assert sampled(run, Sample(time=2000.0, rss=OVER, boot=STARTED + 50), RULE).over == 1
