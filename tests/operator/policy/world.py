@@ -163,7 +163,8 @@ class World:
                 self._make(ordinal)
         for pod in self.pods.values():
             if pod.ordinal >= self.workload.replicas and pod.terminating_since is None:
-                self._check_what_is_lost(pod)
+                if self.workload == self.applied:
+                    self._check_what_is_lost(pod)
                 self._end(pod)
 
     def _make(self, ordinal: int) -> None:
@@ -260,8 +261,6 @@ class World:
         """Of a pod that ends by our hand."""
         if not pod.store.turns or not pod.ever_up:
             return
-        if pod.ordinal >= self.desired and self.workload != self.applied:
-            return  # Somebody else has scaled it.
         if self.spec.proxies.storage.ephemeral and pod.name not in self.allow_loss:
             self.deeds.lost_turns.append(pod.name)
         if pod.ordinal >= self.desired and pod.drain is None and pod.is_up(self.now):
