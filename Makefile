@@ -21,6 +21,7 @@ quickstart: $(READY) ## agents through a whole local fleet, with one proxy kille
 .PHONY: test
 test: lint sglang cluster ## everything that CI checks: a real SGLang and, as root with Docker, a real cluster included
 	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m e2e --if-possible
 
 .PHONY: test-fast
 test-fast: lint ## the same without the real SGLang and Kubernetes (nothing large to install or compile)
@@ -28,7 +29,11 @@ test-fast: lint ## the same without the real SGLang and Kubernetes (nothing larg
 
 .PHONY: e2e
 e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one made here (Linux, root, Docker) or yours
-	@$(BIN)/python -m pytest e2e $(ARGS)
+	@$(BIN)/python -m e2e $(ARGS)
+
+.PHONY: e2e-full
+e2e-full: $(READY) cluster ## every scenario on a cluster, 45 minutes at a time; what it showed goes to e2e/results
+	@$(BIN)/python -m e2e --full $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## style, types and which package may import which

@@ -122,7 +122,7 @@ def _make(settings: Settings) -> Record:
         image = node_image.ensure(docker, settings)
         record = _recorded(settings, docker, image)
         try:
-            routes.add(record.added_routes)
+            routes.add(routes.missing(record.ranges, routes.shown()))
             _create(docker, settings, record)
         except BaseException:
             say("undoing what was begun")
@@ -135,7 +135,7 @@ def _make(settings: Settings) -> Record:
 def _recorded(settings: Settings, docker: Docker, image: str) -> Record:
     ranges = (settings.pod_range, settings.service_range)
     others = records.every()
-    # What another cluster of ours added is ours to remove, by whoever goes last.
+    # What another cluster of ours added is removed by whichever of them goes last.
     shared = {network for other in others for network in other.added_routes}
     lacking = set(routes.missing(ranges, routes.shown()))
     record = Record(

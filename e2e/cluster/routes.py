@@ -60,6 +60,6 @@ def _as_root(verb: str, network: IPv4Network) -> None:
         commands.run(*([] if os.geteuid() == 0 else ["sudo", "--non-interactive"]), *line)
     except CommandFailed as error:
         raise ClusterError(
-            "no cluster is made before its addresses are unreachable from this machine, and that takes root."
-            f" Run `sudo {' '.join(line)}` yourself, then this command again.\n{error}"
+            f"`{' '.join(line)}` failed. No cluster comes or goes without its addresses being unreachable from this"
+            f" machine, and that takes root. You may run it yourself with sudo, and then this command again.\n{error}"
         ) from None

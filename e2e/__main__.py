@@ -1,0 +1,3 @@
+from e2e.running import main
+
+main()

@@ -1,0 +1,89 @@
+"""What the last full run on a cluster showed, scenario by scenario: `e2e/results/latest.json`.
+
+A scenario is a test of e2e/, without its parameters: `test_cluster.py::test_every_node_is_ready`.
+"""
+
+import ast
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+from pydantic import BaseModel, TypeAdapter
+
+HERE: Final = Path(__file__).parent
+LATEST: Final = HERE / "results" / "latest.json"
+
+
+class Result(BaseModel):
+    scenario: str
+    passed: bool
+    seconds: float
+    commit: str
+    """What was checked out; with `+` where it was changed."""
+
+
+_RESULTS: Final = TypeAdapter(list[Result])
+
+
+def scenarios() -> list[str]:
+    """All there are."""
+    return [f"{file.name}::{name}" for file in sorted(HERE.glob("test_*.py")) for name in _tests_in(file)]
+
+
+def _tests_in(file: Path) -> list[str]:
+    nodes = ast.parse(file.read_text()).body
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [node.name for node in functions if node.name.startswith("test_")]
+
+
+def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
+    """The results in pytest's JUnit report of one file. Times add up over a scenario's parameters."""
+    found: dict[str, Result] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        scenario = f"{file}::{case.get('name', '').partition('[')[0]}"
+        failed = any(child.tag in ("failure", "error", "skipped") for child in case)
+        seconds = float(case.get("time", "0"))
+        earlier = found.get(scenario)
+        found[scenario] = Result(
+            scenario=scenario,
+            passed=not failed and (earlier is None or earlier.passed),
+            seconds=round(seconds + (earlier.seconds if earlier else 0), 1),
+            commit=commit,
+        )
+    return list(found.values())
+
+
+def merged(earlier: Iterable[Result], newer: Iterable[Result], *, there: Sequence[str]) -> list[Result]:
+    """The newest result of each scenario that still exists, in order."""
+    by_name = {result.scenario: result for result in [*earlier, *newer]}
+    return [by_name[scenario] for scenario in there if scenario in by_name]
+
+
+def lacking(results: Iterable[Result], *, there: Sequence[str]) -> list[str]:
+    """Scenarios without a result, or with a bad one."""
+    passed = {result.scenario for result in results if result.passed}
+    return [scenario for scenario in there if scenario not in passed]
+
+
+def read(path: Path = LATEST) -> list[Result]:
+    return _RESULTS.validate_json(path.read_bytes()) if path.exists() else []
+
+
+def write(results: Sequence[Result], path: Path = LATEST) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(_RESULTS.dump_python(list(results)), indent=1) + "\n")
+
+
+def checked_out() -> str:
+    """The commit, with `+` where files are changed."""
+    hash_of_it = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--", ".", f":(exclude){LATEST.relative_to(HERE.parent)}")
+    return hash_of_it + "+" * bool(changed)
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=HERE.parent, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,192 @@
+"""Runs the tests on a cluster: files side by side, since scenarios mostly wait, each test in a namespace of its own.
+
+The cluster is made if need be, and goes with the run that made it.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Final, NoReturn
+
+from e2e import results
+from e2e.cluster import lifecycle, records
+from e2e.cluster.docker import daemon
+from e2e.cluster.failures import ClusterError
+from e2e.cluster.saying import say
+from e2e.cluster.settings import Settings
+from e2e.results import Result
+
+ROOT: Final = results.HERE.parent
+REPORTS: Final = ROOT / ".cache" / "e2e"
+EPILOG: Final = """\
+examples:
+  python -m e2e                            the core: what CI runs
+  python -m e2e --full --minutes 45        everything that has not passed at this commit yet, for 45 minutes;
+                                           run it again to go on. Results: e2e/results/latest.json
+  python -m e2e test_cluster.py -- -x      one file; what follows -- goes to pytest
+  python -m e2e.cluster up                 a cluster that stays from run to run
+
+A failed test leaves logs, events and objects of its namespace in .cache/e2e.
+"""
+
+
+@dataclass
+class Run:
+    """What one run does, and where it is."""
+
+    commit: str
+    mark: str
+    words: Sequence[str]
+    deadline: float
+    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def file(self, name: str, tests: Sequence[str]) -> list[Result] | None:
+        """Run tests of one file; None where time was up before it began."""
+        if self.stopped.is_set() or time.monotonic() > self.deadline:
+            return None
+        report = REPORTS / f"{name}.xml"
+        report.unlink(missing_ok=True)
+        line = [sys.executable, "-m", "pytest", "-q", "-m", self.mark, f"--junitxml={report}", *self.words]
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [*line, *(f"e2e/{test}" for test in tests)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # Ctrl-C reaches it once: from `stop`
+        )
+        self.processes[name] = process
+        said, _ = process.communicate()
+        del self.processes[name]
+        say(f"{'ok  ' if process.returncode in (0, 5) else 'FAIL'} {name} {time.monotonic() - started:.0f} s")
+        if process.returncode not in (0, 5):
+            say(said)
+        return results.of_report(report, name, commit=self.commit) if report.exists() else _broken(tests, self.commit)
+
+    def stop(self) -> None:
+        """Let every pytest end as Ctrl-C lets it: with its fixtures taken down."""
+        self.stopped.set()
+        for process in list(self.processes.values()):
+            process.send_signal(signal.SIGINT)
+
+
+def _broken(tests: Sequence[str], commit: str) -> list[Result]:
+    return [Result(scenario=test, passed=False, seconds=0, commit=commit) for test in tests]
+
+
+def run(options: argparse.Namespace) -> int:
+    wanted = _wanted(options)
+    if not wanted:
+        say("every scenario has passed at this commit already")
+        return 0
+    settings = Settings()
+    daemon_ran, cluster_ran = daemon.running() is not None, records.read(settings.name) is not None
+    record = lifecycle.up(settings)
+    try:
+        found = _run_files(wanted, options)
+    finally:
+        if not cluster_ran:
+            lifecycle.down(record.name)
+            if not daemon_ran:
+                daemon.stop()
+    if options.full:
+        results.write(results.merged(results.read(), found, there=results.scenarios()))
+    return _conclude(found, options)
+
+
+def _wanted(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Tests by file: of the named files, or all; a full run goes on where an earlier one ended."""
+    there = results.scenarios()
+    if options.full:
+        commit = results.checked_out()
+        there = results.lacking([each for each in results.read() if each.commit == commit], there=there)
+    files: dict[str, list[str]] = {}
+    for scenario in there:
+        file = scenario.partition("::")[0]
+        if not options.files or file in options.files:
+            files.setdefault(file, []).append(scenario)
+    return files
+
+
+def _run_files(wanted: dict[str, list[str]], options: argparse.Namespace) -> list[Result]:
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    started = Run(
+        commit=results.checked_out(),
+        mark="cluster" if options.full else "not full",
+        words=options.words,
+        deadline=time.monotonic() + 60 * options.minutes,
+    )
+    say(f"{len(wanted)} files, {options.at_once} at once")
+    with ThreadPoolExecutor(options.at_once) as pool:
+        futures = [pool.submit(started.file, name, tests) for name, tests in wanted.items()]
+        try:
+            found = [future.result() for future in futures]
+        except BaseException:
+            started.stop()
+            raise
+    return [result for each in found if each is not None for result in each]
+
+
+def _conclude(found: Sequence[Result], options: argparse.Namespace) -> int:
+    failed = [result.scenario for result in found if not result.passed]
+    say(f"{len(found) - len(failed)} scenarios passed, {len(failed)} failed{': ' * bool(failed)}{', '.join(failed)}")
+    if options.full:
+        commit = results.checked_out()
+        here = [each for each in results.read() if each.commit == commit]
+        left = [each for each in results.lacking(here, there=results.scenarios()) if each not in failed]
+        if left:
+            say(f"{len(left)} scenarios are left for the next part: python -m e2e --full")
+    return 1 if failed or not found else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e",
+        description="Run the tests on a Kubernetes cluster.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="test files of e2e/ (default: all)")
+    parser.add_argument("--full", action="store_true", help="every scenario, not the core alone; writes the results")
+    parser.add_argument("--at-once", type=int, default=2, metavar="N", help="files side by side (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=45, help="begin nothing after that (%(default)s)")
+    parser.add_argument("--if-possible", action="store_true", help="where no cluster can be had, say so and end well")
+    return parser
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, _interrupted)
+    ours, words = _split(sys.argv[1:])
+    options = _parser().parse_args(ours)
+    options.words = words
+    if unknown := [name for name in options.files if not (results.HERE / name).is_file()]:
+        _parser().error(f"no file {', '.join(unknown)} in e2e/")
+    try:
+        if options.if_possible and (why := lifecycle.why_not(Settings())):
+            say(f"LEFT OUT: the tests on a cluster ({len(results.scenarios())} scenarios). {why}")
+            say("Then: make e2e (or point it at a cluster of yours: ROLLOUTFLEET_E2E_KUBECONFIG)")
+            return
+        sys.exit(run(options))
+    except ClusterError as error:
+        sys.exit(f"e2e: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    place = list(words).index("--") if "--" in words else len(words)
+    return list(words[:place]), list(words[place + 1 :])
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

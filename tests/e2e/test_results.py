@@ -1,0 +1,52 @@
+"""Results of full runs: what is kept, and what is still to be run."""
+
+from pathlib import Path
+
+from e2e.results import Result
+
+from e2e import results
+
+REPORT = """<testsuites><testsuite>
+<testcase name="test_well" time="1.25"/>
+<testcase name="test_some[a]" time="1.0"/>
+<testcase name="test_some[b]" time="2.0"><failure message="no"/></testcase>
+<testcase name="test_left_out" time="0"><skipped/></testcase>
+<testcase name="test_unset" time="0.5"><error message="in its fixture"/></testcase>
+</testsuite></testsuites>"""
+
+
+def result(scenario: str, *, passed: bool = True, commit: str = "new") -> Result:
+    return Result(scenario=scenario, passed=passed, seconds=1, commit=commit)
+
+
+def test_a_scenario_passes_only_if_every_one_of_its_parameters_does(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(REPORT)
+    found = {each.scenario: each for each in results.of_report(report, "test_file.py", commit="c")}
+    assert {name: each.passed for name, each in found.items()} == {
+        "test_file.py::test_well": True,
+        "test_file.py::test_some": False,
+        "test_file.py::test_left_out": False,
+        "test_file.py::test_unset": False,
+    }
+    assert found["test_file.py::test_some"].seconds == 3.0
+
+
+def test_newer_results_replace_older_ones_and_scenarios_that_are_gone_go() -> None:
+    earlier = [result("a", passed=False, commit="old"), result("gone"), result("b", commit="old")]
+    assert results.merged(earlier, [result("a")], there=["a", "b"]) == [result("a"), result("b", commit="old")]
+
+
+def test_what_failed_or_has_not_run_is_still_lacking() -> None:
+    assert results.lacking([result("a"), result("b", passed=False)], there=["a", "b", "c"]) == ["b", "c"]
+
+
+def test_results_survive_their_file(tmp_path: Path) -> None:
+    kept = [result("a"), result("b", passed=False)]
+    results.write(kept, tmp_path / "latest.json")
+    assert results.read(tmp_path / "latest.json") == kept
+    assert results.read(tmp_path / "absent.json") == []
+
+
+def test_every_test_of_the_cluster_is_a_scenario() -> None:
+    assert "test_cluster.py::test_every_node_is_ready" in results.scenarios()
