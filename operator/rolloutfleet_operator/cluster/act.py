@@ -44,7 +44,7 @@ class Acts:
                 await self._one(fleet, action, reach, now)
             except ApiRefused as refused:
                 if not _is_gone(refused):
-                    logger.warning("%s: %s was refused: %s", _key(fleet), type(action).__name__, refused)
+                    logger.warning("%s was refused: %s", type(action).__name__, refused, extra=_about(fleet))
 
     async def _one(self, fleet: Fleet, action: Action, reach: Reach, now: float) -> None:
         match action:
@@ -71,10 +71,10 @@ class Acts:
             return
         answer = await ask(url, reach.admin_key)
         if answer:
-            logger.info("%s: %s answered a drain with %s", _key(fleet), pod, answer)
+            logger.info("%s answered what it was asked with %s", pod, answer, extra=_about(fleet))
 
     async def _say(self, fleet: Fleet, said: Say, reach: Reach, now: float) -> None:
-        logger.info("%s: %s%s: %s", _key(fleet), f"{said.pod}: " if said.pod else "", said.reason, said.message)
+        logger.info("%s: %s", said.reason, said.message, extra=_about(fleet))
         about = [{"apiVersion": API_VERSION, "kind": KIND, "name": fleet.name, "uid": fleet.uid}]
         pod = reach.pods.get(said.pod) if said.pod else None
         if pod is not None:
@@ -91,8 +91,8 @@ def _is_gone(refused: ApiRefused) -> bool:
     return another or refused.status in (404, 409, 429)
 
 
-def _key(fleet: Fleet) -> str:
-    return f"{fleet.namespace}/{fleet.name}"
+def _about(fleet: Fleet) -> dict[str, Any]:
+    return {"fleet": f"{fleet.namespace}/{fleet.name}", "generation": fleet.generation}
 
 
 def _eviction(fleet: Fleet, evict: Evict) -> Object:
@@ -106,14 +106,13 @@ def _eviction(fleet: Fleet, evict: Evict) -> Object:
 
 def event(fleet: Fleet, said: Say, about: Mapping[str, Any], now: float) -> Object:
     """A core/v1 Event."""
-    message = said.message if said.pod is None or about["kind"] == "Pod" else f"{said.pod}: {said.message}"
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{about['name']}.{uuid.uuid4().hex[:16]}", "namespace": fleet.namespace},
         "involvedObject": {**about, "namespace": fleet.namespace},
         "reason": said.reason,
-        "message": message[:LONGEST_MESSAGE],
+        "message": said.message[:LONGEST_MESSAGE],
         "type": "Warning" if said.warning else "Normal",
         "source": {"component": OPERATOR},
         "reportingComponent": OPERATOR,

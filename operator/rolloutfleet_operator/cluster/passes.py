@@ -48,6 +48,7 @@ from rolloutfleet_operator.cluster.looking import (
 )
 from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.cluster.observe import Polled
+from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
 from rolloutfleet_operator.policy.reasons import Problem
@@ -146,8 +147,11 @@ class FleetPasses:
         if new != seen.status and await self._write(body, new) is None:
             return SOON  # it has changed meanwhile: look again before anything is done
         await self._bring_about(fleet, seen_there, wanted, decision)
-        await self._shared.acts.carry_out(fleet, decision.actions, reach, now=self._now())
-        soon = new != seen.status or decision.actions or self._unsaid(seen, wanted, keys)
+        rotating = keys.admin is not None and len(keys.admin.keys) > 1
+        settings = seen_there.child("ConfigMap", fleet.settings)
+        actions = (*decision.actions, *refreshes(seen.pods, settings, seen_there.secret, rotating=rotating))
+        await self._shared.acts.carry_out(fleet, actions, reach, now=self._now())
+        soon = new != seen.status or actions or self._unsaid(seen, wanted, keys)
         return SOON if soon else self._interval(fleet.spec, decision.look_again)
 
     def _decide(self, spec: FleetSpec, seen: FleetSeen) -> tuple[Decision, FleetStatus]:

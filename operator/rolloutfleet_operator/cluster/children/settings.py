@@ -5,7 +5,7 @@ is hashed into the pod's template (`restart_hash`), so that a change of that mak
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
@@ -80,7 +80,7 @@ def _tokenizer(spec: FleetSpec) -> TokenizerSpec:
 
 def restart_hash(settings: ProxySettings) -> str:
     """Changes exactly when a running proxy would have to be restarted to take the settings."""
-    content: dict[str, Any] = settings.model_dump(mode="json", exclude=set(LIVE_SETTINGS))
+    content = settings.model_dump(mode="json", exclude=set(LIVE_SETTINGS), exclude_unset=True, exclude_none=True)
     return content_hash(content)
 
 
@@ -90,7 +90,9 @@ def set_here(settings: ProxySettings) -> frozenset[str]:
 
 
 def config_map(fleet: Fleet, settings: ProxySettings) -> Manifest:
-    text = settings.model_dump_json(indent=1, exclude_none=True)
+    # What nobody decided is left to the proxy's own defaults: a release that adds a setting renders the same, and
+    # proxies of the release before know all that they are told.
+    text = settings.model_dump_json(indent=1, exclude_unset=True, exclude_none=True)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,0 +1,38 @@
+"""Which pods are told to look at their mounted settings and keys, and that each is told once."""
+
+from typing import Any
+
+from rolloutfleet_operator.cluster.refreshing import NOTE, refreshes
+from rolloutfleet_operator.policy.seen import PodSeen, ProxyStats
+
+SECRET: dict[str, Any] = {"metadata": {"resourceVersion": "7"}}
+
+
+def settings(generation: int = 2) -> dict[str, Any]:
+    note = {"rolloutfleet.dev/generation": str(generation)}
+    return {"metadata": {"annotations": note}, "data": {"settings.json": str(generation)}}
+
+
+def pod(taken: int | None = 1, **more: Any) -> PodSeen:
+    stats = None if taken is None else ProxyStats(store_id="s", rss=1, settings_generation=taken)
+    return PodSeen(name="p", uid="u", ordinal=0, created=0, template_hash="h", stats=stats, **more)
+
+
+def test_a_proxy_that_is_behind_is_told_once() -> None:
+    (mark,) = refreshes([pod()], settings(), SECRET, rotating=False)
+    told = {NOTE: str(mark.annotations[NOTE])}
+    assert list(refreshes([pod(notes=told)], settings(), SECRET, rotating=False)) == []
+    assert list(refreshes([pod(notes=told)], settings(3), SECRET, rotating=False)) != []
+
+
+def test_others_are_left_alone() -> None:
+    quiet = [pod(2), pod(None), pod(terminating_since=1.0)]
+    assert list(refreshes(quiet, settings(), SECRET, rotating=False)) == []
+    assert list(refreshes([pod()], None, SECRET, rotating=False)) == []
+
+
+def test_in_a_rotation_each_step_is_told() -> None:
+    (first,) = refreshes([pod(2)], settings(), SECRET, rotating=True)
+    told = {NOTE: str(first.annotations[NOTE])}
+    assert list(refreshes([pod(2, notes=told)], settings(), SECRET, rotating=True)) == []
+    assert list(refreshes([pod(2, notes=told)], settings(), {"metadata": {"resourceVersion": "8"}}, rotating=True))
