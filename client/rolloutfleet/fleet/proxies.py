@@ -31,8 +31,6 @@ ANSWER_PATIENCE: Final = 60.0
 AT_ONCE: Final = 32
 LOOK_PATIENCE: Final = 3.0
 LOOK_INTERVAL: Final = 5.0
-WELL_FOR: Final = 2.0
-"""Seconds after an answer in which a proxy is not asked whether it is well."""
 _CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=4.0)
 """An idle connection is given up before the proxy does it (5 s)."""
 _OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
@@ -79,8 +77,6 @@ class Proxies:
         """Those that did not answer when they were last asked."""
         self._where = where
         self._rng = rng or random.Random()
-        self._heard: dict[int, float] = {}
-        """When each proxy last answered."""
         self._looked = float("-inf")
         self._looking = asyncio.Lock()
         self._client = httpx.AsyncClient(
@@ -235,9 +231,7 @@ class Proxies:
         return failure, wait_before_retry(failure, attempt=attempt, chance=self._rng.random())
 
     async def _is_well(self, ordinal: int) -> bool:
-        """Whether it has just answered, or does now. One that hangs would hold up what any other could answer."""
-        if self.clock() - self._heard.get(ordinal, float("-inf")) < WELL_FOR:
-            return True
+        """Whether it answers. One that hangs would hold up what any other could answer."""
         try:
             await self.ask(ordinal, "GET", "/health", timeout=LOOK_PATIENCE)
         except Refused:
@@ -301,13 +295,11 @@ class Proxies:
         self.troubles = {ordinal: trouble for ordinal, trouble in self.troubles.items() if ordinal in found}
 
     def _in_trouble(self, ordinal: int, why: str) -> None:
-        self._heard.pop(ordinal, None)
         if ordinal not in self.troubles:
             log.warning("proxy %d does not answer: %s", ordinal, why)
             self.troubles[ordinal] = Trouble(self.clock(), why)
 
     def _answered(self, ordinal: int) -> None:
-        self._heard[ordinal] = self.clock()
         if self.troubles.pop(ordinal, None) is not None:
             log.info("proxy %d answers again", ordinal)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from rolloutfleet.fleet.exceptions import FleetError
@@ -109,7 +110,7 @@ def read_export(content: bytes, *, media_type: str) -> Page:
             return _from_safetensors(content)
         export = Export.model_validate_json(content)
         return _page(export, _from_lists(export))
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, SafetensorError) as error:
         raise FleetError(f"this is no export: {error!r}") from error
 
 

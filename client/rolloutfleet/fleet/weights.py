@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from pydantic import BaseModel
@@ -43,6 +44,8 @@ class FleetWeights:
         self._owed = owed
         self._waiting = waiting
         self._changed = changed
+        self._behind: dict[int, dict[str, tuple[str, BaseModel]]] = {}
+        """Calls that proxies missed and that are still to be made, by ordinal and path."""
 
     async def learn(self) -> None:
         """Ask for run and version, where no proxy has said them yet. Raises Unreachable, Refused."""
@@ -144,28 +147,36 @@ class FleetWeights:
     ) -> None:
         if not failed:
             return
-        why = {ordinal: each.error.message for ordinal, each in failed.items()}
-        for ordinal in failed:
-            self._tell_later(what, ordinal, method, path, body)
-        error = NotEverywhere(what, why)
+        error = NotEverywhere(what, {ordinal: each.error.message for ordinal, each in failed.items()})
+        known = self._behind.keys() >= failed.keys()
+        if path != "/pause":
+            # The end of the pause, or the next one, tells more than a pause would.
+            for ordinal in failed:
+                self._tell_later(ordinal, method, path, body)
         if strict:
             raise error
-        log.warning("%s", error)
+        log.log(logging.DEBUG if known else logging.WARNING, "%s", error)
 
-    def _tell_later(self, what: str, ordinal: int, method: str, path: str, body: BaseModel) -> None:
-        if path == "/pause":
-            # The end of the pause, or the next one, tells it more than this would.
-            return
+    def _tell_later(self, ordinal: int, method: str, path: str, body: BaseModel) -> None:
+        """The newest call of each kind is made again, once the proxy answers."""
+        new = ordinal not in self._behind
+        calls = self._behind.setdefault(ordinal, {})
+        calls.pop(path, None)
+        calls[path] = (method, body)
+        if new:
+            self._owed.add(f"what proxy {ordinal} missed of the weights", partial(self._catch_up, ordinal))
 
-        async def say() -> None:
-            if ordinal not in self._proxies.known:
-                return
+    async def _catch_up(self, ordinal: int) -> None:
+        calls = self._behind[ordinal]
+        while calls and ordinal in self._proxies.known:
+            path, (method, body) = next(iter(calls.items()))
             try:
                 await self._proxies.ask(ordinal, method, path, body=body, query=FLEET)
             except Conflict:
                 # It knows of something newer.
-                return
+                pass
             except Refused as error:
                 raise Unreachable(str(error)) from error
-
-        self._owed.add(f"{what} at proxy {ordinal}", say)
+            if calls.get(path) == (method, body):
+                del calls[path]
+        del self._behind[ordinal]
