@@ -23,6 +23,7 @@ import uvicorn
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import DrainThen
 from rolloutfleet_proxy import allocator, collector, failpoints, memory
+from rolloutfleet_proxy.accepting import Accepting
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
 from rolloutfleet_proxy.http_protocol import HttpProtocol
 from rolloutfleet_proxy.logs import events, logger
@@ -132,19 +133,24 @@ class _Server(uvicorn.Server):
         self._app.proxy.drains.stop(why)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        self._accepting = Accepting(sockets or [], self._protocol)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.quiesce, "SIGTERM")
         self._parent.serve()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # From here on what connects waits in the backlog, so those who are told to come again find the next worker.
-        for server in self.servers:
-            server.close()
+        self._accepting.close()
         assert self._app.proxy is not None
         self._app.proxy.drains.refuse_all()
         # Whoever has just connected is about to ask, and would take a closed connection for an error.
         await asyncio.sleep(LINGER)
         await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return HttpProtocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=None
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
