@@ -55,14 +55,14 @@ class Release:
 
 @pytest.fixture
 def release(server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Release]:
-    """A release that is not there yet, on a server without a definition."""
+    """A release that is not there yet, on a server where none has left anything."""
     release = Release(server, re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-50:].strip("-"))
     yield release
     try:
         release.uninstall()
     except HelmFailed as error:
         assert "not found" in str(error)
-    server.kubectl("delete", "crd", crd.NAME, "--ignore-not-found", "--wait")
+    server.kubectl("delete", f"crd/{crd.NAME}", "clusterrole/rolloutfleet-gateway", "--ignore-not-found", "--wait")
 
 
 def fleet(name: str = "math") -> dict[str, Any]:
