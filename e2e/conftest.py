@@ -1,5 +1,6 @@
 """What the tests on a cluster share: the cluster, a namespace for each test, and what a failure leaves behind."""
 
+import os
 import re
 import secrets
 from collections.abc import Generator, Iterator
@@ -14,6 +15,7 @@ from e2e.cluster.failures import ClusterError
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.records import Record
 from e2e.cluster.settings import Settings
+from e2e.installing import LOADED, Images, Operator, as_told, load_images, of_one_namespace, share_definition
 from e2e.leavings import collect
 
 HERE = Path(__file__).parent
@@ -71,6 +73,25 @@ def docker(record: Record) -> Docker:
     if found is None:
         raise ClusterError(daemon.CAN_T_START)
     return found
+
+
+@pytest.fixture(scope="session")
+def images(record: Record, docker: Docker) -> Images:
+    """The project's images as this working tree makes them, on the cluster."""
+    told = os.environ.get(LOADED)
+    return as_told(told) if told else load_images(record, docker)
+
+
+@pytest.fixture(scope="session")
+def definition(cluster: Kubectl) -> None:
+    """The CustomResourceDefinition is there, and what else operators of single namespaces share."""
+    share_definition(cluster)
+
+
+@pytest.fixture
+def operator(definition: None, namespace: Kubectl, images: Images) -> Operator:
+    """An operator that serves the test's namespace and no other, so that tests run side by side."""
+    return of_one_namespace(namespace, images)
 
 
 @pytest.fixture

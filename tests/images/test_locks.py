@@ -7,18 +7,10 @@ from pathlib import Path
 import pytest
 from images.recipes import INSTALLER_LOCK, RECIPES, REPOSITORY, Recipe
 from images.wheels import FetchFailed, fetch, platforms
+from tests.images.locks import pinned
 
 LOCKS = [*(recipe.lock for recipe in RECIPES.values()), INSTALLER_LOCK]
 EXTRAS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-
-
-def pinned(lock: Path) -> dict[str, set[tuple[str, frozenset[str]]]]:
-    """Each distribution in a lock file, with its versions (by Python) and their hashes."""
-    pins: dict[str, set[tuple[str, frozenset[str]]]] = {}
-    blocks = re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)(.*?)(?=^[a-z0-9#]|\Z)", lock.read_text(), re.MULTILINE | re.DOTALL)
-    for name, version, rest in blocks:
-        pins.setdefault(name, set()).add((version, frozenset(re.findall(r"sha256:\w{64}", rest))))
-    return pins
 
 
 ALL = pinned(REPOSITORY / "requirements.lock")

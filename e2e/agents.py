@@ -1,0 +1,72 @@
+"""Programs that run inside the cluster, beside a fleet: agents with the stock `openai` client, and trainers."""
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.cluster.failures import ClusterError, CommandFailed
+from e2e.cluster.kubectl import Kubectl
+
+KEYS: Final = "/keys"
+SCRIPTS: Final = Path(__file__).parent / "scripts"
+
+
+def start(namespace: Kubectl, script: str, *arguments: str, fleet: str, image: str) -> str:
+    """Start the program of `e2e/scripts` in a pod of its own, with the fleet's admin keys at hand; the Job's name."""
+    name = f"{Path(script).stem}-{secrets.token_hex(3)}"
+    text = (SCRIPTS / script).read_text()
+    namespace("create", "-f", "-", stdin=json.dumps(_config(name, text)))
+    namespace("create", "-f", "-", stdin=json.dumps(_job(name, list(arguments), fleet, image)))
+    return name
+
+
+def finish(namespace: Kubectl, name: str, *, seconds: float = 180) -> Any:
+    """The last line that it printed, which is JSON. Raises ClusterError with its log where it failed."""
+    try:
+        namespace("wait", f"job/{name}", "--for=condition=Complete", f"--timeout={seconds:g}s", seconds=seconds + 10)
+    except CommandFailed as error:
+        log = namespace("logs", f"job/{name}", "--tail=40")
+        raise ClusterError(f"{name} did not end well: {error}\n{log}") from None
+    return json.loads(namespace("logs", f"job/{name}").strip().splitlines()[-1])
+
+
+def run(namespace: Kubectl, script: str, *arguments: str, fleet: str, image: str, seconds: float = 180) -> Any:
+    """`start`, then `finish`."""
+    return finish(namespace, start(namespace, script, *arguments, fleet=fleet, image=image), seconds=seconds)
+
+
+def _config(name: str, script: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"script.py": script}}
+
+
+def _job(name: str, arguments: list[str], fleet: str, image: str) -> dict[str, Any]:
+    container = {
+        "name": "script",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "/script/script.py", fleet, *arguments],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "script", "mountPath": "/script"}, {"name": "keys", "mountPath": KEYS}],
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 5,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+        "volumes": [
+            {"name": "script", "configMap": {"name": name}},
+            {"name": "keys", "secret": {"secretName": f"{fleet}-keys"}},
+        ],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"backoffLimit": 0, "template": {"spec": spec}},
+    }

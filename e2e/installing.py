@@ -1,0 +1,92 @@
+"""The project on a cluster: its images, built here and given to the nodes, and its chart."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from images.__main__ import DEBOOTSTRAP, build
+from images.recipes import RECIPES
+
+from e2e.cluster import lifecycle
+from e2e.cluster.docker.client import Docker
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.records import Record
+from images import docker as builder
+
+CHART: Final = Path(__file__).resolve().parents[1] / "charts" / "rolloutfleet"
+RELEASE: Final = "rolloutfleet"
+OPERATOR: Final = f"deployment/{RELEASE}-operator"
+NAMESPACE: Final = "rolloutfleet-system"
+LOADED: Final = "ROLLOUTFLEET_E2E_IMAGES_LOADED"
+"""In the environment: what `Images.told` said of images that the cluster has already."""
+_VALUES: Final = {"proxy": "proxy", "operator": "operator", "gateway": "gateway", "engine": "simulatedEngine"}
+"""Under which of the chart's `images` each of ours stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The names by which pods can ask for the project's images."""
+
+    proxy: str
+    operator: str
+    gateway: str
+    engine: str
+
+    def values(self) -> list[str]:
+        """The chart's values that name them."""
+        said = []
+        for name, value in _VALUES.items():
+            repository, _, tag = getattr(self, name).rpartition(":")
+            said += ["--set-string", f"images.{value}.repository={repository},images.{value}.tag={tag}"]
+        return said
+
+    def told(self) -> str:
+        """For another process; `as_told` reads it."""
+        return json.dumps(asdict(self))
+
+
+def as_told(text: str) -> Images:
+    return Images(**json.loads(text))
+
+
+def load_images(record: Record, docker: Docker) -> Images:
+    """Build the images of this working tree from our Dockerfile, and give them to the cluster."""
+    made = build(list(RECIPES.values()), builder.Docker(docker.host), base_image=DEBOOTSTRAP)
+    names = lifecycle.load(record, list(made.values()), docker)
+    return Images(**dict(zip(made, names, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A release of the chart in a namespace."""
+
+    where: Kubectl
+    images: Images
+
+    def install(self, *words: str) -> None:
+        """Install it, or upgrade it, and wait until it serves. Raises CommandFailed."""
+        self.where.helm("upgrade", "--install", RELEASE, CHART, "--create-namespace", *self.images.values(), *words)
+        self.where("rollout", "status", OPERATOR, "--timeout=120s", seconds=130)
+
+    def uninstall(self) -> str:
+        """Remove it, its pod included; what helm says."""
+        return self.where.helm("uninstall", RELEASE, "--wait", "--timeout", "120s")
+
+
+def share_definition(cluster: Kubectl) -> None:
+    """What operators of single namespaces have in common: the definition, and the roles of gateways and people."""
+    shown = ("--show-only", "templates/crd.yaml", "--show-only", "templates/clusterroles.yaml")
+    text = cluster.helm("template", RELEASE, CHART, "--kube-version", "1.34.0", *shown)
+    cluster("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=text)
+    cluster("wait", "--for=condition=Established", "crd/rolloutfleets.rolloutfleet.dev", "--timeout=60s")
+
+
+def of_one_namespace(namespace: Kubectl, images: Images) -> Operator:
+    """An operator that serves its own namespace, and waits there until it does."""
+    operator = Operator(namespace, images)
+    operator.install(
+        *("--set", f"watchNamespace={namespace.namespace}"),
+        *("--set", "crds.enabled=false,clusterRoles.enabled=false"),
+    )
+    return operator
