@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy import memory
 from rolloutfleet_operator.policy.actions import Mark
 from rolloutfleet_operator.policy.memory import Known, Rule, Standing, Verdict
+from rolloutfleet_operator.policy.pods import is_down
 from rolloutfleet_operator.policy.reasons import Problem
 from rolloutfleet_operator.policy.seen import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, PodSeen
 from rolloutfleet_operator.policy.troubles import Trouble, trouble
@@ -46,8 +48,9 @@ def marks_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], rule: 
             yield Mark(pod=pod.name, uid=pod.uid, annotations={TOO_SMALL_NOTE: None})
 
 
-def troubles_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict]) -> Iterator[Trouble]:
-    """Who is over the budget, or can't be kept within it."""
+def troubles_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], earlier: FleetStatus) -> Iterator[Trouble]:
+    """Who is over the budget, or can't be kept within it. Too few samples say no other than the status before."""
+    known = {each.pod: each.message for each in earlier.problems if each.reason == Problem.OVER_BUDGET}
     for pod in members:
         verdict = verdicts[pod.name]
         if verdict.standing is Standing.TOO_SMALL:
@@ -58,6 +61,8 @@ def troubles_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict]) -> 
         elif verdict.standing in (Standing.COOLING, Standing.DUE):
             waits = "after memory.cooldown" if verdict.standing is Standing.COOLING else "as soon as it may be down"
             yield trouble(Problem.OVER_BUDGET, f"over memory.rssBudget; it is restarted {waits}", pod.name)
+        elif verdict.standing is not Standing.WITHIN and pod.name in known and not is_down(pod):
+            yield trouble(Problem.OVER_BUDGET, known[pod.name], pod.name)
 
 
 def _known(pod: PodSeen, spec: FleetSpec) -> Known:

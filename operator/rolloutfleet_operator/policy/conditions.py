@@ -195,13 +195,10 @@ def _memory(view: View) -> Said:
     worst = view.worst(Problem.BUDGET_TOO_SMALL, Problem.OVER_BUDGET)
     if worst is not None:
         return _because(worst)
-    standings = [verdict.standing for verdict in view.decision.verdicts.values()]
-    if any(standing is Standing.UNKNOWN for standing in standings):
+    if all(verdict.standing is Standing.UNKNOWN for verdict in view.decision.verdicts.values()):
         before = _before(view, "MemoryWithinBudget")
-        if before is not None:
-            # An operator that has just begun has not enough samples to say otherwise.
-            return Said(before.status, before.reason, before.message)
-    if not standings or all(standing is Standing.UNKNOWN for standing in standings):
+        if before is not None and before.status == "True":
+            return Said("True", before.reason, before.message)
         return Said("Unknown", Reason.NOT_SAMPLED, "no proxy was sampled yet")
     return Said("True", Reason.WITHIN_BUDGET, "all proxies are within memory.rssBudget")
 

@@ -34,10 +34,15 @@ from rolloutfleet_operator.policy.reasons import Problem
 from rolloutfleet_operator.policy.rollout import Roll, has_restarted
 from rolloutfleet_operator.policy.scaling import Leaving, Scale, desired_of
 from rolloutfleet_operator.policy.seen import STATE_LABEL, FleetSeen, PodSeen, Want
+from rolloutfleet_operator.policy.steps import Step
 from rolloutfleet_operator.policy.troubles import Trouble, trouble
 
 SOON: Final = 1.0
 """Seconds until a pass that follows what was only written down in this one."""
+STEP: Final = 2.0
+"""Seconds between passes while a proxy is on its way down or up: calls may be held meanwhile."""
+WAIT: Final = 5.0
+"""Seconds between passes while one waits for a slot that another fleet has."""
 
 
 class PodState(StrEnum):
@@ -130,7 +135,7 @@ def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
         held=beginning.held_by(carried) + begins,
         wants=begun.wants,
         audit=_to_be_asked(spec, seen, carried, scaled),
-        look_again=_look_again(seen, begun, scaled, verdicts, now),
+        look_again=_look_again(spec, seen, carried, begun, scaled, verdicts, now),
         suspended=_is_off(spec, seen) and _is_empty(seen),
     )
 
@@ -147,7 +152,8 @@ def _troubles(
 ) -> Iterator[Trouble]:
     yield from troubles.of_fleet(spec, seen, now)
     yield from carrying.troubles_of(carried)
-    yield from budgets.troubles_of((pod for pod in roll.members if pod.name not in carried.busy), verdicts)
+    idle = (pod for pod in roll.members if pod.name not in carried.busy)
+    yield from budgets.troubles_of(idle, verdicts, seen.status)
     if roll.stopped_by is not None:
         message = (
             "it has the new template and does not become Ready; the others keep theirs until it is, or is corrected"
@@ -234,8 +240,22 @@ def _to_be_asked(spec: FleetSpec, seen: FleetSeen, carried: Carried, scaled: Sca
     return frozenset(parked | replaced | scaled.leaving.keys())
 
 
-def _look_again(seen: FleetSeen, begun: Begun, scaled: Scale, verdicts: dict[str, Verdict], now: float) -> float | None:
+def _look_again(
+    spec: FleetSpec,
+    seen: FleetSeen,
+    carried: Carried,
+    begun: Begun,
+    scaled: Scale,
+    verdicts: dict[str, Verdict],
+    now: float,
+) -> float | None:
     if begun.due is not None or scaled.parked != seen.status.parked:
         return now + SOON
+    going = any(not each.stuck and each.step is not Step.EMPTYING for each in carried.under_way)
+    ending = any(how in (Leaving.QUIESCING, Leaving.DUMPING) for how in scaled.leaving.values())
+    if going or ending or (spec.suspend and seen.pods):
+        return now + STEP
+    if begun.wants:
+        return now + WAIT
     ends = [verdict.until for verdict in verdicts.values() if verdict.standing is Standing.COOLING and verdict.until]
     return max(now + SOON, min(ends)) if ends else None

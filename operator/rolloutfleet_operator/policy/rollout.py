@@ -51,6 +51,8 @@ class Roll:
     """Of another template than the one that is asked for."""
     unasked: tuple[PodSeen, ...]
     """Those for which the restart that is asked for by id has not been made."""
+    unanswered: bool
+    """Such a restart is asked for, and not all have had it."""
     stopped_by: PodSeen | None
     """The pod with the new template that does not become Ready."""
     applied: bool
@@ -73,6 +75,7 @@ def roll_of(spec: FleetSpec, seen: FleetSeen, members: tuple[PodSeen, ...], now:
         members=members,
         outdated=outdated,
         unasked=unasked,
+        unanswered=asked is not None and asked != seen.status.restart.observed_id,
         stopped_by=next((pod for pod in updated if outdated and _fails(pod, now)), None),
         applied=workload is not None
         and workload.current
@@ -168,10 +171,15 @@ def replaceable(spec: FleetSpec, roll: Roll) -> tuple[PodSeen, ...]:
     """The outdated pods that may get the new template, the oldest first; of a stopped roll only those that are down."""
     if not roll.applied:
         return ()
-    may = [pod for pod in roll.outdated if spec.update_policy == "Automatic" or pod in roll.unasked]
+    may = [pod for pod in roll.outdated if spec.update_policy == "Automatic" or _is_asked_for(pod, roll)]
     if roll.stopped_by is not None:
         may = [pod for pod in may if pods.is_down(pod)]
     return tuple(sorted(may, key=lambda pod: (pod.created, pod.ordinal)))
+
+
+def _is_asked_for(pod: PodSeen, roll: Roll) -> bool:
+    """Whether a restart by id is asked for, and not made; what one made and left broken is part of it."""
+    return pod in roll.unasked or (roll.unanswered and pods.is_down(pod))
 
 
 def _fails(pod: PodSeen, now: float) -> bool:

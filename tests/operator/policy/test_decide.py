@@ -270,6 +270,51 @@ def test_on_request_a_new_template_waits_for_a_restart_by_id() -> None:
     assert world.status.restart.observed_id == "now"
 
 
+def test_on_request_too_a_corrected_template_replaces_what_the_wrong_one_broke() -> None:
+    world = World(fleet(updatePolicy="OnRequest"))
+    operator = begun(world)
+    world.edit(template="bad1", restart="now")
+    go_on(world, operator, passes=30)
+    [broken] = [pod.name for pod in world.pods.values() if pod.broken]
+    before = len(world.deeds.restarted)
+    world.edit(template="t2")
+    settle([world], operator, passes=200)
+    assert world.deeds.restarted[before][0] == broken
+    assert condition(world) == ("True", "Serving")
+    assert world.status.restart.observed_id == "now"
+
+
+def test_while_something_is_on_its_way_it_is_looked_at_often() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    assert operator.decision is not None
+    assert operator.decision.look_again is None
+    world.edit(suspend=True)
+    while world.pods:
+        operator.run(world)
+        assert operator.decision.look_again is not None
+        assert operator.decision.look_again - world.now <= 2
+        world.tick(1)
+
+
+def test_what_was_over_budget_is_not_said_for_ever() -> None:
+    world = World(fleet(disruption={"maxUnavailable": 3}))
+    operator = begun(world)
+    world.pods["math-proxy-1"].rss = OVER
+    world.crash(world.pods["math-proxy-1"])
+    world.tick(6)
+    world.pods["math-proxy-1"].rss = OVER
+    go_on(world, operator, passes=5)
+    assert condition(world, "MemoryWithinBudget") == ("False", "OverBudget")
+    operator.restart()
+    operator.run(world)
+    assert condition(world, "MemoryWithinBudget") == ("False", "OverBudget"), "too few samples to say otherwise"
+    world.pods["math-proxy-2"].node_lost = True
+    world.pods["math-proxy-1"].rss = BASE_RSS
+    go_on(world, operator, passes=5)
+    assert condition(world, "MemoryWithinBudget") == ("True", "WithinBudget")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_restart_by_id_is_made_once_of_each_proxy_and_then_answered(way: str) -> None:
     world = World(fleet(memory={"restart": way}))
