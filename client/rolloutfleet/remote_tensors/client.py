@@ -206,7 +206,9 @@ class RemoteTensors:
             self._buffer.land(left.pop(reference), data)
 
         def attempt() -> None:
-            self._proxies.fetch(owner, list(left), landed)
+            # An answer may break off behind its last tensor.
+            if left:
+                self._proxies.fetch(owner, list(left), landed)
 
         try:
             patiently(attempt, owner=owner, seconds=self._fetch_seconds)

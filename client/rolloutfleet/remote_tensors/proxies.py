@@ -3,8 +3,10 @@
 Safe to use in a process forked from one that used it: connections and threads are made anew there.
 """
 
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,9 +16,10 @@ from weakref import WeakSet
 
 import httpx
 
+from rolloutfleet.errors import SHARD_UNKNOWN
 from rolloutfleet.remote_tensors.answers import file_of, tensors_of
-from rolloutfleet.remote_tensors.failures import UnknownOwner
-from rolloutfleet.remote_tensors.patience import checked
+from rolloutfleet.remote_tensors.failures import Refused, UnknownOwner
+from rolloutfleet.remote_tensors.patience import Passing, checked
 from rolloutfleet.tensors import Form, RemoteTensor
 from rolloutfleet.wire import TENSORS_MEDIA_TYPE
 
@@ -27,6 +30,8 @@ CONNECT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 60.0
 """How long an answer may stand still."""
 REQUESTS_AT_ONCE: Final = 8
+KNOWN_SECONDS: Final = 10.0
+"""How long the addresses that were found are taken for all there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +45,12 @@ class Deleted:
 class Proxies:
     """The fleet's proxies by address, as references name them, and the key to them."""
 
-    def __init__(self, addresses: Addresses, admin_key: str) -> None:
+    def __init__(self, addresses: Addresses, admin_key: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._find = addresses
         self._key = admin_key
+        self._clock = clock
         self._known: tuple[str, ...] = ()
+        self._known_until = -math.inf
         self._start_anew()
         _ALL.add(self)
 
@@ -64,15 +71,19 @@ class Proxies:
         return self._here().threads
 
     def addresses(self) -> tuple[str, ...]:
-        """All proxies, asked for anew where they may change."""
+        """All proxies, as they were some seconds ago at the most."""
+        return self._known if self._clock() < self._known_until else self._find_anew()
+
+    def _find_anew(self) -> tuple[str, ...]:
         found = self._find() if callable(self._find) else self._find
         self._known = tuple(address.rstrip("/") for address in found)
+        self._known_until = self._clock() + KNOWN_SECONDS
         return self._known
 
     def check_known(self, owners: Iterable[str]) -> None:
         """Raises UnknownOwner for an address that is none of the fleet's: the key is not for everybody."""
         for owner in dict.fromkeys(owners):
-            if owner not in self._known and owner not in self.addresses():
+            if owner not in self._known and owner not in self._find_anew():
                 raise UnknownOwner(owner, self._known)
 
     def put(self, at: str, shard_id: str, form: Form, data: memoryview, **query: Any) -> RemoteTensor:
@@ -98,7 +109,13 @@ class Proxies:
         with self._here().client.stream("POST", f"{owner}/shards/batch", json=asked) as answer:
             if not answer.is_success:
                 answer.read()
-            checked(answer)
+            try:
+                checked(answer)
+            except Refused as error:
+                if error.code != SHARD_UNKNOWN:
+                    raise
+                # One was deleted while the answer began; the others are still there.
+                raise Passing(str(error), retry_after=None) from error
             for name, data in tensors_of(answer.iter_raw(), wanted):
                 landed(wanted[name], data)
 

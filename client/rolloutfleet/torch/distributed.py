@@ -93,7 +93,14 @@ def _meet(groups: Sequence[Any]) -> None:
 
 
 def _delete(tensors: RemoteTensors, references: Sequence[RemoteTensor]) -> DeleteReport:
-    return tensors.delete(references) if references or tensors.undeleted else DeleteReport()
+    if not references and not tensors.undeleted:
+        return DeleteReport()
+    try:
+        return tensors.delete(references)
+    except Exception as error:
+        # The other ranks wait for this one.
+        LOG.warning("%d shards were not deleted: %s: %s", len(references), type(error).__name__, error)
+        return DeleteReport(undeleted=tuple(references), failures={"": f"{type(error).__name__}: {error}"})
 
 
 def _clear_alone(tensors: RemoteTensors, references: Sequence[RemoteTensor]) -> None:

@@ -63,14 +63,31 @@ def stats(tensors: RemoteTensors) -> dict[str, int]:
     return dict(tensors.fetch_buffer_stats()["controller"])
 
 
+class Requests(list[list[str]]):
+    """The ids of every request of a kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._more = threading.Condition()
+
+    def sent(self, ids: list[str]) -> None:
+        with self._more:
+            self.append(ids)
+            self._more.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        with self._more:
+            assert self._more.wait_for(lambda: len(self) >= count, SECONDS)
+
+
 @contextlib.contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[list[list[str]]]:
-    """The ids of every request of a kind that is sent."""
-    seen: list[list[str]] = []
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Requests]:
+    """Every request of a kind that is sent meanwhile."""
+    seen = Requests()
     real: Callable[..., Any] = getattr(Proxies, name)
 
     def counting(self: Proxies, owner: str, named: Sequence[Any], *rest: Any) -> Any:
-        seen.append([each if isinstance(each, str) else each.shard_id for each in named])
+        seen.sent([each if isinstance(each, str) else each.shard_id for each in named])
         return real(self, owner, named, *rest)
 
     with monkeypatch.context() as patched:
@@ -167,8 +184,7 @@ def test_concurrent_fetches_of_a_shard_share_one_request(
     with counted(monkeypatch, "fetch") as requests, ThreadPoolExecutor(16) as threads:
         with stopped(two[0]):
             waiting = [threads.submit(fetch) for _ in range(16)]
-            while len(requests) < 1:
-                pass
+            requests.wait_for(1)
         for each in waiting:
             np.testing.assert_array_equal(each.result(SECONDS), np.arange(1000))
     assert requests == [[reference.shard_id]]
@@ -182,8 +198,7 @@ def test_a_fetch_in_progress_does_not_bring_back_what_was_cleared(
     with counted(monkeypatch, "fetch") as requests, ThreadPoolExecutor(1) as threads:
         with stopped(two[0]):
             waiting = threads.submit(tensors.fetch, [reference])
-            while len(requests) < 1:
-                pass
+            requests.wait_for(1)
             assert tensors.clear_fetch_buffer([reference.shard_id]) == 0
         np.testing.assert_array_equal(waiting.result(SECONDS)[0], np.arange(1000))
     assert stats(tensors) == {"entries": 0, "bytes": 0}
@@ -262,9 +277,46 @@ def test_scaling_is_followed(two: list[ProxyProcess]) -> None:
             reference = other.put(np.ones(2))
         with pytest.raises(UnknownOwner):
             tensors.fetch([reference])
-        known.append(two[1].url)
+        known.append(two[1].url)  # It is looked for at once, whenever the addresses were found.
         np.testing.assert_array_equal(tensors.fetch([reference])[0], np.ones(2))
         assert tensors.clear_batches(first, reference).deleted.shards == 2
+
+
+def test_the_addresses_are_not_asked_for_with_every_call(two: list[ProxyProcess]) -> None:
+    asked: list[float] = []
+    now = [0.0]
+
+    def find() -> list[str]:
+        asked.append(now[0])
+        return [proxy.url for proxy in two]
+
+    with RemoteTensors(find, two[0].key, framework="numpy", buffer=FetchBuffer()) as tensors:
+        tensors._proxies._clock = lambda: now[0]
+        away = tensors.remotize([np.zeros(1)] * 20)
+        tensors.localize(away)
+        now[0] = 11.0
+        again = tensors.put(np.zeros(1))
+        assert tensors.clear_batches(away, again).complete
+    assert asked == [0.0, 11.0]
+
+
+def test_a_shard_that_goes_while_a_batch_is_answered_takes_no_other_with_it(
+    tensors: RemoteTensors, monkeypatch: pytest.MonkeyPatch, two: list[ProxyProcess]
+) -> None:
+    away = [tensors.put(np.full(3, number), at=two[0].url) for number in range(4)]
+    # Its file goes and its row stays, as in the moment between the two.
+    kept = Path(two[0].settings["state_dir"], "shards").iterdir()
+    [gone] = [file for file in kept if np.full(3, 1).tobytes() in file.read_bytes()]
+    gone.unlink()
+    with ThreadPoolExecutor(1) as threads, counted(monkeypatch, "fetch") as requests:
+        waiting = threads.submit(tensors.fetch, away)
+        requests.wait_for(2)
+        tensors.delete([away[1]])
+        with pytest.raises(ShardsMissing) as raised:
+            waiting.result(SECONDS)
+    assert raised.value.ids == (away[1].shard_id,)
+    assert [int(each[0]) for each in tensors.fetch([away[0], *away[2:]])] == [0, 2, 3]
+    tensors.clear_batches(away)
 
 
 def test_a_wrong_key_is_said_at_once(two: list[ProxyProcess]) -> None:

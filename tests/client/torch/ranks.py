@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import sys
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ class Rank:
 
     def __init__(self, rank: int, folder: Path, urls: list[str], key: str) -> None:
         self.rank = rank
+        self.folder = folder
         self.tensors = RemoteTensors(urls, key)
         self.log: list[str] = []
         logging.getLogger("rolloutfleet.remote_tensors").addHandler(_Listener(self.log))
@@ -155,6 +158,40 @@ def a_fetch_behind_the_clear(rank: Rank) -> Any:
         return set(missing.ids) <= {reference.shard_id for reference in references}
 
 
+def a_thread_goes_on_fetching(rank: Rank) -> Any:
+    """The head's owners are slow to let go, and a thread of the last rank fetches all the while."""
+    references = rank.given(rank.put(1) if rank.rank == HEAD else None)
+    go = rank.folder / "go"
+    enough = time.monotonic() + 2
+
+    def fetch_until_it_is_gone() -> None:
+        while True:
+            try:
+                rank.fetch(references)
+            except ShardsMissing:
+                return
+            if time.monotonic() > enough:
+                go.touch()
+
+    def slowly(references: Any) -> Any:
+        while not go.exists():
+            time.sleep(0.05)
+        return delete(references)
+
+    delete = rank.tensors.delete
+    if rank.rank == HEAD:
+        rank.tensors.delete = slowly  # type: ignore[method-assign]
+    fetching = threading.Thread(target=fetch_until_it_is_gone, daemon=True)
+    if rank.rank == WORLD - 1:
+        fetching.start()
+    seen = rank.seen(clear_batches(rank.tensors, *([references] if rank.rank == HEAD else []), groups=rank.grid))
+    if rank.rank == WORLD - 1:
+        fetching.join(10)
+        seen |= {"ended": not fetching.is_alive(), "left": fetch_buffer_stats()}
+    rank.tensors.delete = delete  # type: ignore[method-assign]
+    return seen
+
+
 def a_rank_dies(rank: Rank) -> Any:
     """The last rank is gone when the others clear: they say so, and the head's shards are freed all the same."""
     references = rank.given(rank.put(5) if rank.rank == HEAD else None)
@@ -178,6 +215,7 @@ ACTS = (
     something_stays,
     a_look_fails,
     a_fetch_behind_the_clear,
+    a_thread_goes_on_fetching,
     a_rank_dies,
 )
 

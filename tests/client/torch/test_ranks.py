@@ -96,6 +96,8 @@ def test_a_look_that_fails_is_never_raised(seen: list[dict[str, Any]]) -> None:
 
 def test_no_rank_clears_before_the_owners_have_let_go(seen: list[dict[str, Any]]) -> None:
     assert [rank["a_fetch_behind_the_clear"] for rank in seen] == [True] * WORLD
+    assert of(seen, "a_thread_goes_on_fetching", "left") == [EMPTY] * WORLD
+    assert seen[-1]["a_thread_goes_on_fetching"]["ended"]
 
 
 def test_a_rank_that_is_gone_costs_the_proxies_nothing(seen: list[dict[str, Any]], keepers: Keepers) -> None:

@@ -1,0 +1,124 @@
+"""A trainer of four ranks, step after step: a rank dies, a proxy is killed, and neither ranks nor proxies grow.
+
+The steps here are few and small. By hand, with the figures of docs/remote-tensors.md:
+
+    ROLLOUTFLEET_TEST_STEPS=200 ROLLOUTFLEET_TEST_STEP_BYTES=50000000 pytest tests/client/test_torch.py -k steps -s
+"""
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.client.torch.conftest import Keepers
+from tests.client.torch.stepping import LEASE_SECONDS, WORLD
+
+MIB = 2**20
+STEPS = int(os.environ.get("ROLLOUTFLEET_TEST_STEPS", "16"))
+STEP_BYTES = int(os.environ.get("ROLLOUTFLEET_TEST_STEP_BYTES", "5000000"))
+SECONDS = 240 + 20 * STEPS
+
+
+class Sampler:
+    """Resident memory of the proxies, and what happens to them, while the ranks step."""
+
+    def __init__(self, keepers: Keepers) -> None:
+        self._keepers = keepers
+        self.proxies: list[int] = []
+
+    def ask(self, url: str, path: str) -> Any:
+        headers = {"authorization": f"Bearer {self._keepers.key}"}
+        return httpx.get(f"{url}{path}", headers=headers, timeout=60).raise_for_status().json()
+
+    def sample(self) -> None:
+        # One may just be being started again.
+        with contextlib.suppress(httpx.HTTPError):
+            self.proxies.append(sum(self.ask(url, "/stats")["rss_bytes"] for url in self._keepers.urls))
+
+    def kill_a_worker(self) -> None:
+        os.kill(self.ask(self._keepers.urls[1], "/stats")["pid"], signal.SIGKILL)
+
+
+def stepped(
+    folder: Path, keepers: Keepers, *, steps: int, dies: bool, each_second: Callable[[int], None]
+) -> list[list[int]]:
+    """Memory of each rank after each step."""
+    folder.mkdir()
+    asked = json.dumps({**asdict(keepers), "steps": steps, "bytes": STEP_BYTES, "dies": dies})
+    ranks = []
+    for rank in range(WORLD):
+        command = [sys.executable, "-m", "tests.client.torch.stepping", str(rank), str(folder), asked]
+        with (folder / f"rank-{rank}.log").open("wb") as log:
+            ranks.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT))
+    until = time.monotonic() + SECONDS
+    pause = threading.Event()
+    try:
+        while any(process.poll() is None for process in ranks) and time.monotonic() < until:
+            done = folder / "rank-0.json"
+            each_second(len(json.loads(done.read_text() or "[]")) if done.exists() else 0)
+            pause.wait(1)
+    finally:
+        for process in ranks:
+            process.kill()
+    codes = [process.wait() for process in ranks]
+    assert codes == ([3, 3, 3, 9] if dies else [0] * WORLD), "\n".join(
+        file.read_text()[-3000:] for file in sorted(folder.glob("*.log"))
+    )
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(WORLD)]
+
+
+def growth(samples: list[int]) -> int:
+    """From the second quarter to the last one, in bytes."""
+    quarter = len(samples) // 4
+    return int(statistics.median(samples[-quarter:]) - statistics.median(samples[quarter : 2 * quarter]))
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_nobody_grows_and_nothing_is_left(keepers: Keepers, tmp_path: Path) -> None:
+    sampler = Sampler(keepers)
+    stepped(tmp_path / "first", keepers, steps=4, dies=True, each_second=lambda _: None)
+    audits = [sampler.ask(url, "/audit") for url in keepers.urls]
+    # The rank that died has cost a lease, and not one shard of the step's images.
+    assert sum(audit["turns"]["leased"] for audit in audits) == 1
+    killed: list[int] = []
+
+    def each_second(steps: int) -> None:
+        sampler.sample()
+        if steps >= STEPS // 4 and not killed:
+            killed.append(steps)
+            sampler.kill_a_worker()
+
+    started = time.monotonic()
+    ranks = stepped(tmp_path / "second", keepers, steps=STEPS, dies=False, each_second=each_second)
+    seconds = time.monotonic() - started
+    for rank, memory in enumerate(ranks):
+        print(f"rank {rank}: {memory[1] / MIB:.0f} MiB after 2 steps, {memory[-1] / MIB:.0f} MiB after {len(memory)}")
+        assert growth(memory) < 3 * STEP_BYTES, memory
+    proxies = sampler.proxies
+    print(f"two proxies: {proxies[len(proxies) // 4] / MIB:.0f} MiB, at the end {proxies[-1] / MIB:.0f} MiB")
+    print(f"{STEPS} steps of {STEP_BYTES / 1e6:.0f} MB in {seconds:.0f} s, a proxy killed at step {killed[0]}")
+    assert growth(proxies) < 3 * STEP_BYTES + 32 * MIB, proxies
+    check_nothing_left(sampler, keepers)
+
+
+def check_nothing_left(sampler: Sampler, keepers: Keepers) -> None:
+    until = time.monotonic() + LEASE_SECONDS + 30
+    while True:
+        audits = [sampler.ask(url, "/audit") for url in keepers.urls]
+        left = [(audit["turns"]["live"], audit["turns"]["leased"], audit["shards"]) for audit in audits]
+        if left == [(0, 0, {"count": 0, "bytes": 0, "orphans": 0})] * len(keepers.urls):
+            assert all(audit["balanced"] for audit in audits)
+            return
+        assert time.monotonic() < until, left
+        time.sleep(1)
