@@ -2,7 +2,7 @@
 
 import multiprocessing
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -100,6 +100,20 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
+
+
+@pytest.mark.parametrize("forget", [lambda buffer: buffer.clear(["a"]), FetchBuffer.flush], ids=["clear", "flush"])
+def test_what_is_cleared_on_its_way_is_answered_and_not_kept(forget: Callable[[FetchBuffer], int]) -> None:
+    buffer = FetchBuffer()
+    before = buffer.claim([reference("a")])
+    assert forget(buffer) == 0
+    behind = buffer.claim([reference("a")])
+    assert len(behind.mine) == 1, "a fetch behind the clear is another one"
+    buffer.land(before.mine[0], bytearray(100))
+    assert before.waiting[0].done() and not behind.waiting[0].done()
+    assert buffer.stats()["entries"] == 0
+    buffer.land(behind.mine[0], bytearray(100))
+    assert buffer.stats()["entries"] == 1
 
 
 def test_what_was_used_last_stays_longest() -> None:
