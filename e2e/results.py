@@ -39,6 +39,14 @@ def _tests_in(file: Path) -> list[str]:
     return [node.name for node in functions if node.name.startswith("test_")]
 
 
+def runs_alone(file: str) -> bool:
+    """Whether a file's tests want the cluster to themselves: `pytestmark = pytest.mark.alone` at its top."""
+    nodes = ast.parse((HERE / file).read_text()).body
+    assigned = [node for node in nodes if isinstance(node, ast.Assign)]
+    marks = [ast.unparse(node.value) for node in assigned if ast.unparse(node.targets[0]) == "pytestmark"]
+    return any("pytest.mark.alone" in mark for mark in marks)
+
+
 def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
     """The results in pytest's JUnit report of one file. Times add up over a scenario's parameters."""
     found: dict[str, Result] = {}

@@ -4,6 +4,7 @@ The cluster is made if need be, and goes with the run that made it.
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from e2e import results
 from e2e.cluster import lifecycle, records
 from e2e.cluster.docker import daemon
 from e2e.cluster.failures import ClusterError
-from e2e.cluster.saying import say
+from e2e.cluster.records import Record
+from e2e.cluster.saying import say, step
 from e2e.cluster.settings import Settings
+from e2e.installing import LOADED, load_images
 from e2e.results import Result
 
 ROOT: Final = results.HERE.parent
@@ -73,6 +76,16 @@ class Run:
             say(said)
         return results.of_report(report, name, commit=self.commit) if report.exists() else _broken(tests, self.commit)
 
+    def files(self, wanted: dict[str, list[str]], *, at_once: int) -> list[Result]:
+        with ThreadPoolExecutor(at_once) as pool:
+            futures = [pool.submit(self.file, name, tests) for name, tests in wanted.items()]
+            try:
+                found = [future.result() for future in futures]
+            except BaseException:
+                self.stop()
+                raise
+        return [result for each in found if each is not None for result in each]
+
     def stop(self) -> None:
         """Let every pytest end as Ctrl-C lets it: with its fixtures taken down."""
         self.stopped.set()
@@ -93,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
     daemon_ran, cluster_ran = daemon.running() is not None, records.read(settings.name) is not None
     record = lifecycle.up(settings)
     try:
+        _load_images(record)
         found = _run_files(wanted, options)
     finally:
         if not cluster_ran:
@@ -102,6 +116,15 @@ def run(options: argparse.Namespace) -> int:
     if options.full:
         results.write(results.merged(results.read(), found, there=results.scenarios()))
     return _conclude(found, options)
+
+
+def _load_images(record: Record) -> None:
+    """Once for all files."""
+    docker = lifecycle.docker_of(record) if record.made_here else daemon.found()
+    if docker is None:
+        raise ClusterError(daemon.CAN_T_START)
+    with step("Building the project's images and loading them"):
+        os.environ[LOADED] = load_images(record, docker).told()
 
 
 def _wanted(options: argparse.Namespace) -> dict[str, list[str]]:
@@ -126,15 +149,10 @@ def _run_files(wanted: dict[str, list[str]], options: argparse.Namespace) -> lis
         words=options.words,
         deadline=time.monotonic() + 60 * options.minutes,
     )
-    say(f"{len(wanted)} files, {options.at_once} at once")
-    with ThreadPoolExecutor(options.at_once) as pool:
-        futures = [pool.submit(started.file, name, tests) for name, tests in wanted.items()]
-        try:
-            found = [future.result() for future in futures]
-        except BaseException:
-            started.stop()
-            raise
-    return [result for each in found if each is not None for result in each]
+    alone = {name: tests for name, tests in wanted.items() if results.runs_alone(name)}
+    beside = {name: tests for name, tests in wanted.items() if name not in alone}
+    say(f"{len(beside)} files, {options.at_once} at once, then {len(alone)} alone")
+    return started.files(beside, at_once=options.at_once) + started.files(alone, at_once=1)
 
 
 def _conclude(found: Sequence[Result], options: argparse.Namespace) -> int:

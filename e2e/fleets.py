@@ -1,0 +1,155 @@
+"""A fleet on the cluster as tests see it: made, edited, waited for, and asked for what it holds."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from e2e import agents
+from e2e.cluster.failures import CommandFailed
+from e2e.cluster.kubectl import Kubectl
+from e2e.installing import Images
+
+READY_SECONDS = 240
+
+
+def manifest(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A fleet of two small proxies and one simulated engine, with `spec` laid over it."""
+    base: dict[str, Any] = {
+        "model": "simulated",
+        "proxies": {"replicas": 2, "storage": {"size": "1Gi"}},
+        "memory": {"rssBudget": "1Gi"},
+        "disruption": {"drainTimeout": "20s"},
+        "engine": {"replicas": 1, "gpus": 0},
+    }
+    merged = _merged(base, spec)
+    return {
+        "apiVersion": "rolloutfleet.dev/v1alpha1",
+        "kind": "RolloutFleet",
+        "metadata": {"name": name},
+        "spec": merged,
+    }
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(under[key], over[key]) for key in under.keys() & over.keys() if isinstance(over[key], dict)}
+    return {**under, **over, **both}
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One fleet, by name, in a namespace."""
+
+    namespace: Kubectl
+    images: Images
+    name: str = "demo"
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def resource(self) -> str:
+        return f"rolloutfleet/{self.name}"
+
+    def make(self) -> "Fleet":
+        """Create it and wait until it is Ready."""
+        self.namespace("apply", "--filename", "-", stdin=json.dumps(manifest(self.name, self.spec)))
+        self.until_ready()
+        return self
+
+    def patch(self, spec: dict[str, Any]) -> None:
+        self.namespace("patch", self.resource, "--type=merge", "--patch", json.dumps({"spec": spec}))
+
+    def until_ready(self) -> None:
+        self.until("it is Ready for its newest spec", self._is_ready)
+
+    def _is_ready(self) -> bool:
+        seen = self.namespace.get(self.resource)
+        ready = self.condition("Ready", seen)
+        newest = seen["metadata"]["generation"]
+        return bool(ready) and ready["status"] == "True" and ready.get("observedGeneration") == newest
+
+    def condition(self, kind: str, seen: dict[str, Any] | None = None) -> dict[str, Any]:
+        conditions = (seen or self.namespace.get(self.resource)).get("status", {}).get("conditions", [])
+        found: dict[str, Any] = next((each for each in conditions if each["type"] == kind), {})
+        return found
+
+    def until(self, what: str, holds: Callable[[], object], *, seconds: float = READY_SECONDS) -> None:
+        """Look twice a second. Raises AssertionError with the status where it does not come to hold."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                status = self.namespace.get(self.resource).get("status")
+                raise AssertionError(f"not within {seconds:g} s: {what}; status: {json.dumps(status, indent=1)}")
+            time.sleep(0.5)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.namespace.get(self.resource).get("status", {})
+        return found
+
+    def proxies(self) -> dict[str, dict[str, Any]]:
+        """The proxies' pods, by name."""
+        chosen = f"--selector=rolloutfleet.dev/fleet={self.name},app.kubernetes.io/component=proxy"
+        return {pod["metadata"]["name"]: pod for pod in self.namespace.get("pods", chosen)["items"]}
+
+    def uids(self) -> dict[str, str]:
+        return {name: pod["metadata"]["uid"] for name, pod in self.proxies().items()}
+
+    def container_restarts(self) -> dict[str, int]:
+        return {
+            name: sum(each["restartCount"] for each in pod["status"].get("containerStatuses", []))
+            for name, pod in self.proxies().items()
+        }
+
+    def boots(self, pod: str) -> list[dict[str, Any]]:
+        """The proxy's own durable log of its boots."""
+        code = (
+            "import httpx, pathlib; key = pathlib.Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0];"
+            "print(httpx.get('http://127.0.0.1:8080/stats', headers={'Authorization': 'Bearer ' + key}).text)"
+        )
+        stats = json.loads(self.namespace("exec", pod, "--", "python", "-c", code))
+        found: list[dict[str, Any]] = stats["boots"]
+        return found
+
+    def export(self, replicas: int) -> dict[str, list[str]]:
+        """Everything, taken and acknowledged: turns by session. The books balance."""
+        taken = agents.run(
+            self.namespace, "export.py", str(replicas), fleet=self.name, image=self.images.proxy, seconds=300
+        )
+        assert taken["audit"]["balanced"] is True
+        exported: dict[str, list[str]] = taken["exported"]
+        return exported
+
+    @contextmanager
+    def traffic(self, *, number: int = 3, retries: int = 2) -> Iterator["Traffic"]:
+        """Agents that know of nothing, until the block ends."""
+        job = agents.start(
+            *(self.namespace, "traffic.py", str(number), str(retries)), fleet=self.name, image=self.images.proxy
+        )
+        self.namespace("wait", f"job/{job}", "--for=jsonpath={.status.ready}=1", "--timeout=60s", seconds=70)
+        self.until("agents are under way", lambda: "begun" in self.log(job), seconds=60)
+        traffic = Traffic()
+        yield traffic
+        self.namespace("exec", f"job/{job}", "--", "python", "-c", "import os, signal; os.kill(1, signal.SIGUSR1)")
+        said = agents.finish(self.namespace, job)
+        traffic.answered, traffic.errors, traffic.slowest = said["answered"], said["errors"], said["slowest"]
+
+    def log(self, job: str) -> str:
+        try:
+            return self.namespace("logs", f"job/{job}")
+        except CommandFailed:
+            return ""
+
+
+@dataclass
+class Traffic:
+    """What agents saw, once they have stopped."""
+
+    answered: dict[str, list[str]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    slowest: float = 0
+
+    def lost(self, kept: dict[str, list[str]]) -> dict[str, set[str]]:
+        """Answered turns that are not among `kept`, by session."""
+        lacking = {session: set(turns) - set(kept.get(session, [])) for session, turns in self.answered.items()}
+        return {session: turns for session, turns in lacking.items() if turns}

@@ -1,0 +1,37 @@
+"""A proxy is restarted in each of the three ways, under agents, and nothing that a client saw answered is lost."""
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.fleets import Fleet
+from e2e.installing import Images, Operator
+
+RETRIES_WHERE_THE_POD_GOES = 8
+"""`max_retries` of a client that bridges the pod's replacement: docs/capture.md has the waits of an SDK."""
+
+
+def _restarted(fleet: Fleet, wanted: str) -> bool:
+    return bool(fleet.status().get("restart", {}).get("observedID") == wanted)
+
+
+@pytest.mark.parametrize("way", ["Process", "Container", "Pod"])
+def test_a_restart_by_id_reaches_every_proxy_once(
+    operator: Operator, namespace: Kubectl, images: Images, way: str
+) -> None:
+    fleet = Fleet(namespace, images, spec={"memory": {"restart": way}}).make()
+    uids, counts = fleet.uids(), fleet.container_restarts()
+    boots = {pod: len(fleet.boots(pod)) for pod in uids}
+
+    with fleet.traffic(retries=2 if way == "Process" else RETRIES_WHERE_THE_POD_GOES) as traffic:
+        fleet.patch({"restart": {"id": "one"}})
+        fleet.until("the restart is answered", lambda: _restarted(fleet, "one"))
+        fleet.until_ready()
+
+    assert {pod: len(fleet.boots(pod)) - boots[pod] for pod in uids} == dict.fromkeys(uids, 1)
+    assert (fleet.uids() == uids) is (way != "Pod")
+    risen = 1 if way == "Container" else 0
+    assert way == "Pod" or fleet.container_restarts() == {pod: count + risen for pod, count in counts.items()}
+    assert fleet.status()["restarts"]["requested"] == 2
+    assert traffic.errors == []
+    assert len(traffic.answered) > 3
+    assert traffic.lost(fleet.export(2)) == {}
