@@ -1,5 +1,6 @@
 """What is decided for a fleet, in the words of the design, in a world that acts by itself."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -8,6 +9,7 @@ from tests.operator.policy.fleets import condition, fleet, problems
 from tests.operator.policy.world import BASE_RSS, BY_HAND, World
 
 from rolloutfleet_operator.policy.actions import Evict
+from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.reasons import Happening
 from rolloutfleet_operator.policy.seen import RESTART_NOTE, STATE_LABEL
 
@@ -78,6 +80,46 @@ def test_a_fleet_whose_every_proxy_is_over_budget_is_served_one_at_a_time() -> N
     assert world.status.restarts.memory == 3
     assert sum(pod.ready for pod in world.pods.values()) == 3
     assert [entry.pod for entry in reversed(world.status.restarts.last)] == [f"math-proxy-{each}" for each in range(3)]
+
+
+def test_a_fleets_own_bound_holds_however_many_the_operator_may_disrupt() -> None:
+    for most in (1, 2):
+        world = World(fleet(replicas=4, disruption={"maxUnavailable": most}))
+        operator = begun(world, Operator(most=10))
+        for pod in world.pods.values():
+            pod.rss, pod.in_flight = OVER, 4
+        under_way = set()
+        while world.status.restarts.memory < 4 or world.status.current is not None:
+            go_on(world, operator, every=1)
+            assert len(world.deeds.down) <= most
+            under_way.add(sum(entry.after is None for entry in world.status.restarts.last))
+        assert max(under_way) == most
+
+
+def test_a_proxy_that_is_missing_takes_a_place() -> None:
+    world = World(fleet())
+    operator = begun(world, Operator(most=10))
+    world.pods["math-proxy-1"].rss = OVER
+    go_on(world, operator, passes=2)
+    seen = operator.see(world, Faults())
+    missing = replace(seen, pods=tuple(pod for pod in seen.pods if pod.ordinal != 0))
+    assert decide(world.spec, seen, world.now).restarts.memory == 1
+    assert decide(world.spec, missing, world.now).restarts.memory == 0
+
+
+def test_a_drain_of_ours_that_nothing_stands_for_is_undone() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    pod = world.pods["math-proxy-1"]
+    pod.rss, pod.in_flight = OVER, 15
+    until(world, operator, "Quiescing")
+    world.edit(budget=4 * 2**30)
+    operator.run(world, Faults(lost=frozenset(range(10))))
+    assert world.status.restarts.last == []
+    assert pod.drain is not None
+    go_on(world, operator)
+    assert pod.drain is None
+    assert world.deeds.restarted == []
 
 
 def test_it_says_who_waits_for_a_slot_and_who_for_the_cool_down() -> None:

@@ -132,11 +132,14 @@ def happen_to(world: World, pod: Any, what: str) -> None:
             pod.notes.clear()
 
 
-@given(moments=MOMENTS, ephemeral=st.booleans())
+@given(moments=MOMENTS, ephemeral=st.booleans(), most=st.integers(1, 3), unavailable=st.integers(1, 2))
 @settings(max_examples=40, deadline=None)
-def test_whatever_happens_it_is_safe_and_then_ready(moments: list[Any], ephemeral: bool) -> None:
-    worlds = [World(fleet(ephemeral=ephemeral)), World(fleet(replicas=2), name="code")]
-    play = Play(worlds)
+def test_whatever_happens_it_is_safe_and_then_ready(
+    moments: list[Any], ephemeral: bool, most: int, unavailable: int
+) -> None:
+    disruption = {"maxUnavailable": unavailable}
+    worlds = [World(fleet(ephemeral=ephemeral, disruption=disruption)), World(fleet(replicas=2), name="code")]
+    play = Play(worlds, Operator(most=most))
     settle(worlds, play.operator, passes=MOST_PASSES)
     for which, (what, told), faults, seconds in moments:
         happen(play, worlds[which], what, told)
