@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolloutfleet_operator.policy.memory import (
@@ -171,6 +171,7 @@ def test_an_id_says_its_place_in_the_row_to_those_of_the_same_terms() -> None:
     readings=st.lists(st.tuples(st.sampled_from([OVER, WITHIN, FAILED]), st.booleans()), max_size=40),
     samples=st.integers(1, 5),
 )
+@settings(deadline=None)
 def test_a_run_is_full_exactly_when_the_last_known_samples_are_over(
     readings: list[tuple[int | None, bool]], samples: int
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_run_is_full_exactly_when_the_last_known_samples_are_over(
 @given(
     gaps=st.lists(st.tuples(st.integers(10, 2000), st.integers(0, 1500)), min_size=1, max_size=12),
 )
+@settings(deadline=None)
 def test_it_is_never_restarted_within_the_cool_down_nor_more_than_so_often_in_vain(gaps: list[tuple[int, int]]) -> None:
     """A proxy that leaks at will: `gaps` are seconds until its run is full, and then until it gets a slot."""
     boots, now, vain, again = [FIRST], STARTED, 0, None

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.policy.executor import Operator, settle
 from tests.operator.policy.fleets import fleet
@@ -83,6 +83,7 @@ def test_only_what_nobody_wants_is_to_spare() -> None:
     most=st.integers(1, 4),
     held=st.integers(0, 4),
 )
+@settings(deadline=None)
 def test_together_they_get_exactly_what_is_free(wants: list[Want], most: int, held: int) -> None:
     served = [
         own for own in wants if gets(own, *[other for other in wants if other is not own], elsewhere=held, most=most)
