@@ -74,7 +74,7 @@ class Acts:
             logger.info("%s answered what it was asked with %s", pod, answer, extra=_about(fleet))
 
     async def _say(self, fleet: Fleet, said: Say, reach: Reach, now: float) -> None:
-        logger.info("%s: %s", said.reason, said.message, extra=_about(fleet))
+        logger.info("%s: %s", said.reason, worded(said), extra=_about(fleet))
         about = [{"apiVersion": API_VERSION, "kind": KIND, "name": fleet.name, "uid": fleet.uid}]
         pod = reach.pods.get(said.pod) if said.pod else None
         if pod is not None:
@@ -104,6 +104,12 @@ def _eviction(fleet: Fleet, evict: Evict) -> Object:
     }
 
 
+def worded(said: Say) -> str:
+    """With its pod named, for whoever reads it elsewhere."""
+    named = said.pod is None or said.pod in said.message
+    return said.message if named else f"{said.pod}: {said.message}"
+
+
 def event(fleet: Fleet, said: Say, about: Mapping[str, Any], now: float) -> Object:
     """A core/v1 Event."""
     return {
@@ -112,7 +118,7 @@ def event(fleet: Fleet, said: Say, about: Mapping[str, Any], now: float) -> Obje
         "metadata": {"name": f"{about['name']}.{uuid.uuid4().hex[:16]}", "namespace": fleet.namespace},
         "involvedObject": {**about, "namespace": fleet.namespace},
         "reason": said.reason,
-        "message": said.message[:LONGEST_MESSAGE],
+        "message": worded(said)[:LONGEST_MESSAGE],
         "type": "Warning" if said.warning else "Normal",
         "source": {"component": OPERATOR},
         "reportingComponent": OPERATOR,

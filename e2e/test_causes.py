@@ -1,0 +1,160 @@
+"""What can keep a fleet from being Ready, produced for real: each has a reason of its own, and heals by itself.
+
+The fleet is made well, then given the trouble; when the cause goes, it is Ready again and nobody touched it.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.fleets import Fleet, manifest
+from e2e.installing import Images, Operator
+
+pytestmark = pytest.mark.usefixtures("operator")
+SECONDS = 120
+
+
+@pytest.fixture
+def fleet(namespace: Kubectl, images: Images, operator: Operator) -> Fleet:
+    return Fleet(namespace, images, "demo", {"proxies": {"replicas": 1}})
+
+
+def begin(fleet: Fleet, spec: dict[str, Any] | None = None) -> None:
+    """Without waiting for it to be Ready."""
+    fleet.namespace("apply", "--filename", "-", stdin=json.dumps(manifest(fleet.name, {**fleet.spec, **(spec or {})})))
+
+
+def until_reason(fleet: Fleet, *reasons: str) -> str:
+    """Until that is why the fleet is not Ready; the message."""
+    fleet.until(" or ".join(reasons), lambda: fleet.condition("Ready").get("reason") in reasons, seconds=SECONDS)
+    ready = fleet.condition("Ready")
+    assert ready["status"] == "False"
+    message: str = ready["message"]
+    return message
+
+
+@contextmanager
+def trouble(fleet: Fleet, manifests: dict[str, Any], *, gone: str) -> Iterator[None]:
+    """An object in the namespace, until the block ends."""
+    fleet.namespace("apply", "--filename", "-", stdin=json.dumps(manifests))
+    yield
+    fleet.namespace("delete", gone)
+
+
+def test_an_image_that_cant_be_pulled(fleet: Fleet) -> None:
+    begin(fleet, {"image": "rolloutfleet-proxy:there-is-none"})
+    assert "rolloutfleet-proxy:there-is-none" in until_reason(fleet, "ImagePullFailed")
+    fleet.patch({"image": None})
+    fleet.until_ready()
+
+
+def test_a_storage_class_that_is_not_there(fleet: Fleet) -> None:
+    begin(fleet, {"proxies": {"replicas": 1, "storage": {"size": "1Gi", "className": "none-such"}}})
+    assert "none-such" in until_reason(fleet, "StorageClassMissing")
+    standard = fleet.namespace.get("storageclass", "standard")
+    kept = {key: standard[key] for key in ("apiVersion", "kind", "provisioner", "volumeBindingMode", "reclaimPolicy")}
+    made = {**kept, "metadata": {"name": "none-such"}}
+    with trouble(fleet, made, gone="storageclass/none-such"):
+        fleet.until_ready()
+
+
+def test_a_quota_that_leaves_no_pod(fleet: Fleet) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
+    with trouble(fleet, quota, gone="resourcequota/few"):  # the operator's own pod is that one
+        begin(fleet)
+        assert "exceeded quota: few" in until_reason(fleet, "QuotaExceeded")
+    fleet.until_ready()
+
+
+def test_keys_of_ones_own_that_are_not_there(fleet: Fleet) -> None:
+    begin(fleet, {"auth": {"secret": "mine"}})
+    assert "Secret mine" in until_reason(fleet, "KeysMissing")
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "mine"},
+        "stringData": {"admin-keys": "rfa-a-key-of-my-own-that-is-long-enough\n"},
+    }
+    fleet.namespace("apply", "--filename", "-", stdin=json.dumps(secret))
+    fleet.until_ready()
+
+
+def test_a_name_that_somebody_has_taken(fleet: Fleet) -> None:
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": {"ports": [{"port": 1}]}}
+    with trouble(fleet, theirs, gone="service/demo"):
+        begin(fleet)
+        assert "Service demo" in until_reason(fleet, "NameTaken")
+        assert fleet.namespace.get("service", "demo")["spec"]["ports"][0]["port"] == 1
+    fleet.until_ready()
+
+
+def test_a_right_that_the_operator_lacks(fleet: Fleet) -> None:
+    """Of one of its own rules: what it needs to make Services."""
+    role = fleet.namespace.get("role", "rolloutfleet-operator")
+    fewer = [rule for rule in role["rules"] if "services" not in rule["resources"]]
+    lacking = [
+        {**rule, "resources": [name for name in rule["resources"] if name != "services"]} for rule in role["rules"]
+    ]
+    assert len(fewer) < len(role["rules"])
+    fleet.make()
+    rules = [rule for rule in lacking if rule["resources"]]
+    reading = {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch"]}
+    fleet.namespace(
+        "patch", "role/rolloutfleet-operator", "--type=merge", "--patch", json.dumps({"rules": [*rules, reading]})
+    )
+    fleet.namespace("delete", "service/demo-gateway")
+    assert "services" in until_reason(fleet, "PermissionDenied")
+    fleet.namespace(
+        "patch", "role/rolloutfleet-operator", "--type=merge", "--patch", json.dumps({"rules": role["rules"]})
+    )
+    fleet.until_ready()
+
+
+def test_gpus_that_no_node_has(fleet: Fleet) -> None:
+    """The engines alone wait; a template of one's own lets the simulated engine ask for a GPU."""
+    container = {"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    asking = {"replicas": 1, "gpus": 0, "podTemplate": {"spec": {"containers": [container]}}}
+    begin(fleet, {"engine": asking})
+    assert "nvidia.com/gpu" in until_reason(fleet, "WaitingForGpus")
+    fleet.patch({"engine": {"podTemplate": {"spec": None}}})
+    fleet.until_ready()
+
+
+def test_a_node_selector_that_no_node_has(fleet: Fleet) -> None:
+    begin(fleet, {"proxies": {"replicas": 1, "nodeSelector": {"there": "is-none"}}})
+    assert "demo-proxy-0" in until_reason(fleet, "Unschedulable")
+    fleet.patch({"proxies": {"nodeSelector": None}})
+    fleet.until_ready()
+
+
+def test_a_typo_in_the_pod_template_changes_nothing(fleet: Fleet) -> None:
+    fleet.make()
+    uids = fleet.uids()
+    fleet.patch({"proxies": {"podTemplate": {"spec": {"contaners": []}}}})
+    assert until_reason(fleet, "TemplateInvalid") == "spec.proxies.podTemplate.spec.contaners: no such field"
+    assert fleet.uids() == uids
+    fleet.patch({"proxies": {"podTemplate": None}})
+    fleet.until_ready()
+    assert fleet.uids() == uids
+
+
+def test_the_store_of_an_earlier_fleet_of_that_name(fleet: Fleet) -> None:
+    fleet.make()
+    earlier = fleet.namespace.get(fleet.resource)["metadata"]["uid"]
+    fleet.namespace("delete", fleet.resource, "--wait=true")
+    fleet.until("its pods are gone", lambda: not fleet.proxies(), seconds=SECONDS)
+    begin(fleet)
+    assert earlier in until_reason(fleet, "StoreOfAnotherFleet")
+    fleet.patch({"proxies": {"storage": {"adopt": earlier}}})
+    fleet.until_ready()
+
+
+def test_a_model_whose_tokenizer_cant_be_had(fleet: Fleet) -> None:
+    begin(fleet, {"tokenizer": {"hub": "nobody/has-this"}})
+    assert "demo-proxy-0" in until_reason(fleet, "TokenizerUnreachable")
+    fleet.patch({"tokenizer": {"hub": None}})
+    fleet.until_ready()
