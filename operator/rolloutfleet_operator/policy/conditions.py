@@ -104,9 +104,8 @@ def _proxies(view: View) -> Said:
     if len(view.ready) == view.desired:
         return Said("True", Reason.ALL_READY, "all proxies are ready")
     of_pods = {pod.name for pod in missing}
-    worst = next((each for each in view.decision.troubles if each.pod in of_pods), None) or view.worst(
-        *_NOT_AS_ASKED, *_NO_PODS
-    )
+    of_all = (*_NOT_AS_ASKED, *_NO_PODS)
+    worst = next((each for each in view.decision.troubles if each.pod in of_pods or each.reason in of_all), None)
     if worst is not None:
         return _because(worst)
     current = view.decision.current

@@ -116,6 +116,16 @@ def test_of_a_claim(reason: Problem) -> None:
     assert found(replace(SEEN, claims=(replace(claim, bound=True),))) == []
 
 
+def test_the_cause_goes_before_what_comes_of_it() -> None:
+    claim = ClaimSeen(
+        name="state-math-proxy-0", ordinal=0, bound=False, message=OF_THE_FLEET[Problem.STORAGE_CLASS_MISSING]
+    )
+    waits = down(ContainerSeen(), unschedulable="0/3 nodes are available: unbound PersistentVolumeClaims.")
+    seen = replace(waits, claims=(claim,))
+    said = {each.type: each.reason for each in status(SPEC, seen, decide(SPEC, seen, NOW), NOW).conditions}
+    assert said["Ready"] == said["ProxiesReady"] == "StorageClassMissing"
+
+
 def test_a_claim_that_does_not_grow() -> None:
     claim = ClaimSeen(name="state-math-proxy-0", ordinal=0, bound=True, growing=True, message="not allowed")
     assert found(replace(SEEN, claims=(claim,))) == [(None, "StorageCantGrow")]

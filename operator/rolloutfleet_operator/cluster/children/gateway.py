@@ -20,11 +20,11 @@ from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, flags, ge
 
 CONTAINER: Final = "gateway"
 PATH: Final = "spec.gateway.podTemplate"
-SHUTDOWN: Final = 180
+SHUTDOWN: Final = 60
 """Seconds that generations have to finish when a gateway is replaced."""
 _LEAVING: Final = 5
 """Seconds from leaving the Service to the end of new requests, for other nodes to hear of it."""
-GRACE: Final = SHUTDOWN + _LEAVING + 15
+GRACE: Final = SHUTDOWN + _LEAVING + 10
 LONGEST_ROUTE: Final = 14_400.0
 """Seconds for which an idle session's engine is remembered, at the least (the gateway's own default)."""
 
