@@ -84,11 +84,8 @@ def tensor_dict(kind: type, batch_size: tuple[int, ...], entries: dict[str, Any]
 
 
 def is_tensor_dict(value: Any) -> bool:
-    return (
-        not isinstance(value, Mapping | type)
-        and hasattr(value, "batch_size")
-        and callable(getattr(value, "items", None))
-    )
+    # Those of the tensordict package are mappings, too.
+    return not isinstance(value, dict | type) and hasattr(value, "batch_size") and callable(getattr(value, "items", 0))
 
 
 def trimmed(value: Any) -> Any:
@@ -104,13 +101,18 @@ def trimmed(value: Any) -> Any:
     entries = {name: trimmed(item) for name, item in value.items()}
     mask = entries.get(ATTENTION_MASK)
     shape, kept = _attended(mask)
-    if shape is None or kept == shape[1]:
-        return entries if isinstance(value, Mapping) else tensor_dict(type(value), tuple(value.batch_size), entries)
+    if shape is None or kept == shape[1] or any(_spans(item, shape) for item in entries.values()):
+        return _like(value, entries)
     entries = {name: item[:, :kept] if _begins_with(item, shape) else item for name, item in entries.items()}
-    if isinstance(value, Mapping):
+    return _like(value, entries, cut=shape, kept=kept)
+
+
+def _like(value: Any, entries: dict[str, Any], *, cut: tuple[int, int] | None = None, kept: int = 0) -> Any:
+    """A dict with these entries, or a TensorDict; of a batch size that was cut, so many columns are left."""
+    if not is_tensor_dict(value):
         return entries
     batch_size = tuple(value.batch_size)
-    if batch_size[:2] == shape:
+    if batch_size[:2] == cut:
         batch_size = (batch_size[0], kept, *batch_size[2:])
     return tensor_dict(type(value), batch_size, entries)
 
@@ -142,6 +144,11 @@ def _attended(mask: Any) -> tuple[tuple[int, int] | None, int]:
     columns = np.asarray((mask != 0).any(0).tolist(), bool)
     attended = np.flatnonzero(columns)
     return (mask.shape[0], mask.shape[1]), int(attended[-1]) + 1 if len(attended) else 0
+
+
+def _spans(value: Any, shape: tuple[int, int]) -> bool:
+    """Whether it is a TensorDict with all columns, which would no longer fit beside those that are cut."""
+    return is_tensor_dict(value) and tuple(value.batch_size[:2]) == shape
 
 
 def _begins_with(value: Any, shape: tuple[int, int]) -> bool:

@@ -18,7 +18,7 @@ import httpx
 
 from rolloutfleet.errors import SHARD_UNKNOWN
 from rolloutfleet.remote_tensors.answers import file_of, tensors_of
-from rolloutfleet.remote_tensors.failures import Refused, UnknownOwner
+from rolloutfleet.remote_tensors.failures import OwnerUnavailable, Refused, UnknownOwner
 from rolloutfleet.remote_tensors.patience import Passing, checked
 from rolloutfleet.tensors import Form, RemoteTensor
 from rolloutfleet.wire import TENSORS_MEDIA_TYPE
@@ -71,17 +71,31 @@ class Proxies:
         return self._here().threads
 
     def addresses(self) -> tuple[str, ...]:
-        """All proxies, as they were some seconds ago at the most."""
-        return self._known if self._clock() < self._known_until else self._find_anew()
+        """All proxies, as they were some seconds ago, or when one last answered. Raises OwnerUnavailable."""
+        if self._clock() < self._known_until:
+            return self._known
+        try:
+            return self._find_anew()
+        except OwnerUnavailable:
+            if not self._known:
+                raise
+            # Nobody answers just now: it is these that are waited for.
+            return self._known
 
     def _find_anew(self) -> tuple[str, ...]:
-        found = self._find() if callable(self._find) else self._find
+        try:
+            found = self._find() if callable(self._find) else self._find
+        except Exception as error:
+            raise OwnerUnavailable(f"the fleet's proxies can't be found: {error}") from error
         self._known = tuple(address.rstrip("/") for address in found)
         self._known_until = self._clock() + KNOWN_SECONDS
         return self._known
 
     def check_known(self, owners: Iterable[str]) -> None:
-        """Raises UnknownOwner for an address that is none of the fleet's: the key is not for everybody."""
+        """Raises UnknownOwner for an address that is none of the fleet's: the key is not for everybody.
+
+        Raises OwnerUnavailable where the fleet's addresses can't be found.
+        """
         for owner in dict.fromkeys(owners):
             if owner not in self._known and owner not in self._find_anew():
                 raise UnknownOwner(owner, self._known)

@@ -300,6 +300,23 @@ def test_the_addresses_are_not_asked_for_with_every_call(two: list[ProxyProcess]
     assert asked == [0.0, 11.0]
 
 
+def test_proxies_that_can_not_be_found_just_now_are_waited_for(two: list[ProxyProcess]) -> None:
+    now = [0.0]
+
+    def find() -> list[str]:
+        if now[0]:
+            raise ConnectionError("nobody answers")
+        return [proxy.url for proxy in two]
+
+    with RemoteTensors(find, two[0].key, framework="numpy", buffer=FetchBuffer()) as tensors:
+        tensors._proxies._clock = lambda: now[0]
+        first = tensors.put(np.zeros(1))
+        now[0] = 11.0
+        assert tensors.clear_batches(first, tensors.put(np.zeros(1))).complete
+        with pytest.raises(OwnerUnavailable, match="nobody answers"):
+            tensors.fetch([RemoteTensor("a", "http://127.0.0.1:1", (1,), "int64")])
+
+
 def test_a_shard_that_goes_while_a_batch_is_answered_takes_no_other_with_it(
     tensors: RemoteTensors, monkeypatch: pytest.MonkeyPatch, two: list[ProxyProcess]
 ) -> None:

@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections import OrderedDict, namedtuple
-from collections.abc import ItemsView
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,8 @@ class Held:
     name: str = "held"
 
 
-class TensorDict:
-    """Has what tensordict's has."""
+class TensorDict(Mapping[str, Any]):
+    """Has what tensordict's has, which is a mapping."""
 
     def __init__(self, source: dict[str, Any], *, batch_size: Any = ()) -> None:
         self._source = dict(source)
@@ -34,8 +34,14 @@ class TensorDict:
         for value in self._source.values():
             assert is_array(value) or isinstance(value, TensorDict), "only tensors can be in it"
 
-    def items(self) -> ItemsView[str, Any]:
-        return self._source.items()
+    def __getitem__(self, name: str) -> Any:
+        return self._source[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)
 
 
 REFERENCE = RemoteTensor("a", "http://a", (2,), "int64")
@@ -149,6 +155,12 @@ def test_nothing_that_is_attended_to_is_cut(rows: list[list[bool]]) -> None:
 @pytest.mark.parametrize("mask", [None, [[1, 0]], np.ones(4), np.zeros((2, 2, 2)), REFERENCE], ids=repr)
 def test_what_is_no_mask_cuts_nothing(mask: Any) -> None:
     assert trimmed({"attention_mask": mask, "x": np.zeros((2, 2))})["x"].shape == (2, 2)
+
+
+def test_beside_a_tensor_dict_of_all_columns_nothing_is_cut() -> None:
+    inner = TensorDict({"y": np.zeros((2, 6))}, batch_size=(2, 6))
+    held = TensorDict({"attention_mask": padded(4, 1, columns=6), "inner": inner}, batch_size=(2, 6))
+    assert trimmed(held).batch_size == (2, 6) and trimmed(held)["attention_mask"].shape == (2, 6)
 
 
 @pytest.mark.parametrize(("batch_size", "after"), [((2,), (2,)), ((2, 6), (2, 4)), ((), ())], ids=str)

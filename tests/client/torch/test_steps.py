@@ -87,9 +87,8 @@ def quarters(samples: list[int]) -> list[float]:
 def check_flat(what: str, samples: list[int], *, allowed: int) -> None:
     """Apart from the first quarter, in which caches and allocators fill."""
     found = quarters(samples)
-    print(
-        f"{what}: {', '.join(f'{median / MIB:.0f}' for median in found)} MiB by quarter, {max(samples) / MIB:.0f} at most"
-    )
+    medians = ", ".join(f"{median / MIB:.0f}" for median in found)
+    print(f"{what}: {medians} MiB by quarter, {max(samples) / MIB:.0f} at most")
     assert found[3] - found[1] < allowed, samples
 
 
