@@ -336,7 +336,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
         collections = Collections()
         collections.watch()
         stack.callback(collections.end)
-        trimming = Trimming(freed=lambda: in_flight.released, quiet=lambda: metrics.in_flight == 0)
+        trimming = Trimming(freed=lambda: in_flight.released + sweeper.released, quiet=lambda: metrics.in_flight == 0)
         if settings.allocator.trim:
             await stack.enter_async_context(trimmed(trimming))
         proxy = Proxy(

@@ -20,6 +20,7 @@ from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.testing import SyncStore
 from rolloutfleet_proxy.tokens.render import load
+from rolloutfleet_proxy.tokens.vocabulary import SEEN
 from rolloutfleet_proxy.turns.paths import Path as IdsPath
 from rolloutfleet_proxy.turns.paths import Paths
 
@@ -125,6 +126,9 @@ def test_encoded_texts_are_as_large_as_they_say(text: str) -> None:
     vocabulary = load(str(model_path())).vocabulary
     for number in range(3000):
         vocabulary.encode(text.format(*[number] * 200)[:10])  # What a tokenizer keeps of words comes once.
+    texts = [text.replace("{}", str(number)) for number in range(1000, 1300)]
+    for each in texts:
+        vocabulary.encoded(each, add_special_tokens=False)
     before = vocabulary.cache_nbytes
     with allocated() as held:
         for number in range(1000, 1300):
@@ -136,8 +140,23 @@ def test_encoded_texts_are_as_large_as_they_say(text: str) -> None:
 
 def test_a_text_larger_than_the_bound_is_not_kept_and_pushes_none_out() -> None:
     vocabulary = load(str(model_path()), cache_bytes=20_000).vocabulary
-    vocabulary.encode("A text that is kept.")
+    for _ in range(2):
+        vocabulary.encode("A text that is kept.")
     kept = vocabulary.cache_nbytes
     assert kept > 0
-    vocabulary.encode("A long text. " * 10_000)
+    for _ in range(2):
+        vocabulary.encode("A long text. " * 10_000)
     assert vocabulary.cache_nbytes == kept
+
+
+def test_a_text_is_kept_from_its_second_time_on() -> None:
+    """Most of what agents say comes once."""
+    vocabulary = load(str(model_path())).vocabulary
+    for number in range(3 * SEEN):
+        vocabulary.encode(f"text {number}")
+    before = vocabulary.cache_nbytes
+    vocabulary.encode("text 0")
+    assert vocabulary.cache_nbytes == before, "it came too long ago"
+    ids = vocabulary.encode("text 0")
+    assert vocabulary.cache_nbytes > before
+    assert vocabulary.encode("text 0") == ids

@@ -42,6 +42,8 @@ BATCH: Final = 64
 """Groups that are sealed, dumped and freed together: one sync of the folder and one commit serve them all."""
 BATCH_SECONDS: Final = 0.5
 """No further group is dumped with a batch that took so long, since calls may be waiting for it."""
+RECLAIMED_BYTES: Final = 16 << 10
+"""Bytes that memory gives back, roughly, for each session and each turn that is reclaimed."""
 HOPELESS: Final = 8
 """So many groups in a row that could not be dumped end the sweep. The next one begins with others."""
 
@@ -98,6 +100,8 @@ class Sweeper:
         of the rows, before anybody who waited goes on.
         """
         self.tally = tally
+        self.released = 0
+        """Bytes, roughly, that memory no longer needs for what was reclaimed."""
         self._reader = reader
         self._writer = writer
         self._sessions = sessions
@@ -261,6 +265,7 @@ class Sweeper:
             if isinstance(result, Freed):
                 sweep.failed_in_a_row = min(0, sweep.failed_in_a_row)
                 self.tally.reclaimed[one.chosen.reason] += len(one.chosen.sessions)
+                self.released += RECLAIMED_BYTES * (len(result.names) + result.turns)
                 self._on_freed(result)
             elif isinstance(result, Spared):
                 await self._remove(folder, one.files)

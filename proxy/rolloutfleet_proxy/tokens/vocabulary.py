@@ -1,8 +1,9 @@
 """One model's text <-> token ids, as `renderers` wants it: a `tokenizers` tokenizer, a cache, and a table of bytes.
 
 Encoding (`encoding`) goes through a cache that is bounded in bytes: system prompts and tool blocks come again with
-every session. Decoding needs no tokenizer: a token stands for fixed bytes, and text is those bytes joined, so decoding
-is quick, the same however the tokens arrive, and safe in any thread.
+every session. What agents say comes once, so a text is kept from its second time on. Decoding needs no tokenizer: a
+token stands for fixed bytes, and text is those bytes joined, so decoding is quick, the same however the tokens arrive,
+and safe in any thread.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from rolloutfleet_proxy.tokens.template import ChatTemplate
 
 PACKED_FROM = 64
 """Characters from which on a text's ids are packed: scaffolding, which a renderer may look into, is shorter."""
+
+SEEN = 2048
+"""Different texts after which one that came once may be forgotten, and counts as new; after twice as many it is."""
 
 _NO_ID = -1
 _ENTRY_BYTES = 250
@@ -152,6 +156,7 @@ class Vocabulary:
         self._lock = Lock()
         self._cache: OrderedDict[tuple[str, bool], array[int]] = OrderedDict()
         self._cache_bytes = cache_bytes
+        self._seen = _Seen(SEEN)
         self.cache_nbytes = 0
 
         decoder = _decoder_kind(tokenizer)
@@ -183,7 +188,8 @@ class Vocabulary:
                 self._cache.move_to_end(key)
                 return ids
             found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
-            self._remember(key, found)
+            if self._seen.before(key):
+                self._remember(key, found)
         return found
 
     def decode(self, token_ids: Iterable[int], *_: object, skip_special_tokens: bool = False, **__: object) -> str:
@@ -301,6 +307,25 @@ class Packing:
             if len(self._named) < _MOST_SHORT:
                 self._named[tokens] = found
             return found
+
+
+class _Seen:
+    """Which texts came not long ago, by their hashes: of two that share one, the second is taken for seen."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._new: set[int] = set()
+        self._old: set[int] = set()
+
+    def before(self, key: tuple[str, bool]) -> bool:
+        """Whether it came before; from now on it has."""
+        found = hash(key)
+        if found in self._new or found in self._old:
+            return True
+        if len(self._new) >= self._number:
+            self._new, self._old = set(), self._new
+        self._new.add(found)
+        return False
 
 
 def _entry_nbytes(key: tuple[str, bool], ids: array[int]) -> int:

@@ -16,7 +16,7 @@ from rolloutfleet_proxy.cleanup.dumping import dump
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
-from rolloutfleet_proxy.cleanup.sweeping import HOPELESS, Orders, Sweeper
+from rolloutfleet_proxy.cleanup.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.metrics import CleanupTally
@@ -236,6 +236,7 @@ async def test_one_bad_group_holds_up_nobody_and_is_tried_again(house: House) ->
     await house.sweep()
     assert await house.there() == set() and not house.tally.failing
     assert (await house.sums())["turns"]["dumped"] == 201
+    assert house.sweeper.released == 2 * 201 * RECLAIMED_BYTES, "the allocator is told of what went"
 
 
 async def test_many_bad_groups_hold_up_others_for_one_sweep_at_the_most(house: House) -> None:

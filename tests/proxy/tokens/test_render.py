@@ -470,7 +470,9 @@ class TestTheModelsOwnTemplate:
         whole = model.prompt(messages, None, None, []).ids
         text = model.decode(whole)
         assert whole.tolist() == model.vocabulary.encode(text, add_special_tokens=False)
+        model.prompt(messages, None, None, [])
         before = model.cache_nbytes
+        assert before > 5000
         model.prompt([*messages[:1], user("Well?")], None, None, [])
         assert model.cache_nbytes - before < 1000
 
@@ -484,7 +486,8 @@ class TestTheModelsOwnTemplate:
 def test_the_cache_of_encoded_texts_is_bounded() -> None:
     model = load(model_path(), cache_bytes=100_000)
     for number in range(200):
-        model.prompt([user(f"{number} " * 400)], None, None, [])
+        for _ in range(2):
+            model.prompt([user(f"{number} " * 400)], None, None, [])
         assert model.cache_nbytes <= 100_000
     assert model.cache_nbytes > 50_000
 
