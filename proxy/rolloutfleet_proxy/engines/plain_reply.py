@@ -6,7 +6,7 @@ arrays of numbers only, so the nulls of `[[logprob, id, null], …]`, which stan
 numbers first.
 
 Only what is good is taken here. Whatever is odd, or may be, is left to `evidence.check`, which also knows why something
-is refused: both make the same evidence of a good reply, but for an id written as 5.0 beside its log-probability.
+is refused: both make the same evidence of a good reply.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from rolloutfleet_proxy.engines.evidence import (
 _NULL = 9e99
 _NULLS_AS_NUMBERS = bytes.maketrans(b"nul", b"9e9")
 """Makes 9e99 of null: no token has it as its id, nor as its log-probability."""
+_POWERS = 10.0 ** np.arange(1, 20)
 _MAX_INT32 = 2**31 - 1
 _ODD = (b'"', b"t", b"f", b"{")
 """Strings, true, false, objects."""
@@ -103,7 +104,14 @@ def _rows(logprobs: bytes) -> npt.NDArray[np.float64] | None:
     if len(numbers) != 3 * count:
         return None
     rows = numbers.reshape(count, 3)
-    return rows if (rows[:, 2] == _NULL).all() else None
+    return rows if (rows[:, 2] == _NULL).all() and _ids_are_whole(letters, rows) else None
+
+
+def _ids_are_whole(letters: npt.NDArray[np.uint8], rows: npt.NDArray[np.float64]) -> bool:
+    """Whether the second of three is written with its digits alone: 5.0 and 5e0 are the same number, and no id."""
+    commas = np.flatnonzero(letters == ord(","))
+    digits = 1 + np.searchsorted(_POWERS, rows[:, 1], side="right")
+    return np.array_equal(commas[1::3] - commas[0::3] - 1, digits)
 
 
 def _numbers(text: bytes, kind: Literal["d", "i"]) -> memoryview:

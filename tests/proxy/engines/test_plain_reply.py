@@ -1,7 +1,6 @@
 """Read the quick way, a reply is the same evidence, or refused for the same reason."""
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -69,6 +68,8 @@ ODD: dict[str, str] = {
     "spaces": ROWS.replace(",", ", "),
     "nothing": "[]",
     "empty rows": "[[],[],[]]",
+    "an id with a point": ROWS.replace(",4,", ",4.0,"),
+    "an id as a power": ROWS.replace(",4,", ",4e0,"),
 }
 
 
@@ -93,8 +94,7 @@ def test_a_reply_changed_anywhere_is_taken_alike(changes: list[tuple[int, int, s
     body = exact
     for place, length, piece in changes:
         body = body[:place] + piece.encode() + body[place + length :]
-    # The one difference that is meant: an id written as a float beside its log-probability.
-    assert same(body) or re.search(rb",-?\d+(\.|e)", body)
+    assert same(body)
 
 
 tokens = st.lists(
