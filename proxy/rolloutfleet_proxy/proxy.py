@@ -415,6 +415,7 @@ def _model_source(settings: ProxySettings) -> ModelSource:
     tokenizer = settings.tokenizer
     return ModelSource(
         source=tokenizer.path or tokenizer.hub or settings.model,
+        model=settings.model,
         renderer=tokenizer.renderer,
         thinking_retention=tokenizer.thinking_retention,
         download_to=str(settings.state_dir / MODELS_FOLDER),

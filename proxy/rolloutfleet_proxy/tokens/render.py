@@ -505,6 +505,7 @@ _RENDERER_OF_MODEL_TYPE = {
 def load(
     source: str | Path,
     *,
+    model: str | None = None,
     renderer: str | None = None,
     thinking_retention: Literal["all", "tool_cycle", "template"] = "all",
     template_kwargs: Mapping[str, Any] | None = None,
@@ -514,11 +515,12 @@ def load(
 ) -> ChatFormat:
     """The chat format of a model directory, or of a model on the Hugging Face hub.
 
-    The renderer is the one named; else the one that `renderers` has for the model's name; else the one for its model
-    type, if that writes what the model's own chat template writes; else that template itself, with its turns rendered
-    anew each time and found again by comparing tokens. `thinking_retention` says across what a turn's tokens, reasoning
-    included, are extended: later user messages too ("all"), the calls and results of one ("tool_cycle"), or nothing
-    that the model's template wouldn't keep ("template").
+    The renderer is the one named; else the one that `renderers` has for the source's name, or that in its config; else
+    the one for the name of the `model` that is served, or for its model type, if that writes what the model's own chat
+    template writes; else that template itself, with its turns rendered anew each time and found again by comparing
+    tokens. `thinking_retention` says across what a turn's tokens, reasoning included, are extended: later user messages
+    too ("all"), the calls and results of one ("tool_cycle"), or nothing that the model's template wouldn't keep
+    ("template").
 
     Raises ModelUnreadable.
     """
@@ -544,12 +546,13 @@ def load(
         )
 
     known = renderer or next((MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP), None)
-    guessed = _RENDERER_OF_MODEL_TYPE.get(files.model_type or "")
+    guesses = (MODEL_RENDERER_MAP.get(model or ""), _RENDERER_OF_MODEL_TYPE.get(files.model_type or ""))
     try:
         if known is not None:
             return chat_format(known)
-        if guessed is not None and (found := _if_it_agrees(chat_format, guessed, vocabulary)):
-            return found
+        for guessed in filter(None, guesses):
+            if found := _if_it_agrees(chat_format, guessed, vocabulary):
+                return found
         if files.template is None:
             raise ModelUnreadable(
                 f"{files.name}: no chat format is known for model type {files.model_type!r}, and the model has no "

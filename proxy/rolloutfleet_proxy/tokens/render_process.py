@@ -36,6 +36,8 @@ class ModelSource(msgspec.Struct, frozen=True):
     """What `render.load` needs to make the same chat format again."""
 
     source: str
+    model: str | None = None
+    """The name that engines call it by."""
     renderer: str | None = None
     thinking_retention: Literal["all", "tool_cycle", "template"] = "all"
     template_kwargs: dict[str, Any] | None = None
@@ -46,6 +48,7 @@ class ModelSource(msgspec.Struct, frozen=True):
         """Raises ModelUnreadable. `token` is the hub's; a model that was fetched before needs none."""
         return load(
             self.source,
+            model=self.model,
             renderer=self.renderer,
             thinking_retention=self.thinking_retention,
             template_kwargs=self.template_kwargs,

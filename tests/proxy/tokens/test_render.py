@@ -390,6 +390,17 @@ class TestLoading:
             "<|im_start|>user: Hello?<|im_end|>\n<|im_start|>assistant: "
         )
 
+    def test_by_the_name_of_the_model_that_is_served(self, tmp_path: Path) -> None:
+        directory = write_model(tmp_path / "m", FAMILIES["llama-3"])
+        assert load(directory, model="meta-llama/Llama-3.2-1B-Instruct").name == "llama-3"
+        with pytest.raises(ModelUnreadable, match="no chat format is known"):
+            load(directory, model="somebody/else's")
+
+    def test_its_own_template_is_more_than_the_name_of_the_model_that_is_served(self, tmp_path: Path) -> None:
+        directory = write_model(tmp_path / "m", FAMILIES["qwen3"])
+        (directory / "chat_template.jinja").write_text(TEMPLATE)
+        assert load(directory, model="Qwen/Qwen3-8B").name == "default"
+
     def test_named_wins(self, tmp_path: Path) -> None:
         directory = write_model(tmp_path / "m", FAMILIES["qwen3"], config={"model_type": "qwen3"})
         (directory / "chat_template.jinja").write_text(TEMPLATE)
