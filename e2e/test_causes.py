@@ -52,6 +52,7 @@ def test_an_image_that_cant_be_pulled(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
+@pytest.mark.full
 def test_a_storage_class_that_is_not_there(fleet: Fleet) -> None:
     begin(fleet, {"proxies": {"replicas": 1, "storage": {"size": "1Gi", "className": "none-such"}}})
     assert "none-such" in until_reason(fleet, "StorageClassMissing")
@@ -62,6 +63,7 @@ def test_a_storage_class_that_is_not_there(fleet: Fleet) -> None:
         fleet.until_ready()
 
 
+@pytest.mark.full
 def test_a_quota_that_leaves_no_pod(fleet: Fleet) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     with trouble(fleet, quota, gone="resourcequota/few"):  # the operator's own pod is that one
@@ -70,6 +72,7 @@ def test_a_quota_that_leaves_no_pod(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
+@pytest.mark.full
 def test_keys_of_ones_own_that_are_not_there(fleet: Fleet) -> None:
     begin(fleet, {"auth": {"secret": "mine"}})
     assert "Secret mine" in until_reason(fleet, "KeysMissing")
@@ -83,6 +86,7 @@ def test_keys_of_ones_own_that_are_not_there(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
+@pytest.mark.full
 def test_a_name_that_somebody_has_taken(fleet: Fleet) -> None:
     theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": {"ports": [{"port": 1}]}}
     with trouble(fleet, theirs, gone="service/demo"):
@@ -92,28 +96,28 @@ def test_a_name_that_somebody_has_taken(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
+@pytest.mark.full
 def test_a_right_that_the_operator_lacks(fleet: Fleet) -> None:
-    """Of one of its own rules: what it needs to make Services."""
+    """To make Services: its role lets it read them only."""
     role = fleet.namespace.get("role", "rolloutfleet-operator")
-    fewer = [rule for rule in role["rules"] if "services" not in rule["resources"]]
-    lacking = [
-        {**rule, "resources": [name for name in rule["resources"] if name != "services"]} for rule in role["rules"]
+    fewer = [
+        {**rule, "resources": [each for each in rule["resources"] if each != "services"]} for rule in role["rules"]
     ]
-    assert len(fewer) < len(role["rules"])
-    fleet.make()
-    rules = [rule for rule in lacking if rule["resources"]]
     reading = {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch"]}
-    fleet.namespace(
-        "patch", "role/rolloutfleet-operator", "--type=merge", "--patch", json.dumps({"rules": [*rules, reading]})
-    )
+    fleet.make()
+    set_rules(fleet, [*(rule for rule in fewer if rule["resources"]), reading])
     fleet.namespace("delete", "service/demo-gateway")
     assert "services" in until_reason(fleet, "PermissionDenied")
-    fleet.namespace(
-        "patch", "role/rolloutfleet-operator", "--type=merge", "--patch", json.dumps({"rules": role["rules"]})
-    )
+    set_rules(fleet, role["rules"])
     fleet.until_ready()
 
 
+def set_rules(fleet: Fleet, rules: list[dict[str, Any]]) -> None:
+    """Of the operator's role."""
+    fleet.namespace("patch", "role/rolloutfleet-operator", "--type=merge", "--patch", json.dumps({"rules": rules}))
+
+
+@pytest.mark.full
 def test_gpus_that_no_node_has(fleet: Fleet) -> None:
     """The engines alone wait; a template of one's own lets the simulated engine ask for a GPU."""
     container = {"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
@@ -124,6 +128,7 @@ def test_gpus_that_no_node_has(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
+@pytest.mark.full
 def test_a_node_selector_that_no_node_has(fleet: Fleet) -> None:
     begin(fleet, {"proxies": {"replicas": 1, "nodeSelector": {"there": "is-none"}}})
     assert "demo-proxy-0" in until_reason(fleet, "Unschedulable")
@@ -131,6 +136,7 @@ def test_a_node_selector_that_no_node_has(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
+@pytest.mark.full
 def test_a_typo_in_the_pod_template_changes_nothing(fleet: Fleet) -> None:
     fleet.make()
     uids = fleet.uids()
@@ -142,6 +148,7 @@ def test_a_typo_in_the_pod_template_changes_nothing(fleet: Fleet) -> None:
     assert fleet.uids() == uids
 
 
+@pytest.mark.full
 def test_the_store_of_an_earlier_fleet_of_that_name(fleet: Fleet) -> None:
     fleet.make()
     earlier = fleet.namespace.get(fleet.resource)["metadata"]["uid"]
@@ -153,6 +160,7 @@ def test_the_store_of_an_earlier_fleet_of_that_name(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
+@pytest.mark.full
 def test_a_model_whose_tokenizer_cant_be_had(fleet: Fleet) -> None:
     begin(fleet, {"tokenizer": {"hub": "nobody/has-this"}})
     assert "demo-proxy-0" in until_reason(fleet, "TokenizerUnreachable")

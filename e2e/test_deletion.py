@@ -31,7 +31,9 @@ def claims(fleet: Fleet) -> set[str]:
     return {claim["metadata"]["name"] for claim in fleet.namespace.get("pvc")["items"]}
 
 
-@pytest.mark.parametrize("up", [True, False], ids=["operator up", "operator down"])
+@pytest.mark.parametrize(
+    "up", [pytest.param(True, marks=pytest.mark.full), False], ids=["operator up", "operator down"]
+)
 def test_a_fleet_ends_and_its_claims_stay(fleet: Fleet, up: bool) -> None:
     if not up:
         fleet.namespace("scale", OPERATOR, "--replicas=0")
@@ -44,6 +46,7 @@ def test_a_fleet_ends_and_its_claims_stay(fleet: Fleet, up: bool) -> None:
     assert claims(fleet) == before == {"state-demo-proxy-0", "state-demo-proxy-1"}
 
 
+@pytest.mark.full
 def test_its_namespace_ends_with_all_of_it(fleet: Fleet) -> None:
     name = fleet.namespace.namespace
     assert name is not None

@@ -132,6 +132,9 @@ def _gateway(view: View) -> Said:
         return _because(worst)
     workers = view.seen.gateway.workers
     if workers is not None and not any(worker.healthy for worker in workers):
+        why = view.worst_among(view.seen.engines.deployment)
+        if why is not None:
+            return _because(why)
         return Said("False", Reason.NO_ENGINES, "the gateway runs, and knows no healthy engine")
     return Said("False", Reason.GATEWAY_NOT_READY, f"{view.seen.name}-gateway is not ready yet")
 

@@ -126,6 +126,15 @@ def test_the_cause_goes_before_what_comes_of_it() -> None:
     assert said["Ready"] == said["ProxiesReady"] == "StorageClassMissing"
 
 
+def test_a_gateway_without_engines_says_what_the_engines_lack() -> None:
+    waits = OtherPodSeen(name="math-engine-x", ready=False, created=NOW, unschedulable="Insufficient nvidia.com/gpu.")
+    engines = EnginesSeen(urls=(), deployment=DeploymentSeen(replicas=1, pods=(waits,)))
+    gateway = GatewaySeen(deployment=DeploymentSeen(replicas=1, ready=0), workers=())
+    seen = replace(SEEN, engines=engines, gateway=gateway)
+    said = {each.type: each.reason for each in status(SPEC, seen, decide(SPEC, seen, NOW), NOW).conditions}
+    assert said["Ready"] == said["EnginesReady"] == "WaitingForGpus"
+
+
 def test_a_claim_that_does_not_grow() -> None:
     claim = ClaimSeen(name="state-math-proxy-0", ordinal=0, bound=True, growing=True, message="not allowed")
     assert found(replace(SEEN, claims=(claim,))) == [(None, "StorageCantGrow")]
