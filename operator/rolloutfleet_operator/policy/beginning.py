@@ -38,8 +38,8 @@ def begin(spec: FleetSpec, seen: FleetSeen, roll: Roll, carried: Carried, dues: 
     due = ready[0]
     if not due.slot:
         return Begun(restarts=_opened(carried.restarts, due, now), due=due, by_hand=by_hand, actions=made)
-    down = len(_down(spec, roll, carried))
-    if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=down) == 0:
+    others = _down(spec, roll, carried) - {due.pod.ordinal}
+    if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=len(others)) == 0:
         return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, actions=made)
     want = _want(due, seen, roll, now)
     held = held_by(carried)

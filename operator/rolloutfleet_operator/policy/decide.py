@@ -29,7 +29,7 @@ from rolloutfleet_operator.policy.budgets import rule_of as rule_of
 from rolloutfleet_operator.policy.carrying import Carried
 from rolloutfleet_operator.policy.current import current_of
 from rolloutfleet_operator.policy.memory import Standing, Verdict
-from rolloutfleet_operator.policy.pods import is_down, is_silent
+from rolloutfleet_operator.policy.pods import is_silent
 from rolloutfleet_operator.policy.reasons import Problem
 from rolloutfleet_operator.policy.rollout import Roll, has_restarted
 from rolloutfleet_operator.policy.scaling import Leaving, Scale, desired_of
@@ -204,7 +204,7 @@ def _state(
         (PodState.RESTARTING, pod.name in carried.busy),
         (PodState.UNRESPONSIVE, silent),
         (PodState.DRAINED, drained),
-        (PodState.STARTING, is_down(pod)),
+        (PodState.STARTING, not pod.ready),
         (PodState.BUDGET_TOO_SMALL, standing is Standing.TOO_SMALL),
         (PodState.OVER_BUDGET, standing in (Standing.COOLING, Standing.DUE)),
         (PodState.OUTDATED, pod.template_hash != seen.template_hash),

@@ -13,8 +13,16 @@ SILENT_POLLS: Final = 3
 
 
 def serves(pod: PodSeen) -> bool:
-    """Whether its sessions are served: a draining proxy is not Ready, and yet serves those that it knows."""
-    return pod.terminating_since is None and (pod.ready or (pod.stats is not None and pod.stats.drain is not None))
+    """Whether its sessions are served, as far as is known.
+
+    Not every proxy that does is Ready: one that drains is not, nor one that did a moment ago. A failed poll is unknown.
+    """
+    if pod.terminating_since is not None:
+        return False
+    stats = pod.stats
+    if stats is None:
+        return pod.ready or (pod.container.started and pod.unanswered < SILENT_POLLS)
+    return pod.ready or stats.drain is not None or stats.in_flight + stats.sessions_open > 0
 
 
 def is_down(pod: PodSeen) -> bool:
@@ -43,8 +51,10 @@ def is_silent(pod: PodSeen, *, for_seconds: float, samples: int, now: float) -> 
 
 
 def is_late(pod: PodSeen, now: float) -> bool:
-    """Whether it is down for longer than any start takes."""
-    return is_down(pod) and now - max(pod.created, pod.ready_since or 0.0) > READY_WITHIN
+    """Whether it is not Ready for longer than any start takes, and for no drain."""
+    if pod.ready or pod.terminating_since is not None or (pod.stats is not None and pod.stats.drain is not None):
+        return False
+    return now - max(pod.created, pod.ready_since or 0.0) > READY_WITHIN
 
 
 def has_booted(pod: PodSeen, id: str) -> bool:

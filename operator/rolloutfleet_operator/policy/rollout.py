@@ -137,7 +137,14 @@ def dues(
             yield Due(pod=pod, cause="requested", use="requested", since=now, id=f"{_REPLACE}{int(now)}", slot=False)
     yield from sorted(
         _of_those_that_serve(spec, seen, roll, replaced, requested, verdicts, rule, now),
-        key=lambda due: (due.use != "memory", due.use == "rollout", due.since, due.pod.created, due.pod.ordinal),
+        key=lambda due: (
+            due.pod.ready,
+            due.use != "memory",
+            due.use == "rollout",
+            due.since,
+            due.pod.created,
+            due.pod.ordinal,
+        ),
     )
 
 

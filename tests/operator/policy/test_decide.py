@@ -69,6 +69,50 @@ def test_a_proxy_over_its_budget_is_drained_and_restarted_as_asked(way: str) -> 
     assert Happening.DRAIN_ASKED in steps
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("calls", "longest"), [(10, 16), (100, 30)])
+def test_calls_in_flight_have_their_time_and_no_more(way: str, calls: int, longest: float) -> None:
+    world = World(fleet(memory={"restart": way}))
+    operator = begun(world)
+    pod = world.pods["math-proxy-1"]
+    pod.rss, pod.in_flight = OVER, calls
+    until(world, operator, "Quiescing")
+    began = world.now
+    while not world.deeds.restarted:
+        go_on(world, operator, every=1)
+    assert min(calls, 20) / 3 <= world.now - began <= longest
+    assert world.deeds.impatient == []
+
+
+def test_one_that_was_drained_a_moment_ago_is_not_taken_for_one_that_serves_nobody() -> None:
+    world = World(fleet(disruption={"drainTimeout": "60s"}))
+    operator = begun(world)
+    pod = world.pods["math-proxy-2"]
+    pod.in_flight = 50
+    world.drain_by_hand(pod, quiesce=False)
+    world.tick(3)
+    pod.drain = None  # undone; the kubelet's next probe has not been made yet
+    assert not pod.ready
+    world.edit(template="t2")
+    go_on(world, operator, passes=2, every=1)
+    settle([world], operator, passes=100)
+    assert world.deeds.impatient == []
+
+
+def test_one_that_is_not_ready_takes_no_place_from_itself() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    world.edit(template="t2")
+    operator.run(world)
+    seen = operator.see(world, Faults())
+    unready = replace(seen.pods[1], ready=False)
+    assert unready.stats is not None
+    unready = replace(unready, stats=replace(unready.stats, sessions_open=3))
+    decision = decide(world.spec, replace(seen, pods=(seen.pods[0], unready, seen.pods[2])), world.now)
+    [entry] = decision.restarts.last
+    assert entry.pod == unready.name, "not Ready first"
+
+
 def test_a_fleet_whose_every_proxy_is_over_budget_is_served_one_at_a_time() -> None:
     world = World(fleet())
     operator = begun(world)

@@ -37,6 +37,7 @@ class Play:
             most = world.spec.disruption.max_unavailable
             assert len(world.deeds.down) <= most, f"down by our hand: {world.deeds.down}"
             assert world.deeds.lost_turns == [], "turns of an ephemeral pod were lost by our hand"
+            assert world.deeds.impatient == [], "evicted in the middle of calls"
             assert world.deeds.cut == [], "a proxy was scaled away that had not been drained"
             asked = Counter(deed for deed in world.deeds.restarted if deed[1].startswith("restart-"))
             assert all(times == 1 for times in asked.values()), f"more than one restart for a request: {asked}"

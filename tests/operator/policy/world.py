@@ -107,6 +107,8 @@ class Deeds:
     """Pods that served and were taken down by us, and since when; until they are Ready again."""
     restarted: list[tuple[str, str]] = field(default_factory=list)
     """(pod, drain id or `evicted`) of every restart that an action of ours came to."""
+    impatient: list[str] = field(default_factory=list)
+    """Pods that were evicted while calls were in flight that still had time."""
     lost_turns: list[str] = field(default_factory=list)
     """Ephemeral pods that went with turns, by our hand."""
     cut: list[str] = field(default_factory=list)
@@ -332,6 +334,7 @@ class World:
             store_id=str(id(pod.store)),
             rss=int(pod.rss),
             in_flight=pod.in_flight,
+            sessions_open=pod.store.sessions,
             held_sessions=pod.store.sessions,
             held_turns=pod.store.turns,
             drain=pod.drain,
@@ -410,6 +413,10 @@ class World:
             return
         if pod.is_up(self.now):
             self._taken_down(pod)
+            drain = pod.drain
+            timed_out = drain is not None and drain.deadline is not None and self.now >= drain.deadline
+            if pod.in_flight and not timed_out:
+                self.deeds.impatient.append(pod.name)
         self._check_what_is_lost(pod)
         self.deeds.restarted.append((pod.name, f"evicted: {asked.why}"))
         self._end(pod)
