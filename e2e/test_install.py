@@ -143,6 +143,7 @@ def test_a_fleet_ends_whether_the_operator_is_there_or_not_and_its_data_is_adopt
     ends(namespace)
 
 
+@pytest.mark.full
 def test_the_definitions_deletion_ends_every_fleet_even_while_the_operator_crashes(
     release: Operator, namespace: Kubectl
 ) -> None:
@@ -156,6 +157,7 @@ def test_the_definitions_deletion_ends_every_fleet_even_while_the_operator_crash
     ends(namespace)
 
 
+@pytest.mark.full
 def test_a_namespaces_deletion_ends_its_fleet(release: Operator, cluster: Kubectl, namespace: Kubectl) -> None:
     release.install()
     make_fleet(namespace)
@@ -163,6 +165,7 @@ def test_a_namespaces_deletion_ends_its_fleet(release: Operator, cluster: Kubect
     cluster("create", "namespace", str(namespace.namespace))
 
 
+@pytest.mark.full
 def test_what_was_applied_by_hand_serves_and_is_taken_over_by_helm(
     release: Operator, cluster: Kubectl, namespace: Kubectl, images: Images
 ) -> None:
@@ -182,6 +185,7 @@ def test_what_was_applied_by_hand_serves_and_is_taken_over_by_helm(
     assert pods(namespace) == before
 
 
+@pytest.mark.full
 def test_an_operator_of_one_namespace_serves_it_and_no_other(release: Operator, namespace: Kubectl) -> None:
     there = Operator(namespace, release.images)
     there.install("--set", f"watchNamespace={namespace.namespace}")

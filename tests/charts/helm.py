@@ -2,13 +2,13 @@
 
 import functools
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from e2e.cluster import binaries
 
 CHART: Final = Path(__file__).parents[2] / "charts" / "rolloutfleet"
 KUBERNETES: Final = "1.34.4"
@@ -19,18 +19,10 @@ class HelmFailed(Exception):
     """Helm refused; the message is its own."""
 
 
-def program() -> Path:
-    """The helm that the test cluster brings along."""
-    cache = Path(os.environ.get("ROLLOUTFLEET_CACHE", Path.home() / ".cache" / "rolloutfleet")) / "cluster"
-    for found in sorted(cache.glob("*/helm")):
-        return found
-    raise AssertionError(f"no helm in {cache}: the test cluster's first start compiles it")
-
-
 @functools.cache
 def helm(*words: str, said: str | None = None) -> str:
     """Raises HelmFailed."""
-    done = subprocess.run([program(), *words], input=said, capture_output=True, text=True, check=False)
+    done = subprocess.run([binaries.program("helm"), *words], input=said, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise HelmFailed(done.stderr)
     return done.stdout

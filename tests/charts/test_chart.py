@@ -11,6 +11,8 @@ from tests.charts.helm import CHART, NAMESPACE, HelmFailed, helm, manifests, of_
 from rolloutfleet_operator import chart, crd
 from rolloutfleet_operator.chart import Values
 
+pytestmark = pytest.mark.apiserver  # for helm, which is compiled with it
+
 README = (CHART / chart.README).read_text()
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 KEPT = {"helm.sh/resource-policy": "keep"}

@@ -14,6 +14,8 @@ from tests.operator.cluster.apiserver import ApiServer, running
 
 from rolloutfleet_operator import crd
 
+pytestmark = pytest.mark.apiserver
+
 REPOSITORY: Final = CHART.parents[1]
 EXAMPLES: Final = sorted(raw.FILE.parent.glob("fleet-*.yaml"))
 FLEET: Final = f"{crd.PLURAL}.{crd.GROUP}"

@@ -9,6 +9,8 @@ from tests.charts.helm import manifests
 
 from rolloutfleet.spec import KIND, RolloutFleet
 
+pytestmark = pytest.mark.apiserver  # for helm, which is compiled with it
+
 FLEETS = sorted(raw.FILE.parent.glob("fleet-*.yaml"))
 
 
