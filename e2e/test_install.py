@@ -20,8 +20,8 @@ EXAMPLE: Final = REPOSITORY / "examples" / "kubernetes" / "fleet-simulated.yaml"
 FLEET: Final = "rolloutfleet/demo"
 DEFINITION: Final = "crd/rolloutfleets.rolloutfleet.dev"
 OF_THE_FLEET: Final = "--selector=rolloutfleet.dev/fleet=demo"
-SLOWEST_END: Final = 90 + 60
-"""Seconds from a fleet's deletion to its last pod's: the proxies' grace, and a minute."""
+SLOWEST_END: Final = 200 + 60
+"""Seconds from a deletion to the end of all: the longest grace of a pod (the gateway's), and a minute."""
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1200)]
 
