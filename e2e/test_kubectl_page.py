@@ -16,7 +16,7 @@ from e2e.installing import Operator
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = (REPOSITORY / "docs" / "kubectl.md").read_text()
 SECTIONS: Final = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-SECONDS: Final = 900
+SECONDS: Final = 400
 """For the commands of one section."""
 
 
@@ -61,6 +61,7 @@ def test_the_page_can_be_followed_from_top_to_bottom(operator: Operator, namespa
     said = {title: run(commands(text), own) for title, text in SECTIONS}
     assert "staleAfter" in said["Make it"]
     assert "demo-proxy-1" in said["Look at it"]
+    assert '"ordinal":1' in said["Use it"]
     assert "refused" in said["Change it"]
     assert "ephemeral can't change" in said["Change it"]
     assert "state-demo-proxy-0" in said["Delete it"]
