@@ -22,8 +22,8 @@ from rolloutfleet_proxy import api
 from rolloutfleet_proxy.capture.chat_route import serves
 from rolloutfleet_proxy.chat.request import _Body
 from rolloutfleet_proxy.engines.evidence import REASONS
-from rolloutfleet_proxy.exposition import Present, exposition
-from rolloutfleet_proxy.metrics import Metrics
+from rolloutfleet_proxy.figures.exposition import Present, exposition
+from rolloutfleet_proxy.figures.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 PROXY = ROOT / "proxy" / "rolloutfleet_proxy"

@@ -22,12 +22,12 @@ from rolloutfleet.errors import (
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.api import drain, dumps, exports, figures, models, peers, rewards, sessions, shards, weights
 from rolloutfleet_proxy.api.request_bodies import BodyRefused, RequestBodies
-from rolloutfleet_proxy.body_limit import LimitOf
 from rolloutfleet_proxy.capture.chat_route import ChatRoute, is_retry, serves
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.fleet.forwarding import Forwarding
 from rolloutfleet_proxy.housekeeping import kept
 from rolloutfleet_proxy.logs.requests import Requests
+from rolloutfleet_proxy.memory.body_limit import LimitOf
 from rolloutfleet_proxy.proxy import Proxy, Start, open_proxy
 from rolloutfleet_proxy.refusals import not_written
 from rolloutfleet_proxy.sessions.auth import BadKeyFile

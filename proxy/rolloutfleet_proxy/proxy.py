@@ -14,27 +14,27 @@ from pathlib import Path
 from typing import Any
 
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy import memory
-from rolloutfleet_proxy.allocator import Trimming, trimmed
 from rolloutfleet_proxy.chat.answer import Answers
 from rolloutfleet_proxy.cleanup.choosing import Patience
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
-from rolloutfleet_proxy.collector import Collections
 from rolloutfleet_proxy.dumps.adopted import Adopted
 from rolloutfleet_proxy.dumps.folder import DumpFolder, folder_of
 from rolloutfleet_proxy.dumps.importing import Importer
 from rolloutfleet_proxy.engines.client import Engine
+from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.gathering import Gatherer
 from rolloutfleet_proxy.fleet.peers import Peer, Peers
 from rolloutfleet_proxy.fleet.placement import Placement
 from rolloutfleet_proxy.fleet.weights import EngineCommands, FleetWeights
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.in_flight import InFlight
 from rolloutfleet_proxy.logs import events, logger
-from rolloutfleet_proxy.metrics import Metrics
+from rolloutfleet_proxy.memory import resident
+from rolloutfleet_proxy.memory.allocator import Trimming, trimmed
+from rolloutfleet_proxy.memory.collector import Collections
+from rolloutfleet_proxy.memory.in_flight import InFlight
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.restarts.boots import Crash
@@ -205,12 +205,12 @@ class Proxy:
 
     async def note_boot(self) -> None:
         """Measure the memory just after the boot, and write it to the boots' log."""
-        taken = await asyncio.to_thread(memory.of_worker)
+        taken = await asyncio.to_thread(resident.of_worker)
         self.write_soon(lambda transaction: boots.measured(transaction, taken.rss_bytes))
 
     async def write_last_words(self) -> None:
         """Say in the store why this life ends, and with how much memory."""
-        taken = await asyncio.to_thread(memory.of_worker)
+        taken = await asyncio.to_thread(resident.of_worker)
         reason, drain = self.drains.last_words
         try:
             await self.writer.run(

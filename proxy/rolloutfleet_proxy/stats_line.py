@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from rolloutfleet_proxy import memory
 from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.logs.calls import milliseconds
 from rolloutfleet_proxy.logs.events import Stats, emit
-from rolloutfleet_proxy.memory import Memory
+from rolloutfleet_proxy.memory import resident
+from rolloutfleet_proxy.memory.resident import Memory
 from rolloutfleet_proxy.proxy import Proxy
 
 
@@ -44,7 +44,7 @@ class StatsLines:
             late = loop.time() - due
             try:
                 # Looking through /proc takes time that grows with the processes of the machine.
-                self._taken = await asyncio.to_thread(memory.of_tree)
+                self._taken = await asyncio.to_thread(resident.of_tree)
                 self.tell(late=late)
             except Exception:
                 logger.exception("the line of figures could not be made")

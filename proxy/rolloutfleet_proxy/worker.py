@@ -22,12 +22,13 @@ import uvicorn
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import DrainThen
-from rolloutfleet_proxy import allocator, collector, failpoints, memory
+from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.accepting import Accepting
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
 from rolloutfleet_proxy.http_protocol import HttpProtocol
 from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.logs.setup import set_up
+from rolloutfleet_proxy.memory import allocator, collector, resident
 from rolloutfleet_proxy.parent.channel import Channel
 from rolloutfleet_proxy.parent.decisions import MISTAKE
 from rolloutfleet_proxy.proxy import RETIRING, Start, prepare
@@ -227,7 +228,7 @@ def _server(app: ProxyApp, parent: ParentProcess) -> _Server:
 
 def _end_with(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, where the kernel can; elsewhere the channel tells it."""
-    memory.belong_to(parent)
+    resident.belong_to(parent)
     failpoints.companions.append(parent)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -2,8 +2,8 @@
 
 from benchmarks.rigs.accounts import prefix_checks
 
-from rolloutfleet_proxy.exposition import Present, exposition
-from rolloutfleet_proxy.metrics import Metrics
+from rolloutfleet_proxy.figures.exposition import Present, exposition
+from rolloutfleet_proxy.figures.metrics import Metrics
 
 
 def test_prefix_checks_are_read_by_result() -> None:

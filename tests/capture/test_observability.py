@@ -26,9 +26,9 @@ from tests.capture.test_retries import eventually, leave_early
 from tests.real.processes import ends_with_this_process, free_port, wait_until_ready
 
 from rolloutfleet.errors import INTERNAL
+from rolloutfleet_proxy.figures.phases import STEPS
 from rolloutfleet_proxy.fleet.placement import PLACED
 from rolloutfleet_proxy.ids import SESSION, Owner
-from rolloutfleet_proxy.logs.phases import STEPS
 
 SAID, ARGUMENT, FROM_ENGINE = "a-thing-that-was-said", "an-argument-of-a-tool", "a-thing-an-engine-said"
 ARGUMENTS = json.dumps({"at": ARGUMENT})

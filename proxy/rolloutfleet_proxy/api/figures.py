@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from rolloutfleet_proxy import memory
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, everywhere, summed
-from rolloutfleet_proxy.exposition import Present, exposition
+from rolloutfleet_proxy.figures.exposition import Present, exposition
 from rolloutfleet_proxy.logs import events
+from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.proxy import STORE_FOLDER, Proxy
 from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.sessions.sessions import count_by_state
@@ -60,7 +60,7 @@ async def stats(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dic
 
 async def _stats(proxy: Proxy) -> dict[str, Any]:
     sessions, booted, taken = await asyncio.gather(
-        proxy.reader.run(count_by_state), proxy.reader.run(boots.load), asyncio.to_thread(memory.of_tree)
+        proxy.reader.run(count_by_state), proxy.reader.run(boots.load), asyncio.to_thread(resident.of_tree)
     )
     weights = proxy.weights
     return {
@@ -120,7 +120,7 @@ async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict
 @router.get("/metrics")
 async def metrics(proxy: ThisProxy) -> Response:
     """For Prometheus."""
-    ledger, taken = await asyncio.gather(proxy.reader.run(audit), asyncio.to_thread(memory.of_tree))
+    ledger, taken = await asyncio.gather(proxy.reader.run(audit), asyncio.to_thread(resident.of_tree))
     weights = proxy.weights
     present = Present(
         ledger=ledger,

@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutfleet_proxy.api.access import require_known_key
-from rolloutfleet_proxy.body_limit import LimitOf, declared_length, too_large
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
-from rolloutfleet_proxy.in_flight import Held
+from rolloutfleet_proxy.memory.body_limit import LimitOf, declared_length, too_large
+from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
 
 

@@ -13,16 +13,16 @@ from typing import Any
 
 from rolloutfleet.errors import CLIENT_GONE, INTERNAL
 from rolloutfleet_proxy.api.access import session_with_key
-from rolloutfleet_proxy.body_limit import declared_length, too_large
 from rolloutfleet_proxy.capture import turn
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
 from rolloutfleet_proxy.chat.request import ChatRequest, body_digest, parse_chat
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
-from rolloutfleet_proxy.in_flight import Held
+from rolloutfleet_proxy.figures.metrics import JOINED, REPLAYED
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.calls import ChatCall
 from rolloutfleet_proxy.logs.requests import request_id
-from rolloutfleet_proxy.metrics import JOINED, REPLAYED
+from rolloutfleet_proxy.memory.body_limit import declared_length, too_large
+from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.auth import presented_key

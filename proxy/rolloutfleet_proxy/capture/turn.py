@@ -26,12 +26,12 @@ from rolloutfleet_proxy.engines.client import GenerateRequest, ids_json, joined_
 from rolloutfleet_proxy.engines.evidence import Evidence, Refused
 from rolloutfleet_proxy.engines.generation import Generation
 from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
+from rolloutfleet_proxy.figures.metrics import COMMITTED
+from rolloutfleet_proxy.figures.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.ids import random_hex
-from rolloutfleet_proxy.in_flight import Held
 from rolloutfleet_proxy.logs.events import TurnEndedUnwaited, emit
-from rolloutfleet_proxy.logs.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.logs.requests import REQUEST_ID
-from rolloutfleet_proxy.metrics import COMMITTED
+from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended, not_written
 from rolloutfleet_proxy.sessions.calls import Call

@@ -25,10 +25,10 @@ from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed, Spared
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.dumps.folder import DumpFolder
+from rolloutfleet_proxy.figures.metrics import CleanupTally
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.logs import logger
-from rolloutfleet_proxy.metrics import CleanupTally
 from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.sessions.tombstones import RETIRED

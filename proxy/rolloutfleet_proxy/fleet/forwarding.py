@@ -17,14 +17,14 @@ from yarl import URL
 
 from rolloutfleet.dumps import DumpName
 from rolloutfleet.errors import INVALID_REQUEST, KEPT_ON_VOLUME, OWNER_GONE, STORE_LOST
-from rolloutfleet_proxy.body_limit import LimitOf, too_large
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.peers import Peers, unavailable
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, TENSOR, Owner, owner_of_key, owner_of_name
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.calls import ChatCall, PassedCall
 from rolloutfleet_proxy.logs.requests import PASSED_TO, request_id
-from rolloutfleet_proxy.metrics import Metrics
+from rolloutfleet_proxy.memory.body_limit import LimitOf, too_large
 from rolloutfleet_proxy.sessions.auth import presented_key
 
 Scope = MutableMapping[str, Any]

@@ -12,9 +12,9 @@ from typing import Any
 
 from rolloutfleet.errors import CLIENT_GONE, DRAINING
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.in_flight import Held
+from rolloutfleet_proxy.figures.phases import Phases
 from rolloutfleet_proxy.logs import logger
-from rolloutfleet_proxy.logs.phases import Phases
+from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.turns.rows import Turn
 
 

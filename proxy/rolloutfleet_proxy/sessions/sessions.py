@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner
+from rolloutfleet_proxy.memory.caches import ByteCache
 from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.auth import key_hash
 from rolloutfleet_proxy.sessions.calls import Calls

@@ -17,9 +17,9 @@ from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper
+from rolloutfleet_proxy.figures.metrics import CleanupTally
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.metrics import CleanupTally
 from rolloutfleet_proxy.sessions.sessions import NewSessions, Session, Sessions, start, touch
 from rolloutfleet_proxy.sessions.tombstones import REST, TOMBSTONE_AGE, Gone
 from rolloutfleet_proxy.sessions.trajectories import close_session

@@ -17,6 +17,7 @@ import uvicorn
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.capture.chat_route import serves
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.forwarding import (
     FORWARDED,
     Forwarding,
@@ -29,7 +30,6 @@ from rolloutfleet_proxy.fleet.forwarding import (
 )
 from rolloutfleet_proxy.fleet.peers import Peers
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner
-from rolloutfleet_proxy.metrics import Metrics
 
 OWNERS = [Owner(ordinal, f"{ordinal:012x}") for ordinal in range(3)]
 LIMIT = 100_000

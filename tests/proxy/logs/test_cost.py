@@ -7,15 +7,15 @@ import pytest
 from tests.capture.printing import say
 
 from rolloutfleet.settings import LogSettings
+from rolloutfleet_proxy.figures.metrics import Metrics
+from rolloutfleet_proxy.figures.phases import DONE, Phases
 from rolloutfleet_proxy.ids import SESSION, Owner
 from rolloutfleet_proxy.logs import events
 from rolloutfleet_proxy.logs.calls import ChatCall
 from rolloutfleet_proxy.logs.lines import FORMS
 from rolloutfleet_proxy.logs.output import Output
-from rolloutfleet_proxy.logs.phases import DONE, Phases
 from rolloutfleet_proxy.logs.requests import identified
 from rolloutfleet_proxy.logs.setup import EventLog
-from rolloutfleet_proxy.metrics import Metrics
 
 OWNER = Owner(0, "0123456789ab")
 NAME, TURN = OWNER.name(SESSION), f"turn-{'0' * 24}"

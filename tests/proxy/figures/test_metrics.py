@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from rolloutfleet_proxy.exposition import Present, exposition
-from rolloutfleet_proxy.histograms import Histogram
-from rolloutfleet_proxy.metrics import COMMITTED, SECONDS, TOKENS, Metrics
+from rolloutfleet_proxy.figures.exposition import Present, exposition
+from rolloutfleet_proxy.figures.histograms import Histogram
+from rolloutfleet_proxy.figures.metrics import COMMITTED, SECONDS, TOKENS, Metrics
 
 LABELS = {
     *("outcome", "result", "reason", "kind", "step", "code", "term", "cache", "queue", "by"),

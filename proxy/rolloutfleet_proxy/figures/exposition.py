@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rolloutfleet_proxy import histograms
-from rolloutfleet_proxy.metrics import CleanupTally, Metrics
+from rolloutfleet_proxy.figures import histograms
+from rolloutfleet_proxy.figures.metrics import CleanupTally, Metrics
 
 SOFTWARE = ("rolloutfleet", "renderers", "tokenizers", "aiohttp", "uvicorn")
 

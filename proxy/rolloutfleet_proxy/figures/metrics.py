@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rolloutfleet_proxy.histograms import Histogram
-from rolloutfleet_proxy.logs.phases import STEPS
+from rolloutfleet_proxy.figures.histograms import Histogram
+from rolloutfleet_proxy.figures.phases import STEPS
 
 COMMITTED = "committed"
 REPLAYED = "replayed"

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutfleet_engine.model import model_path
-from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.engines.client import ids_json
+from rolloutfleet_proxy.memory.caches import ByteCache
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.testing import SyncStore

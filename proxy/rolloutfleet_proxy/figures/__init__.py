@@ -1,0 +1,1 @@
+"""What is counted and timed, and how /metrics says it."""

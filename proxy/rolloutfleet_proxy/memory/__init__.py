@@ -1,0 +1,1 @@
+"""What is held in memory: bounded, measured, and given back to the system."""
