@@ -127,6 +127,14 @@ class Api:
         path = _path(kind, namespace, name, subresource)
         return await self._call("PATCH", path, {"fieldManager": OPERATOR}, dict(patch), "application/merge-patch+json")
 
+    async def resize(self, namespace: str, pod: str, container: str, resources: Mapping[str, Any]) -> Object:
+        """Change what a running pod's container may use."""
+        body = {"spec": {"containers": [{"name": container, "resources": resources}]}}
+        path = _path("Pod", namespace, pod, "resize")
+        return await self._call(
+            "PATCH", path, {"fieldManager": OPERATOR}, body, "application/strategic-merge-patch+json"
+        )
+
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
         """Delete the object of that uid; nothing happens where it is gone."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}

@@ -49,6 +49,7 @@ from rolloutfleet_operator.cluster.looking import (
 from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.cluster.observe import Polled
 from rolloutfleet_operator.cluster.refreshing import refreshes
+from rolloutfleet_operator.cluster.resizing import Resizer
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
 from rolloutfleet_operator.policy.reasons import Problem
@@ -95,6 +96,7 @@ class FleetPasses:
         self._shared = shared
         self._namespace, self._name = namespace, name
         self._children = Children(shared.api)
+        self._resizer = Resizer(shared.api)
         self._keys = KeyMaker(shared.api, shared.acts.proxies)
         self._polled: dict[str, Polled] = {}
         self._faults: tuple[Fault, ...] = ()
@@ -264,6 +266,8 @@ class FleetPasses:
             kept.append(("StatefulSet", fleet.proxies))
         outcome = await self._children.bring_about(fleet, made, there.children, kept=kept, now=self._now())
         await self._grow(fleet, there)
+        if wanted.template is not None:
+            await self._resizer.grow(fleet.namespace, there.proxies, wanted.template)
         self._faults, self._again_at = (*faults, *outcome.faults), outcome.again_at
         if outcome.changed:
             extra = {"fleet": self.key, "generation": fleet.generation}
