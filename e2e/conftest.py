@@ -101,7 +101,7 @@ def namespace(cluster: Kubectl, request: pytest.FixtureRequest) -> Iterator[Kube
     name = f"{slug}-{secrets.token_hex(3)}"
     cluster("create", "namespace", name)
     yield cluster.within(name)
-    cluster("delete", "namespace", name, "--wait=false")
+    cluster("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.hookimpl(wrapper=True)
