@@ -278,6 +278,8 @@ class ExportedTrajectory(Reply):
     metadata: dict[str, Any] = Field(default_factory=dict)
     marked: str | None = None
     """After a recovery: `newer` or `older_run`."""
+    oldest_version: int | None = None
+    """The smallest weight version of a token that is trained; None where there is none."""
     turns: list[ExportedTurn]
     rows: list[ExportedRow]
 

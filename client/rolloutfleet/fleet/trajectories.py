@@ -4,7 +4,7 @@ The forms on the wire are in docs/export.md: JSON, or safetensors with the same 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -76,7 +76,7 @@ class Trajectory:
     """The fleet's run and version at the moment of the export."""
     lease_id: str
     oldest_version: int | None = None
-    """The smallest version of a trained token; None where there is none, or where the tensors are shards."""
+    """The smallest version of a trained token; None where there is none."""
 
     @property
     def reward(self) -> float | None:
@@ -114,20 +114,6 @@ def read_export(content: bytes, *, media_type: str) -> Page:
         raise FleetError(f"this is no export: {error!r}") from error
 
 
-def oldest_version(rows: Sequence[Row]) -> int | None:
-    """The smallest version of the tokens that the rows train, as far as they are arrays."""
-    oldest: int | None = None
-    for row in rows:
-        versions, mask = row.tensors.get("versions"), row.tensors.get("loss_mask")
-        if not isinstance(versions, np.ndarray) or not isinstance(mask, np.ndarray):
-            return None
-        trained = versions[mask == 1]
-        if trained.size:
-            smallest = int(trained.min())
-            oldest = smallest if oldest is None else min(oldest, smallest)
-    return oldest
-
-
 RowReader = Callable[[ExportedRow, int], Row]
 """Makes a row of what the answer says of it, and of how many turns came before its trajectory's."""
 
@@ -161,7 +147,7 @@ def _trajectories(export: Export, read_row: RowReader) -> Iterator[Trajectory]:
             run=export.run,
             version=export.version,
             lease_id=str(export.lease_id),
-            oldest_version=oldest_version(rows),
+            oldest_version=found.oldest_version,
         )
 
 

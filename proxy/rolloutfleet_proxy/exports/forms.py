@@ -122,6 +122,7 @@ def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: TensorsAsJson |
         "task_id": plan.task_id,
         "metadata": msgspec.Raw(b"{}" if plan.metadata is None else plan.metadata.encode()),
         "marked": plan.marked,
+        "oldest_version": plan.oldest_version,
     }
     yield _encode(head)[:-1] + b',"turns":['
     for place, number in enumerate(plan.kept):

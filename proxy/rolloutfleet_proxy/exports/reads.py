@@ -40,6 +40,8 @@ class Plan:
     metadata: str | None
     """JSON object."""
     marked: str | None
+    oldest_version: int | None
+    """The smallest weight version of a token of its own turns; None where they have none."""
     style: ExportStyle
     turns: dict[int, ExportTurn]
     """Its own turns, and all that they extend."""
@@ -65,12 +67,18 @@ def load_plan(connection: sqlite3.Connection, member: Member, asked: AskExport, 
     if found is None:
         raise ExportGone(member.trajectory_id)
     turns, kept = _load_turns(connection, member)
+    (oldest,) = connection.execute(
+        "SELECT min(version.value ->> 0) FROM turns, json_each(CAST(versions AS TEXT)) AS version"
+        " WHERE session = ? AND number IN (SELECT value FROM json_each(?))",
+        (member.session, json.dumps(kept)),
+    ).fetchone()
     return Plan(
         member=member,
         group_id=found[0],
         task_id=found[1],
         metadata=found[2],
         marked=found[3],
+        oldest_version=oldest,
         style=asked.style,
         turns=turns,
         kept=kept,

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 import httpx
 import pytest
@@ -109,7 +110,10 @@ async def test_sessions_that_ended_unseen_are_found(here: Whereabouts) -> None:
             await session.delete()
 
 
-async def test_too_old_is_dropped_and_its_place_given_back(here: Whereabouts) -> None:
+@pytest.mark.parametrize("as_", ["tensors", "shards"])
+async def test_too_old_is_dropped_and_its_place_given_back(
+    here: Whereabouts, as_: Literal["tensors", "shards"]
+) -> None:
     counts = budget(max_staleness=1)
     async with of(here, counts) as fleet:
         async with await fleet.start_session() as session:
@@ -120,7 +124,7 @@ async def test_too_old_is_dropped_and_its_place_given_back(here: Whereabouts) ->
             await talk(young)
         await fleet.set_version(now + 2)
         assert counts.accepted == 2
-        async with fleet.export(session_ids=[session, young]) as export:
+        async with fleet.export(session_ids=[session, young], as_=as_) as export:
             found = [each.session_id async for each in export]
         assert found == [young.session_id]
         assert export.dropped == [f"{session.session_id}-trajectory-1"]

@@ -198,6 +198,7 @@ def test_json_has_exactly_what_was_sampled(store: SyncStore) -> None:
         "metadata": {"level": "é"},
         "marked": None,
     }
+    assert [each["oldest_version"] for each in export["trajectories"]] == [0, 0]
     assert [(turn["turn_id"], turn["parent_id"], turn["reward"]) for turn in first["turns"]] == [
         ("a", None, 0.5),
         ("b", "a", None),
