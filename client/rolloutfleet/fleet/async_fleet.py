@@ -231,6 +231,8 @@ class AsyncFleet:
         if self._closed:
             return
         self._closed = True
+        if self._room is not None:
+            await self._room.close()
         left = await self._owed.settle(CLOSING_PATIENCE)
         if left:
             log.warning("never heard: %s", "; ".join(left))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
-from rolloutfleet.fleet.exceptions import BadArgument, FleetError, TookTooLong
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost, TookTooLong
 from rolloutfleet.fleet.leases import Leases
 from rolloutfleet.fleet.owed import Owed
 from rolloutfleet.fleet.proxies import Proxies
@@ -65,8 +65,8 @@ class AsyncExport:
 
     @property
     def unreachable(self) -> dict[int, str]:
-        """Proxies that don't answer, and why: what they hold is still to come."""
-        return {ordinal: trouble.why for ordinal, trouble in self._proxies.troubles.items()}
+        """Proxies that don't answer or ask to wait, and why: what they hold is still to come."""
+        return self._pulls.missing
 
     async def __aenter__(self) -> Self:
         try:
@@ -151,7 +151,7 @@ class AsyncExport:
         return f"{self._count}{wanted} trajectories came"
 
     def _missing(self) -> str:
-        down = ", ".join(map(str, sorted(self._proxies.troubles)))
+        down = ", ".join(map(str, sorted(self._pulls.missing)))
         return f" (no answer from proxy {down})" if down else ""
 
     def _names(self, trajectories: Names) -> list[str]:
@@ -163,9 +163,14 @@ class AsyncExport:
         return names
 
     async def _acknowledge(self, names: list[str]) -> None:
-        if names:
+        if not names:
+            return
+        try:
             await self._leases.acknowledge(self._taken(names))
-            self._trained(names)
+        except LeaseLost as lost:
+            self._trained([name for name in names if name not in lost.trajectory_ids])
+            raise
+        self._trained(names)
 
     async def _give_back(self, *, keep: Iterable[str]) -> None:
         """All that is leased here, but for what is to be kept."""

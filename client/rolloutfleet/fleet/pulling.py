@@ -102,6 +102,10 @@ class _Part:
     done: bool = False
     """Whether its last answer was that there is nothing more, for now."""
     down_since: float | None = None
+    """Since when it has not answered, or asked to wait."""
+    why: str = ""
+    left: bool = False
+    """Whether it was scaled away. What it brought before is still handed out."""
     error: FleetError | None = None
 
 
@@ -131,6 +135,8 @@ class Pulls:
         self._heard = heard
         self._parts: deque[_Part] = deque()
         self._tasks: list[asyncio.Task[None]] = []
+        self._telling: list[asyncio.Task[None]] = []
+        """Acknowledgements of what came again; they are never cancelled."""
         self._broken_off: list[tuple[str, Say]] = []
         """Asks whose answers nobody has seen, and how to give back what they leased."""
 
@@ -147,7 +153,7 @@ class Pulls:
         """Ask for nothing more. A lease whose answer was under way is given back."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._telling, return_exceptions=True)
         await asyncio.gather(*(self._owed.say(what, say) for what, say in self._broken_off), return_exceptions=True)
 
     @property
@@ -171,6 +177,11 @@ class Pulls:
                 self.signal.send()
                 return found
         return []
+
+    @property
+    def missing(self) -> dict[int, str]:
+        """Proxies that don't answer or ask to wait, and why."""
+        return {part.ordinal: part.why for part in self._parts if part.down_since is not None and not part.left}
 
     def over(self) -> bool:
         """Whether nothing more will come: all have said so, but for those that are down for longer than the grace."""
@@ -203,7 +214,8 @@ class Pulls:
         while True:
             await asyncio.sleep(FOLLOW_INTERVAL)
             with contextlib.suppress(FleetError):
-                for ordinal in set(await self._proxies.ordinals()) - {part.ordinal for part in self._parts}:
+                here = {part.ordinal for part in self._parts if not part.left}
+                for ordinal in set(await self._proxies.ordinals()) - here:
                     self._begin(_Part(ordinal))
 
     # One part
@@ -223,7 +235,8 @@ class Pulls:
                 poll = min(2 * poll, LONGEST_POLL)
         except FleetError as error:
             # Scaled away while it was asked: its data stays with it, and nobody waits for it.
-            part.error = error if part.ordinal in self._proxies.known or self._wanted.named else None
+            part.left = part.ordinal not in self._proxies.known
+            part.error = error if not part.left or self._wanted.named else None
         finally:
             part.done = True
             self.signal.send()
@@ -286,10 +299,7 @@ class Pulls:
         while True:
             try:
                 page = await self._once(part, body, key)
-            except Refused as error:
-                failure: FleetError = error
-            except Unreachable as error:
-                part.down_since = part.down_since or self._proxies.clock()
+            except (Refused, Unreachable) as error:
                 failure = error
             else:
                 part.down_since = None
@@ -297,6 +307,7 @@ class Pulls:
             wait = wait_before_retry(failure, attempt=attempt, chance=1.0)
             if wait is None or part.ordinal not in self._proxies.known:
                 raise failure
+            part.down_since, part.why = part.down_since or self._proxies.clock(), str(failure)
             # Whatever it was asked for may come from others.
             part.asked_for = 0
             self.signal.send()
@@ -320,7 +331,7 @@ class Pulls:
         known = self._owed.acknowledged & {each.trajectory_id for each in page.trajectories}
         if known:
             # Trained long ago; only the proxy had not heard of it.
-            self._tasks.append(asyncio.create_task(self._again(page.lease_id, known)))
+            self._telling.append(asyncio.create_task(self._again(page.lease_id, known)))
         fresh = [each for each in page.trajectories if each.trajectory_id not in known]
         if fresh:
             self.held[page.lease_id] = {each.trajectory_id for each in fresh}

@@ -5,6 +5,7 @@ somebody waits for room, the proxies are asked what became of the sessions that 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
@@ -21,6 +22,7 @@ log = logging.getLogger("rolloutfleet.fleet")
 
 LOOK_INTERVAL: Final = 1.0
 """Seconds between looks at version and sessions, while somebody waits."""
+LIST_PATIENCE: Final = 10.0
 PAGE: Final = 1000
 OPEN: Final = "open"
 HELD: Final = frozenset(("live", "leased"))
@@ -48,7 +50,7 @@ class Room:
         self._waiting = waiting
         self._changed = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._looked = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
 
     def changed(self) -> None:
         """There may be room now."""
@@ -88,32 +90,37 @@ class Room:
                 if self.manager.submit_if_room(sessions, version=self._version()):
                     return
                 tell(f"waiting for room: {self.described()}", 0)
-                await self._look()
-                if self.manager.submit_if_room(sessions, version=self._version()):
-                    return
-                try:
+                if self._looking is None or self._looking.done():
+                    # Beside the wait: a proxy that is slow to say must not hold up a session that could start.
+                    self._looking = asyncio.create_task(self._look())
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_INTERVAL):
                         await self._changed.wait()
-                except TimeoutError:
-                    pass
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
 
     async def _look(self) -> None:
-        """Version and sessions as they are now, where that was not just asked."""
-        if self._proxies.clock() - self._looked < LOOK_INTERVAL:
-            return
+        """Learn version and sessions as they are now, and rest a moment."""
         await each([self._learn_version(), self.look_at_sessions()])
-        self._looked = self._proxies.clock()
+        self.changed()
+        await asyncio.sleep(LOOK_INTERVAL)
 
     async def look_at_sessions(self) -> None:
         """Find out what became of the sessions that hold a place."""
         await self._proxies.look()
-        for ordinal in self.places.ordinals():
-            try:
-                await self._look_at(ordinal)
-            except FleetError as error:
-                self._not_seen(ordinal, error)
-            else:
-                self.places.found(ordinal)
+        await each([self._see(ordinal) for ordinal in self.places.ordinals()])
+
+    async def _see(self, ordinal: int) -> None:
+        try:
+            await self._look_at(ordinal)
+        except FleetError as error:
+            self._not_seen(ordinal, error)
+        else:
+            self.places.found(ordinal)
 
     async def _look_at(self, ordinal: int) -> None:
         listed = {shown.session_id: shown async for shown in self.listed(ordinal)}
@@ -128,7 +135,7 @@ class Room:
         """The sessions of a proxy, page by page. Raises Unreachable, Refused."""
         query: dict[str, str | int] = {"limit": PAGE} | ({"state": state} if state else {})
         while True:
-            answer = await self._proxies.ask(ordinal, "GET", "/sessions", query=query)
+            answer = await self._proxies.ask(ordinal, "GET", "/sessions", query=query, timeout=LIST_PATIENCE)
             page = SessionList.model_validate_json(answer.content)
             for shown in page.sessions:
                 yield shown

@@ -69,10 +69,8 @@ class FleetWeights:
         asked = SetVersion(version=version, epoch=epoch)
         return await self._everywhere("the version", "PUT", "/version", asked, strict=strict)
 
-    async def pause(self, *, mode: PauseMode, timeout: float, epoch: int | None, strict: bool) -> Weights:
-        if epoch is None:
-            # Named here, so that the call can be made again without being another pause.
-            epoch = (await self.show()).epoch + 1
+    async def pause(self, *, mode: PauseMode, timeout: float, epoch: int, strict: bool) -> Weights:
+        """With an epoch always, so that the call can be made again without being another pause."""
         asked = Pause(mode=mode, timeout=timeout, epoch=epoch)
         return await self._everywhere("the pause", "POST", "/pause", asked, timeout=timeout + MARGIN, strict=strict)
 

@@ -169,23 +169,6 @@ async def test_an_acknowledgement_that_nobody_hears_is_said_again_and_never_trai
         assert (audit.turns.acknowledged, audit.turns.leased, len(taken)) == (10, 0, 10)
 
 
-async def test_what_is_acknowledged_and_comes_again_is_not_handed_out(two: Running) -> None:
-    """The lease was over before its acknowledgement was heard: the proxy offers the same trajectories again."""
-    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
-        await ended_sessions(fleet, 6)
-        async with fleet.export(6, timeout=60, lease_seconds=2.0) as export:
-            taken = [each async for each in export]
-            two.proxies[1].kill()
-        await up_again(two.proxies[1])
-        async with fleet.export(grace=10.0) as export:
-            again = [each async for each in export]
-        assert again == []
-        assert len(taken) == 6
-        async with asyncio.timeout(30):
-            while (await fleet.audit()).turns.acknowledged != 6:
-                await asyncio.sleep(0.05)
-
-
 @contextlib.asynccontextmanager
 async def dying(proxy: ProxyProcess, *, deaths: int) -> AsyncIterator[Counter[str]]:
     """The proxy dies before or after every few commits, and is started again, so many times; then it stays."""
@@ -194,7 +177,7 @@ async def dying(proxy: ProxyProcess, *, deaths: int) -> AsyncIterator[Counter[st
 
     def launch() -> None:
         place = (BEFORE_COMMIT, AFTER_COMMIT)[counted.total() % 2]
-        proxy.environment = {VARIABLE: f"{place}:{3 + counted.total()}"} if counted.total() < deaths else {}
+        proxy.environment = {VARIABLE: f"{place}:{2 + counted.total()}"} if counted.total() < deaths else {}
         proxy.launch()
         counted[place] += 1
 
@@ -219,16 +202,17 @@ async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again
     async with AsyncFleet(whereabouts(two), patience=120, staleness=counts, progress=False) as fleet:
         sessions = [await fleet.start_session() for _ in range(20)]
         await talk_all(sessions)
-        async with dying(two.proxies[1], deaths=6) as deaths:
+        async with dying(two.proxies[1], deaths=2) as deaths:
             for number, session in enumerate(sessions):
                 await session.reward(float(number))
                 await session.close()
-            async with fleet.export(20, page=3, timeout=120) as export:
+        async with dying(two.proxies[1], deaths=4) as deaths:
+            async with fleet.export(20, page=1, timeout=120) as export:
                 taken = [each async for each in export]
             async with asyncio.timeout(60):
                 while fleet.owed:
                     await asyncio.sleep(0.05)
-        assert deaths.total() >= 4
+            assert deaths.total() >= 4
         assert sorted(each.reward or 0.0 for each in taken) == [float(number) for number in range(20)]
         assert names(taken) == sorted(session.session_id for session in sessions)
         audit = await fleet.audit()
@@ -250,3 +234,36 @@ async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Runn
             while (await fleet.statuses([session])).get(session.session_id) is not None and fleet.owed:
                 await asyncio.sleep(0.05)
         assert (await fleet.audit()).sessions.discarded == {"empty": 1}
+
+
+async def test_an_export_that_waits_follows_proxies_that_come_and_go(two: Running) -> None:
+    """Scaled to one and back to two, while a trainer waits for a batch."""
+    first, second = two.proxies
+
+    async def scaled_to(replicas: int) -> None:
+        for proxy in two.proxies:
+            proxy.stop()
+            proxy.settings["replicas"] = replicas
+        for proxy in two.proxies[:replicas]:
+            await up_again(proxy)
+
+    try:
+        async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+            before = await ended_sessions(fleet, 6)
+            await scaled_to(1)
+            assert [each.ordinal for each in await fleet.proxies()] == [0]
+            taken: list[Trajectory] = []
+            async with fleet.export(8, timeout=60) as export:
+                async for trajectory in export:
+                    taken.append(trajectory)
+                    if len(taken) == sum(each.session_id.startswith("s0") for each in before):
+                        async with AsyncFleet(whereabouts(two), progress=False) as other:
+                            sessions = [await other.start_session() for _ in range(2)]
+                            await talk_all(sessions)
+                            for session in sessions:
+                                await session.close()
+                        await scaled_to(2)
+            assert names(taken) == sorted(each.session_id for each in (*before, *sessions))
+            assert [each.ordinal for each in await fleet.proxies()] == [0, 1]
+    finally:
+        first.settings["replicas"] = second.settings["replicas"] = 2

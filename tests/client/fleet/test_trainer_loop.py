@@ -1,6 +1,7 @@
 """What a training loop does with a fleet of two real proxies: sessions, rewards, exports, blocking and not."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -106,6 +107,27 @@ def test_kept_leases_are_acknowledged_by_another_fleet_object(fleet: Fleet, wher
             assert [each.trajectory_id for each in export] == [second.trajectory_id]
 
 
+async def test_what_is_acknowledged_and_comes_again_is_not_handed_out(where: Whereabouts) -> None:
+    """The lease was over before its owner heard of the acknowledgement: it offers the same again."""
+    async with AsyncFleet(where, progress=False) as fleet, AsyncFleet(where, progress=False) as other:
+        async with await fleet.start_group(3) as group:
+            await talk_all(group)
+        async with fleet.export(group_id=group.group_id, on_exit="keep") as export:
+            first, second, third = [trajectory async for trajectory in export]
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        trained = frozenset((first.trajectory_id, third.trajectory_id))
+        fleet._owed.add("an acknowledgement", never, trajectory_ids=trained)
+        await other.release([first, second, third])
+        async with fleet.export(group_id=group.group_id) as export:
+            assert [each.trajectory_id async for each in export] == [second.trajectory_id]
+        async with other.export(group_id=group.group_id) as export:
+            assert [trajectory async for trajectory in export] == []
+        assert set(export.statuses.values()) == {"gone"}
+
+
 def test_shards_instead_of_tensors(fleet: Fleet) -> None:
     with fleet.start_session() as session:
         talked([session])
@@ -125,16 +147,10 @@ def test_a_lease_is_renewed_while_the_trainer_works(fleet: Fleet) -> None:
         talked([session])
     with fleet.export(session_ids=[session], lease_seconds=1.5) as export:
         (trajectory,) = export
-        deadline = asyncio.run(_slept(4.0))
-        assert deadline
-    with fleet.export(session_ids=[session]) as again:
-        assert list(again) == []
-    assert again.statuses == {trajectory.session_id: "gone"}
-
-
-async def _slept(seconds: float) -> bool:
-    await asyncio.sleep(seconds)
-    return True
+        time.sleep(4.0)
+        with fleet.export(session_ids=[session]) as again:
+            assert list(again) == []
+        assert again.statuses == {trajectory.session_id: "leased_elsewhere"}
 
 
 def test_waiting_for_named_sessions(fleet: Fleet) -> None:
