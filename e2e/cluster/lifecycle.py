@@ -6,10 +6,13 @@ import time
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from toolchain.cache import alone
+
 from e2e.cluster import kind, kubectl, node_image, records, routes
 from e2e.cluster.docker import daemon
 from e2e.cluster.docker.client import Docker
 from e2e.cluster.failures import ClusterError, CommandFailed
+from e2e.cluster.places import LOCKS
 from e2e.cluster.records import Record
 from e2e.cluster.saying import say, step
 from e2e.cluster.settings import Settings
@@ -21,6 +24,11 @@ def up(settings: Settings) -> Record:
     """The cluster, made if need be. What was begun is undone where it fails. Raises ClusterError."""
     if settings.kubeconfig is not None:
         return _yours(settings)
+    with alone(LOCKS / settings.name):
+        return _up(settings)
+
+
+def _up(settings: Settings) -> Record:
     if (there := records.read(settings.name)) is not None:
         if _alive(there):
             _check_same(there, settings)
@@ -59,11 +67,12 @@ def why_not(settings: Settings) -> str | None:
 
 def down(name: str) -> bool:
     """Remove a cluster with all that was made for it. False where there was none."""
-    record = records.read(name)
-    if record is None:
-        return False
-    with step(f"Removing the cluster {name}"):
-        _undo(record)
+    with alone(LOCKS / name):
+        record = records.read(name)
+        if record is None:
+            return False
+        with step(f"Removing the cluster {name}"):
+            _undo(record)
     return True
 
 
@@ -153,6 +162,8 @@ def _recorded(settings: Settings, docker: Docker, image: str) -> Record:
 
 
 def _create(docker: Docker, settings: Settings, record: Record) -> None:
+    # Nodes that outlived their record: those of a daemon that ended without `down`.
+    kind.delete(docker, settings.name, kubeconfig=record.kubeconfig)
     nodes = settings.workers + 1
     with step(f"Making {nodes} node{'s' if nodes > 1 else ''} (about half a minute)"):
         kind.create(docker, settings, image=record.node_image or "", kubeconfig=record.kubeconfig)
@@ -173,7 +184,7 @@ def _undo(record: Record) -> None:
     if record.made_here:
         docker = docker_of(record)
         if daemon.found() is None:
-            say("no Docker daemon runs, so there are no nodes to remove")
+            say("no Docker daemon runs, and so no node; what its data still holds goes with the next `up` of that name")
         else:
             kind.delete(docker, record.name, kubeconfig=record.kubeconfig)
         routes.remove(_ours_to_remove(record))

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toolchain.cache import digest_of
+from toolchain.cache import alone, digest_of
 
 from e2e.cluster import binaries, commands, control_plane, debian
 from e2e.cluster.docker.client import Docker
 from e2e.cluster.failures import ClusterError
-from e2e.cluster.places import HERE, NODE_FILES
+from e2e.cluster.places import HERE, LOCKS, NODE_FILES
 from e2e.cluster.saying import say, step
 from e2e.cluster.settings import Settings
 
@@ -35,8 +35,10 @@ def ensure(docker: Docker, settings: Settings) -> str:
     published = f"kindest/node:{binaries.KUBERNETES.version}"
     if docker.has_image(published) or _pulled(published, docker):
         return published
-    say(f"{published} can't be pulled here, so a node image is made from packages, once (about 12 minutes on 2 cores)")
-    _make(ours, docker, mirror=settings.debian_mirror)
+    with alone(LOCKS / "node-image"):
+        if not docker.has_image(ours):
+            say(f"{published} can't be pulled here: making a node image from packages, once (12 minutes on 2 cores)")
+            _make(ours, docker, mirror=settings.debian_mirror)
     return ours
 
 

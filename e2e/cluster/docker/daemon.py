@@ -16,9 +16,12 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from toolchain.cache import alone
+
 from e2e.cluster.docker import held_capabilities
 from e2e.cluster.docker.client import Docker
 from e2e.cluster.failures import ClusterError, CommandFailed
+from e2e.cluster.places import LOCKS
 from e2e.cluster.saying import step
 
 RUN = Path("/run/rolloutfleet")
@@ -61,8 +64,10 @@ def ensure(*, data: Path, addresses: IPv4Network) -> Docker:
         return docker
     if os.geteuid() != 0 or shutil.which("dockerd") is None or shutil.which("docker") is None:
         raise ClusterError(CAN_T_START)
-    with step("Starting a Docker daemon of our own"):
-        _start(data, addresses)
+    with alone(LOCKS / "docker"):
+        if not _answers(PRIVATE):
+            with step("Starting a Docker daemon of our own"):
+                _start(data, addresses)
     return PRIVATE
 
 
