@@ -111,6 +111,16 @@ def test_pods_are_restricted(kind: str, name: str) -> None:
     assert pod["automountServiceAccountToken"] is (name == "math-gateway")
 
 
+def test_pods_keep_apart_where_they_can_and_never_wait_for_it() -> None:
+    """By node whether or not nodes have a zone: spread constraints would ask for both labels."""
+    (kind,) = pod_of(made(fleet_of()), "StatefulSet", "math-proxy")["affinity"]["podAntiAffinity"].items()
+    assert kind[0] == "preferredDuringSchedulingIgnoredDuringExecution"
+    assert {term["podAffinityTerm"]["topologyKey"] for term in kind[1]} == {
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    }
+
+
 def test_nothing_but_discovery_gets_an_api_token() -> None:
     by_address = fleet_of(engine=None, gateway={"engines": {"urls": ["http://10.0.0.1:1"]}})
     assert pod_of(made(by_address), "Deployment", "math-gateway")["automountServiceAccountToken"] is False

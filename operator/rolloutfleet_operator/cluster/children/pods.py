@@ -31,7 +31,7 @@ def pod_template(
         },
         "containers": [{**container, "securityContext": restricted()}],
         "volumes": [{"name": TMP, "emptyDir": {}}],
-        "topologySpreadConstraints": spread(fleet, component),
+        "affinity": {"podAntiAffinity": apart(fleet, component)},
     }
     if fleet.spec.image_pull_secrets:
         spec["imagePullSecrets"] = list(fleet.spec.image_pull_secrets)
@@ -50,17 +50,18 @@ def restricted() -> Manifest:
     }
 
 
-def spread(fleet: Fleet, component: Component) -> list[Manifest]:
-    """Over nodes and zones, where there are any; never a reason to wait."""
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": key,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": selector(fleet, component)},
-        }
-        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+def apart(fleet: Fleet, component: Component) -> Manifest:
+    """On other nodes, and in other zones, where there are any; never a reason to wait.
+
+    Spread constraints over both would count for nothing on nodes that have no label for a zone.
+    """
+    pods = {"matchLabels": selector(fleet, component)}
+    weights = {"kubernetes.io/hostname": 100, "topology.kubernetes.io/zone": 50}
+    preferred = [
+        {"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": pods}}
+        for key, weight in weights.items()
     ]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
 
 
 def place(spec: Manifest, node_selector: Mapping[str, str], tolerations: Sequence[Any]) -> None:
