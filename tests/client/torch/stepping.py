@@ -53,7 +53,7 @@ def main() -> None:
                 fleet.acknowledge(trajectories)
             assert done.complete and done.staying == {} and fetch_buffer_stats()["entries"] == 0
             memory.append(_resident())
-            (folder / f"rank-{rank}.json").write_text(json.dumps(memory))
+            _write(folder / f"rank-{rank}.json", memory)
         dist.barrier()
 
 
@@ -86,6 +86,13 @@ def _die(rank: int, tensors: RemoteTensors, held: list[Any]) -> None:
     except RuntimeError:
         # As a trainer that is killed: without a word to anybody.
         os._exit(3)
+
+
+def _write(file: Path, memory: list[int]) -> None:
+    """Whole at every moment: it is read meanwhile."""
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(memory))
+    draft.replace(file)
 
 
 def _resident() -> int:

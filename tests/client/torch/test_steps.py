@@ -66,7 +66,7 @@ def stepped(
     try:
         while any(process.poll() is None for process in ranks) and time.monotonic() < until:
             done = folder / "rank-0.json"
-            each_second(len(json.loads(done.read_text() or "[]")) if done.exists() else 0)
+            each_second(len(json.loads(done.read_text())) if done.exists() else 0)
             pause.wait(1)
     finally:
         for process in ranks:
