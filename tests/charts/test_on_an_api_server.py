@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 from tests.charts import raw
-from tests.charts.helm import CHART, HelmFailed, helm, the
+from tests.charts.helm import CHART, NAMESPACE, HelmFailed, helm, template, the
 from tests.operator.cluster.apiserver import ApiServer, running
 
 from rolloutfleet_operator import crd
@@ -87,6 +87,24 @@ def test_it_installs_and_its_examples_are_taken(release: Release) -> None:
     assert EXAMPLES
     for file in EXAMPLES:
         release.server.kubectl("apply", "--dry-run=server", "--namespace", "default", "-f", str(file))
+
+
+def test_kubernetes_knows_every_field_that_a_value_sets(server: ApiServer) -> None:
+    values = {
+        "images": {"pullSecrets": [{"name": "login"}]},
+        "serviceAccount": {"annotations": {"a": "b"}},
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "podLabels": {"a": "b"},
+        "podAnnotations": {"a": "b"},
+    }
+    server.kubectl("create", "namespace", NAMESPACE)
+    for scope in ({}, {"watchNamespace": "default"}):
+        text = template({**values, **scope})
+        server.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", said=text)
+    server.kubectl("delete", "namespace", NAMESPACE)
 
 
 def test_the_operators_pod_is_let_into_a_restricted_namespace(release: Release) -> None:
