@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ Made = tuple[str, Form, bytes | Iterable[bytes]]
 """A tensor to be kept: its name, its form, its bytes, whole or in pieces."""
 
 THREADS: Final = 4
+SYNCED_TOGETHER: Final = 64
+"""Files of an export that are open at once, and made durable together."""
 _REMOVED_AT_ONCE: Final = 1000
 
 
@@ -52,6 +54,7 @@ class Shards:
         self._writer = writer
         self._reader = reader
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="shards")
+        self._syncing = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="shards' disk")
         self._arriving: set[str] = set()
         self._in_use = _InUse()
         self._removing = asyncio.Lock()
@@ -65,6 +68,7 @@ class Shards:
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
+        self._syncing.shutdown(wait=True)
 
     # Putting
 
@@ -216,13 +220,25 @@ class Shards:
         return incoming
 
     def _write(self, tensors: Iterable[Made], pending: list[Incoming]) -> None:
+        written: list[Incoming] = []
         for name, form, data in tensors:
             incoming = self._begin(name, pending)
             incoming.describe(form)
             for piece in (data,) if isinstance(data, bytes) else data:
                 incoming.feed(piece)
-            incoming.finish()
+            written.append(incoming)
+            if len(written) == SYNCED_TOGETHER:
+                self._finish_all(written)
+                written = []
+        self._finish_all(written)
         self._files.sync()
+
+    def _finish_all(self, written: Sequence[Incoming]) -> None:
+        """Several at once: the disk then makes many of them durable in one go. All have ended when this returns."""
+        finishing = [self._syncing.submit(incoming.finish) for incoming in written]
+        wait(finishing)
+        for each in finishing:
+            each.result()
 
     def _finish(self, incoming: Incoming) -> None:
         incoming.finish()

@@ -1,11 +1,16 @@
 """Shards: what is put is what is got, bit for bit, until it is let go; files and rows agree whatever happens."""
 
 import asyncio
+import errno
 import json
+import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -24,7 +29,9 @@ from rolloutfleet_proxy.sessions.trajectories import close_session, delete_sessi
 from rolloutfleet_proxy.shards.layout import HEADER_LIMIT, NotOneTensor
 from rolloutfleet_proxy.shards.orphans import GRACE, LOOK_EVERY
 from rolloutfleet_proxy.shards.rows import free_shards_of_session, shards_of_session
+from rolloutfleet_proxy.shards.shelf import SYNCED_TOGETHER
 from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.writer import StoreFull
 
 DATA = Form("uint8", (3,))
 
@@ -230,6 +237,46 @@ def test_tensors_of_a_session_can_be_restored_more_than_once_and_never_over_othe
     assert shelf.get("newer") is None and len(shelf.files()) == 2
     shelf.store.run(lambda transaction: delete_session(transaction, row))
     assert shelf.get("new") is None and shelf.get("there") is not None
+
+
+def tensors(many: int) -> list[tuple[str, Form, bytes]]:
+    return [(f"t{number}", *form_of_all("float32", 2)) for number in range(many)]
+
+
+def is_file(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+
+def test_files_that_come_together_are_made_durable_together(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sync waits until another is under way, which one after the other would never come to."""
+    two = Barrier(2, timeout=10)
+    synced: list[int] = []
+
+    def in_pairs(descriptor: int) -> None:
+        if is_file(descriptor):
+            synced.append(two.wait())
+
+    monkeypatch.setattr(os, "fsync", in_pairs)
+    session, _ = shelf.start_session()
+    many = 2 * SYNCED_TOGETHER + 2
+    shelf.run(shelf.shards.restore(tensors(many), session=session))
+    assert len(synced) == len(shelf.files()) == many
+
+
+def test_of_files_that_come_together_one_that_fails_takes_all_with_it(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = count(1)
+
+    def full(descriptor: int) -> None:
+        if is_file(descriptor) and next(left) == SYNCED_TOGETHER + 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    session, _ = shelf.start_session()
+    with pytest.raises(StoreFull):
+        shelf.run(shelf.shards.restore(tensors(2 * SYNCED_TOGETHER), session=session))
+    assert shelf.files() == []
 
 
 def test_a_shard_for_a_session_that_is_gone_is_refused(shelf: Shelf) -> None:
