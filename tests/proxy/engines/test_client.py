@@ -572,7 +572,10 @@ async def test_a_big_reply_does_not_hold_the_loop(server: Server, streamed: bool
     count = 1_000_000
     made = long_reply(count)
     whole = msgspec.json.encode(made)
+    began = time.thread_time()
     expected = check(decode(whole), request().expected())
+    # Some 0.4 s of work, more on a slow machine, where all else takes longer as well.
+    on_the_loop = time.thread_time() - began
     start = reply(made["output_ids"][:2], finish_reason=None)
     start["meta_info"]["output_token_logprobs"] = made["meta_info"]["output_token_logprobs"][:2]
     early = b"data: " + json.dumps(start).encode() + b"\n\n"
@@ -596,7 +599,7 @@ async def test_a_big_reply_does_not_hold_the_loop(server: Server, streamed: bool
         assert [id for chunk in chunks for id in chunk.output_ids] == made["output_ids"]
         assert array("f", [lp for chunk in chunks for lp in chunk.logprobs or ()]) == evidence.logprobs
     assert len(whole) > 30_000_000
-    assert ticker.longest < 0.05
+    assert ticker.longest < max(0.05, on_the_loop / 6), on_the_loop
 
 
 PAYLOAD = 100_000_000

@@ -146,10 +146,12 @@ async def test_close_ends_helper_and_callers(direct: ChatFormat) -> None:
 async def test_the_loop_goes_on_while_a_long_render_is_made(tokenizing: Tokenizing) -> None:
     await tokenizing.prompt([user(LONG_TEXT)], None, None, [])
     work = asyncio.create_task(tokenizing.prompt([user("It was cold. " * 100_000)], None, None, []))
-    longest, before = 0.0, time.perf_counter()
+    # The work of all threads of this process, as any may hold the interpreter. How busy the machine is doesn't count.
+    longest, before = 0.0, time.process_time()
     while not work.done():
         await asyncio.sleep(0)
-        longest, before = max(longest, time.perf_counter() - before), time.perf_counter()
+        now = time.process_time()
+        longest, before = max(longest, now - before), now
     assert len(work.result().ids) > 300_000
     assert longest < 0.15
 
