@@ -473,6 +473,21 @@ def test_past_its_time_what_it_holds_is_parked_and_counted_until_scaled_up_again
     assert [event.reason for event in world.events].count(Happening.PARKED) == 2
 
 
+def test_what_is_parked_is_written_down_before_its_proxy_goes() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    world.pods["math-proxy-2"].store.turns = 4
+    world.edit(replicas=2)
+    while not world.status.parked.ordinals:
+        assert world.workload is not None
+        assert world.workload.replicas == 3
+        go_on(world, operator)
+        assert operator.decision is not None
+        assert operator.decision.replicas == 3
+    settle([world], operator, passes=50)
+    assert len(world.pods) == 2
+
+
 def test_raised_again_in_the_middle_it_is_taken_back() -> None:
     world = World(fleet())
     operator = begun(world)
@@ -504,7 +519,12 @@ def test_a_suspended_fleet_keeps_its_data_and_frees_all_else() -> None:
     world.pods["math-proxy-0"].in_flight = 4
     world.edit(suspend=True)
     operator.run(world)
-    assert world.gateway_replicas == 1, "proxies need their engines to the end"
+    while world.pods:
+        assert world.gateway_replicas == 1, "proxies need their engines to the end"
+        world.tick(1)
+        before = set(world.pods)
+        operator.run(world)
+        assert before == set() or world.gateway_replicas == 1
     settle([world], operator, passes=50)
     assert world.pods == {}
     assert (world.gateway_replicas, world.engine_replicas) == (0, 0)
@@ -537,6 +557,22 @@ def test_no_ephemeral_pod_with_undumped_turns_goes_by_our_hand() -> None:
     settle([world], operator, passes=100)
     assert world.pods["math-proxy-1"].uid != pod.uid
     assert world.deeds.lost_turns == []
+
+
+def test_an_ephemeral_pod_whose_dumps_would_go_with_it_stays_and_serves() -> None:
+    world = World(fleet(ephemeral=True))
+    operator = begun(world)
+    pod = world.pods["math-proxy-2"]
+    pod.store.sessions, pod.store.turns = 1, 4
+    world.edit(replicas=1)
+    go_on(world, operator, passes=60)
+    assert (pod.store.turns, world.pods["math-proxy-2"].uid) == (4, pod.uid)
+    assert pod.drain is not None
+    assert pod.drain.mode == "cordon"
+    assert ("math-proxy-2", "UndumpedTurns") in problems(world)
+    pod.store.sessions = pod.store.turns = 0
+    settle([world], operator, passes=50)
+    assert sorted(world.pods) == ["math-proxy-0"]
 
 
 def test_where_dumps_outlive_it_an_ephemeral_proxy_dumps_when_its_time_is_up() -> None:
