@@ -22,7 +22,7 @@ from rolloutfleet.torch import clear_batches, to_packed
 WORLD = 4
 HEAD = 0
 IMAGES = 10
-LEASE_SECONDS = 20.0
+LEASE_SECONDS = 5.0
 
 
 def main() -> None:
