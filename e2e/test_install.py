@@ -38,9 +38,8 @@ def release(cluster: Kubectl, images: Images) -> Iterator[Operator]:
 def _remove_everything(cluster: Kubectl, release: Operator) -> None:
     if RELEASE in release.where.helm("list", "--short").split():
         release.uninstall()
-    cluster(
-        "delete", DEFINITION, "clusterrole/rolloutfleet-gateway", "--ignore-not-found", "--timeout=200s", seconds=210
-    )
+    roles = [f"clusterrole/{RELEASE}-{role}" for role in ("gateway", "view", "edit")]
+    cluster("delete", DEFINITION, *roles, "--ignore-not-found", "--timeout=200s", seconds=210)
     cluster("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=200s", seconds=210)
 
 
