@@ -166,7 +166,7 @@ class Load:
         ]
         async with client:
             for number in range(TURNS):
-                if self._ended.is_set():
+                if number and self._ended.is_set():
                     return
                 request = {
                     "model": "simulated",
