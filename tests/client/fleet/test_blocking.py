@@ -20,8 +20,9 @@ from tests.client.fleet.conftest import key_file
 from rolloutfleet.fleet import Fleet, FleetClosed, Trajectory, Whereabouts
 
 PRELUDE = """
-import json, sys, time
+import json, signal, sys, time
 from rolloutfleet import Fleet
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored by what it runs in the background
 fleet = Fleet.from_url(sys.argv[1], admin_key_file=sys.argv[2], progress=False)
 def say(**what):
     print(json.dumps(what), flush=True)
