@@ -69,7 +69,7 @@ def load_plan(connection: sqlite3.Connection, member: Member, asked: AskExport, 
     turns, kept = _load_turns(connection, member)
     (oldest,) = connection.execute(
         "SELECT min(version.value ->> 0) FROM turns, json_each(CAST(versions AS TEXT)) AS version"
-        " WHERE session = ? AND number IN (SELECT value FROM json_each(?))",
+        " WHERE session = ? AND number IN (SELECT value FROM json_each(?)) AND version.value ->> 1 > 0",
         (member.session, json.dumps(kept)),
     ).fetchone()
     return Plan(
