@@ -74,6 +74,6 @@ async def test_memory_does_not_rise_with_the_turns_that_were_made(churned: Fleet
     told = f"{slope:.0f} bytes a turn, from {warm[0][1] / 1e6:.1f} to {warm[-1][1] / 1e6:.1f} MB"
     assert slope < MOST_BYTES_A_TURN, told
     stats = proxy.stats()
-    assert sum(stats["caches"].values()) > 1 << 20
+    assert sum(stats["caches"].values()) > 1 << 18, "what is cached was held level, and not just absent"
     assert stats["collections"]["times"][2] == 0, "the collector never looks at everything while it serves"
     assert not load.interrupted and proxy.audit()["balanced"]
