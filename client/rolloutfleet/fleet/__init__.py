@@ -1,6 +1,6 @@
 """A trainer's side of a fleet: `Fleet`, or `AsyncFleet` for asyncio. docs/trainer.md shows how they are used."""
 
-from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession, AsyncWeightUpdate, Counts, Options
+from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession, AsyncWeightUpdate, Counts
 from rolloutfleet.fleet.exceptions import (
     BadArgument,
     Conflict,
@@ -18,6 +18,7 @@ from rolloutfleet.fleet.exceptions import (
     Unreachable,
 )
 from rolloutfleet.fleet.exporting import AsyncExport
+from rolloutfleet.fleet.finding import Options
 from rolloutfleet.fleet.sync_fleet import Export, Fleet, Group, Session
 from rolloutfleet.fleet.trajectories import Row, Trajectory, read_export
 from rolloutfleet.fleet.whereabouts import Whereabouts

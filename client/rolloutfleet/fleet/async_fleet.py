@@ -8,14 +8,14 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Self, Unpack
 
 from pydantic import JsonValue
 
 from rolloutfleet.fleet.exceptions import BadArgument, FleetClosed, FleetError, StillPaused
 from rolloutfleet.fleet.exporting import AsyncExport
+from rolloutfleet.fleet.finding import Found, Options, TooOld
 from rolloutfleet.fleet.leases import Leases
 from rolloutfleet.fleet.owed import Owed
 from rolloutfleet.fleet.places import Place
@@ -27,7 +27,6 @@ from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FLEET, FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
-from rolloutfleet.staleness import StalenessManager
 from rolloutfleet.wire import (
     AgentMay,
     AskExport,
@@ -52,27 +51,9 @@ log = logging.getLogger("rolloutfleet.fleet")
 
 Framework = Literal["torch", "numpy"]
 
-TooOld = Literal["drop", "keep"]
-
 PATIENCE: Final = 60.0
 LOST_AFTER: Final = 60.0
 CLOSING_PATIENCE: Final = 5.0
-
-
-class Options(TypedDict, total=False):
-    """What `Fleet` and `AsyncFleet` take by name, however the fleet is found."""
-
-    staleness: StalenessManager | None
-    """The budget that sessions are started under. Without one they are started at once, and nothing is too old."""
-    too_old: TooOld
-    """What becomes of a trajectory whose oldest token is more than `max_staleness` versions old when it is exported:
-    `drop` (the default) acknowledges it without handing it out, `keep` hands it out. Both are counted."""
-    patience: float
-    """Seconds that a call is made again for, while proxies don't answer or ask to wait (60)."""
-    lost_after: float
-    """Seconds after which the sessions of a proxy that does not answer give their places back (60)."""
-    progress: bool | None
-    """Whether long waits show a line on the error output; by default where that is a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +133,7 @@ Named = Handle | str
 """A session, or its id."""
 
 
-class AsyncFleet:
+class AsyncFleet(Found):
     """A fleet. One event loop's; `async with` closes it.
 
     Every method raises FleetError's kinds: BadArgument before anything is asked, Refused for an error that a proxy
@@ -186,37 +167,6 @@ class AsyncFleet:
             lost_after=lost_after,
             waiting=self._waiting,
         )
-
-    @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        admin_key: str | None = None,
-        admin_key_file: str | Path | None = None,
-        **options: Unpack[Options],
-    ) -> Self:
-        """As Whereabouts.from_url."""
-        return cls(Whereabouts.from_url(url, admin_key=admin_key, admin_key_file=admin_key_file), **options)
-
-    @classmethod
-    def from_file(cls, path: str | Path | None = None, **options: Unpack[Options]) -> Self:
-        """As Whereabouts.from_file."""
-        return cls(Whereabouts.from_file(path), **options)
-
-    @classmethod
-    def on_kubernetes(
-        cls,
-        name: str,
-        *,
-        namespace: str | None = None,
-        admin_key: str | None = None,
-        admin_key_file: str | Path | None = None,
-        **options: Unpack[Options],
-    ) -> Self:
-        """As Whereabouts.on_kubernetes."""
-        where = Whereabouts.on_kubernetes(name, namespace=namespace, admin_key=admin_key, admin_key_file=admin_key_file)
-        return cls(where, **options)
 
     async def __aenter__(self) -> Self:
         return self

@@ -242,9 +242,7 @@ class Proxies:
 
     async def _addresses(self, owner: int | None) -> list[str]:
         try:
-            await self.look(now=any(ordinal in self.troubles for ordinal in (owner,) if ordinal is not None))
-        except Refused:
-            raise
+            await self.look(now=owner in self.troubles)
         except Unreachable:
             return list(self._where.urls)
         first = self.known.get(owner) if owner is not None else None

@@ -5,15 +5,15 @@ Every method does what the one of the same name there does; only the waiting is 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from pydantic import JsonValue
 
-from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncWeightUpdate, Counts, Framework, Named, Options
+from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncWeightUpdate, Counts, Framework, Named
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.exporting import AsyncExport, Names
+from rolloutfleet.fleet.finding import Found, Options
 from rolloutfleet.fleet.loop_thread import LoopThread
 from rolloutfleet.fleet.pulling import OnExit
 from rolloutfleet.fleet.sessions import Handle, OnError, SessionStatus
@@ -183,7 +183,7 @@ class WeightUpdate:
         self._loop.run(self._update.__aexit__(kind, error, trace))
 
 
-class Fleet:
+class Fleet(Found):
     """A fleet. Any thread's, of the process that made it; `with` closes it.
 
     Every method raises FleetError's kinds: BadArgument before anything is asked, Refused for an error that a proxy
@@ -199,37 +199,6 @@ class Fleet:
         except FleetError:
             self._loop.stop()
             raise
-
-    @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        admin_key: str | None = None,
-        admin_key_file: str | Path | None = None,
-        **options: Unpack[Options],
-    ) -> Self:
-        """As Whereabouts.from_url."""
-        return cls(Whereabouts.from_url(url, admin_key=admin_key, admin_key_file=admin_key_file), **options)
-
-    @classmethod
-    def from_file(cls, path: str | Path | None = None, **options: Unpack[Options]) -> Self:
-        """As Whereabouts.from_file."""
-        return cls(Whereabouts.from_file(path), **options)
-
-    @classmethod
-    def on_kubernetes(
-        cls,
-        name: str,
-        *,
-        namespace: str | None = None,
-        admin_key: str | None = None,
-        admin_key_file: str | Path | None = None,
-        **options: Unpack[Options],
-    ) -> Self:
-        """As Whereabouts.on_kubernetes."""
-        where = Whereabouts.on_kubernetes(name, namespace=namespace, admin_key=admin_key, admin_key_file=admin_key_file)
-        return cls(where, **options)
 
     def __enter__(self) -> Self:
         return self
