@@ -80,6 +80,12 @@ class ProxyProcess:
         assert self.process is not None
         wait_until_ready(self.process, url=f"{self.url}/ready", log=self.log, until=time.monotonic() + SECONDS_TO_START)
 
+    def sees(self) -> set[int]:
+        """Which proxies of the fleet are ready, as it knows them by now."""
+        with self.admin() as admin:
+            shown = admin.get("/proxies").raise_for_status().json()["proxies"]
+        return {each["ordinal"] for each in shown if each["state"] == "ready"}
+
     def wait_until_killed(self, seconds: float) -> None:
         """Return once SIGKILL has ended it, sent by itself or by others. Its helpers are left to notice."""
         assert self.process is not None
@@ -209,6 +215,16 @@ class Fleet:
     def engine(self) -> EngineControl:
         return self.engines[0]
 
+    def wait_until_complete(self) -> None:
+        """Every proxy is ready and knows it of the others, so that new sessions go to all of them."""
+        for proxy in self.proxies:
+            proxy.wait_until_ready()
+        everyone = {proxy.settings["ordinal"] for proxy in self.proxies}
+        until = time.monotonic() + SECONDS_TO_START
+        while not all(proxy.sees() == everyone for proxy in self.proxies):
+            assert time.monotonic() < until, f"the proxies see {[proxy.sees() for proxy in self.proxies]}"
+            time.sleep(0.05)
+
 
 @contextlib.contextmanager
 def running_fleet(
@@ -255,7 +271,9 @@ def running_fleet(
         for proxy in fleet.proxies:
             stack.callback(proxy.stop)
             if start_proxies:
-                proxy.start()
+                proxy.launch()
+        if start_proxies:
+            fleet.wait_until_complete()
         yield fleet
 
 

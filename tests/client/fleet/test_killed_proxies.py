@@ -28,15 +28,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def two(running: Running) -> Running:
-    """Both proxies up, with nothing in their stores."""
+    """Both proxies up and known to each other, with nothing in their stores."""
     for proxy in running.proxies:
         proxy.stop()
         shutil.rmtree(proxy.settings["state_dir"], ignore_errors=True)
         proxy.environment = {}
         proxy.boots = 0
         proxy.launch()
-    for proxy in running.proxies:
-        proxy.wait_until_ready()
+    running.wait_until_complete()
     return running
 
 

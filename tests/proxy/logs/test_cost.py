@@ -1,7 +1,16 @@
-"""What the two lines of a call cost, with its id and its figures: they are made on the event loop."""
+"""What the two lines of a call cost, with its id and its figures: they are made on the event loop.
 
+How fast the machine is at this moment is no concern of the test: the same number of lines by the standard library's
+`logging` is the measure, in the same rounds.
+"""
+
+import json
+import logging
 import os
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 from tests.capture.printing import say
@@ -27,9 +36,56 @@ HEADERS = [
     (b"user-agent", b"OpenAI/Python"),
     (b"content-length", b"1234"),
 ]
-CALLS, ROUNDS = 1000, 7
-MOST = 30e-6
-"""Seconds of CPU."""
+CALLS, ROUNDS = 500, 14
+MOST = 1.25
+"""Times what `logging` costs for two lines of as many fields, without ids, phases and metrics."""
+BEGAN = {
+    "pid": 1,
+    "ordinal": 0,
+    "session_id": NAME,
+    "request_id": "0" * 32,
+    "messages": 3,
+    "stream": False,
+    "in_flight": 1,
+}
+ENDED = BEGAN | {
+    **dict.fromkeys(("lock_ms", "tokenize_in_ms", "engine_ms", "tokenize_out_ms", "commit_ms", "total_ms"), 1.234567),
+    "turn_id": TURN,
+    "prompt_tokens": 100,
+    "completion_tokens": 20,
+    "status": 200,
+    "error": None,
+}
+
+
+class AsJson(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = record.args if isinstance(record.args, dict) else {}
+        return json.dumps({"ts": record.created, "level": record.levelname, "event": record.msg, **fields})
+
+
+@pytest.fixture
+def standard() -> Iterator[logging.Logger]:
+    """A logger of the standard library that writes lines of JSON to nowhere."""
+    with Path(os.devnull).open("w") as nowhere:
+        handler = logging.StreamHandler(nowhere)
+        handler.setFormatter(AsJson())
+        logger = logging.Logger("standard", level=logging.INFO)
+        logger.addHandler(handler)
+        yield logger
+
+
+def cpu_of(calls: Callable[[], None]) -> float:
+    """Seconds of this thread's CPU for `CALLS` of them."""
+    began = time.thread_time()
+    for _ in range(CALLS):
+        calls()
+    return time.thread_time() - began
+
+
+def two_lines(logger: logging.Logger) -> None:
+    logger.info("call_began", BEGAN)
+    logger.info("call_ended", ENDED)
 
 
 def one_call(metrics: Metrics) -> None:
@@ -48,21 +104,22 @@ def one_call(metrics: Metrics) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "plain"])
-def test_a_calls_lines_cost_the_loop_less_than_30_microseconds(form: str, request: pytest.FixtureRequest) -> None:
+def test_a_calls_lines_cost_the_loop_little(
+    form: str, standard: logging.Logger, request: pytest.FixtureRequest
+) -> None:
     settings = LogSettings.model_validate({"format": form})
     output = Output(os.open(os.devnull, os.O_WRONLY))
     events.direct(EventLog(FORMS[settings.format](pid=1, ordinal=0), output, level=20))
-    metrics, took = Metrics(), []
+    metrics, took, standards = Metrics(), [], []
     try:
         for _ in range(ROUNDS):
-            began = time.thread_time()
-            for _ in range(CALLS):
-                one_call(metrics)
-            took.append((time.thread_time() - began) / CALLS)
+            took.append(cpu_of(partial(one_call, metrics)))
+            standards.append(cpu_of(partial(two_lines, standard)))
             output.flush()
     finally:
         events.direct(None)
         output.close()
-    say(request, f"{1e6 * min(took):.1f} µs of CPU a call, as {form}")
+    ratio = min(took) / min(standards)
+    say(request, f"{1e6 * min(took) / CALLS:.1f} µs of CPU a call, as {form}: {ratio:.2f} of what logging takes")
     assert output.dropped == 0
-    assert min(took) < MOST
+    assert ratio < MOST
