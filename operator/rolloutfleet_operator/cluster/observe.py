@@ -10,9 +10,10 @@ from rolloutfleet_operator.cluster.api import Object
 from rolloutfleet_operator.cluster.children import engines as engine_children
 from rolloutfleet_operator.cluster.children import gateway as gateway_children
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
-from rolloutfleet_operator.cluster.children.names import GROUP, TEMPLATE_HASH
+from rolloutfleet_operator.cluster.children.names import TEMPLATE_HASH
 from rolloutfleet_operator.policy.memory import NO_RUN, Run
 from rolloutfleet_operator.policy.seen import (
+    GROUP,
     RESTART_NOTE,
     ClaimSeen,
     ContainerSeen,

@@ -146,7 +146,7 @@ class FleetPasses:
         )
         decision, new = self._decide(fleet.spec, seen)
         self._shared.metrics.saw(seen, new, fleet.spec.memory.rss_budget)
-        if new != seen.status and await self._write(body, new) is None:
+        if await self._write(body, new) is None:
             return SOON  # it has changed meanwhile: look again before anything is done
         await self._bring_about(fleet, seen_there, wanted, decision)
         rotating = keys.admin is not None and len(keys.admin.keys) > 1

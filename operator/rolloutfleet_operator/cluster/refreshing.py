@@ -9,9 +9,9 @@ from typing import Final
 
 from rolloutfleet_operator.cluster.api import Object
 from rolloutfleet_operator.cluster.children.hashes import content_hash
-from rolloutfleet_operator.cluster.children.names import GENERATION, GROUP
+from rolloutfleet_operator.cluster.children.names import GENERATION
 from rolloutfleet_operator.policy.actions import Mark
-from rolloutfleet_operator.policy.seen import PodSeen
+from rolloutfleet_operator.policy.seen import GROUP, PodSeen
 
 NOTE: Final = f"{GROUP}/refreshed"
 """On pods: the hash of what they were last told to look at."""

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from rolloutfleet.spec import API_VERSION
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy.memory import NO_RUN, Boot, Run
 
-GROUP: Final = "rolloutfleet.dev"
+GROUP: Final = API_VERSION.partition("/")[0]
 STATE_LABEL: Final = f"{GROUP}/state"
 """On each pod of a proxy: what the operator thinks of it (`decide.PodState`)."""
 RESTART_NOTE: Final = f"{GROUP}/restart-id"

@@ -6,13 +6,12 @@ from enum import StrEnum
 from typing import Final
 
 from rolloutfleet.spec import API_VERSION, KIND, FleetSpec
+from rolloutfleet_operator.policy.seen import GROUP
 
-GROUP: Final = API_VERSION.partition("/")[0]
 OPERATOR: Final = "rolloutfleet-operator"
 """Field manager, and who manages what is made."""
 
 FLEET_LABEL: Final = f"{GROUP}/fleet"
-STATE_LABEL: Final = f"{GROUP}/state"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 COMPONENT: Final = "app.kubernetes.io/component"
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
