@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain.cache import alone, appearing, digest_of
+from toolchain.cache import alone, digest_of
 
 from e2e.cluster import commands
 from e2e.cluster.failures import ClusterError
@@ -129,14 +129,3 @@ def _compiler() -> Path:
 
 BARE_API = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 """An API server without nodes: what tests of the operator run on that need no pods."""
-
-
-def bare_api() -> Path:
-    """A folder with the programs of BARE_API. Raises ClusterError."""
-    programs = [program(name) for name in BARE_API]
-    folder = CLUSTER_CACHE / f"bare-api-{digest_of(*(str(path) for path in programs))}"
-    if not folder.exists():
-        with appearing(folder) as links:
-            for path in programs:
-                (links / path.name).symlink_to(path)
-    return folder

@@ -91,7 +91,8 @@ def prepare(
 ) -> None:
     """Make and cache all that takes long (programs, the node image), and no cluster yet."""
     settings = _settings(name=name)
-    binaries.bare_api()
+    for program in binaries.BARE_API:
+        binaries.program(program)
     why_not = lifecycle.why_not(settings)
     if why_not is not None and if_possible:
         say(f"No cluster can be had here, so none is prepared. {why_not}")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from e2e.cluster.binaries import BARE_API, MODULE_OF
 
-PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 FOLDER: Final = "ROLLOUTFLEET_KUBERNETES"
 PATIENCE: Final = 90.0
 _TOKEN: Final = "tests-are-masters"
@@ -41,19 +41,13 @@ class NoPrograms(Exception):
 def programs() -> dict[str, Path]:
     """Where each of them is. Raises NoPrograms."""
     named = os.environ.get(FOLDER)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "rolloutfleet", "cluster")
-    folders = (
-        [Path(named)] if named else sorted(cache.glob("*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    )
-    found = {}
-    for name in PROGRAMS:
-        there = next((folder / name for folder in folders if os.access(folder / name, os.X_OK)), None)
-        if there is None:
+    found = {name: Path(named or MODULE_OF[name].built) / name for name in BARE_API}
+    for name, path in found.items():
+        if not os.access(path, os.X_OK):
             raise NoPrograms(
                 f"no {name} on this machine: `make cluster` compiles it once, or {FOLDER} names a folder with "
-                f"{', '.join(PROGRAMS)}"
+                f"{', '.join(BARE_API)}"
             )
-        found[name] = there
     return found
 
 
