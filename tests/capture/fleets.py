@@ -180,6 +180,7 @@ class EngineControl:
     """The simulated engine's own routes."""
 
     url: str
+    pid: int
 
     def log(self) -> list[Json]:
         ended: list[Json] = httpx.get(f"{self.url}/log").raise_for_status().json()["requests"]
@@ -244,7 +245,7 @@ def running_fleet(
         gateway = stack.enter_context(running_gateway(folder, [engine.url for engine in running]))
         ports = [free_port() for _ in range(proxies)]
         fleet = Fleet(
-            [EngineControl(engine.url) for engine in running],
+            [EngineControl(engine.url, engine.pid) for engine in running],
             gateway,
             [
                 ProxyProcess(

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,24 @@ class Trainer:
         return self.process.returncode, errors
 
 
+StartTrainer = Callable[[str], Trainer]
+
+
+@pytest.fixture
+def start_trainer(pair: Running) -> Iterator[StartTrainer]:
+    """Starts trainers; what still runs of them after the test is killed, so that no lease is renewed for ever."""
+    started: list[Trainer] = []
+
+    def start(code: str) -> Trainer:
+        started.append(Trainer(pair, code))
+        return started[-1]
+
+    yield start
+    for trainer in started:
+        if trainer.process.returncode is None:
+            trainer.kill()
+
+
 @pytest.fixture
 def fleet(where: Whereabouts) -> Iterator[Fleet]:
     with Fleet(where, progress=False) as made:
@@ -74,10 +92,9 @@ def taken(fleet: Fleet, group_id: str) -> list[Trajectory]:
         return list(export)
 
 
-def test_ctrl_c_in_a_wait_ends_it_and_gives_the_lease_back(pair: Running, fleet: Fleet) -> None:
+def test_ctrl_c_in_a_wait_ends_it_and_gives_the_lease_back(start_trainer: StartTrainer, fleet: Fleet) -> None:
     group_id = ended_group(fleet, 2)
-    trainer = Trainer(
-        pair,
+    trainer = start_trainer(
         """
         with fleet, fleet.export(count=100) as export:
             for trajectory in export:
@@ -95,9 +112,8 @@ def test_ctrl_c_in_a_wait_ends_it_and_gives_the_lease_back(pair: Running, fleet:
     assert {each.trajectory_id for each in taken(fleet, group_id)} == got
 
 
-def test_ctrl_c_while_it_waits_for_room_leaves_nothing_behind(pair: Running, fleet: Fleet) -> None:
-    trainer = Trainer(
-        pair,
+def test_ctrl_c_while_it_waits_for_room_leaves_nothing_behind(start_trainer: StartTrainer, fleet: Fleet) -> None:
+    trainer = start_trainer(
         """
         from rolloutfleet import StalenessManager
         budget = StalenessManager(max_concurrent=1, max_staleness=100, batch_size=100)
@@ -118,10 +134,11 @@ def test_ctrl_c_while_it_waits_for_room_leaves_nothing_behind(pair: Running, fle
     assert getattr(fleet.statuses([session])[session], "code", None) == "session_closed"
 
 
-def test_a_trainer_killed_before_it_acknowledges_gets_the_same_again_once(pair: Running, fleet: Fleet) -> None:
+def test_a_trainer_killed_before_it_acknowledges_gets_the_same_again_once(
+    start_trainer: StartTrainer, fleet: Fleet
+) -> None:
     group_id = ended_group(fleet, 3)
-    trainer = Trainer(
-        pair,
+    trainer = start_trainer(
         f"""
         with fleet.export(group_id="{group_id}", lease_seconds=2) as export:
             say(got=[each.trajectory_id for each in export])
@@ -139,10 +156,9 @@ def test_a_trainer_killed_before_it_acknowledges_gets_the_same_again_once(pair: 
     assert taken(fleet, group_id) == []
 
 
-def test_a_trainer_killed_after_it_acknowledged_gets_nothing_again(pair: Running, fleet: Fleet) -> None:
+def test_a_trainer_killed_after_it_acknowledged_gets_nothing_again(start_trainer: StartTrainer, fleet: Fleet) -> None:
     group_id = ended_group(fleet, 2)
-    trainer = Trainer(
-        pair,
+    trainer = start_trainer(
         f"""
         with fleet.export(group_id="{group_id}", lease_seconds=2) as export:
             export.acknowledge(list(export))

