@@ -121,7 +121,9 @@ class Sweeper:
     async def sweep(self, orders: Orders) -> None:
         """Reclaim what is due. Never raises for what is wrong with a group or the folder: that is in the tally."""
         async with self._one_at_a_time:
-            await self._sweep(orders)
+            began = self._clock.now()
+            await self._sweep(orders, began)
+            await self._forget(orders, this_sweep=began)
 
     async def retire(self, orders: Orders) -> int:
         """Dump and free all sessions without a call in flight that are not leased; returns how many that were.
@@ -131,13 +133,15 @@ class Sweeper:
         at_once = replace(orders, patience=replace(orders.patience, at_once=True))
         before = self.tally.reclaimed[RETIRED]
         async with self._one_at_a_time:
+            began = self._clock.now()
             # Once for members that are open, and once for those of the same groups that had ended.
-            await self._sweep(at_once)
-            await self._sweep(at_once)
+            await self._sweep(at_once, began)
+            await self._sweep(at_once, began)
+            await self._forget(orders, this_sweep=began)
         return self.tally.reclaimed[RETIRED] - before
 
-    async def _sweep(self, orders: Orders) -> None:
-        sweep = _Sweep(orders, began=self._clock.now(), put_off=frozenset(self.tally.failing))
+    async def _sweep(self, orders: Orders, began: float) -> None:
+        sweep = _Sweep(orders, began=began, put_off=frozenset(self.tally.failing))
         after: int | None = 0
         while after is not None:
             groups, after = await self._reader.run(
@@ -150,9 +154,12 @@ class Sweeper:
         for group in sweep.failing.keys() - self.tally.failing.keys():
             logger.warning("group %s could not be reclaimed, and is kept: %s", group, sweep.failing[group])
         self.tally.failing = {**self.tally.failing, **sweep.failing} if sweep.is_hopeless else sweep.failing
+
+    async def _forget(self, orders: Orders, *, this_sweep: float) -> None:
+        """Remove old dumps and old tombstones."""
         if orders.folder is not None and orders.keeps_within_bounds:
             try:
-                await self._retire(orders, orders.folder, this_sweep=sweep.began)
+                await self._remove_dumps(orders, orders.folder, this_sweep=this_sweep)
             except OSError as error:
                 logger.warning("old dumps could not be removed: %s", error)
         await self._writer.run(tombstones.prune)
@@ -165,7 +172,7 @@ class Sweeper:
             except OSError as error:
                 logger.warning("the folder of dumps could not be tidied: %s", error)
 
-    async def _retire(self, orders: Orders, folder: DumpWriter, *, this_sweep: float) -> None:
+    async def _remove_dumps(self, orders: Orders, folder: DumpWriter, *, this_sweep: float) -> None:
         """Remove the dumps that are too old, or too much."""
         now, known = self._clock.now(), await self._reader.run(retention.load_known)
         listed = partial(DumpFolder(folder.path, self._owner).listed, after="", limit=sys.maxsize)
