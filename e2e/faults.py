@@ -3,14 +3,19 @@
 They reach for the nodes' containers, so they work on clusters that were made here, and raise ClusterError on others.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from e2e.cluster import lifecycle
 from e2e.cluster.docker.client import Docker
 from e2e.cluster.failures import ClusterError
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.records import Record
+
+API_SERVER: Final = "kube-apiserver.yaml"
+PATIENCE: Final = 120.0
 
 
 def kill(record: Record, namespace: Kubectl, pod: str) -> None:
@@ -23,13 +28,50 @@ def kill(record: Record, namespace: Kubectl, pod: str) -> None:
 
 @contextmanager
 def lost(record: Record, node: str) -> Iterator[None]:
-    """The node is gone, as if its power were off; it comes back with the block's end."""
+    """The node is gone, as if its power were off; it comes back, started anew, with the block's end."""
     docker = _docker(record)
     docker("kill", node)
     try:
         yield
     finally:
         docker("start", node)
+
+
+@contextmanager
+def frozen(record: Record, node: str) -> Iterator[None]:
+    """Nothing on the node moves, and nobody hears of it; with the block's end all goes on where it was."""
+    docker = _docker(record)
+    docker("pause", node)
+    try:
+        yield
+    finally:
+        docker("unpause", node)
+
+
+@contextmanager
+def no_api_server(record: Record, cluster: Kubectl) -> Iterator[None]:
+    """The API server is down; it answers again at the block's end."""
+    docker, node = _docker(record), f"{record.name}-control-plane"
+    runs, aside = f"/etc/kubernetes/manifests/{API_SERVER}", f"/etc/kubernetes/{API_SERVER}"
+    docker("exec", node, "mv", runs, aside)  # the kubelet runs what is in that folder
+    try:
+        _until(lambda: not _answers(cluster), "the API server is down")
+        yield
+    finally:
+        docker("exec", node, "mv", aside, runs)
+        _until(lambda: _answers(cluster), "the API server answers")
+
+
+def _answers(cluster: Kubectl) -> bool:
+    return cluster.succeeds("get", "--raw", "/readyz", "--request-timeout=2s", seconds=10)
+
+
+def _until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"not within {PATIENCE:g} s: {what}")
+        time.sleep(0.5)
 
 
 def _docker(record: Record) -> Docker:

@@ -87,6 +87,10 @@ class Fleet:
         found: dict[str, Any] = self.namespace.get(self.resource).get("status", {})
         return found
 
+    def problems(self) -> dict[str, str]:
+        """Each pod's worst problem, by its reason; the fleet's own under an empty name."""
+        return {each.get("pod") or "": each["reason"] for each in reversed(self.status().get("problems", []))}
+
     def proxies(self) -> dict[str, dict[str, Any]]:
         """The proxies' pods, by name."""
         chosen = f"--selector=rolloutfleet.dev/fleet={self.name},app.kubernetes.io/component=proxy"

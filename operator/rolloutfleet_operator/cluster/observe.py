@@ -92,7 +92,7 @@ def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> PodSe
         terminating_since=terminating_since(pod),
         grace=grace_of(pod),
         node=node,
-        node_lost=node in lost_nodes,
+        node_lost=node in lost_nodes or given_up(status),
         unschedulable=unschedulable(status),
         container=container_seen(pod, proxy_children.CONTAINER),
         notes=_notes(annotations, meta.get("labels") or {}),
@@ -228,7 +228,7 @@ def _other_pod(pod: Object, lost: frozenset[str]) -> OtherPodSeen:
         created=seconds_of(pod["metadata"]["creationTimestamp"]),
         terminating_since=terminating_since(pod),
         grace=grace_of(pod),
-        node_lost=pod["spec"].get("nodeName") in lost,
+        node_lost=pod["spec"].get("nodeName") in lost or given_up(status),
         unschedulable=unschedulable(status),
         container=container_seen(pod, main),
     )
@@ -254,6 +254,16 @@ def address_of(pod: Object, port: int) -> str | None:
 def lost_node(node: Object | None) -> bool:
     """Gone, or not heard of."""
     return node is None or _condition(node.get("status", {}), "Ready").get("status") != "True"
+
+
+def given_up(status: Mapping[str, Any]) -> bool:
+    """Whether a pod's node is lost, by the pod's own status: what an operator that may not read nodes goes by.
+
+    Kubernetes' node controller then sets Ready to False and touches nothing else. A kubelet always says why a pod is
+    not Ready, and finds its containers unready as well, or a readiness gate.
+    """
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
+    return ready.get("status") == "False" and not ready.get("reason") and containers.get("status") == "True"
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

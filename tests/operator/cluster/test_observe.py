@@ -45,6 +45,18 @@ def test_a_node_that_is_not_heard_of_is_lost() -> None:
     assert [observe.lost_node(node) for node in (None, unknown, ready)] == [True, True, False]
 
 
+def test_a_pod_that_the_node_controller_found_unready_is_on_a_lost_node() -> None:
+    def conditions(ready: dict[str, str], containers: str) -> list[dict[str, str]]:
+        return [{"type": "Ready", **ready}, {"type": "ContainersReady", "status": containers}]
+
+    gated = {"status": "False", "reason": "ReadinessGatesNotReady"}
+    unready = {"status": "False", "reason": "ContainersNotReady"}
+    assert seen(pod(conditions=conditions({"status": "False"}, "True"))).node_lost
+    assert not seen(pod(conditions=conditions({"status": "True"}, "True"))).node_lost
+    assert not seen(pod(conditions=conditions(gated, "True"))).node_lost
+    assert not seen(pod(conditions=conditions(unready, "False"))).node_lost
+
+
 def test_the_container_in_trouble_is_the_one_that_is_told_of() -> None:
     sidecar = {"name": "side", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     ours = {"name": "proxy", "state": {"running": {}}, "started": True, "restartCount": 2}
