@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rolloutfleet.spec import API_VERSION, KIND
+from rolloutfleet_operator.cluster import failpoints
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.children.names import OPERATOR, Fleet
 from rolloutfleet_operator.cluster.gateways import Gateways
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.proxies import Proxies
 from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Evict, Mark, RemoveWorker, Say, UndoDrain
+from rolloutfleet_operator.policy.reasons import Happening
 from rolloutfleet_operator.policy.times import text_of
 
 LONGEST_MESSAGE: Final = 1024
@@ -45,6 +47,7 @@ class Acts:
             except ApiRefused as refused:
                 if not _is_gone(refused):
                     logger.warning("%s was refused: %s", type(action).__name__, refused, extra=_about(fleet))
+            failpoints.reach(_failpoint(action))
 
     async def _one(self, fleet: Fleet, action: Action, reach: Reach, now: float) -> None:
         match action:
@@ -83,6 +86,22 @@ class Acts:
             )
         for each in about:
             await self.api.create("Event", fleet.namespace, event(fleet, said, each, now))
+
+
+def _failpoint(done: Action) -> str | None:
+    """The place that is reached with that action."""
+    match done:
+        case AskDrain(then="stay"):
+            return failpoints.DRAIN_ASKED
+        case AskDrain():
+            return failpoints.RESTART_ASKED
+        case Evict():
+            return failpoints.EVICTION_SENT
+        case Say(reason=Happening.QUIESCING):
+            return failpoints.QUIESCED
+        case Say(reason=Happening.BOOTING):
+            return failpoints.BOOTING
+    return None
 
 
 def _is_gone(refused: ApiRefused) -> bool:

@@ -13,7 +13,7 @@ from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import KIND, FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet.units import format_quantity, parse_quantity
-from rolloutfleet_operator.cluster import observe, statuses
+from rolloutfleet_operator.cluster import failpoints, observe, statuses
 from rolloutfleet_operator.cluster.act import Acts, Reach
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Children, Id
@@ -178,6 +178,7 @@ class FleetPasses:
     async def _write(self, body: Object, new: FleetStatus) -> Object | None:
         if new == status_of(body):
             return body
+        failpoints.reach(failpoints.STATUS_UNWRITTEN)
         return await statuses.write(self._shared.api, body, new)
 
     # What is read besides the look
@@ -272,6 +273,7 @@ class FleetPasses:
         if outcome.changed:
             extra = {"fleet": self.key, "generation": fleet.generation}
             logger.info("applied %s", ", ".join(outcome.changed), extra=extra)
+            failpoints.reach(failpoints.TEMPLATE_APPLIED)
 
     async def _grow(self, fleet: Fleet, there: Look) -> None:
         """Let claims ask for more, where the spec does; the volume grows under the running pod."""

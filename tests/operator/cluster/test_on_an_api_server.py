@@ -11,6 +11,8 @@ import pytest
 from tests.operator.cluster.apiserver import ApiServer, free_port
 from tests.operator.cluster.operators import OperatorProcess, running
 
+from rolloutfleet_operator.cluster.failpoints import STATUS_UNWRITTEN, TEMPLATE_APPLIED, VARIABLE
+
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
 
 CHILDREN = "statefulsets,deployments,services,configmaps,serviceaccounts,rolebindings,poddisruptionbudgets"
@@ -175,6 +177,26 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(fleet: FleetThere) -> None
     fleet.until_children(ALL_CHILDREN)
     fleet.operator.until(lambda: fleet.settings()["sessions"]["stale_after"] == "77s")
     assert fleet.get("secret", "math-keys")["data"] == key
+
+
+@pytest.mark.parametrize("place", [STATUS_UNWRITTEN, TEMPLATE_APPLIED])
+def test_killed_where_a_failpoint_holds_it_the_next_one_goes_on(
+    apiserver: ApiServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    stands = tmp_path / "stands"
+    monkeypatch.setenv(VARIABLE, f"{place}@{stands}")
+    with running(apiserver, tmp_path, free_port(), namespace, f"--namespace={namespace}") as operator:
+        fleet = FleetThere(apiserver, namespace, operator)
+        fleet.apply()
+        operator.until(stands.exists)
+        there, said = fleet.children(), fleet.get("rolloutfleet", "math").get("status")
+        time.sleep(3)
+        assert (fleet.children(), fleet.get("rolloutfleet", "math").get("status")) == (there, said)
+        assert (said is None) == (place == STATUS_UNWRITTEN)
+        operator.kill()
+        operator.start_again()
+        fleet.until_children(ALL_CHILDREN)
+        operator.until(fleet.condition)
 
 
 def test_two_fleets_in_one_namespace_keep_apart(fleet: FleetThere) -> None:

@@ -1,0 +1,47 @@
+"""Places where a test has the operator stop, to kill it there and see what the next one makes of what it left behind.
+
+Nothing happens unless the environment names one: with ROLLOUTFLEET_OPERATOR_FAILPOINT=eviction_sent@/tmp/here this
+process makes that file and stands still when it comes to that place, with all of its tasks, until it is killed.
+`status_unwritten:3@/tmp/here` is the third time. An operator that finds the file when it starts goes on everywhere.
+
+It stands still and does not kill itself, because nothing that the first process of a container does to itself is what
+SIGKILL from outside is.
+"""
+
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "ROLLOUTFLEET_OPERATOR_FAILPOINT"
+
+STATUS_UNWRITTEN: Final = "status_unwritten"
+"""It is decided, and the status that says so is not written."""
+TEMPLATE_APPLIED: Final = "template_applied"
+"""Children are changed, and nothing that follows is done."""
+DRAIN_ASKED: Final = "drain_asked"
+"""A proxy has taken the drain that goes before its pod's eviction."""
+RESTART_ASKED: Final = "restart_asked"
+"""A proxy has taken the drain that ends in its own restart."""
+QUIESCED: Final = "quiesced"
+"""A proxy was seen to hold its calls."""
+EVICTION_SENT: Final = "eviction_sent"
+BOOTING: Final = "booting"
+"""A proxy was seen to start."""
+PLACES: Final = (*(STATUS_UNWRITTEN, TEMPLATE_APPLIED, DRAIN_ASKED, RESTART_ASKED, QUIESCED, EVICTION_SENT, BOOTING),)
+
+_named, _, _file = os.environ.get(VARIABLE, "").partition("@")
+_place, _, _times = _named.partition(":")
+_left = 0 if not _file or Path(_file).exists() else int(_times or 1)
+
+
+def reach(place: str | None) -> None:
+    """Stand still here, if this is the place and the time."""
+    global _left
+    if place != _place or _left == 0:
+        return
+    _left -= 1
+    if _left == 0:
+        Path(_file).touch()
+        while True:
+            signal.pause()
