@@ -4,15 +4,14 @@ import copy
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import httpx
 
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
-from rolloutfleet.cli.where import Whereabouts
+from rolloutfleet.fleet.exceptions import refusal
+from rolloutfleet.fleet.whereabouts import Whereabouts
 
 TIMEOUT = 120.0
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Fleet:
@@ -24,12 +23,11 @@ class Fleet:
 
     def __init__(self, where: Whereabouts) -> None:
         self._urls = where.urls
-        self._all_known = where.all_known
-        local = all(urlsplit(url).hostname in LOOPBACK for url in where.urls)
+        self._all_known = where.book is not None
         self._client = httpx.Client(
             headers={"authorization": f"Bearer {where.admin_key}"},
             timeout=httpx.Timeout(TIMEOUT, connect=5.0),
-            trust_env=not local,
+            trust_env=not where.loopback,
         )
 
     def __enter__(self) -> Self:
@@ -121,10 +119,5 @@ def _parsed(answer: httpx.Response) -> Any:
 
 
 def _refused(answer: httpx.Response) -> CommandFailed:
-    try:
-        error = answer.json()["error"]
-        message, code = str(error["message"]), error.get("code")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        message, code = answer.reason_phrase or "no reason given", None
-    text = f"{message} ({answer.status_code}{f', {code}' if code else ''})"
-    return wrong(text) if 400 <= answer.status_code < 500 else failed(text)
+    error = refusal(answer)
+    return wrong(str(error)) if 400 <= error.status < 500 else failed(str(error))

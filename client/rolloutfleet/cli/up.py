@@ -14,7 +14,7 @@ from rich.table import Table
 
 from rolloutfleet.cli.failures import CommandFailed, failed, wrong
 from rolloutfleet.cli.show import console, table
-from rolloutfleet.cli.where import ADDRESS_BOOK, STATE_ROOT
+from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT
 from rolloutfleet.spec import RolloutFleet
 from rolloutfleet.specfile import FleetFileError, load_fleet
 

@@ -35,6 +35,7 @@ class BadArgument(FleetError, ValueError):
 
     def __init__(self, argument: str, why: str) -> None:
         self.argument = argument
+        self.why = why
         super().__init__(f"{argument}: {why}")
 
 

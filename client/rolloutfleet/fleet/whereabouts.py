@@ -46,14 +46,15 @@ class Whereabouts:
         return cls(urls=(_address("url", url),), admin_key=_key(admin_key, admin_key_file))
 
     @classmethod
-    def from_file(cls, path: str | Path | None = None) -> Self:
+    def from_file(cls, path: str | Path | None = None, *, admin_key_file: str | Path | None = None) -> Self:
         """A local fleet by its `fleet.json`, or the folder that has it; by default the one whose `up` runs here.
 
-        Raises BadArgument.
+        The key is in `admin_key_file`, else in the file that `fleet.json` names. Raises BadArgument.
         """
         file = _book(path)
         addresses, key_file, _ = _entries(file)
-        return cls(urls=addresses, admin_key=_read_key("path", key_file), book=file)
+        key = _read_key("path", key_file) if admin_key_file is None else _key(None, admin_key_file)
+        return cls(urls=addresses, admin_key=key, book=file)
 
     @classmethod
     def on_kubernetes(
@@ -141,9 +142,9 @@ def _read_key(argument: str, file: Path) -> str:
         lines = file.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadArgument(argument, f"the key file {file} can't be read: {why}") from None
+        raise BadArgument(argument, f"the admin key file {file} can't be read: {why}") from None
     if not lines:
-        raise BadArgument(argument, f"the key file {file} is empty")
+        raise BadArgument(argument, f"the admin key file {file} is empty")
     return lines[0]
 
 
@@ -173,7 +174,7 @@ def _entries(file: Path) -> tuple[tuple[str, ...], Path, tuple[str, ...]]:
         engines = tuple(str(engine["url"]) for engine in book.get("engines", ()))
         key_file = Path(book["admin_key_file"])
     except FileNotFoundError:
-        raise BadArgument("path", f"there is no {file}: no fleet is up there") from None
+        raise BadArgument("path", f"no fleet runs from {file.parent}: there is no {file.name} in it") from None
     except OSError as error:
         raise BadArgument("path", f"{file} can't be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
