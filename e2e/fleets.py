@@ -51,9 +51,13 @@ class Fleet:
     def resource(self) -> str:
         return f"rolloutfleet/{self.name}"
 
+    def apply(self) -> None:
+        """Create it, without waiting for anything."""
+        self.namespace("apply", "--filename", "-", stdin=json.dumps(manifest(self.name, self.spec)))
+
     def make(self) -> "Fleet":
         """Create it and wait until it is Ready."""
-        self.namespace("apply", "--filename", "-", stdin=json.dumps(manifest(self.name, self.spec)))
+        self.apply()
         self.until_ready()
         return self
 
@@ -105,14 +109,22 @@ class Fleet:
             for name, pod in self.proxies().items()
         }
 
-    def boots(self, pod: str) -> list[dict[str, Any]]:
-        """The proxy's own durable log of its boots."""
+    def reasons(self) -> set[str]:
+        """What the status says is wrong."""
+        return {problem["reason"] for problem in self.status().get("problems", [])}
+
+    def stats(self, pod: str) -> dict[str, Any]:
+        """What the proxy says of itself."""
         code = (
             "import httpx, pathlib; key = pathlib.Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0];"
             "print(httpx.get('http://127.0.0.1:8080/stats', headers={'Authorization': 'Bearer ' + key}).text)"
         )
-        stats = json.loads(self.namespace("exec", pod, "--", "python", "-c", code))
-        found: list[dict[str, Any]] = stats["boots"]
+        found: dict[str, Any] = json.loads(self.namespace("exec", pod, "--", "python", "-c", code))
+        return found
+
+    def boots(self, pod: str) -> list[dict[str, Any]]:
+        """The proxy's own durable log of its boots."""
+        found: list[dict[str, Any]] = self.stats(pod)["boots"]
         return found
 
     def export(self, replicas: int) -> dict[str, list[str]]:
@@ -125,11 +137,10 @@ class Fleet:
         return exported
 
     @contextmanager
-    def traffic(self, *, number: int = 3, retries: int = 2) -> Iterator["Traffic"]:
-        """Agents that know of nothing, until the block ends."""
-        job = agents.start(
-            *(self.namespace, "traffic.py", str(number), str(retries)), fleet=self.name, image=self.images.proxy
-        )
+    def traffic(self, *, number: int = 3, retries: int = 2, characters: int = 0) -> Iterator["Traffic"]:
+        """Agents that know of nothing, until the block ends; each session begins with a text of so many characters."""
+        words = ("traffic.py", str(number), str(retries), str(characters))
+        job = agents.start(self.namespace, *words, fleet=self.name, image=self.images.proxy)
         self.namespace("wait", f"job/{job}", "--for=jsonpath={.status.ready}=1", "--timeout=60s", seconds=70)
         self.until("agents are under way", lambda: "begun" in self.log(job), seconds=60)
         traffic = Traffic()

@@ -1,12 +1,14 @@
-"""Runs in the cluster: FLEET AGENTS RETRIES. Agents side by side, each one session after another, until SIGUSR1.
+"""Runs in the cluster: FLEET AGENTS RETRIES CHARACTERS. Agents side by side, one session after another, until SIGUSR1.
 
 An agent knows nothing of proxies: the stock client, streamed and not in turn. RETRIES is the client's `max_retries`;
-its own default is 2. Whoever starts sessions and rewards them is no agent: that is tried until it works.
+its own default is 2. Each session begins with a text of so many CHARACTERS, unlike any other. Whoever starts sessions
+and rewards them is no agent: that is tried until it works.
 
 Prints, as its last line: {"answered": {session: [turn, …]}, "errors": [text, …], "slowest": seconds of a call}.
 """
 
 import json
+import secrets
 import signal
 import sys
 import threading
@@ -17,7 +19,7 @@ from typing import Any
 import httpx
 import openai
 
-fleet, agents, retries = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+fleet, agents, retries, characters = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
 stop = threading.Event()
 answered: dict[str, list[str]] = {}
@@ -51,7 +53,8 @@ def session(number: int, serial: int) -> None:
     global slowest
     started = tell("/sessions", {"task_id": f"task-{number}-{serial}"})["sessions"][0]
     seen = answered.setdefault(started["session_id"], [])
-    messages: list[Any] = [{"role": "user", "content": f"What is {number} and {serial}?"}]
+    text = secrets.token_hex(characters // 2)
+    messages: list[Any] = [{"role": "user", "content": f"What is {number} and {serial}? {text}"}]
     with openai.OpenAI(base_url=started["base_url"], api_key=started["api_key"], max_retries=retries) as agent:
         for turn in range(6):
             began = time.monotonic()
