@@ -45,12 +45,13 @@ def serving(
     *,
     port: int,
     log: Path,
+    host: str = "127.0.0.1",
     ready_path: str = "/health",
     environment: Mapping[str, str] | None = None,
     deadline: float,
 ) -> Iterator[Server]:
     """Runs `command` until the block ends. Raises NotServing when it does not answer `ready_path` within `deadline`."""
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://{host}:{port}"
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -10,10 +10,10 @@ CONTEXT_LENGTH = 8192
 CACHED_TOKENS = 20_000
 
 
-def command(installed: Installed, *, model: Path, port: int, request_log: Path) -> list[str]:
+def command(installed: Installed, *, model: Path, port: int, request_log: Path, host: str = "127.0.0.1") -> list[str]:
     return [
         *(str(installed.python), "-m", "sglang.launch_server"),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", host, "--port", str(port)),
         *("--model-path", str(model), "--weight-version", "1", "--context-length", str(CONTEXT_LENGTH)),
         *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
         *("--mem-fraction-static", "0.2", "--max-total-tokens", str(CACHED_TOKENS)),
