@@ -43,8 +43,16 @@ lint: $(READY) ## style, types and which package may import which
 	@$(BIN)/lint-imports
 
 .PHONY: bench
-bench: $(READY) ## the rigs of benchmarks/, paired with the gateway alone
+bench: $(READY) ## every figure of benchmarks/, paired with the gateway alone (under an hour)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: bench-rigs
+bench-rigs: $(READY) ## the rigs of the changes that this project follows, theirs beside ours (under an hour)
+	@$(BIN)/python -m benchmarks --reference $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: $(READY) ## a few figures from windows of 4 s: shows that it works, no more (under a minute)
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
 ##@ Work on it
 .PHONY: setup

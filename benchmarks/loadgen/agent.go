@@ -46,17 +46,15 @@ func (in *interner) of(reply []byte) []byte {
 // agent has one connection for each address that its sessions live at.
 type agent struct {
 	play        *play
-	control     *connection
 	connections map[string]*connection
 	scratch     [][]byte
 }
 
 func (p *play) agent() *agent {
-	return &agent{play: p, control: p.target.connection(), connections: make(map[string]*connection)}
+	return &agent{play: p, connections: make(map[string]*connection)}
 }
 
 func (a *agent) close() {
-	a.control.close()
 	for _, c := range a.connections {
 		c.close()
 	}
@@ -68,7 +66,7 @@ func (a *agent) open(turns int) (*session, error) {
 	number := p.opened.Add(1)
 	// A session's turns use the connection that opened it, where the address is the same: an SDK's client would too.
 	began := time.Now()
-	door, err := p.target.open(a.control, number, p.workload.tag)
+	door, err := p.target.open(a.connectionTo(p.target.address(number)), number, p.workload.tag)
 	if err != nil {
 		p.tally.failed("open_", err)
 		return nil, err
@@ -84,13 +82,9 @@ func (a *agent) turn(s *session, began time.Time) error {
 	head, body := s.request(p.workload, a.scratch)
 	a.scratch = body
 	sent := time.Now()
-	status, answer, err := c.post(head, body)
+	status, answer, message, err := p.ask(c, head, body)
 	if err == nil && status/100 != 2 {
 		err = statusError(status)
-	}
-	var message []byte
-	if err == nil {
-		message, err = assistantMessage(answer)
 	}
 	if err != nil {
 		p.tally.failed("", err)
@@ -98,10 +92,29 @@ func (a *agent) turn(s *session, began time.Time) error {
 	}
 	p.tally.answered(answeredTurn{
 		first: s.answered == 0, began: began, sent: sent, ended: time.Now(),
-		requestBytes: s.length + len(p.workload.closing), replyBytes: len(answer),
+		requestBytes: s.length + len(p.workload.closing), replyBytes: answer,
 	})
 	s.extend(p.workload, p.replies.of(message))
 	return nil
+}
+
+// ask gives the answer's length and the message in it.
+func (p *play) ask(c *connection, head []byte, body [][]byte) (status, length int, message []byte, err error) {
+	if p.workload.streams {
+		var s streamed
+		c.events = func(data []byte) { s.read(data, p.tally) }
+		defer func() { c.events = nil }()
+		status, answer, err := c.post(head, body)
+		if err == nil && status/100 == 2 {
+			message, err = s.message()
+		}
+		return status, len(answer), message, err
+	}
+	status, answer, err := c.post(head, body)
+	if err == nil && status/100 == 2 {
+		message, err = assistantMessage(answer)
+	}
+	return status, len(answer), message, err
 }
 
 // finish ends a session that has had its turns, where sessions are to end.
@@ -110,7 +123,7 @@ func (a *agent) finish(s *session) error {
 	if p.end == "" {
 		return nil
 	}
-	if err := p.target.end(a.control, s.door, s.number, p.end); err != nil {
+	if err := p.target.end(a.connectionTo(p.target.address(s.number)), s.door, s.number, p.end); err != nil {
 		p.tally.failed("end_", err)
 		return err
 	}
@@ -118,9 +131,6 @@ func (a *agent) finish(s *session) error {
 }
 
 func (a *agent) connectionTo(address string) *connection {
-	if address == a.control.address {
-		return a.control
-	}
 	c := a.connections[address]
 	if c == nil {
 		c = &connection{address: address, timeout: a.play.target.timeout}

@@ -65,7 +65,7 @@ func (h *house) play(t *testing.T, turns int) *play {
 	}
 	return &play{
 		target: &target{
-			address: strings.TrimPrefix(h.url, "http://"), sessions: true, adminKey: "admin", timeout: 5 * time.Second,
+			addresses: []string{strings.TrimPrefix(h.url, "http://")}, sessions: true, adminKey: "admin", timeout: 5 * time.Second,
 		},
 		workload: newWorkload(text, "bench", 1000, 500, 100, turns, 64, 9),
 		tally:    newTally(),

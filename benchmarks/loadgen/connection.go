@@ -24,6 +24,8 @@ type connection struct {
 	reader  *bufio.Reader
 	used    time.Time
 	body    []byte
+	// events, where set, is given each line of a chunked body as it comes, without its end.
+	events func(line []byte)
 }
 
 func (c *connection) close() {
@@ -160,6 +162,7 @@ func (h *answerHead) take(line []byte) error {
 
 func (c *connection) readChunks() error {
 	c.body = c.body[:0]
+	told := 0
 	for {
 		line, err := c.reader.ReadSlice('\n')
 		if err != nil {
@@ -179,6 +182,14 @@ func (c *connection) readChunks() error {
 		}
 		if size == 0 {
 			return nil
+		}
+		for c.events != nil {
+			length := bytes.IndexByte(c.body[told:], '\n')
+			if length < 0 {
+				break
+			}
+			c.events(bytes.TrimSuffix(c.body[told:told+length], []byte{'\r'}))
+			told += length + 1
 		}
 	}
 }

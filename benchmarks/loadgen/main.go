@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -15,8 +16,9 @@ import (
 )
 
 type options struct {
-	url, kind, keyFile, model, textFile     string
+	urls, kind, keyFile, model, textFile    string
 	end                                     string
+	stream                                  bool
 	inFlight, sessions                      int
 	rate                                    float64
 	turns, shared, task, message, maxTokens int
@@ -25,7 +27,8 @@ type options struct {
 }
 
 func parseOptions() (o options) {
-	flag.StringVar(&o.url, "url", "", "where the target listens, http://host:port")
+	flag.StringVar(&o.urls, "url", "", "where the target listens, http://host:port; of several, joined by commas, each "+
+		"session takes the next")
 	flag.StringVar(&o.kind, "target", "proxy", "proxy: sessions are opened first; gateway: they exist in the bodies only")
 	flag.StringVar(&o.keyFile, "admin-key-file", "", "file with the key that may open sessions (proxy)")
 	flag.StringVar(&o.model, "model", "bench", "the model that requests name")
@@ -39,6 +42,7 @@ func parseOptions() (o options) {
 	flag.IntVar(&o.shared, "shared-bytes", 8_000, "system message, the same in all sessions")
 	flag.IntVar(&o.task, "task-bytes", 3_000, "first user message, each session's own")
 	flag.IntVar(&o.message, "message-bytes", 1_000, "every later user message")
+	flag.BoolVar(&o.stream, "stream", false, "ask for streams, and count their chunks")
 	flag.IntVar(&o.maxTokens, "max-tokens", 2048, "max_tokens of every request")
 	flag.DurationVar(&o.warmup, "warmup", 10*time.Second, "time before the window")
 	flag.DurationVar(&o.duration, "duration", 30*time.Second, "the window: what is counted")
@@ -73,9 +77,13 @@ func main() {
 }
 
 func (o options) play() (*play, error) {
-	at, err := url.Parse(o.url)
-	if err != nil || at.Scheme != "http" || at.Host == "" {
-		return nil, fmt.Errorf("-url must be http://host:port, not %q", o.url)
+	var addresses []string
+	for _, each := range strings.Split(o.urls, ",") {
+		at, err := url.Parse(each)
+		if err != nil || at.Scheme != "http" || at.Host == "" {
+			return nil, fmt.Errorf("-url must be http://host:port, not %q", each)
+		}
+		addresses = append(addresses, at.Host)
 	}
 	text, err := os.ReadFile(o.textFile)
 	if err != nil {
@@ -85,7 +93,7 @@ func (o options) play() (*play, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &target{address: at.Host, timeout: o.timeout}
+	t := &target{addresses: addresses, timeout: o.timeout}
 	switch o.kind {
 	case "gateway":
 	case "proxy":
@@ -106,14 +114,21 @@ func (o options) play() (*play, error) {
 		return nil, fmt.Errorf("-end needs -target=proxy: others have no sessions")
 	}
 	w := newWorkload(prose, o.model, o.shared, o.task, o.message, o.turns, o.maxTokens, o.seed)
+	if o.stream {
+		w.closing = bytes.Replace(w.closing, []byte(`"max_tokens"`), []byte(`"stream":true,"max_tokens"`), 1)
+		w.streams = true
+	}
 	return &play{target: t, workload: w, tally: newTally(), end: o.end}, nil
 }
 
 type event struct {
-	Event    string        `json:"event"`
-	Sessions int           `json:"sessions,omitempty"`
-	Window   *windowReport `json:"window,omitempty"`
-	Total    *totalReport  `json:"total,omitempty"`
+	Event    string `json:"event"`
+	Sessions int    `json:"sessions,omitempty"`
+	// Answers and RequestBytes are those of the run so far.
+	Answers      int64         `json:"answers,omitempty"`
+	RequestBytes int64         `json:"request_bytes,omitempty"`
+	Window       *windowReport `json:"window,omitempty"`
+	Total        *totalReport  `json:"total,omitempty"`
 }
 
 func say(e event) {
@@ -144,9 +159,16 @@ func runWindow(p *play, o options, load func(context.Context)) {
 	say(event{Event: "done", Window: &window, Total: &total})
 }
 
+func (p *play) progress(name string, sessions []*session) event {
+	return event{
+		Event: name, Sessions: len(sessions),
+		Answers: p.tally.turns.Load(), RequestBytes: p.tally.requestBytes.Load(),
+	}
+}
+
 func runFixed(p *play, o options) error {
 	sessions := openAll(p, o.sessions, o.inFlight)
-	say(event{Event: "opened", Sessions: len(sessions)})
+	say(p.progress("opened", sessions))
 	commands := bufio.NewScanner(os.Stdin)
 	for commands.Scan() {
 		verb, count, _ := strings.Cut(commands.Text(), " ")
@@ -159,7 +181,7 @@ func runFixed(p *play, o options) error {
 			for range turns {
 				sessions = onceMore(p, sessions, o.inFlight)
 			}
-			say(event{Event: "more", Sessions: len(sessions)})
+			say(p.progress("more", sessions))
 		case "quit":
 			total := p.tally.totalReport()
 			say(event{Event: "done", Total: &total})

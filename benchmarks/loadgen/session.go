@@ -17,6 +17,7 @@ type workload struct {
 	turns   int
 	seed    uint64
 	tag     string
+	streams bool
 }
 
 func newWorkload(text *prose, model string, shared, task, message, turns, maxTokens int, seed uint64) *workload {

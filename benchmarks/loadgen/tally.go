@@ -15,11 +15,14 @@ type tally struct {
 	// turns and firsts count the 2xx answers of the whole run: what the target must have committed.
 	turns  atomic.Int64
 	firsts atomic.Int64
+	// requestBytes are those of the bodies that got a 2xx answer, of the whole run.
+	requestBytes atomic.Int64
 
 	window struct {
 		answers      atomic.Int64
 		requestBytes atomic.Int64
 		replyBytes   atomic.Int64
+		chunks       atomic.Int64
 		latency      histogram
 		lag          histogram
 		opening      histogram
@@ -42,6 +45,7 @@ type answeredTurn struct {
 
 func (t *tally) answered(turn answeredTurn) {
 	t.turns.Add(1)
+	t.requestBytes.Add(int64(turn.requestBytes))
 	if turn.first {
 		t.firsts.Add(1)
 	}
@@ -53,6 +57,13 @@ func (t *tally) answered(turn answeredTurn) {
 	t.window.replyBytes.Add(int64(turn.replyBytes))
 	t.window.latency.record(turn.ended.Sub(turn.began))
 	t.window.lag.record(turn.sent.Sub(turn.began))
+}
+
+// chunk counts an event of a stream, when it comes.
+func (t *tally) chunk() {
+	if t.inWindow.Load() {
+		t.window.chunks.Add(1)
+	}
 }
 
 // opened counts a session that is ready for its first turn.
@@ -85,6 +96,7 @@ type windowReport struct {
 	Opening      latencyReport    `json:"opening_ms"`
 	RequestBytes float64          `json:"request_bytes"`
 	ReplyBytes   float64          `json:"reply_bytes"`
+	Chunks       int64            `json:"chunks"`
 	CPUSeconds   float64          `json:"generator_cpu_seconds"`
 }
 
@@ -107,6 +119,7 @@ func (t *tally) windowReport(seconds, cpu float64) windowReport {
 		Opened: t.window.opening.count.Load(), Opening: t.window.opening.report(), CPUSeconds: cpu,
 		RequestBytes: float64(t.window.requestBytes.Load()) / divisor,
 		ReplyBytes:   float64(t.window.replyBytes.Load()) / divisor,
+		Chunks:       t.window.chunks.Load(),
 	}
 }
 

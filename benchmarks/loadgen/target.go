@@ -10,7 +10,8 @@ import (
 
 // target is what the agents talk to.
 type target struct {
-	address string
+	// addresses are where sessions go, each to the next.
+	addresses []string
 	// adminKey opens sessions; empty where the target has none (a gateway, an engine).
 	adminKey string
 	sessions bool
@@ -25,23 +26,24 @@ type door struct {
 	id string
 }
 
-func (t *target) connection() *connection {
-	return &connection{address: t.address, timeout: t.timeout}
+// address is where a session goes that has this number.
+func (t *target) address(number int64) string {
+	return t.addresses[number%int64(len(t.addresses))]
 }
 
 type statusError int
 
 func (e statusError) Error() string { return "status " + strconv.Itoa(int(e)) }
 
-// open gives a session's door; with a proxy that costs a request.
+// open gives a session's door where the connection leads; with a proxy that costs a request.
 func (t *target) open(c *connection, number int64, tag string) (door, error) {
 	if !t.sessions {
-		head := requestHead("/v1/chat/completions", t.address,
+		head := requestHead("/v1/chat/completions", c.address,
 			fmt.Sprintf("X-SMG-Routing-Key: %s-%d\r\n", tag, number))
-		return door{address: t.address, head: head}, nil
+		return door{address: c.address, head: head}, nil
 	}
 	body := fmt.Appendf(nil, `{"task_id":"%s-%d"}`, tag, number)
-	head := requestHead("/sessions", t.address, "Authorization: Bearer "+t.adminKey+"\r\n")
+	head := requestHead("/sessions", c.address, "Authorization: Bearer "+t.adminKey+"\r\n")
 	status, answer, err := c.post(fmt.Appendf(nil, "%s%d\r\n\r\n", head, len(body)), [][]byte{body})
 	if err != nil {
 		return door{}, err
@@ -97,7 +99,7 @@ func (t *target) end(c *connection, at door, number int64, way string) error {
 }
 
 func (t *target) tell(c *connection, method, path, body string) error {
-	head := method + requestHead(path, t.address, "Authorization: Bearer "+t.adminKey+"\r\n")[len("POST"):]
+	head := method + requestHead(path, c.address, "Authorization: Bearer "+t.adminKey+"\r\n")[len("POST"):]
 	status, _, err := c.post(fmt.Appendf(nil, "%s%d\r\n\r\n", head, len(body)), [][]byte{[]byte(body)})
 	if err == nil && status/100 != 2 {
 		err = statusError(status)

@@ -1,6 +1,7 @@
 """What every rig stands on: a folder, texts, the stub, the gateway and, where asked, a proxy."""
 
 import itertools
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,8 @@ class Bench:
     runs: list[dict[str, Any]]
     commands: dict[str, list[str]]
     seeds: Iterator[int]
+    admin_key: str
+    """Of all its proxies: one load may go to several."""
 
     def proxy(self, name: str = "proxy", *, cache_bytes: int | None = None) -> stack.Proxy:
         """Start a proxy on an empty store; it ends with the bench."""
@@ -50,7 +53,14 @@ class Bench:
         given = {**(settings or {}), **({} if cache_bytes is None else {"cache_bytes": cache_bytes})}
         module = "benchmarks.rigs.holding" if holding else "rolloutfleet_proxy"
         folder = self.folder / name
-        with stack.proxy(folder, upstream=self.gateway, model=self.model, settings=given, module=module) as proxy:
+        with stack.proxy(
+            folder,
+            upstream=self.gateway,
+            model=self.model,
+            settings=given,
+            module=module,
+            admin_key=self.admin_key,
+        ) as proxy:
             self.commands[name] = proxy.process.command
             yield proxy
 
@@ -65,6 +75,7 @@ class Bench:
             # Another seed for each run: sessions say other things than those that a proxy knows already.
             seed=next(self.seeds),
             watch={name: partial(processes.cpu_seconds, pid) for name, pid in pids.items()},
+            engine_chunks=lambda: int(self.stub.counts()["chunks"]),
         )
         self.runs.append(result.record())
         spent = ", ".join(f"{name} {result.cpu_micros(name):.0f}" for name in pids)
@@ -100,6 +111,7 @@ def bench(
             runs=[],
             commands={"stub": engine.process.command, "gateway": router.process.command},
             seeds=itertools.count(plan.seed),
+            admin_key=secrets.token_urlsafe(24),
         )
 
 

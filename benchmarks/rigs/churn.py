@@ -15,9 +15,8 @@ from benchmarks.rigs.bench import Bench, bench, say
 from benchmarks.rigs.figures import Figure, Outcome, at_most, figure
 from benchmarks.rigs.load import Answers, Generator, Workload
 from benchmarks.rigs.plan import Plan
-from benchmarks.rigs.stack import Proxy
 from benchmarks.rigs.trainer import Trainer
-from benchmarks.rigs.watching import Health, Resident, quantile, resident
+from benchmarks.rigs.watching import Resident, resident
 
 MB: Final = 1e6
 CONTEXT: Final = 1 << 20
@@ -57,11 +56,19 @@ class Churned:
 
 
 def rss_churn(plan: Plan) -> Outcome:
-    """R2's churn, a larger one, the same with each measure off, and the same with requests held."""
+    """R2's churn alone."""
+    with bench(plan, workload=WORKLOAD, context=CONTEXT) as on:
+        checks: list[Figure] = []
+        figures = _r2s_own(on, checks)
+        return Outcome(figures=[*figures, *checks], runs=on.runs, commands=on.commands)
+
+
+def r2(plan: Plan) -> Outcome:
+    """R2's churn, a larger one, that with each measure off, and R2's with requests held."""
     with bench(plan, workload=WORKLOAD, context=CONTEXT) as on:
         checks: list[Figure] = []
         figures = [
-            *_figures(_churn(on, "churn", sessions=AGENTS, checks=checks), at_most(275), at_most(155)),
+            *_r2s_own(on, checks),
             *_figures(_churn(on, "churn_larger", sessions=plan.churn_sessions, agents=2 * AGENTS, checks=checks)),
         ]
         for name, settings in WITHOUT.items():
@@ -73,38 +80,8 @@ def rss_churn(plan: Plan) -> Outcome:
         return Outcome(figures=[*figures, *checks], runs=on.runs, commands=on.commands)
 
 
-def health(plan: Plan) -> Outcome:
-    """`/health` ten times a second through churn, exports and replies of 100 MB."""
-    with bench(plan, workload=WORKLOAD, context=CONTEXT) as on, on.proxy_for_a_while("health") as proxy:
-        on.stub.set_payload(PAYLOAD, every=40)
-        seconds = plan.warmup + plan.window * plan.pairs
-        with Health(proxy.url) as probes, Trainer(proxy), Resident(proxy.process.pid) as memory:
-            total = _run_for(on, proxy, seconds=seconds, agents=2 * AGENTS)
-        on.stub.set_payload(0, every=1)
-        waits = probes.waits
-        on.runs.append({"probes": len(waits), "lost": probes.lost, "answers": asdict(total), "peak": memory.peak})
-        return Outcome(
-            figures=[
-                figure("health_p999_ms", "ms", [1e3 * quantile(waits, 0.999)]),
-                figure("health_max_ms", "ms", [1e3 * max(waits)], goal=at_most(250)),
-                figure("health_p50_ms", "ms", [1e3 * quantile(waits, 0.5)]),
-                figure("health_lost", "probes", [probes.lost]),
-                figure("rss_peak_health_mb", "MB", [memory.peak / MB]),
-                *accounts.checks(proxy, [total], label="health"),
-            ],
-            runs=on.runs,
-            commands=on.commands,
-        )
-
-
-def _run_for(on: Bench, proxy: Proxy, *, seconds: float, agents: int) -> Answers:
-    options = {"in-flight": agents, "end": "mixed", "warmup": "1s", "duration": f"{seconds}s"}
-    line = load.command(target=proxy.target, workload=on.workload, texts=on.texts, seed=next(on.seeds), options=options)
-    on.commands["load_health"] = line
-    with Generator(line) as generator:
-        generator.expect("window_start")
-        generator.expect("window_end")
-        return Answers(**generator.expect("done")["total"])
+def _r2s_own(on: Bench, checks: list[Figure]) -> list[Figure]:
+    return _figures(_churn(on, "churn", sessions=AGENTS, checks=checks), at_most(275), at_most(155))
 
 
 def _churn(

@@ -37,7 +37,10 @@ _OVERHEAD = 150
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a load goes. With an admin key file it is a proxy, and sessions are opened there."""
+    """Where a load goes. With an admin key file it is a proxy, and sessions are opened there.
+
+    `url` may be several, joined by commas: each session takes the next.
+    """
 
     name: str
     url: str
@@ -47,13 +50,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Closed loop (`in_flight`) or open (`rate` a second); `warmup`, `window` and `stagger` in seconds."""
+    """Closed loop (`in_flight`) or open (`rate` a second); `warmup`, `window`, `stagger` and `timeout` in seconds."""
 
     in_flight: int = 0
     rate: float = 0.0
     warmup: float = 10.0
     window: float = 30.0
     stagger: float = 0.5
+    timeout: float = 120.0
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,8 @@ class Result:
     window: dict[str, Any]
     total: Answers
     cpu: dict[str, float]
+    engine_chunks: int = 0
+    """What the engine streamed within the window."""
     command: list[str] = field(default_factory=list)
 
     @property
@@ -92,6 +99,10 @@ class Result:
     def cpu_micros(self, watched: str) -> float:
         """CPU of a watched tree for each answer, in microseconds."""
         return self.cpu[watched] / max(int(self.window["answers"]), 1) * 1e6
+
+    def chunk_micros(self, watched: str) -> float:
+        """CPU of a watched tree for each chunk that the engine sent, in microseconds."""
+        return self.cpu[watched] / max(self.engine_chunks, 1) * 1e6
 
     @property
     def errors(self) -> int:
@@ -131,8 +142,10 @@ def run(
     shape: Shape,
     seed: int,
     watch: Mapping[str, Callable[[], float]],
+    engine_chunks: Callable[[], int],
 ) -> Result:
-    """Put the load on the target; `watch` names functions that tell CPU seconds used so far.
+    """Put the load on the target; `watch` names functions that tell CPU seconds used so far, `engine_chunks` tells what
+    the engine has streamed so far.
 
     Raises LoadFailed.
     """
@@ -142,17 +155,27 @@ def run(
         "warmup": f"{shape.warmup}s",
         "duration": f"{shape.window}s",
         "stagger": f"{shape.stagger}s",
+        "timeout": f"{shape.timeout}s",
+        "stream": str(shape.stream).lower(),
     }
     line = command(target=target, workload=workload, texts=texts, seed=seed, options=options)
     began: dict[str, float] = {}
     cpu: dict[str, float] = {}
     with Generator(line) as generator:
         generator.expect("window_start")
-        began = {name: used() for name, used in watch.items()}
+        began, chunks = {name: used() for name, used in watch.items()}, engine_chunks()
         generator.expect("window_end")
         cpu = {name: used() - began[name] for name, used in watch.items()}
+        chunks = engine_chunks() - chunks
         done = generator.expect("done")
-    return Result(target=target.name, window=done["window"], total=Answers(**done["total"]), cpu=cpu, command=line)
+    return Result(
+        target=target.name,
+        window=done["window"],
+        total=Answers(**done["total"]),
+        cpu=cpu,
+        engine_chunks=chunks,
+        command=line,
+    )
 
 
 class Generator:

@@ -10,12 +10,16 @@ class Plan:
     """`pairs` of runs, each with `warmup` and `window` seconds; `sessions` are the two sizes of the memory rig."""
 
     pairs: int = 3
-    warmup: float = 10.0
+    warmup: float = 5.0
     window: float = 30.0
     sessions: tuple[int, int] = (500, 10_000)
-    growth_sessions: int = 20
+    growth_sessions: int = 80
     churn_sessions: int = 40
     reclaimed_sessions: int = 10_000
+    restarts: int = 10
+    crowd: int = 1600
+    """Calls in flight of the second load under which `/health` is asked; 0 leaves that load out."""
+    fleets: int = 500
     seed: int = 1
     model: Path | None = None
     """A model directory to use instead of the rigs' own."""
@@ -25,10 +29,13 @@ class Plan:
         """Windows of 4 s: shows that the rigs work; the figures are not to be quoted."""
         return cls(
             pairs=1,
-            warmup=2.0,
+            warmup=1.0,
             window=4.0,
             sessions=(50, 500),
-            growth_sessions=3,
+            growth_sessions=4,
             churn_sessions=8,
             reclaimed_sessions=500,
+            restarts=1,
+            crowd=0,
+            fleets=20,
         )

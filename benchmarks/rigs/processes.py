@@ -60,6 +60,12 @@ class Running:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
+    def kill(self) -> None:
+        """SIGKILL to all of its group at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
     def __enter__(self) -> Self:
         return self
 

@@ -30,19 +30,20 @@ def write(folder: Path, *, name: str, outcome: Outcome, plan: Plan, machine: Map
     _put(folder / f"{name}.json", _portable(record))
 
 
-def write_latest(folder: Path, *, figures: list[Figure], machine: Mapping[str, Any], command: str) -> None:
-    """The table of a full run."""
-    _put(
-        folder / LATEST,
-        {
-            "command": command,
-            "machine": machine,
-            "figures": {
-                figure.name: {"median": figure.median, "spread": list(figure.spread), "unit": figure.unit}
-                for figure in figures
-            },
-        },
-    )
+def write_latest(folder: Path, *, title: str, figures: list[Figure], machine: Mapping[str, Any], command: str) -> None:
+    """All figures of the last full runs: of `make bench` and of `make bench-rigs`, each with its own machine.
+
+    A run takes the place of the last with its title; what the other one says stays.
+    """
+    file = folder / LATEST
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"runs": {}, "figures": {}}
+    old = known["runs"].get(title, {}).get("figures", [])
+    kept = {name: record for name, record in known["figures"].items() if name not in old}
+    fresh = {
+        figure.name: {"median": figure.median, "spread": list(figure.spread), "unit": figure.unit} for figure in figures
+    }
+    run = {"command": command, "machine": machine, "figures": list(fresh)}
+    _put(file, {"runs": known["runs"] | {title: run}, "figures": kept | fresh})
 
 
 def _put(file: Path, record: Any) -> None:

@@ -35,6 +35,10 @@ class Stub:
     def set_latency(self, seconds: float) -> None:
         self._put(f"latency={seconds}s")
 
+    def set_token_latency(self, seconds: float) -> None:
+        """The time between two chunks of a stream."""
+        self._put(f"token_latency={seconds}s")
+
     def set_payload(self, nbytes: int, *, every: int) -> None:
         """One reply of so many carries so many bytes of expert routing; none where `nbytes` is 0."""
         self._put(f"payload={nbytes}&every={every}")
@@ -44,7 +48,7 @@ class Stub:
         urllib.request.urlopen(request, timeout=10).close()
 
     def counts(self) -> dict[str, Any]:
-        """What it has answered: generated, chatted, callers_left, most_in_flight."""
+        """What it has answered: generated, chatted, chunks, callers_left, most_in_flight."""
         return get_json(f"{self.url}/stub")
 
 
@@ -84,10 +88,6 @@ class Proxy:
     def get_json(self, path: str) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.get(path))
         return answer
-
-    def stored_bytes(self) -> int:
-        """What the store takes on disk, its write-ahead log included."""
-        return sum(file.stat().st_size for file in self.state_dir.rglob("*") if file.is_file())
 
 
 def get(url: str, *, key: str | None = None) -> bytes:
@@ -143,12 +143,14 @@ def proxy(
     settings: Mapping[str, Any] | None = None,
     module: str = "rolloutfleet_proxy",
     prefix: tuple[str, ...] = (),
+    admin_key: str | None = None,
 ) -> Iterator[Proxy]:
-    """One proxy on an empty store; `settings` go over the rig's own, `prefix` is a command to run it under."""
+    """One proxy, on the store of the folder if there is one; `settings` go over the rig's own, `prefix` is a command
+    to run it under."""
     folder.mkdir(parents=True, exist_ok=True)
     url = f"http://127.0.0.1:{(port := processes.free_port())}"
     key = folder / "admin.key"
-    key.write_text(secrets.token_urlsafe(24) + "\n", encoding="ascii")
+    key.write_text((admin_key or secrets.token_urlsafe(24)) + "\n", encoding="ascii")
     whole = {
         "fleet": "bench",
         "model": MODEL,

@@ -13,17 +13,23 @@ import (
 )
 
 type engine struct {
-	model    string
-	path     string
-	context  int
-	jitter   float64
-	latency  atomic.Int64
-	generate []reply
-	chat     []reply
-	buffers  sync.Pool
+	model   string
+	path    string
+	context int
+	jitter  float64
+	latency atomic.Int64
+	// tokenLatency is the time between two chunks of a stream.
+	tokenLatency atomic.Int64
+	generate     []reply
+	chat         []reply
+	// The same as streams: of each candidate its chunks.
+	generateChunks [][]reply
+	chatChunks     [][]reply
+	buffers        sync.Pool
 
 	generated atomic.Int64
 	chatted   atomic.Int64
+	chunks    atomic.Int64
 	left      atomic.Int64
 	inFlight  atomic.Int64
 	most      atomic.Int64
@@ -40,6 +46,8 @@ func newEngine(c candidates, path string, context, chatBytes int, jitter float64
 	for _, variant := range c.Variants {
 		e.generate = append(e.generate, generateReply(variant, c.Stop, "1", random))
 		e.chat = append(e.chat, chatReply(variant, c.Model, c.Stop, chatBytes, random))
+		e.generateChunks = append(e.generateChunks, generateChunks(variant, c.Stop, "1", random))
+		e.chatChunks = append(e.chatChunks, chatChunks(variant, c.Model))
 	}
 	return e
 }
@@ -79,10 +87,6 @@ func (e *engine) answerGenerate(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err.Error())
 		return
 	}
-	if request.streamed {
-		refuse(w, "the stub does not stream")
-		return
-	}
 	defer e.inFlight.Add(-1)
 	seconds, stays := e.begin(r)
 	if !stays {
@@ -90,6 +94,11 @@ func (e *engine) answerGenerate(w http.ResponseWriter, r *http.Request) {
 	}
 	if request.rid == "" {
 		request.rid = "stub-" + strconv.FormatInt(e.generated.Load(), 10)
+	}
+	if request.streamed {
+		e.generated.Add(1)
+		e.stream(w, r, e.generateChunks[rand.IntN(len(e.generateChunks))], request.rid, strconv.Itoa(request.prompt))
+		return
 	}
 	reply := e.generate[rand.IntN(len(e.generate))]
 	*buffer = reply.fill((*buffer)[:0], request.rid, strconv.Itoa(request.prompt), seconds)
@@ -116,8 +125,12 @@ func (e *engine) answerChat(w http.ResponseWriter, r *http.Request) {
 	}
 	// The gateway looks at none of these figures; four bytes a token is what English takes.
 	prompt := len(body) / 4
-	reply := e.chat[rand.IntN(len(e.chat))]
 	id := "chatcmpl-stub-" + strconv.FormatInt(e.chatted.Add(1), 10)
+	if stream, found := valueOf(body, "stream"); found && bytes.HasPrefix(stream, []byte("true")) {
+		e.stream(w, r, e.chatChunks[rand.IntN(len(e.chatChunks))], id)
+		return
+	}
+	reply := e.chat[rand.IntN(len(e.chat))]
 	*buffer = reply.fill((*buffer)[:0], id, strconv.Itoa(prompt), strconv.Itoa(prompt+reply.completion))
 	send(w, *buffer)
 }

@@ -84,13 +84,13 @@ func (e *engine) tellLoads(w http.ResponseWriter, _ *http.Request) {
 
 func (e *engine) tellCounts(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]any{
-		"generated": e.generated.Load(), "chatted": e.chatted.Load(), "callers_left": e.left.Load(),
+		"generated": e.generated.Load(), "chatted": e.chatted.Load(), "chunks": e.chunks.Load(), "callers_left": e.left.Load(),
 		"in_flight": e.inFlight.Load(), "most_in_flight": e.most.Load(),
 		"latency": time.Duration(e.latency.Load()).String(),
 	})
 }
 
-// set changes what the query names: latency, and payload with every.
+// set changes what the query names: latency, token_latency, and payload with every.
 func (e *engine) set(w http.ResponseWriter, r *http.Request) {
 	asked := r.URL.Query()
 	if asked.Has("latency") {
@@ -101,6 +101,14 @@ func (e *engine) set(w http.ResponseWriter, r *http.Request) {
 		}
 		e.latency.Store(int64(latency))
 		e.most.Store(e.inFlight.Load())
+	}
+	if asked.Has("token_latency") {
+		latency, err := time.ParseDuration(asked.Get("token_latency"))
+		if err != nil || latency < 0 {
+			refuse(w, "token_latency is a duration, such as 10ms")
+			return
+		}
+		e.tokenLatency.Store(int64(latency))
 	}
 	if asked.Has("payload") {
 		size, err := strconv.ParseInt(asked.Get("payload"), 10, 64)

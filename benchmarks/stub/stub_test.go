@@ -84,9 +84,47 @@ func TestChatAnswersAboutAsMuch(t *testing.T) {
 	}
 }
 
+func events(t *testing.T, text []byte) []map[string]any {
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n\n"), "\n\n")
+	if last := lines[len(lines)-1]; last != "data: [DONE]" {
+		t.Fatalf("ends with %q", last)
+	}
+	found := make([]map[string]any, len(lines)-1)
+	for i, line := range lines[:len(lines)-1] {
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &found[i]); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+	}
+	return found
+}
+
+func TestStreamsHaveAChunkForEachToken(t *testing.T) {
+	_, url := started(t)
+	_, text := post(t, url+"/generate", `{"input_ids": [5, 6], "rid": "abc", "stream": true}`)
+	made := events(t, text)
+	for i, event := range made {
+		meta := event["meta_info"].(map[string]any)
+		pair := meta["output_token_logprobs"].([]any)[0].([]any)
+		if meta["completion_tokens"] != float64(i+1) || meta["id"] != "abc" || meta["prompt_tokens"] != 2.0 ||
+			pair[1] != event["output_ids"].([]any)[0] || (meta["finish_reason"] == nil) != (i < 999) {
+			t.Fatalf("%d: %v", i, event)
+		}
+	}
+	_, text = post(t, url+"/v1/chat/completions", `{"messages": [], "stream": true}`)
+	said := ""
+	for _, event := range events(t, text) {
+		choice := event["choices"].([]any)[0].(map[string]any)
+		content, _ := choice["delta"].(map[string]any)["content"].(string)
+		said += content
+	}
+	if said != strings.Repeat("abc", 999) || len(made) != 1000 {
+		t.Errorf("%d events, %d bytes", len(made), len(said))
+	}
+}
+
 func TestBadRequestsAreRefused(t *testing.T) {
 	e, url := started(t)
-	for _, body := range []string{``, `{}`, `{"input_ids": []}`, `{"input_ids": "x"}`, `{"input_ids": [1], "stream": true}`} {
+	for _, body := range []string{``, `{}`, `{"input_ids": []}`, `{"input_ids": "x"}`} {
 		if status, text := post(t, url+"/generate", body); status != 400 {
 			t.Errorf("%q: %d %s", body, status, text)
 		}
