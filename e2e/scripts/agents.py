@@ -19,18 +19,17 @@ answered: dict[str, list[str]] = {}
 for number in range(sessions):
     started = trainer.post("/sessions", json={"task_id": f"task-{number}"}).raise_for_status().json()["sessions"][0]
     agent = openai.OpenAI(base_url=started["base_url"], api_key=started["api_key"])
+    model = agent.models.list().data[0].id
     messages: list[Any] = [{"role": "user", "content": f"What is {number} and {number}?"}]
     seen = answered.setdefault(started["session_id"], [])
     for turn in range(turns):
         if turn % 2:
-            chunks = list(
-                agent.chat.completions.create(model="simulated", messages=messages, max_tokens=30, stream=True)
-            )
+            chunks = list(agent.chat.completions.create(model=model, messages=messages, max_tokens=30, stream=True))
             seen.append(chunks[-1].id)
             text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
             messages.append({"role": "assistant", "content": text})
         else:
-            answer = agent.chat.completions.create(model="simulated", messages=messages, max_tokens=30)
+            answer = agent.chat.completions.create(model=model, messages=messages, max_tokens=30)
             seen.append(answer.id)
             messages.append(answer.choices[0].message.model_dump(exclude_none=True))
         messages.append({"role": "user", "content": "Go on."})
