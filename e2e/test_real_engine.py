@@ -1,9 +1,13 @@
-"""A fleet on a real SGLang, which runs on this machine's CPU: what agents did is kept as the engine itself noted it."""
+"""A fleet on a real SGLang, which runs on this machine's CPU: what agents did is kept as the engine itself noted it.
+
+The engine asks for a key, which the fleet has from a Secret.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import numpy as np
 import pytest
 from tests.real.processes import Server, free_port, serving
@@ -21,6 +25,7 @@ from e2e.networks import address_of_this_machine
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 SECONDS_TO_START: Final = 600
 LONG: Final = 2500
+KEY: Final = "an-engine-key-for-tests-alone"
 TOKENIZER: Final = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -38,7 +43,7 @@ def engine(record: Record, sglang: Installed, tmp_path: Path) -> Iterator[Server
     host, port = address_of_this_machine(record), free_port()
     words = launch.command(sglang, model=sglang.model("first"), port=port, request_log=tmp_path / "requests", host=host)
     with serving(
-        words,
+        [*words, "--api-key", KEY],
         host=host,
         port=port,
         log=tmp_path / "log",
@@ -55,7 +60,7 @@ def spec(engine: Server) -> dict[str, Any]:
         "model": "tiny",
         "tokenizer": {"path": "/tokenizer"},
         "engine": None,
-        "gateway": {"engines": {"urls": [engine.url]}},
+        "gateway": {"engines": {"urls": [engine.url]}, "apiKeySecret": "engine-key"},
         "proxies": {
             "podTemplate": {
                 "spec": {
@@ -99,9 +104,11 @@ def test_what_is_exported_is_what_sglang_sampled_with_new_weights_in_the_middle_
 ) -> None:
     files = [f"--from-file={sglang.model('first') / name}" for name in TOKENIZER]
     namespace("create", "configmap", "tokenizer", *files)
+    namespace("create", "secret", "generic", "engine-key", f"--from-literal=api-key={KEY}")
+    assert httpx.post(f"{engine.url}/generate", json={"text": "Hello"}).status_code == 401
     fleet = Fleet(namespace, images, spec=spec(engine)).make()
 
-    words = ("training.py", "2", engine.url, str(sglang.model("second")))
+    words = ("training.py", "2", engine.url, KEY, str(sglang.model("second")))
     said = agents.run(namespace, *words, fleet=fleet.name, image=images.proxy, seconds=500)
 
     log = RequestLog(engine.log.parent / "requests")

@@ -1,7 +1,8 @@
-"""Runs in the cluster: FLEET REPLICAS ENGINE MODEL. Agents, and a trainer that gives the engine new weights meanwhile.
+"""Runs in the cluster: FLEET REPLICAS ENGINE KEY MODEL. Agents, and a trainer that gives the engine new weights.
 
-ENGINE is an SGLang server's address, MODEL the folder of the new weights as that server sees it. Three agents have two
-turns with the old weights; one more is in the middle of a long one when the weights change; then each has two more.
+ENGINE is an SGLang server's address and KEY what it asks for, MODEL the folder of the new weights as it sees it. Three
+agents have two turns with the old weights; one more is in the middle of a long one when the weights change; then each
+of the three has two more.
 
 Prints, as its last line, {"turns": {session: its turns}, "trajectories": all that was exported, "audit": the sums}.
 """
@@ -17,10 +18,10 @@ import httpx
 import openai
 
 LONG = 2500
-fleet, replicas, engine, model = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+fleet, replicas, engine, key, model = sys.argv[1], int(sys.argv[2]), *sys.argv[3:6]
 admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
 trainer = httpx.Client(base_url=f"http://{fleet}", headers=admin, timeout=120)
-sglang = httpx.Client(base_url=engine, timeout=120)
+sglang = httpx.Client(base_url=engine, headers={"Authorization": f"Bearer {key}"}, timeout=120)
 whole_fleet = {"scope": "fleet"}
 
 
