@@ -68,6 +68,7 @@ lock: $(READY) ## bring the lock files in line with what they lock (newest of al
 	@$(LOCK) $(ARGS) --extra all --group dev pyproject.toml -o requirements.lock
 	@$(LOCK) $(ARGS) toolchain/go.in -o toolchain/go.lock
 	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
+	@$(LOCK) $(ARGS) benchmarks/peers/litellm.in -o benchmarks/peers/litellm.lock
 	@for extra in proxy operator engine; do \
 	    $(IMAGE_LOCK) --extra $$extra pyproject.toml -o images/$$extra.lock || exit; done
 	@for set in gateway installer; do $(IMAGE_LOCK) images/$$set.in -o images/$$set.lock || exit; done

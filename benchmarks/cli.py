@@ -11,6 +11,7 @@ from typing import Final
 
 from benchmarks import turn_growth
 from benchmarks.rigs import (
+    beside,
     binaries,
     churn,
     compared,
@@ -45,6 +46,9 @@ TABLE: Final[dict[str, Rig]] = {
     "gateway_vs_itself": Rig(compared.gateway_vs_itself, "the rig's own error: the gateway on both sides"),
     "capture_vs_gateway": Rig(
         compared.capture_vs_gateway, "CPU of the gateway a request ÷ CPU of the proxy a request", "at least 0.8"
+    ),
+    "capture_vs_peers": Rig(
+        beside.capture_vs_peers, "CPU a request of a FastAPI+httpx proxy, and of LiteLLM's, ÷ CPU of the proxy"
     ),
     "served_at_400": Rig(
         served.served_at(400, goal=0.97), "0.5 s engine, 400 in flight: rate ÷ the gateway's own", "at least 0.97"

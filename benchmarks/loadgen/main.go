@@ -30,7 +30,7 @@ func parseOptions() (o options) {
 	flag.StringVar(&o.urls, "url", "", "where the target listens, http://host:port; of several, joined by commas, each "+
 		"session takes the next")
 	flag.StringVar(&o.kind, "target", "proxy", "proxy: sessions are opened first; gateway: they exist in the bodies only")
-	flag.StringVar(&o.keyFile, "admin-key-file", "", "file with the key that may open sessions (proxy)")
+	flag.StringVar(&o.keyFile, "admin-key-file", "", "file with the key that may open sessions (proxy), or that every call has (gateway)")
 	flag.StringVar(&o.model, "model", "bench", "the model that requests name")
 	flag.StringVar(&o.textFile, "text", "", "file of prose from which messages are cut")
 	flag.IntVar(&o.inFlight, "in-flight", 0, "closed loop: so many agents, each with one call in flight")
@@ -97,13 +97,16 @@ func (o options) play() (*play, error) {
 	switch o.kind {
 	case "gateway":
 	case "proxy":
+		t.sessions = true
+	default:
+		return nil, fmt.Errorf("-target is proxy or gateway, not %q", o.kind)
+	}
+	if o.keyFile != "" || t.sessions {
 		key, err := os.ReadFile(o.keyFile)
 		if err != nil {
 			return nil, fmt.Errorf("-admin-key-file: %w", err)
 		}
-		t.sessions, t.adminKey = true, strings.TrimSpace(string(key))
-	default:
-		return nil, fmt.Errorf("-target is proxy or gateway, not %q", o.kind)
+		t.adminKey = strings.TrimSpace(string(key))
 	}
 	switch o.end {
 	case "", endDelete, endReward, endMixed:

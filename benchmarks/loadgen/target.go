@@ -12,7 +12,7 @@ import (
 type target struct {
 	// addresses are where sessions go, each to the next.
 	addresses []string
-	// adminKey opens sessions; empty where the target has none (a gateway, an engine).
+	// adminKey opens sessions, or goes with every call where there are none; empty where the target has no keys.
 	adminKey string
 	sessions bool
 	timeout  time.Duration
@@ -38,8 +38,11 @@ func (e statusError) Error() string { return "status " + strconv.Itoa(int(e)) }
 // open gives a session's door where the connection leads; with a proxy that costs a request.
 func (t *target) open(c *connection, number int64, tag string) (door, error) {
 	if !t.sessions {
-		head := requestHead("/v1/chat/completions", c.address,
-			fmt.Sprintf("X-SMG-Routing-Key: %s-%d\r\n", tag, number))
+		header := fmt.Sprintf("X-SMG-Routing-Key: %s-%d\r\n", tag, number)
+		if t.adminKey != "" {
+			header += "Authorization: Bearer " + t.adminKey + "\r\n"
+		}
+		head := requestHead("/v1/chat/completions", c.address, header)
 		return door{address: c.address, head: head}, nil
 	}
 	body := fmt.Appendf(nil, `{"task_id":"%s-%d"}`, tag, number)

@@ -46,6 +46,8 @@ class Target:
     url: str
     model: str
     admin_key_file: Path | None = None
+    stateless: bool = False
+    """It has no sessions, and takes the key with every call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def command(*, target: Target, workload: Workload, texts: Texts, seed: int, opti
     given = {
         "url": target.url,
         "model": target.model,
-        "target": "gateway" if target.admin_key_file is None else "proxy",
+        "target": "gateway" if target.stateless or target.admin_key_file is None else "proxy",
         "admin-key-file": target.admin_key_file,
         "text": texts.prose,
         "turns": workload.turns,

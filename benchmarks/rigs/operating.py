@@ -36,8 +36,8 @@ FLEETS_PATH: Final = f"/apis/rolloutfleet.dev/v1alpha1/namespaces/{NAMESPACE}/ro
 SETS_PATH: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
 AGENT: Final = "OpenAPI-Generator"
 """What the operator's client calls itself; the rig's own has another name."""
-CHANGES: Final = 200
-CHANGES_A_SECOND: Final = 2.0
+CHANGES: Final = 150
+CHANGES_A_SECOND: Final = 1.0
 SETTLED: Final = 20.0
 """Seconds without a write by the operator after which it has made all there is to make."""
 IDLE: Final = 60.0

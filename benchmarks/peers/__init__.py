@@ -1,0 +1,1 @@
+"""Other proxies that are measured beside ours, in the same run."""
