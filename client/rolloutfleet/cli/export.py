@@ -1,4 +1,4 @@
-"""`rolloutfleet export`: take trajectories out of a fleet, under a lease."""
+"""`rolloutfleet export`: take trajectories out of a fleet, under a lease. `--to` is in export_files.py."""
 
 import json
 import os
@@ -10,13 +10,18 @@ from typing import Annotated, Any
 import httpx
 import typer
 
+from rolloutfleet.cli.export_files import LEASE_SECONDS, export_files
 from rolloutfleet.cli.failures import failed, wrong
 from rolloutfleet.cli.reach import Fleet
 from rolloutfleet.cli.show import console, span, table, text
 from rolloutfleet.cli.where import AdminKeyFile, FleetFile, StateDir, Url, find_fleet
+from rolloutfleet.files.forms import FileForm
+from rolloutfleet.units import parse_quantity
 from rolloutfleet.wire import JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE
 
 HEADER_LENGTH_BYTES = 8
+SMALLEST_PART = 2**10
+LARGEST_PART = 2**32
 
 
 class Format(StrEnum):
@@ -35,15 +40,27 @@ def export(
     ] = None,
     group: Annotated[str | None, typer.Option("--group", metavar="ID", help="A whole group.")] = None,
     most: Annotated[int | None, typer.Option("--max", min=1, help="Any trajectories, at most so many.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here; - is the output.")
+    to: Annotated[
+        FileForm | None,
+        typer.Option("--to", help="Everything that is ready, as files in the folder -o DIR; parquet takes pyarrow."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.JSON,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE|DIR", help="Write here; - is the output.")
+    ] = None,
+    part_size: Annotated[
+        str, typer.Option("--part-size", metavar="BYTES", help="With --to: a part is full at this, like 64Mi.")
+    ] = "64Mi",
+    form: Annotated[
+        Format | None, typer.Option("--format", help="What to write without --to: json unless given.")
+    ] = None,
     style: Annotated[
         Style, typer.Option("--style", help="One row a leaf of the tree, or one row a turn.")
     ] = Style.CONCAT,
     discount: Annotated[float, typer.Option("--discount", min=0.0, max=1.0, help="Of rewards, from the leaf.")] = 1.0,
-    lease_seconds: Annotated[float, typer.Option("--lease-seconds", min=1.0, help="How long they are yours.")] = 600.0,
+    lease_seconds: Annotated[
+        float | None,
+        typer.Option("--lease-seconds", min=1.0, help="How long they are yours: 600, with --to 60 and renewed."),
+    ] = None,
     acknowledge: Annotated[
         bool, typer.Option("--ack", help="Acknowledge once the file is on disk; the fleet then forgets them.")
     ] = False,
@@ -52,30 +69,71 @@ def export(
     url: Url = None,
     admin_key_file: AdminKeyFile = None,
 ) -> None:
-    """Lease finished trajectories and write them to a file, as JSON or safetensors.
+    """Lease finished trajectories and write them to a file, or with --to all of them to a folder.
 
-    Without --ack they come back to the fleet when the lease ends; `rolloutfleet ack` and `release` end it
-    earlier. Without -o only what was leased is shown, and given back at once. One export is of one proxy: call
-    it again, until there is nothing more, for what the others hold.
+    [bold]export --to parquet|jsonl|safetensors -o DIR[/bold] takes what is ready from all proxies and writes it as
+    part-00000.parquet and so on, a row of a trajectory a record. A part is acknowledged once it is durable on disk.
+    Killed at any moment, run it again: finished parts stay, the rest comes, nothing is lost or written twice. More
+    runs into the same folder add parts.
+
+    [bold]export -o FILE[/bold] writes one lease of one proxy, as JSON or safetensors. Without --ack it comes back
+    to the fleet when the lease ends; `rolloutfleet ack` and `release` end it earlier. Without -o only what was
+    leased is shown, and given back at once.
     """
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
+    chosen = {"session_ids": session or None, "group_id": group}
+    named = {name: value for name, value in chosen.items() if value is not None}
+    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
+    if to is not None:
+        export_files(
+            where,
+            to,
+            _folder(output, form, acknowledge),
+            part_bytes=_part_bytes(part_size),
+            most=most,
+            style=style.value,
+            discount=discount,
+            lease_seconds=lease_seconds or LEASE_SECONDS,
+            **named,
+        )
+        return
+    form = form or Format.JSON
     if acknowledge and (output is None or str(output) == "-"):
         raise wrong("--ack forgets what was exported, so it needs -o FILE to keep it in")
     if form is Format.SAFETENSORS and output is None:
         raise wrong("safetensors are for a file; say -o FILE")
-    body: dict[str, Any] = {"style": style, "discount": discount, "lease_seconds": lease_seconds}
-    chosen = {"session_ids": session or None, "group_id": group, "max_trajectories": most}
-    body |= {name: value for name, value in chosen.items() if value is not None}
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
+    body: dict[str, Any] = {"style": style, "discount": discount, "lease_seconds": lease_seconds or 600.0, **named}
+    if most is not None:
+        body["max_trajectories"] = most
     with Fleet(where) as fleet:
         # What is named has one owner, which any proxy finds; else each is asked until one has something.
-        proxies = [fleet] if session or group else fleet.each()
+        proxies = [fleet] if named else fleet.each()
         for proxy in proxies:
             answer = proxy.send("POST", "/export", body=body, accept=_media_type(form))
             if LEASE_ID_HEADER in answer.headers:
                 break
         _finish(fleet, answer, form, output=output, acknowledge=acknowledge)
+
+
+def _folder(output: Path | None, form: Format | None, acknowledge: bool) -> Path:
+    if output is None or str(output) == "-":
+        raise wrong("--to writes parts into a folder; say -o DIR")
+    if form is not None:
+        raise wrong("--to names the format; leave --format out")
+    if acknowledge:
+        raise wrong("--to acknowledges each part by itself; leave --ack out")
+    return output
+
+
+def _part_bytes(text: str) -> int:
+    try:
+        amount = parse_quantity(text)
+    except ValueError as error:
+        raise wrong(f"--part-size: {error}") from None
+    if not SMALLEST_PART <= amount <= LARGEST_PART:
+        raise wrong("--part-size: a part can have 1Ki to 4Gi")
+    return amount
 
 
 def _media_type(form: Format) -> str:

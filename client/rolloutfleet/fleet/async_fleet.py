@@ -23,7 +23,7 @@ from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.pulling import OnExit, Wanted
 from rolloutfleet.fleet.room import HELD, OPEN, Room, trajectory_ids
 from rolloutfleet.fleet.sessions import Handle, OnError, Sessions, SessionStatus, asked_to_start, checked
-from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.trajectories import Leased, Trajectory
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FLEET, FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
@@ -211,6 +211,11 @@ class AsyncFleet(Found):
         return self._owed.texts
 
     @property
+    def unheard(self) -> frozenset[str]:
+        """Trajectories that were acknowledged, and whose proxies could not be told yet."""
+        return self._owed.acknowledged
+
+    @property
     def engines(self) -> tuple[str, ...]:
         """The engines' addresses, where a local fleet's file names them; else none."""
         return self.whereabouts.engines()
@@ -365,7 +370,7 @@ class AsyncFleet(Found):
         self,
         count: int | None = None,
         *,
-        wait: bool = False,
+        wait: bool | None = None,
         session_ids: Iterable[Named] | None = None,
         group_id: str | None = None,
         style: ExportStyle = "concat",
@@ -380,10 +385,11 @@ class AsyncFleet(Found):
     ) -> AsyncExport:
         """Closed trajectories of all proxies, leased ahead: a context manager, and an iterator within.
 
-        With `count` it waits until so many have come, and finishes the group that it is at. Without, it ends when
-        no proxy has anything ready; one that does not answer is waited for `grace` seconds. `session_ids` or
-        `group_id` name what is wanted; `wait` then waits until they are all exportable. `page` trajectories are leased
-        at once, and `prefetch` pages a proxy ahead of what is handed out. `timeout` bounds the wait for the next one.
+        With `count` it waits until so many have come, and finishes the group that it is at; with `wait=False` too it
+        ends when nothing more is ready. Without, it ends when no proxy has anything ready; one that does not answer is
+        waited for `grace` seconds. `session_ids` or `group_id` name what is wanted; `wait` then waits until they are
+        all exportable. `page` trajectories are leased at once, and `prefetch` pages a proxy ahead of what is handed
+        out. `timeout` bounds the wait for the next one.
 
         A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
         given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
@@ -391,7 +397,7 @@ class AsyncFleet(Found):
         self._check_open()
         wanted = Wanted(
             count=count,
-            wait=wait or count is not None,
+            wait=count is not None if wait is None else wait,
             session_ids=None if session_ids is None else tuple(map(name_of, session_ids)),
             group_id=group_id,
             style=style,
@@ -416,7 +422,7 @@ class AsyncFleet(Found):
             waiting=self._waiting,
         )
 
-    async def acknowledge(self, trajectories: Iterable[Trajectory]) -> None:
+    async def acknowledge(self, trajectories: Iterable[Leased]) -> None:
         """They are trained. For what an export with `on_exit="keep"` handed out, in this process or another.
 
         Raises LeaseLost where another lease has some of them by now.
@@ -426,12 +432,12 @@ class AsyncFleet(Found):
         await self._leases.acknowledge(by_lease(given))
         self._trained(each.trajectory_id for each in given)
 
-    async def release(self, trajectories: Iterable[Trajectory]) -> None:
+    async def release(self, trajectories: Iterable[Leased]) -> None:
         """They are given back: they can be exported again, with the same ids."""
         self._check_open()
         await self._leases.release(by_lease(trajectories))
 
-    async def renew(self, trajectories: Iterable[Trajectory], *, lease_seconds: float = 600.0) -> None:
+    async def renew(self, trajectories: Iterable[Leased], *, lease_seconds: float = 600.0) -> None:
         """Their leases run anew from now. Raises Conflict where one is over."""
         self._check_open()
         await self._leases.renew(by_lease(trajectories), seconds=_positive("lease_seconds", lease_seconds))
@@ -632,7 +638,7 @@ def name_of(session: Named) -> str:
     return name
 
 
-def by_lease(trajectories: Iterable[Trajectory]) -> dict[str, list[str]]:
+def by_lease(trajectories: Iterable[Leased]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for each in trajectories:
         found.setdefault(each.lease_id, []).append(each.trajectory_id)

@@ -68,6 +68,12 @@ class AsyncExport:
         """Proxies that don't answer or ask to wait, and why: what they hold is still to come."""
         return self._pulls.missing
 
+    @property
+    def leases(self) -> dict[str, frozenset[str]]:
+        """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
+        ahead is among them."""
+        return {lease: frozenset(names) for lease, names in self._pulls.held.items()}
+
     async def __aenter__(self) -> Self:
         try:
             await self._pulls.begin()

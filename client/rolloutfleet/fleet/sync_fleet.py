@@ -17,7 +17,7 @@ from rolloutfleet.fleet.finding import Found, Options
 from rolloutfleet.fleet.loop_thread import LoopThread
 from rolloutfleet.fleet.pulling import OnExit
 from rolloutfleet.fleet.sessions import Handle, OnError, SessionStatus
-from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.trajectories import Leased, Trajectory
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet.wire import (
@@ -117,6 +117,11 @@ class Export:
         return list(self._export.dropped)
 
     @property
+    def leases(self) -> dict[str, frozenset[str]]:
+        """As AsyncExport.leases."""
+        return self._loop.run(self._leases())
+
+    @property
     def unreachable(self) -> dict[int, str]:
         """As AsyncExport.unreachable."""
         return self._export.unreachable
@@ -146,6 +151,9 @@ class Export:
     def release(self, trajectories: Names) -> None:
         """As AsyncExport.release."""
         self._loop.run(self._export.release(trajectories))
+
+    async def _leases(self) -> dict[str, frozenset[str]]:
+        return self._export.leases
 
     async def _next(self) -> Trajectory | None:
         return await anext(self._export, None)
@@ -245,6 +253,11 @@ class Fleet(Found):
     def owed(self) -> list[str]:
         """As AsyncFleet.owed."""
         return self._fleet.owed
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """As AsyncFleet.unheard."""
+        return self._fleet.unheard
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -378,7 +391,7 @@ class Fleet(Found):
         self,
         count: int | None = None,
         *,
-        wait: bool = False,
+        wait: bool | None = None,
         session_ids: Iterable[Named] | None = None,
         group_id: str | None = None,
         style: ExportStyle = "concat",
@@ -412,15 +425,15 @@ class Fleet(Found):
 
         return Export(self._loop, self._loop.run(made()))
 
-    def acknowledge(self, trajectories: Iterable[Trajectory]) -> None:
+    def acknowledge(self, trajectories: Iterable[Leased]) -> None:
         """As AsyncFleet.acknowledge."""
         self._loop.run(self._fleet.acknowledge(trajectories))
 
-    def release(self, trajectories: Iterable[Trajectory]) -> None:
+    def release(self, trajectories: Iterable[Leased]) -> None:
         """As AsyncFleet.release."""
         self._loop.run(self._fleet.release(trajectories))
 
-    def renew(self, trajectories: Iterable[Trajectory], *, lease_seconds: float = 600.0) -> None:
+    def renew(self, trajectories: Iterable[Leased], *, lease_seconds: float = 600.0) -> None:
         """As AsyncFleet.renew."""
         self._loop.run(self._fleet.renew(trajectories, lease_seconds=lease_seconds))
 

@@ -6,7 +6,7 @@ The forms on the wire are in docs/export.md: JSON, or safetensors with the same 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,16 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
 }
 """The tensors of a row; each has one entry a token."""
 _HEADER_LENGTH: Final = 8
+
+
+class Leased(Protocol):
+    """A trajectory by name, and the lease that it is held under."""
+
+    @property
+    def trajectory_id(self) -> str: ...
+
+    @property
+    def lease_id(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
