@@ -42,6 +42,8 @@ class Acts:
     async def carry_out(self, fleet: Fleet, actions: Sequence[Action], reach: Reach, *, now: float) -> None:
         """In order. Raises ApiUnreachable; what the API server refuses is logged."""
         for action in actions:
+            if isinstance(action, Evict):
+                failpoints.reach(failpoints.QUIESCED)
             try:
                 await self._one(fleet, action, reach, now)
             except ApiRefused as refused:
@@ -97,8 +99,6 @@ def _failpoint(done: Action) -> str | None:
             return failpoints.RESTART_ASKED
         case Evict():
             return failpoints.EVICTION_SENT
-        case Say(reason=Happening.QUIESCING):
-            return failpoints.QUIESCED
         case Say(reason=Happening.BOOTING):
             return failpoints.BOOTING
     return None

@@ -13,6 +13,7 @@ from rolloutfleet_operator.policy import pods
 from rolloutfleet_operator.policy.reasons import SEVERITY, Problem
 from rolloutfleet_operator.policy.scaling import SETTLE
 from rolloutfleet_operator.policy.seen import ContainerSeen, DeploymentSeen, FleetSeen, OtherPodSeen, PodSeen
+from rolloutfleet_operator.policy.times import seconds_of
 
 OOM_SHOWN_FOR: Final = 600.0
 """Seconds that a kill for memory is shown after it."""
@@ -101,7 +102,7 @@ def _of_proxy(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Ite
     elif pod.ready and pod.unanswered >= SILENT_FOR:
         message = "it is Ready, but does not answer the operator's GET /stats; see its log, and network policies"
         yield trouble(Problem.STATS_UNKNOWN, message, pod.name)
-    if _was_killed(pod, now):
+    if _was_killed(pod, seen, now):
         message = "the kernel killed it for its memory; see memory.rssBudget and proxies.resources.limits.memory"
         yield trouble(Problem.OOM_KILLED, message, pod.name)
     yield from _of_answers(pod, seen, now)
@@ -156,9 +157,11 @@ def _of_container(name: str, seen: ContainerSeen) -> Trouble | None:
     return None
 
 
-def _was_killed(pod: PodSeen, now: float) -> bool:
-    ended_at = pod.container.last_ended_at
-    return pod.container.last_end == "OOMKilled" and ended_at is not None and now - ended_at < OOM_SHOWN_FOR
+def _was_killed(pod: PodSeen, seen: FleetSeen, now: float) -> bool:
+    """As the kubelet says of a container; where the worker alone was killed, as the ledger does."""
+    ended_at = [pod.container.last_ended_at or 0.0] if pod.container.last_end == "OOMKilled" else []
+    noted = (entry for entry in seen.status.restarts.last if entry.uid == pod.uid and entry.reason == "oom")
+    return any(now - at < OOM_SHOWN_FOR for at in (*ended_at, *(seconds_of(entry.time) for entry in noted)))
 
 
 def _is_overdue(seen: FleetSeen, now: float) -> bool:

@@ -8,6 +8,7 @@ from tests.operator.policy.executor import NONE, Operator, settle
 from tests.operator.policy.fleets import fleet
 from tests.operator.policy.world import ENGINE, World
 
+from rolloutfleet.status import FleetStatus, RestartStatus
 from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.pods import READY_WITHIN, STUCK_AFTER
 from rolloutfleet_operator.policy.reasons import Problem
@@ -23,6 +24,7 @@ from rolloutfleet_operator.policy.seen import (
     WorkerSeen,
 )
 from rolloutfleet_operator.policy.status import status, unusable
+from rolloutfleet_operator.policy.times import text_of
 from rolloutfleet_operator.policy.troubles import OOM_SHOWN_FOR
 
 SPEC = fleet(replicas=2)
@@ -171,6 +173,21 @@ def test_of_engines_that_wait_for_gpus() -> None:
 
 def test_an_oom_kill_is_forgotten_in_time() -> None:
     assert found(OF_A_POD[Problem.OOM_KILLED], NOW + OOM_SHOWN_FOR) == []
+
+
+def test_a_worker_alone_that_was_killed_for_its_memory_is_named_for_as_long() -> None:
+    """The container went on, so that the kubelet says nothing."""
+    entry = RestartStatus(pod=FIRST.name, uid=FIRST.uid, reason="oom", time=text_of(NOW - 60), before=1, after=1)
+    seen = replace(SEEN, status=replace_restarts(last=[entry]))
+    assert found(seen) == [(FIRST.name, "OOMKilled")]
+    assert found(seen, NOW + OOM_SHOWN_FOR) == []
+    crashed = entry.model_copy(update={"reason": "crash"})
+    assert found(replace(SEEN, status=replace_restarts(last=[crashed]))) == []
+
+
+def replace_restarts(last: list[RestartStatus]) -> FleetStatus:
+    """The status at rest, with these restarts."""
+    return SEEN.status.model_copy(update={"restarts": SEEN.status.restarts.model_copy(update={"last": last})})
 
 
 def test_a_loop_is_a_loop_also_while_it_runs_for_a_moment() -> None:
