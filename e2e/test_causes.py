@@ -87,13 +87,39 @@ def test_keys_of_ones_own_that_are_not_there(fleet: Fleet) -> None:
 
 
 @pytest.mark.full
-def test_a_name_that_somebody_has_taken(fleet: Fleet) -> None:
-    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": {"ports": [{"port": 1}]}}
-    with trouble(fleet, theirs, gone="service/demo"):
+@pytest.mark.parametrize(
+    ("kind", "name", "content"),
+    [
+        ("Service", "demo", {"spec": {"ports": [{"port": 1}]}}),
+        ("ConfigMap", "demo-settings", {"data": {"theirs": "1"}}),
+        ("Secret", "demo-keys", {"stringData": {"theirs": "1"}}),
+    ],
+)
+def test_a_name_that_somebody_has_taken(fleet: Fleet, kind: str, name: str, content: dict[str, Any]) -> None:
+    theirs = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **content}
+    with trouble(fleet, theirs, gone=f"{kind}/{name}"):
+        before = fleet.namespace.get(kind, name)["metadata"]["resourceVersion"]
         begin(fleet)
-        assert "Service demo" in until_reason(fleet, "NameTaken")
-        assert fleet.namespace.get("service", "demo")["spec"]["ports"][0]["port"] == 1
+        assert f"{kind} {name}" in until_reason(fleet, "NameTaken")
+        assert fleet.namespace.get(kind, name)["metadata"]["resourceVersion"] == before
     fleet.until_ready()
+
+
+@pytest.mark.full
+def test_a_pod_of_somebody_elses_that_wears_the_fleets_labels_is_left_alone(fleet: Fleet, images: Images) -> None:
+    labels = {"rolloutfleet.dev/fleet": "demo", "app.kubernetes.io/component": "proxy"}
+    container = {"name": "proxy", "image": images.proxy, "command": ["sleep", "3600"]}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    meta = {"name": "demo-proxy-7", "labels": labels}
+    with trouble(fleet, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, gone="pod/demo-proxy-7"):
+        uid = fleet.namespace.get("pod", "demo-proxy-7")["metadata"]["uid"]
+        fleet.make()
+        assert (fleet.status()["replicas"], fleet.problems()) == (1, {})
+        fleet.patch({"restart": {"id": "one"}})
+        fleet.until("it is answered", lambda: fleet.status()["restart"].get("observedID") == "one")
+        fleet.until_ready()
+        assert fleet.uids()["demo-proxy-7"] == uid
+        assert fleet.status()["restarts"]["requested"] == 1
 
 
 @pytest.mark.full
@@ -165,4 +191,19 @@ def test_a_model_whose_tokenizer_cant_be_had(fleet: Fleet) -> None:
     begin(fleet, {"tokenizer": {"hub": "nobody/has-this"}})
     assert "demo-proxy-0" in until_reason(fleet, "TokenizerUnreachable")
     fleet.patch({"tokenizer": {"hub": None}})
+    fleet.until_ready()
+
+
+@pytest.mark.full
+def test_a_pod_that_hangs_in_its_end(fleet: Fleet) -> None:
+    """Somebody's finalizer holds it; nothing of ours forces it."""
+    begin(fleet, {"disruption": {"drainTimeout": "1s"}})
+    fleet.until_ready()
+    hold = {"metadata": {"finalizers": ["example.com/hold"]}}
+    fleet.namespace("patch", "pod/demo-proxy-0", "--type=merge", "--patch", json.dumps(hold))
+    uid = fleet.uids()["demo-proxy-0"]
+    fleet.namespace("delete", "pod/demo-proxy-0", "--wait=false")
+    assert "demo-proxy-0" in until_reason(fleet, "StuckTerminating")
+    assert fleet.uids()["demo-proxy-0"] == uid
+    fleet.namespace("patch", "pod/demo-proxy-0", "--type=merge", "--patch", '{"metadata": {"finalizers": null}}')
     fleet.until_ready()

@@ -1,11 +1,13 @@
 """What goes wrong on its own: processes and pods that are killed, the gateway down, hands that meddle."""
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 import pytest
 
 from e2e import faults
+from e2e.cluster.failures import CommandFailed
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.records import Record
 from e2e.fleets import Fleet
@@ -138,7 +140,8 @@ def test_a_gateway_that_ends_after_each_start_is_named_and_agents_wait_for_it(
 
     def killed_again() -> bool:
         if _runs(namespace, gateway):
-            faults.kill(record, namespace, gateway)
+            with suppress(CommandFailed):  # the kubelet may not know yet that it has ended
+                faults.kill(record, namespace, gateway)
         return fleet.problems().get(gateway) == "CrashLooping"
 
     with fleet.traffic(retries=PATIENT) as traffic:
@@ -149,8 +152,14 @@ def test_a_gateway_that_ends_after_each_start_is_named_and_agents_wait_for_it(
     assert fleet.problems() == {}
     assert fleet.uids() == uids
     assert {pod: fleet.boots(pod) for pod in uids} == boots
-    assert traffic.errors == []
+    streams = [error for error in traffic.errors if "The gateway can't be reached" in error and _is_streamed(error)]
+    assert traffic.errors == streams, "only a stream whose status line had left can't be tried again by a stock client"
     assert traffic.lost(fleet.export(2)) == {}
+
+
+def _is_streamed(error: str) -> bool:
+    """`traffic.py` names the turn, and streams every other one."""
+    return int(error.partition(" turn ")[2].partition(" ")[0]) % 2 == 1
 
 
 def _runs(namespace: Kubectl, pod: str) -> bool:
