@@ -19,6 +19,7 @@ from benchmarks.rigs import (
     machine,
     memory,
     operating,
+    r1,
     reclaiming,
     restarts,
     results,
@@ -82,6 +83,7 @@ TABLE: Final[dict[str, Rig]] = {
 }
 """`make bench`."""
 REFERENCE: Final[dict[str, Rig]] = {
+    "r1": Rig(r1.r1, "R1's table: 0.5 s engine, 1-8 servers, 50-1,600 in flight, beside a server in its shape"),
     "r2": Rig(churn.r2, "R2's churn and a larger one, each measure switched off, and bodies held"),
 }
 """`make bench-rigs`."""

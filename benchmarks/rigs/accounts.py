@@ -15,16 +15,21 @@ def checks(proxy: Proxy, runs: Sequence[Answers], *, label: str) -> list[Figure]
 
     `label` ends the figures' names: a table has each name once.
     """
-    audit = proxy.get_json("/audit")
-    committed = audit["turns"]["created"]
-    passed = prefix_checks(proxy.get("/metrics").decode()).get("passed", 0)
+    return checks_of([proxy], runs, label=label)
+
+
+def checks_of(proxies: Sequence[Proxy], runs: Sequence[Answers], *, label: str) -> list[Figure]:
+    """The same for proxies that shared the load."""
+    audits = [proxy.get_json("/audit") for proxy in proxies]
+    committed = sum(audit["turns"]["created"] for audit in audits)
+    passed = sum(prefix_checks(proxy.get("/metrics").decode()).get("passed", 0) for proxy in proxies)
     answered = sum(run.answers for run in runs)
     followed = sum(run.answers - run.first_turns for run in runs)
     return [
         figure(f"turns_committed_{label}", "turns", [committed]),
         _must_be_0(f"answers_not_committed_{label}", "turns", answered - committed),
         _must_be_0(f"prefix_checks_missing_{label}", "turns", followed - passed),
-        _must_be_0(f"audit_unbalanced_{label}", "stores", 0 if audit["balanced"] else 1),
+        _must_be_0(f"audit_unbalanced_{label}", "stores", sum(not audit["balanced"] for audit in audits)),
         _must_be_0(f"errors_{label}", "errors", sum(run.failed for run in runs)),
     ]
 

@@ -20,6 +20,8 @@ class Plan:
     crowd: int = 1600
     """Calls in flight of the second load under which `/health` is asked; 0 leaves that load out."""
     fleets: int = 500
+    r1_servers: tuple[int, ...] = (1, 2, 4, 8)
+    r1_in_flight: tuple[int, ...] = (50, 100, 200, 400, 800, 1600)
     seed: int = 1
     model: Path | None = None
     """A model directory to use instead of the rigs' own."""
@@ -38,4 +40,6 @@ class Plan:
             restarts=1,
             crowd=0,
             fleets=20,
+            r1_servers=(1, 2),
+            r1_in_flight=(50, 400),
         )
