@@ -110,15 +110,15 @@ def test_a_pod_of_somebody_elses_that_wears_the_fleets_labels_is_left_alone(flee
     labels = {"rolloutfleet.dev/fleet": "demo", "app.kubernetes.io/component": "proxy"}
     container = {"name": "proxy", "image": images.proxy, "command": ["sleep", "3600"]}
     spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
-    meta = {"name": "demo-proxy-7", "labels": labels}
-    with trouble(fleet, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, gone="pod/demo-proxy-7"):
-        uid = fleet.namespace.get("pod", "demo-proxy-7")["metadata"]["uid"]
+    meta = {"name": "stranger", "labels": labels}
+    with trouble(fleet, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, gone="pod/stranger"):
+        uid = fleet.namespace.get("pod", "stranger")["metadata"]["uid"]
         fleet.make()
         assert (fleet.status()["replicas"], fleet.problems()) == (1, {})
         fleet.patch({"restart": {"id": "one"}})
         fleet.until("it is answered", lambda: fleet.status()["restart"].get("observedID") == "one")
         fleet.until_ready()
-        assert fleet.uids()["demo-proxy-7"] == uid
+        assert fleet.uids()["stranger"] == uid
         assert fleet.status()["restarts"]["requested"] == 1
 
 
