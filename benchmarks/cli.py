@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import turn_growth
+from benchmarks.plots.draw import draw
 from benchmarks.rigs import (
     beside,
     binaries,
@@ -142,6 +143,7 @@ def _run(names: Sequence[str], plan: Plan, *, folder: Path, command: str) -> lis
     for title, rigs in (("bench", TABLE), ("bench-rigs", REFERENCE)):
         if set(names) == set(rigs):
             results.write_latest(folder, title=title, figures=figures, machine=on, command=command)
+    draw(folder)
     return figures
 
 
