@@ -15,7 +15,17 @@ from e2e.cluster.failures import ClusterError
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.records import Record
 from e2e.cluster.settings import Settings
-from e2e.installing import LOADED, Images, Operator, as_told, load_images, of_one_namespace, share_definition
+from e2e.installing import (
+    LOADED,
+    Images,
+    Operator,
+    as_told,
+    load_images,
+    of_one_namespace,
+    of_the_whole_cluster,
+    remove_everything,
+    share_definition,
+)
 from e2e.leavings import collect
 
 HERE = Path(__file__).parent
@@ -92,6 +102,14 @@ def definition(cluster: Kubectl) -> None:
 def operator(definition: None, namespace: Kubectl, images: Images) -> Operator:
     """An operator that serves the test's namespace and no other, so that tests run side by side."""
     return of_one_namespace(namespace, images)
+
+
+@pytest.fixture
+def release(cluster: Kubectl, images: Images) -> Iterator[Operator]:
+    """The operator of the whole cluster, not installed yet; for tests that run alone."""
+    release = of_the_whole_cluster(cluster, images)
+    yield release
+    remove_everything(cluster, release)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ CHART: Final = Path(__file__).resolve().parents[1] / "charts" / "rolloutfleet"
 RELEASE: Final = "rolloutfleet"
 OPERATOR: Final = f"deployment/{RELEASE}-operator"
 NAMESPACE: Final = "rolloutfleet-system"
+DEFINITION: Final = "crd/rolloutfleets.rolloutfleet.dev"
 LOADED: Final = "ROLLOUTFLEET_E2E_IMAGES_LOADED"
 """In the environment: what `Images.told` said of images that the cluster has already."""
 _VALUES: Final = {"proxy": "proxy", "operator": "operator", "gateway": "gateway", "engine": "simulatedEngine"}
@@ -79,7 +80,7 @@ def share_definition(cluster: Kubectl) -> None:
     shown = ("--show-only", "templates/crd.yaml", "--show-only", "templates/clusterroles.yaml")
     text = cluster.helm("template", RELEASE, CHART, "--kube-version", "1.34.0", *shown)
     cluster("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=text)
-    cluster("wait", "--for=condition=Established", "crd/rolloutfleets.rolloutfleet.dev", "--timeout=60s")
+    cluster("wait", "--for=condition=Established", DEFINITION, "--timeout=60s")
 
 
 def of_one_namespace(namespace: Kubectl, images: Images) -> Operator:
@@ -90,3 +91,19 @@ def of_one_namespace(namespace: Kubectl, images: Images) -> Operator:
         *("--set", "crds.enabled=false,clusterRoles.enabled=false"),
     )
     return operator
+
+
+def of_the_whole_cluster(cluster: Kubectl, images: Images) -> Operator:
+    """The operator of the whole cluster, not installed yet, and nothing left of an earlier one."""
+    release = Operator(cluster.within(NAMESPACE), images)
+    remove_everything(cluster, release)
+    return release
+
+
+def remove_everything(cluster: Kubectl, release: Operator) -> None:
+    """The release, the definition with every fleet, and what else operators share."""
+    if RELEASE in release.where.helm("list", "--short").split():
+        release.uninstall()
+    roles = [f"clusterrole/{RELEASE}-{role}" for role in ("gateway", "view", "edit")]
+    cluster("delete", DEFINITION, *roles, "--ignore-not-found", "--timeout=200s", seconds=210)
+    cluster("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=200s", seconds=210)

@@ -5,7 +5,6 @@ These tests install and remove the operator of the whole cluster, so nothing els
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -13,34 +12,16 @@ import pytest
 from e2e import agents
 from e2e.cluster.failures import CommandFailed
 from e2e.cluster.kubectl import Kubectl
-from e2e.installing import CHART, NAMESPACE, OPERATOR, RELEASE, Images, Operator
+from e2e.installing import CHART, DEFINITION, NAMESPACE, OPERATOR, Images, Operator
 
 REPOSITORY: Final = CHART.parents[1]
 EXAMPLE: Final = REPOSITORY / "examples" / "kubernetes" / "fleet-simulated.yaml"
 FLEET: Final = "rolloutfleet/demo"
-DEFINITION: Final = "crd/rolloutfleets.rolloutfleet.dev"
 OF_THE_FLEET: Final = "--selector=rolloutfleet.dev/fleet=demo"
 SLOWEST_END: Final = 200 + 60
 """Seconds from a deletion to the end of all: the longest grace of a pod (the gateway's), and a minute."""
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(1200)]
-
-
-@pytest.fixture
-def release(cluster: Kubectl, images: Images) -> Iterator[Operator]:
-    """The operator of the whole cluster, not installed yet, and nothing left of an earlier one."""
-    release = Operator(cluster.within(NAMESPACE), images)
-    _remove_everything(cluster, release)
-    yield release
-    _remove_everything(cluster, release)
-
-
-def _remove_everything(cluster: Kubectl, release: Operator) -> None:
-    if RELEASE in release.where.helm("list", "--short").split():
-        release.uninstall()
-    roles = [f"clusterrole/{RELEASE}-{role}" for role in ("gateway", "view", "edit")]
-    cluster("delete", DEFINITION, *roles, "--ignore-not-found", "--timeout=200s", seconds=210)
-    cluster("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=200s", seconds=210)
 
 
 def make_fleet(namespace: Kubectl) -> None:
