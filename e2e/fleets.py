@@ -65,13 +65,20 @@ class Fleet:
         self.namespace("patch", self.resource, "--type=merge", "--patch", json.dumps({"spec": spec}))
 
     def until_ready(self) -> None:
-        self.until("it is Ready for its newest spec", self._is_ready)
+        self.until("it is Ready for its newest spec", self.is_ready)
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """For its newest spec."""
         seen = self.namespace.get(self.resource)
         ready = self.condition("Ready", seen)
         newest = seen["metadata"]["generation"]
         return bool(ready) and ready["status"] == "True" and ready.get("observedGeneration") == newest
+
+    def settings_in_force(self) -> bool:
+        """Those of its newest spec."""
+        seen = self.namespace.get(self.resource)
+        condition, newest = self.condition("SettingsInForce", seen), seen["metadata"]["generation"]
+        return condition.get("status") == "True" and condition.get("observedGeneration") == newest
 
     def condition(self, kind: str, seen: dict[str, Any] | None = None) -> dict[str, Any]:
         conditions = (seen or self.namespace.get(self.resource)).get("status", {}).get("conditions", [])
