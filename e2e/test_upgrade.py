@@ -1,0 +1,115 @@
+"""The operator is upgraded over three live fleets: two of them roll, one after another; one waits until it is asked."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from e2e.cluster.docker.client import Docker
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.records import Record
+from e2e.fleets import Fleet
+from e2e.installing import Images, Operator
+from e2e.releases import as_version
+
+pytestmark = [pytest.mark.full, pytest.mark.alone, pytest.mark.timeout(1800)]
+EARLIER: Final = "0.0.9"
+RETRIES: Final = 8
+"""`max_retries` of clients whose pods are replaced."""
+SLOWEST_END: Final = 200 + 60
+"""Seconds from a deletion to the end of all: the longest grace of a pod (the gateway's), and a minute."""
+
+
+@pytest.fixture(scope="module")
+def earlier(record: Record, docker: Docker, images: Images) -> Images:
+    """An earlier release."""
+    return as_version(record, docker, images, EARLIER)
+
+
+@pytest.fixture
+def fleets(release: Operator, earlier: Images, namespace: Kubectl) -> list[Fleet]:
+    """Three that live, made by the earlier release; the last one waits with updates until it is asked."""
+    replace(release, images=earlier).install()
+    two, one = {"proxies": {"replicas": 2}}, {"proxies": {"replicas": 1}}
+    specs: dict[str, Any] = {"one": two, "two": one, "three": {**one, "updatePolicy": "OnRequest"}}
+    return [Fleet(namespace, earlier, name, spec).make() for name, spec in specs.items()]
+
+
+def images_of(fleet: Fleet) -> set[str]:
+    return {pod["spec"]["containers"][0]["image"] for pod in fleet.proxies().values()}
+
+
+def down(fleets: list[Fleet]) -> list[str]:
+    """Proxies of all of them that don't serve, or are not there."""
+    wanted = {f"{fleet.name}-proxy-{n}" for fleet in fleets for n in range(fleet.spec["proxies"]["replicas"])}
+    pods = {name: pod for fleet in fleets for name, pod in fleet.proxies().items()}
+    return sorted(name for name in wanted if name not in pods or not serves(pods[name]))
+
+
+def serves(pod: dict[str, Any]) -> bool:
+    conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", [])}
+    return conditions.get("Ready") == "True"
+
+
+def until(fleets: list[Fleet], holds: Callable[[], bool], *, seconds: float = 400) -> Iterator[list[str]]:
+    """What is down, again and again until then."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, [fleet.status() for fleet in fleets]
+        yield down(fleets)
+        time.sleep(0.3)
+
+
+def updated(fleets: list[Fleet], images: Images) -> bool:
+    return all(images_of(fleet) == {images.proxy} for fleet in fleets) and all(fleet.is_ready() for fleet in fleets)
+
+
+def ends(fleet: Fleet) -> None:
+    """Nothing is left of it but its claims, which are as many as it had proxies."""
+    chosen = f"--selector=rolloutfleet.dev/fleet={fleet.name}"
+    kinds = "pods,statefulsets,deployments,services,configmaps,secrets,poddisruptionbudgets"
+    deadline = time.monotonic() + SLOWEST_END
+    while left := fleet.namespace("get", kinds, chosen, "--output", "name").split():
+        assert time.monotonic() < deadline, left
+        time.sleep(1)
+    assert len(fleet.namespace.get("pvc", chosen)["items"]) == fleet.spec["proxies"]["replicas"]
+
+
+def test_an_upgrade_rolls_fleets_one_after_another_and_serves_the_earlier_releases_proxies(
+    fleets: list[Fleet], release: Operator, images: Images, earlier: Images
+) -> None:
+    rolled, waits = fleets[:2], fleets[2]
+    assert {fleet.status()["operatorVersion"] for fleet in fleets} == {EARLIER}
+    uids = waits.uids()
+    with fleets[0].traffic(retries=RETRIES) as traffic:
+        release.install()
+        for lacking in until(fleets, lambda: updated(rolled, images)):
+            assert len(lacking) <= 1
+    assert traffic.errors == []
+    assert traffic.lost(fleets[0].export(2)) == {}
+
+    waits.until("it waits", lambda: waits.condition("Progressing")["reason"] == "UpdateWaits")
+    assert waits.uids() == uids and images_of(waits) == {earlier.proxy}
+    assert waits.status()["operatorVersion"] != EARLIER
+    with waits.traffic() as traffic:
+        waits.patch({"sessions": {"staleAfter": "2h"}})
+        waits.until("an edit reaches the earlier release's proxy", waits.settings_in_force, seconds=120)
+        waits.patch({"restart": {"id": "update"}})
+        waits.until_ready()
+        waits.until("it is updated", lambda: updated([waits], images))
+    assert waits.uids() != uids
+    assert traffic.lost(waits.export(1)) == {}
+
+
+def test_fleets_end_before_the_operator_and_after_it(fleets: list[Fleet], release: Operator) -> None:
+    first, *others = fleets
+    first.namespace("delete", first.resource, "--timeout=30s")
+    ends(first)
+    release.uninstall()
+    for fleet in others:
+        assert down([fleet]) == []
+        fleet.namespace("delete", fleet.resource, "--timeout=30s")
+    for fleet in others:
+        ends(fleet)
