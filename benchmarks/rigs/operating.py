@@ -69,8 +69,9 @@ def _measured(server: ApiServer, folder: Path, plan: Plan) -> Outcome:
         say(f"  all made after {made:.0f} s, resident {processes.memory(process.pid).rss / MB:.0f} MB")
         waits = _changes(server, api, plan)
         _until_settled(server, plan.fleets, api)
-        cpu, since = processes.cpu_seconds(process.pid), time.time()
+        cpu, since, asked = processes.cpu_seconds(process.pid), time.time(), _requests(api)
         time.sleep(IDLE)
+        asked = _requests(api) - asked
         cpu, written = processes.cpu_seconds(process.pid) - cpu, _writes(server, since)
         resident = processes.memory(process.pid).rss
         idle = [each for each in written if "/leases/" not in each]
@@ -81,6 +82,7 @@ def _measured(server: ApiServer, folder: Path, plan: Plan) -> Outcome:
                 figure("operator_rss_mb", "MB", [resident / MB], goal=at_most(150)),
                 figure("operator_idle_writes_per_minute", "writes", [len(idle) * 60 / IDLE], goal=exactly(0)),
                 figure("operator_lease_writes_per_minute", "writes", [(len(written) - len(idle)) * 60 / IDLE]),
+                figure("operator_idle_requests_per_fleet_minute", "1/min", [asked / plan.fleets * 60 / IDLE]),
                 figure("operator_idle_cpu", "cores", [cpu / IDLE]),
                 figure("operator_made_seconds", "s", [made]),
                 figure("operator_fleets", "fleets", [plan.fleets]),
@@ -128,6 +130,13 @@ def _operator(server: ApiServer, folder: Path) -> Iterator[Running]:
 
 def _writes(server: ApiServer, since: float) -> list[str]:
     return server.writes(AGENT, since)
+
+
+def _requests(api: httpx.Client) -> float:
+    """All that the API has answered so far, watches apart; the controllers' share is small when nothing changes."""
+    text = api.get("/metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines if 'verb="WATCH"' not in line)
 
 
 def _until_settled(server: ApiServer, fleets: int, api: httpx.Client) -> float:
