@@ -82,7 +82,14 @@ def read(path: Path = LATEST) -> list[Result]:
 
 def write(results: Sequence[Result], path: Path = LATEST) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(_RESULTS.dump_python(list(results)), indent=1) + "\n")
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(_RESULTS.dump_python(list(results)), indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def add(newer: Iterable[Result], path: Path = LATEST) -> None:
+    """To what is written there already, in place of older results of the same scenarios."""
+    write(merged(read(path), newer, there=scenarios()), path)
 
 
 def checked_out() -> str:

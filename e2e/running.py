@@ -48,8 +48,11 @@ class Run:
     mark: str
     words: Sequence[str]
     deadline: float
+    kept: bool = False
+    """Whether results go to `e2e/results`, file by file: a run that is interrupted has what it has shown."""
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
+    keeping: threading.Lock = field(default_factory=threading.Lock)
 
     def file(self, name: str, tests: Sequence[str]) -> list[Result] | None:
         """Run tests of one file; None where time was up before it began."""
@@ -74,7 +77,11 @@ class Run:
         say(f"{'ok  ' if process.returncode in (0, 5) else 'FAIL'} {name} {time.monotonic() - started:.0f} s")
         if process.returncode not in (0, 5):
             say(said)
-        return results.of_report(report, name, commit=self.commit) if report.exists() else _broken(tests, self.commit)
+        found = results.of_report(report, name, commit=self.commit) if report.exists() else _broken(tests, self.commit)
+        if self.kept and not self.stopped.is_set():
+            with self.keeping:
+                results.add(found)
+        return found
 
     def files(self, wanted: dict[str, list[str]], *, at_once: int) -> list[Result]:
         with ThreadPoolExecutor(at_once) as pool:
@@ -113,8 +120,6 @@ def run(options: argparse.Namespace) -> int:
             lifecycle.down(record.name)
             if not daemon_ran:
                 daemon.stop()
-    if options.full:
-        results.write(results.merged(results.read(), found, there=results.scenarios()))
     return _conclude(found, options)
 
 
@@ -148,6 +153,7 @@ def _run_files(wanted: dict[str, list[str]], options: argparse.Namespace) -> lis
         mark="cluster" if options.full else "not full",
         words=options.words,
         deadline=time.monotonic() + 60 * options.minutes,
+        kept=options.full,
     )
     alone = {name: tests for name, tests in wanted.items() if results.runs_alone(name)}
     beside = {name: tests for name, tests in wanted.items() if name not in alone}

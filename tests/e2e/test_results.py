@@ -48,5 +48,14 @@ def test_results_survive_their_file(tmp_path: Path) -> None:
     assert results.read(tmp_path / "absent.json") == []
 
 
+def test_results_are_added_file_by_file_to_those_that_are_kept(tmp_path: Path) -> None:
+    path, (one, other, *_) = tmp_path / "latest.json", results.scenarios()
+    results.add([result(one, passed=False), result("of a test that is gone")], path)
+    results.add([result(other)], path)
+    results.add([result(one)], path)
+    assert results.read(path) == [result(one), result(other)]
+    assert [file.name for file in tmp_path.iterdir()] == ["latest.json"]
+
+
 def test_every_test_of_the_cluster_is_a_scenario() -> None:
     assert "test_cluster.py::test_every_node_is_ready" in results.scenarios()
