@@ -107,16 +107,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
     folder = options.results or (RESULTS / "quick" if options.quick else RESULTS)
     try:
-        figures = _run(names, _plan(options), folder=folder, command=command)
-    except (StartFailed, LoadFailed) as error:
-        say(f"benchmarks: {error}")
-        return 2
+        figures, failed = _run(names, _plan(options), folder=folder, command=command)
     except KeyboardInterrupt:
         say("benchmarks: stopped; the rigs that had ended have their records")
         return 130
     if options.quick and (left_out := [name for name in RIGS if name not in names]):
         say(f"left out: {', '.join(left_out)}")
     _show(figures)
+    if failed:
+        say(f"benchmarks: no figures from {', '.join(failed)}, as told above")
+        return 2
     return 1 if any(figure.check and not figure.met for figure in figures) else 0
 
 
@@ -128,23 +128,30 @@ def _names(options: argparse.Namespace) -> list[str]:
     return list(REFERENCE if options.reference else TABLE)
 
 
-def _run(names: Sequence[str], plan: Plan, *, folder: Path, command: str) -> list[Figure]:
+def _run(names: Sequence[str], plan: Plan, *, folder: Path, command: str) -> tuple[list[Figure], list[str]]:
+    """The figures, and the rigs that gave none: one that can't run must not cost those after it."""
     on = machine.describe()
     figures: list[Figure] = []
+    failed: list[str] = []
     for name in names:
         began = time.monotonic()
         say(name)
-        outcome = RIGS[name].run(plan)
+        try:
+            outcome = RIGS[name].run(plan)
+        except (StartFailed, LoadFailed) as error:
+            say(f"  {name} failed: {error}")
+            failed.append(name)
+            continue
         results.write(folder, name=name, outcome=outcome, plan=plan, machine=on, command=command)
         for note in outcome.notes:
             say(f"  note: {note}")
         say(f"  {name} took {time.monotonic() - began:.0f} s")
         figures.extend(outcome.figures)
     for title, rigs in (("bench", TABLE), ("bench-rigs", REFERENCE)):
-        if set(names) == set(rigs):
+        if set(names) == set(rigs) and not failed:
             results.write_latest(folder, title=title, figures=figures, machine=on, command=command)
     draw(folder)
-    return figures
+    return figures, failed
 
 
 def _show(figures: Sequence[Figure]) -> None:
@@ -185,7 +192,8 @@ rigs of the references (make bench-rigs, --reference):
 {reference}
 
 Progress goes to stderr; the figures come last, on stdout, one a line: name value unit. The exit status is 1 where
-a call failed, a turn was not committed or a prefix was not checked; a missed goal of speed is only shown.
+a call failed, a turn was not committed or a prefix was not checked, and 2 where a rig could not run at all; a missed
+goal of speed is only shown.
 What each figure means: benchmarks/README.md.
 """
 

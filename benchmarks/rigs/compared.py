@@ -28,6 +28,7 @@ def capture_vs_gateway(plan: Plan) -> Outcome:
             figure("capture_vs_gateway", "ratio", [_cpu_ratio(*pair) for pair in pairs], goal=at_least(0.8)),
             figure("gateway_cpu_per_request", "us", [alone.cpu_micros("gateway") for alone, _ in pairs]),
             figure("proxy_cpu_per_request", "us", [captured.cpu_micros("proxy") for _, captured in pairs]),
+            figure("gateway_cpu_behind_proxy", "us", [captured.cpu_micros("gateway") for _, captured in pairs]),
             figure("proxy_rate_at_once", "1/s", [captured.rate for _, captured in pairs]),
         ]
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from toolchain import go
 
+PEERS_LOCK = Path(__file__).parents[1] / "peers" / "litellm.lock"
 PACKAGES = (
     *("rolloutfleet", "sglang-router", "aiohttp", "uvicorn", "uvloop", "httptools", "starlette", "fastapi"),
-    *("msgspec", "tokenizers", "renderers"),
+    *("msgspec", "tokenizers", "renderers", "httpx", "kopf", "kubernetes"),
 )
 
 
@@ -34,6 +35,7 @@ def describe() -> dict[str, Any]:
             "go": _go(),
             "revision": _revision(),
             **{name: found for name in PACKAGES if (found := _version(name)) is not None},
+            "litellm": _locked("litellm"),
         },
     }
 
@@ -57,6 +59,15 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _locked(package: str) -> str:
+    """The version in the lock of a peer, which has an environment of its own."""
+    for line in PEERS_LOCK.read_text(encoding="utf-8").splitlines():
+        name, _, rest = line.partition("==")
+        if name == package:
+            return rest.split()[0]
+    return "unknown"
 
 
 def _go() -> str:

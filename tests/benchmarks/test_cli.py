@@ -4,6 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from benchmarks.rigs.figures import Outcome, figure
+from benchmarks.rigs.plan import Plan
+from benchmarks.rigs.processes import StartFailed
 
 from benchmarks import cli
 
@@ -27,3 +30,23 @@ def test_a_mistake_is_told_before_anything_runs(
     assert end.value.code == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rig_that_fails_costs_no_other_its_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fails(plan: Plan) -> Outcome:
+        raise StartFailed("no such gateway")
+
+    def works(plan: Plan) -> Outcome:
+        return Outcome(figures=[figure("speed", "ratio", [0.5])], runs=[])
+
+    rigs = {"bad": cli.Rig(fails, "fails"), "good": cli.Rig(works, "works")}
+    monkeypatch.setattr(cli, "RIGS", rigs)
+    monkeypatch.setattr(cli, "TABLE", rigs)
+    monkeypatch.setattr(cli, "REFERENCE", {})
+    assert cli.main(["--results", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert told.out.splitlines() == ["speed 0.5 ratio"]
+    assert "no such gateway" in told.err and "no figures from bad" in told.err
+    assert [file.name for file in tmp_path.iterdir()] == ["good.json"], "latest.json is for whole runs"
