@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from e2e import agents
 from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet
@@ -70,3 +72,28 @@ def test_a_fleet_that_is_scaled_in_and_out_again_keeps_every_turn(
         fleet.until_ready()
     assert traffic.lost(fleet.export(3)) == {}
     assert fleet.status()["parked"]["ordinals"] == []
+
+
+@pytest.mark.full
+def test_a_fleet_that_is_suspended_and_resumed_under_agents_keeps_every_turn(
+    operator: Operator, namespace: Kubectl, images: Images
+) -> None:
+    fleet = Fleet(namespace, images).make()
+    with fleet.traffic(retries=10) as traffic:
+        fleet.until("both hold sessions", lambda: all(fleet.stats(pod)["sessions"]["open"] for pod in fleet.proxies()))
+        fleet.patch({"suspend": True})
+        fleet.until("nothing of it runs", lambda: fleet.condition("Suspended")["status"] == "True")
+        assert pods(fleet) == []
+        parked = fleet.status()["parked"]
+        assert parked["ordinals"] == [0, 1] and parked["turns"] > 0
+
+        fleet.patch({"suspend": False})
+        fleet.until_ready()
+        assert fleet.status()["parked"]["ordinals"] == []
+    assert sum(len(turns) for turns in traffic.answered.values()) >= parked["turns"]
+    assert traffic.lost(fleet.export(2)) == {}
+
+
+def pods(fleet: Fleet) -> list[str]:
+    """What runs, gateway and engines included."""
+    return fleet.namespace("get", "pods", f"--selector=rolloutfleet.dev/fleet={fleet.name}", "--output=name").split()
