@@ -16,6 +16,7 @@ from tests.proxy.tokens.models.families import FAMILIES, Family, chat_format, wr
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.tokens.deltas import Delta, DeltaParser, StreamDiverged
+from rolloutfleet_proxy.tokens.quirks import assistant_mark
 from rolloutfleet_proxy.tokens.render import ChatFormat, Reader, Scan, load
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
@@ -197,6 +198,17 @@ def test_any_tokens_at_all(models: Path, name: str) -> None:
         assert joined(flatten(sent)) == flat(message)
 
     check()
+
+
+@pytest.mark.parametrize("rest", ["<think>\na\n</think>\n\nb", " \n<think>a", "<thin", "", "b <think>c"])
+def test_a_role_mark_before_the_reply_is_sent_only_if_it_stays(models: Path, rest: str) -> None:
+    model = chat_format("deepseek-v3", models)
+    mark, *_ = assistant_mark("deepseek-v3")
+    text = model.vocabulary.encode(rest, add_special_tokens=False)
+    output = [model.vocabulary.convert_tokens_to_ids(mark), *text]
+    for sizes in ([], [1] * len(output)):
+        sent, message = streamed(model, prompt_of(model, "first"), chunked(output, sizes))
+        assert joined(flatten(sent)) == flat(message)
 
 
 class Counting:
