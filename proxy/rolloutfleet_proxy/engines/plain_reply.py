@@ -31,13 +31,15 @@ from rolloutfleet_proxy.engines.evidence import (
     of_arrays,
 )
 
-_NULL = 9e99
 _NULLS_AS_NUMBERS = bytes.maketrans(b"nul", b"9e9")
 """Makes 9e99 of null: no token has it as its id, nor as its log-probability."""
-_POWERS = 10.0 ** np.arange(1, 20)
 _MAX_INT32 = 2**31 - 1
 _ODD = (b'"', b"t", b"f", b"{")
 """Strings, true, false, objects."""
+
+
+_Letters = npt.NDArray[np.uint8]
+_Places = npt.NDArray[np.int64]
 
 
 class _Meta(MetaRest, kw_only=True):
@@ -66,7 +68,7 @@ def plain(body: bytes, expected: Expected) -> Evidence | None:
         reply = _decode(body)
         ids_json = bytes(reply.output_ids)
         ids = np.frombuffer(_numbers(ids_json, "i"), np.int64)
-        rows = _rows(bytes(reply.meta_info.output_token_logprobs))
+        rows = _rows(bytes(reply.meta_info.output_token_logprobs), ids_json)
         if rows is None or not len(ids) or not np.array_equal(rows[:, 1], ids):
             return None
         logprobs = rows[:, 0]
@@ -84,34 +86,41 @@ def plain(body: bytes, expected: Expected) -> Evidence | None:
         return None
 
 
-def _rows(logprobs: bytes) -> npt.NDArray[np.float64] | None:
+def _rows(logprobs: bytes, ids_json: bytes) -> npt.NDArray[np.float64] | None:
     """`[[logprob, id, null], …]` as rows of three numbers, the last of which says nothing; None for anything else.
 
-    Flat, the numbers would not say how they were bracketed. As many rows as nulls, each of which ends its row, and each
-    of which is the third of three: that leaves one way.
+    `ids_json` has the same ids as a plain array. Flat, the numbers would not say how they were bracketed, so every
+    third comma must have brackets around it, with no bracket left, and every second of three a null behind it.
     """
     if not logprobs.startswith(b"[[") or not logprobs.endswith(b"null]]") or any(odd in logprobs for odd in _ODD):
         return None
-    letters = np.frombuffer(logprobs, np.uint8)
-    opened = np.flatnonzero(letters == ord("["))
-    nulls = np.flatnonzero(letters == ord("n"))
-    count, ends = len(nulls), nulls[:-1]
-    if len(opened) != count + 1 or not np.array_equal(opened[2:], ends + len("null],")):
-        return None
-    if not (letters[ends + len("null")] == ord("]")).all():
-        return None
     numbers = np.frombuffer(_numbers(logprobs.translate(_NULLS_AS_NUMBERS), "d"), np.float64)
-    if len(numbers) != 3 * count:
+    letters = np.frombuffer(logprobs, np.uint8)
+    commas = (letters == ord(",")).nonzero()[0]
+    count, rest = divmod(len(numbers), 3)
+    if rest or len(commas) != len(numbers) - 1 or np.count_nonzero(letters == ord("[")) != count + 1:
         return None
-    rows = numbers.reshape(count, 3)
-    return rows if (rows[:, 2] == _NULL).all() and _ids_are_whole(letters, rows) else None
+    before_ids, after_ids, between = commas[0::3], commas[1::3], commas[2::3]
+    if not (
+        (letters[between - 1] == ord("]")).all()
+        and (letters[between + 1] == ord("[")).all()
+        and (letters[after_ids + 1] == ord("n")).all()
+        and _written_alike(letters, before_ids, after_ids, ids_json)
+    ):
+        return None
+    return numbers.reshape(count, 3)
 
 
-def _ids_are_whole(letters: npt.NDArray[np.uint8], rows: npt.NDArray[np.float64]) -> bool:
-    """Whether the second of three is written with its digits alone: 5.0 and 5e0 are the same number, and no id."""
-    commas = np.flatnonzero(letters == ord(","))
-    digits = 1 + np.searchsorted(_POWERS, rows[:, 1], side="right")
-    return np.array_equal(commas[1::3] - commas[0::3] - 1, digits)
+def _written_alike(letters: _Letters, before: _Places, after: _Places, ids_json: bytes) -> bool:
+    """Whether the numbers between two places each are as long as the ids of the same values, and end as they do.
+
+    5.0 and 1e2 are the numbers 5 and 100, and no ids; the first is longer, and the second ends with no 0.
+    """
+    plain = np.frombuffer(ids_json, np.uint8)
+    ends = np.append((plain == ord(",")).nonzero()[0], len(plain) - 1)
+    return np.array_equal(after - before, np.diff(ends, prepend=0)) and np.array_equal(
+        letters[after - 1], plain[ends - 1]
+    )
 
 
 def _numbers(text: bytes, kind: Literal["d", "i"]) -> memoryview:

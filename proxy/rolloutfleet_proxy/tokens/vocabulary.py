@@ -13,7 +13,8 @@ import re
 import sys
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -43,12 +44,19 @@ class Run(int):
     of those makes parsing cost as much as the reply has marks, and changes nothing that a parser can see.
     """
 
-    data: bytes
+    _text: bytes | Callable[[], bytes]
 
-    def __new__(cls, data: bytes) -> Run:
+    def __new__(cls, text: bytes | Callable[[], bytes]) -> Run:
+        """`text`, or what looks it up when it is asked for: what continues a reply seldom asks for the reply's."""
         run = super().__new__(cls, _NO_ID)
-        run.data = data
+        run._text = text
         return run
+
+    @property
+    def data(self) -> bytes:
+        if not isinstance(self._text, bytes):
+            self._text = self._text()
+        return self._text
 
 
 class Encoded(int):
@@ -235,11 +243,11 @@ class Vocabulary:
         start = 0
         for position in np.flatnonzero(self._is_mark.take(ids, mode="clip")).tolist():
             if position > start:
-                result.append(Run(self._table.joined(ids[start:position])))
+                result.append(Run(partial(self._table.joined, ids[start:position])))
             result.append(int(ids[position]))
             start = position + 1
         if start < len(ids):
-            result.append(Run(self._table.joined(ids[start:])))
+            result.append(Run(partial(self._table.joined, ids[start:])))
         return result
 
     def _remember(self, key: tuple[str, bool], ids: array[int]) -> None:

@@ -58,6 +58,7 @@ ODD: dict[str, str] = {
     "no third": "[[-0.5,3],[-1.25,4],[-0.0,99]]",
     "a fourth": "[[-0.5,3,null,1],[-1.25,4,null,2],[-0.0,99,null,3]]",
     "deeper": "[[[-0.5,3,null],[-1.25,4,null],[-0.0,99,null]]]",
+    "deeper at the end": "[[-0.5,3,null],[-1.25,4,null,[-0.0,99,null]]]",
     "one deeper": "[[-0.5,3,null],[[-1.25],4,null],[-0.0,99,null]]",
     "a row in a row": "[[-0.5,3,null ,[-1.25,4,null]],[-0.0,99,null]]",
     "what null becomes": "[[-0.5,3,9e99],[-1.25,4,null],[-0.0,99,null]]",
@@ -119,6 +120,15 @@ def test_any_tokens_are_taken_alike(rows: list[tuple[float, int]], abort: bool, 
         weight_version=version,
     ) | {"output_ids": [token for _, token in rows]}
     assert same(text(made))
+
+
+@pytest.mark.parametrize("written", ["1e2", "1E2", "10e1", "100.0", " 100", "1e02"])
+def test_a_number_that_is_an_id_only_by_its_value_is_left_to_the_exact_way(written: str) -> None:
+    body = text(reply()).replace(b"[3,4,99]", b"[100,4,99]").replace(b"-0.5,3,null", f"-0.5,{written},null".encode())
+    assert written.encode() in body and b"[100," in body
+    expected = replace(EXPECTED, vocab_size=None)
+    assert plain(body, expected) is None
+    assert same(body, expected)
 
 
 @pytest.mark.parametrize("size", [1, 70_000])
