@@ -17,6 +17,10 @@ export PYTHON
 quickstart: $(READY) ## agents through a whole local fleet, with one proxy killed on the way (2 minutes)
 	@$(BIN)/python -m examples.quickstart $(ARGS)
 
+.PHONY: tiny-rl
+tiny-rl: sglang ## a whole small training run on a real SGLang on the CPU, with plot and parity check (10 GB, minutes)
+	@$(BIN)/python -m examples.tiny_rl $(ARGS)
+
 ##@ Check it
 .PHONY: test
 test: lint sglang cluster ## everything that CI checks: a real SGLang and, as root with Docker, a real cluster included

@@ -1,0 +1,143 @@
+"""A whole small training run: `make tiny-rl`, or `python -m examples.tiny_rl` with the real SGLang installed.
+
+Starts a real SGLang on the CPU with a tiny transformer, and before it a local fleet: two proxies and the real gateway.
+Then trainer.py runs in SGLang's own environment, where PyTorch is: agents roll out, their rewards become GRPO updates,
+each update is loaded by the engine under a new version. At the end it checks the log-probabilities of whole sessions
+(parity.py) and writes a table and a plot.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from examples.tiny_rl.picture import draw, table
+from rich.console import Console
+from tests.real.processes import NotServing, free_port, serving
+from tests.real.sglang import launch
+from tests.real.sglang.places import Installed, find
+
+from rolloutfleet.specfile import load_fleet
+from rolloutfleet_operator.local import LocalFleet, LocalFleetError
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS_TO_START = 400.0
+RESOURCE = """\
+apiVersion: rolloutfleet.dev/v1alpha1
+kind: RolloutFleet
+metadata: {{name: tiny-rl}}
+spec:
+  model: tiny
+  tokenizer: {{path: {model}}}
+  proxies: {{replicas: 2}}
+  gateway: {{engines: {{urls: ["{engine}"]}}}}
+"""
+RUN = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "runpy.run_module('examples.tiny_rl.trainer', run_name='__main__')"
+)
+"""What SGLang's environment lacks comes from this one."""
+
+console = Console(highlight=False)
+
+
+def main() -> int:
+    asked = _arguments()
+    installed = find()
+    if installed is None:
+        console.print("[red]The real SGLang is not installed.[/] `make tiny-rl` installs it first (10 GB).")
+        return 1
+    folder = Path(tempfile.mkdtemp(prefix="rolloutfleet-tiny-rl-"))
+    try:
+        return asyncio.run(_run(folder, installed, asked))
+    except (NotServing, LocalFleetError) as error:
+        console.print(f"[red]{error}[/]")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _run(folder: Path, installed: Installed, asked: argparse.Namespace) -> int:
+    port = free_port()
+    command = launch.command(installed, model=installed.model("first"), port=port, request_log=folder / "requests")
+    console.print("starting SGLang (a minute) and a fleet")
+    with serving(
+        command,
+        port=port,
+        log=folder / "sglang.log",
+        environment=launch.environment(installed),
+        deadline=SECONDS_TO_START,
+    ) as engine:
+        async with _fleet(folder, engine.url, installed):
+            results = folder / "results.json"
+            status = await _trained(installed, folder, asked, results)
+    if status == 0:
+        _keep(json.loads(results.read_text()), asked)
+    return status
+
+
+@contextlib.asynccontextmanager
+async def _fleet(folder: Path, engine: str, installed: Installed) -> AsyncIterator[None]:
+    resource = folder / "fleet.yaml"
+    resource.write_text(RESOURCE.format(model=installed.model("first"), engine=engine))
+    fleet = LocalFleet(load_fleet(resource), state_dir=folder / "state", beside=folder, report=lambda _: None)
+    await fleet.start()
+    try:
+        yield
+    finally:
+        await fleet.stop()
+
+
+async def _trained(installed: Installed, folder: Path, asked: argparse.Namespace, results: Path) -> int:
+    """Run the trainer where PyTorch is; its exit status."""
+    words = ["--fleet", str(folder / "state"), "--folder", str(folder), "--results", str(results)]
+    words += ["--steps", str(asked.steps), "--seed", str(asked.seed)]
+    words += ["--shuffle-rewards"] if asked.shuffle_rewards else []
+    ours = [str(ROOT / name) for name in ("client", "")]
+    trainer = await asyncio.create_subprocess_exec(
+        *(str(installed.python), "-W", "ignore", "-c", RUN, sysconfig.get_path("purelib"), *words),
+        cwd=ROOT,
+        env=launch.environment(installed, os.environ) | {"PYTHONPATH": os.pathsep.join(ours)},
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        return await trainer.wait()
+    finally:
+        if trainer.returncode is None:
+            trainer.terminate()
+            await trainer.wait()
+
+
+def _keep(found: dict[str, object], asked: argparse.Namespace) -> None:
+    console.print(table(found))
+    if asked.output is None:
+        return
+    asked.output.mkdir(parents=True, exist_ok=True)
+    name = "shuffled" if asked.shuffle_rewards else "trained"
+    (asked.output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    runs = {file.stem: json.loads(file.read_text()) for file in sorted(asked.output.glob("*.json"), reverse=True)}
+    (asked.output / "reward.svg").write_text(draw(runs))
+    console.print(f"written to {asked.output}: {name}.json, reward.svg")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.tiny_rl", description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=30, help="how many updates (default 30; 0: only the parity check)")
+    parser.add_argument("--shuffle-rewards", action="store_true", help="the control: each reward goes to somebody else")
+    parser.add_argument("--seed", type=int, default=7, help="of weights and shuffling (default 7)")
+    parser.add_argument("--output", type=Path, help="a folder for results and plot; both kinds of run share one")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""New weights into the fleet's engines, under a version."""
+
+from pathlib import Path
+
+import httpx
+
+from rolloutfleet import AsyncFleet
+
+
+async def load_weights(fleet: AsyncFleet, checkpoint: Path, version: int, *, flush_cache: bool = True) -> None:
+    """Every engine loads a checkpoint. Within `fleet.weight_update`. Raises httpx.HTTPError, RuntimeError."""
+    wanted = {"model_path": str(checkpoint), "weight_version": str(version), "flush_cache": flush_cache}
+    async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
+        for engine in fleet.engines:
+            answer = (await client.post(f"{engine}/update_weights_from_disk", json=wanted)).raise_for_status().json()
+            if not answer["success"]:
+                raise RuntimeError(f"{engine} did not load {checkpoint}: {answer['message']}")
+
+
+async def flush_caches(fleet: AsyncFleet) -> None:
+    """Forget what older weights computed."""
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        for engine in fleet.engines:
+            (await client.post(f"{engine}/flush_cache")).raise_for_status()
