@@ -42,8 +42,8 @@ MAX_TOKENS: Final = 100
 """A generation takes some 3 s: longer than a planned restart keeps the address silent."""
 QUIET: Final = 5.0
 """Seconds between two restarts."""
-QUIET_ONCE: Final = 1.0
-"""Seconds before and after one that is the only one."""
+AGENTS_ONCE, QUIET_ONCE = 12, 1.0
+"""Agents, and seconds before and after, of a restart that is the only one: it is to show that the rig works."""
 WHOLE_RETRIES: Final = 8
 PATIENCE: Final = 180.0
 PROBE_EVERY: Final = 0.02
@@ -122,7 +122,7 @@ class Silence(Background):
 def restart_gap(plan: Plan) -> Outcome:
     """The longest that a fresh connection waits for /health in a restart, and what agents see.
 
-    With one restart only a planned one is made.
+    With one restart only a planned one is made, and with fewer agents.
     """
     times = plan.restarts
     commands: dict[str, list[str]] = {}
@@ -204,8 +204,8 @@ def _engine(folder: Path, commands: dict[str, list[str]]) -> Any:
 async def _under_load(site: Site, seen: Seen, restart: Callable[[Site, Seen, int], Any], times: int) -> Seen:
     """Agents at work while the proxy is restarted so many times."""
     ended = asyncio.Event()
-    agents = [asyncio.create_task(_agent(site, seen, number, ended)) for number in range(AGENTS)]
-    quiet = QUIET if times > 1 else QUIET_ONCE
+    count, quiet = (AGENTS, QUIET) if times > 1 else (AGENTS_ONCE, QUIET_ONCE)
+    agents = [asyncio.create_task(_agent(site, seen, number, ended)) for number in range(count)]
     await asyncio.sleep(quiet)
     for number in range(times):
         with Silence(site.proxy.url) as silence:
