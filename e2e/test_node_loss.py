@@ -15,6 +15,13 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
 HOST: Final = "kubernetes.io/hostname"
 WAYS: Final = {"power": faults.lost, "frozen": faults.frozen}
+SOON_GIVEN_UP: Final = {
+    "key": "node.kubernetes.io/unreachable",
+    "operator": "Exists",
+    "effect": "NoExecute",
+    "tolerationSeconds": 5,
+}
+"""Kubernetes deletes the pods of a lost node after five minutes; of these it does so at once."""
 
 
 @pytest.fixture
@@ -31,32 +38,83 @@ def test_a_lost_node_is_named_and_the_fleet_heals_when_it_is_back(
     operator: Operator, record: Record, namespace: Kubectl, images: Images, nodes: tuple[str, str], how: str
 ) -> None:
     stays, goes = nodes
-    here = {HOST: stays}
-    operator.install("--reuse-values", "--set-string", f"nodeSelector.{HOST.replace('.', chr(92) + '.')}={stays}")
-    spec = {"gateway": {"nodeSelector": here}, "engine": {"podTemplate": {"spec": {"nodeSelector": here}}}}
-    fleet = Fleet(namespace, images, spec=spec).make()
-    away = [name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == goes]
-    assert len(away) == 1, "proxies are spread over nodes"
-    there = uids(fleet)
-    before = agents.run(namespace, "agents.py", "6", "4", fleet=fleet.name, image=images.proxy)["answered"]
+    fleet = spread_over(operator, Fleet(namespace, images), stays)
+    away, there = proxy_on(fleet, goes), uids(fleet)
+    before = serve(fleet, 6)
 
     with WAYS[how](record, goes):
-        fleet.until("the lost node is named", lambda: fleet.problems().get(away[0]) == "NodeLost")
-        ready = fleet.condition("Ready")
-        assert (ready["status"], ready["reason"]) == ("False", "NodeLost")
-        assert away[0] in ready["message"]
-        meanwhile = agents.run(namespace, "agents.py", "4", "4", fleet=fleet.name, image=images.proxy)["answered"]
+        until_named(fleet, away)
+        meanwhile = serve(fleet, 4)
         assert uids(fleet) == there, "a pod was deleted whose node may come back, or one that has nothing to do with it"
     fleet.until_ready()
 
     assert fleet.problems() == {}
     assert uids(fleet) == there
-    kept = {session: sorted(turns) for session, turns in fleet.export(2).items()}
-    assert kept == {session: sorted(turns) for session, turns in (before | meanwhile).items()}
+    assert kept(fleet) == in_order(before | meanwhile)
+
+
+@pytest.mark.full
+def test_a_proxy_that_kubernetes_gave_up_with_its_node_is_made_anew_where_its_volume_is(
+    operator: Operator, record: Record, namespace: Kubectl, images: Images, nodes: tuple[str, str]
+) -> None:
+    stays, goes = nodes
+    spec = {"proxies": {"tolerations": [SOON_GIVEN_UP]}}
+    fleet = spread_over(operator, Fleet(namespace, images, spec=spec), stays)
+    away, there = proxy_on(fleet, goes), uids(fleet)
+    before = serve(fleet, 6)
+
+    with faults.lost(record, goes):
+        fleet.until("Kubernetes gives the pod up", lambda: away not in uids(fleet))
+        until_named(fleet, away)
+        meanwhile = serve(fleet, 4)
+        assert fleet.uids()[away] == there[away], "nobody starts a second owner of that store"
+    fleet.until("there is another pod", lambda: uids(fleet).get(away) not in (None, there[away]))
+    fleet.until_ready()
+
+    assert fleet.problems() == {}
+    assert {name: uid for name, uid in uids(fleet).items() if name != away} == {
+        name: uid for name, uid in there.items() if name != away
+    }
+    assert kept(fleet) == in_order(before | meanwhile)
+
+
+def spread_over(operator: Operator, fleet: Fleet, stays: str) -> Fleet:
+    """The fleet made, with a proxy on each worker and all else, the operator too, on the one that stays."""
+    here = {HOST: stays}
+    operator.install("--reuse-values", "--set-string", f"nodeSelector.{HOST.replace('.', chr(92) + '.')}={stays}")
+    elsewhere = {"gateway": {"nodeSelector": here}, "engine": {"podTemplate": {"spec": {"nodeSelector": here}}}}
+    return Fleet(fleet.namespace, fleet.images, spec={**fleet.spec, **elsewhere}).make()
+
+
+def proxy_on(fleet: Fleet, node: str) -> str:
+    (name,) = (name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == node)
+    return name
+
+
+def until_named(fleet: Fleet, pod: str) -> None:
+    fleet.until("the lost node is named", lambda: fleet.problems().get(pod) == "NodeLost")
+    ready = fleet.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NodeLost")
+    assert pod in ready["message"]
+
+
+def serve(fleet: Fleet, sessions: int) -> dict[str, list[str]]:
+    """New sessions, with what their agents saw answered."""
+    said = agents.run(fleet.namespace, "agents.py", str(sessions), "4", fleet=fleet.name, image=fleet.images.proxy)
+    answered: dict[str, list[str]] = said["answered"]
+    return answered
+
+
+def kept(fleet: Fleet) -> dict[str, list[str]]:
+    return in_order(fleet.export(2))
+
+
+def in_order(turns: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {session: sorted(found) for session, found in turns.items()}
 
 
 def uids(fleet: Fleet) -> dict[str, Any]:
-    """Of all its pods, none of which is on its way out."""
+    """Of all its pods that are not on their way out."""
     pods = fleet.namespace.get("pods", f"--selector=rolloutfleet.dev/fleet={fleet.name}")["items"]
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods if not _ends(pod)}
 
