@@ -28,7 +28,8 @@ from tests.capture.fleets import running_fleet
 from rolloutfleet import AsyncFleet, Whereabouts
 
 GROUP = 50
-AT_ONCE = 32
+AT_ONCE = 8
+"""Groups: each closes all of its sessions at once, and more than a few hundred calls wait too long for a connection."""
 console = Console(stderr=True, highlight=False)
 
 ITERATE = """\
