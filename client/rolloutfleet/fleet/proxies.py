@@ -11,6 +11,7 @@ import random
 import re
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -31,7 +32,9 @@ ANSWER_PATIENCE: Final = 60.0
 AT_ONCE: Final = 32
 LOOK_PATIENCE: Final = 3.0
 LOOK_INTERVAL: Final = 5.0
-_CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=4.0)
+AT_ONE_PROXY: Final = 64
+"""Calls at once to one proxy. More wait for these; calls to other proxies don't."""
+_CONNECTIONS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=4.0)
 """An idle connection is given up before the proxy does it (5 s)."""
 _OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
 
@@ -79,6 +82,12 @@ class Proxies:
         self._rng = rng or random.Random()
         self._looked = float("-inf")
         self._looking = asyncio.Lock()
+        self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(AT_ONE_PROXY))
+        """By address."""
+        self._silent: dict[str, float] = {}
+        """When an address last did not answer a call, by `clock`."""
+        self._probes: dict[int, asyncio.Task[str | None]] = {}
+        """By ordinal: looks under way at whether a proxy answers."""
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {where.admin_key}"},
             timeout=httpx.Timeout(ANSWER_PATIENCE, connect=CONNECT_PATIENCE),
@@ -87,6 +96,8 @@ class Proxies:
         )
 
     async def close(self) -> None:
+        for probe in self._probes.values():
+            probe.cancel()
         await self._client.aclose()
 
     @property
@@ -109,7 +120,7 @@ class Proxies:
             problems: list[FleetError] = []
             for url in self.urls:
                 try:
-                    answer = await self._once("GET", url, "/proxies", timeout=LOOK_PATIENCE)
+                    answer = await self._request("GET", url, "/proxies", timeout=LOOK_PATIENCE)
                 except FleetError as error:
                     problems.append(error)
                     continue
@@ -212,9 +223,11 @@ class Proxies:
         failure: FleetError = Unreachable("no proxy is known")
         for url in await self._addresses(owner):
             ordinal = next((each.ordinal for each in self.known.values() if each.url == url), None)
-            if owner is None and ordinal is not None and not await self._is_well(ordinal):
-                failure = Unreachable(f"proxy {ordinal}: {self.troubles[ordinal].why}")
-                continue
+            if owner is None and ordinal is not None:
+                trouble = await self._look_at(ordinal, url)
+                if trouble is not None:
+                    failure = Unreachable(f"proxy {ordinal}: {trouble}")
+                    continue
             try:
                 answer = await self._once(method, url, path, **asked)
             except Unreachable as error:
@@ -230,15 +243,27 @@ class Proxies:
             return answer, None
         return failure, wait_before_retry(failure, attempt=attempt, chance=self._rng.random())
 
-    async def _is_well(self, ordinal: int) -> bool:
-        """Whether it answers. One that hangs would hold up what any other could answer."""
+    async def _look_at(self, ordinal: int, url: str) -> str | None:
+        """Why it does not answer; None where it does. One that hangs would hold up what any other could answer.
+
+        Who asks while a look is under way shares it.
+        """
+        probe = self._probes.get(ordinal)
+        if probe is None:
+            probe = self._probes[ordinal] = asyncio.create_task(self._probe(ordinal, url))
+            probe.add_done_callback(lambda _: self._probes.pop(ordinal, None))
+        return await asyncio.shield(probe)
+
+    async def _probe(self, ordinal: int, url: str) -> str | None:
         try:
-            await self.ask(ordinal, "GET", "/health", timeout=LOOK_PATIENCE)
+            await self._request("GET", url, "/health", timeout=LOOK_PATIENCE)
+        except Unreachable as error:
+            self._in_trouble(ordinal, str(error))
+            return str(error)
         except Refused:
-            return True
-        except Unreachable:
-            return False
-        return True
+            pass
+        self._answered(ordinal)
+        return None
 
     async def _addresses(self, owner: int | None) -> list[str]:
         try:
@@ -252,7 +277,19 @@ class Proxies:
         self._rng.shuffle(well)
         return list(dict.fromkeys([*well, *self.urls]))
 
-    async def _once(
+    async def _once(self, method: str, url: str, path: str, **asked: Any) -> httpx.Response:
+        """As `_request`, when there is a place. A wait for that is no fault of the proxy's, unless it falls silent."""
+        began = self.clock()
+        async with self._places[url]:
+            if self._silent.get(url, began) > began:
+                raise Unreachable(f"{method} {url}{path}: it did not answer others meanwhile")
+            try:
+                return await self._request(method, url, path, **asked)
+            except Unreachable:
+                self._silent[url] = self.clock()
+                raise
+
+    async def _request(
         self,
         method: str,
         url: str,

@@ -1,0 +1,105 @@
+"""Many calls at once, to proxies that are slow or hang."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rolloutfleet.fleet import Unreachable, Whereabouts
+from rolloutfleet.fleet.proxies import AT_ONE_PROXY, Proxies
+
+
+class Stub:
+    """A proxy's API as far as `Proxies` needs it, on a real socket."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.seconds = 0.0
+        """How long a call takes."""
+        self.at_once = 0
+        self.most_at_once = 0
+        self.probes = 0
+        self.fleet: list[Stub] = []
+        self.url = ""
+
+    async def proxies(self, _: web.Request) -> web.Response:
+        known = [
+            {"ordinal": each.ordinal, "url": each.url, "state": "ready", "sessions_open": 0, "room": True}
+            for each in self.fleet
+        ]
+        return web.json_response({"proxies": known})
+
+    async def health(self, _: web.Request) -> web.Response:
+        self.probes += 1
+        return web.json_response({})
+
+    async def call(self, _: web.Request) -> web.Response:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.at_once -= 1
+        return web.json_response({})
+
+
+@asynccontextmanager
+async def serving(count: int) -> AsyncIterator[tuple[list[Stub], Proxies]]:
+    stubs = [Stub(ordinal) for ordinal in range(count)]
+    servers = []
+    for stub in stubs:
+        app = web.Application()
+        app.router.add_get("/proxies", stub.proxies)
+        app.router.add_get("/health", stub.health)
+        app.router.add_post("/sessions", stub.call)
+        server = TestServer(app)
+        await server.start_server(shutdown_timeout=0.1)
+        stub.url, stub.fleet = str(server.make_url("")).rstrip("/"), stubs
+        servers.append(server)
+    proxies = Proxies(Whereabouts.from_url(stubs[0].url, admin_key="key"), patience=0.0)
+    try:
+        yield stubs, proxies
+    finally:
+        await proxies.close()
+        await asyncio.gather(*(server.close() for server in servers))
+
+
+async def test_more_calls_than_places_wait_and_all_are_answered() -> None:
+    async with serving(1) as ([stub], proxies):
+        stub.seconds = 0.3
+        calls = 5 * AT_ONE_PROXY
+        answers = await asyncio.gather(*(proxies.send("POST", "/sessions", owner=0, timeout=1.0) for _ in range(calls)))
+    assert len(answers) == calls, "in all they took longer than any one of them may"
+    assert stub.most_at_once == AT_ONE_PROXY
+
+
+async def test_who_has_no_owner_shares_the_look_at_whether_a_proxy_answers() -> None:
+    async with serving(1) as ([stub], proxies):
+        await proxies.look()
+        await asyncio.gather(*(proxies.send("POST", "/sessions") for _ in range(AT_ONE_PROXY)))
+    assert stub.probes == 1
+
+
+async def test_calls_that_hang_hold_up_those_to_the_same_proxy_alone_and_these_once() -> None:
+    async with serving(2) as ((hangs, answers), proxies):
+        hangs.seconds = 600.0
+        await proxies.look()
+        asked = [
+            asyncio.create_task(proxies.send("POST", "/sessions", owner=0, timeout=2.0))
+            for _ in range(5 * AT_ONE_PROXY)
+        ]
+        while hangs.at_once < AT_ONE_PROXY:
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        await proxies.send("POST", "/sessions", owner=1)
+        assert time.monotonic() - began < 1.0 and answers.most_at_once == 1
+        with pytest.raises(Unreachable):
+            await proxies.ask(0, "POST", "/sessions", timeout=2.0)
+        # Those that waited for a place meanwhile need not find out one after the other.
+        await asyncio.gather(*asked)
+        assert time.monotonic() - began < 8.0
+    assert answers.most_at_once > 1, "who could not ask the owner has asked the other"
