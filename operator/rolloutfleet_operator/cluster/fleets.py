@@ -1,6 +1,7 @@
 """A task for each fleet, which makes its passes: when something happens, when something is due, and after failures.
 
-Events only wake; what they said is looked up anew. A pass that fails is tried again, less and less often.
+Events only wake; what they said is looked up anew. A pass that nothing woke looks up only what no event tells of.
+One that fails is tried again, less and less often.
 """
 
 import asyncio
@@ -65,8 +66,9 @@ class Fleets:
                 if not self.looks_after(key[0]):
                     due = LONGEST_BACKOFF
                     continue
+                woken = self._wakes[key].is_set()
                 self._wakes[key].clear()
-                next_in, worked = await self._once(passes)
+                next_in, worked = await self._once(passes, woken=woken)
                 if next_in is None:
                     return
                 failures = 0 if worked else failures + 1
@@ -80,13 +82,13 @@ class Fleets:
                 await wake.wait()
                 await asyncio.sleep(GATHER)
 
-    async def _once(self, passes: FleetPasses) -> tuple[float | None, bool]:
+    async def _once(self, passes: FleetPasses, *, woken: bool) -> tuple[float | None, bool]:
         """When the next pass is due, and whether this one worked."""
         extra = {"fleet": passes.key, "generation": passes.generation}
         async with self._turns:
             try:
                 with self._metrics.timed():
-                    next_in = await passes.once()
+                    next_in = await passes.once(woken=woken)
             except ApiUnreachable as error:
                 logger.warning("the API server does not answer: %s", error, extra=extra)
             except ApiRefused as refused:

@@ -1,8 +1,11 @@
-"""Everything that a pass reads of one fleet, in one look at the API server."""
+"""Everything that a pass reads of one fleet, in one look at the API server.
+
+Most of it is watched (`handlers`): an event of it wakes a pass, so it need not be read again before one has come.
+"""
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -57,10 +60,15 @@ class Look:
     children: Mapping[Id, Object]
     proxies: tuple[Object, ...]
     gateways: tuple[Object, ...]
-    engines: tuple[Object, ...] | None
-    """Pods of engines, whoever runs them; None where they are named by address, or could not be listed."""
+    managed: tuple[Object, ...]
+    """Pods of engines that the fleet itself runs."""
     claims: tuple[Object, ...]
-    secret: Object | None
+
+    # Read in every pass, as no event tells of them
+
+    engines: tuple[Object, ...] | None = None
+    """Pods of engines, whoever runs them; None where they are named by address, or could not be listed."""
+    secret: Object | None = None
     """The one with the admin keys."""
     warnings: observe.Warnings = field(default_factory=observe.Warnings)
     lost_nodes: frozenset[str] = frozenset()
@@ -76,22 +84,28 @@ async def look(api: Api, fleet: Fleet) -> Look:
     lists = await asyncio.gather(*(api.list(kind, fleet.namespace, labels=chosen) for kind in kinds))
     found = dict(zip(kinds, lists, strict=True))
     children = {identity(each): each for kind in KINDS for each in found[kind] if owned(each, fleet)}
-    ours, others = found["Pod"], await _engines_elsewhere(api, fleet)
-    managed = _of(ours, Component.ENGINE)
-    proxies = _owned_by(_of(ours, Component.PROXY), children.get(("StatefulSet", fleet.proxies)))
-    claims = tuple(
-        each for each in found["PersistentVolumeClaim"] if each["metadata"]["name"].startswith(_claims(fleet))
-    )
-    gateways = _of(ours, Component.GATEWAY)
-    return Look(
+    ours = found["Pod"]
+    there = Look(
         children=children,
-        proxies=proxies,
-        gateways=gateways,
-        engines=managed if fleet.spec.engine is not None else others,
-        claims=claims,
+        proxies=_owned_by(_of(ours, Component.PROXY), children.get(("StatefulSet", fleet.proxies))),
+        gateways=_of(ours, Component.GATEWAY),
+        managed=_of(ours, Component.ENGINE),
+        claims=tuple(
+            each for each in found["PersistentVolumeClaim"] if each["metadata"]["name"].startswith(_claims(fleet))
+        ),
+    )
+    return await look_again(api, fleet, there)
+
+
+async def look_again(api: Api, fleet: Fleet, there: Look) -> Look:
+    """The same with what is not watched read anew. Raises as `look`."""
+    pods = (*there.proxies, *there.gateways, *there.managed)
+    return replace(
+        there,
+        engines=there.managed if fleet.spec.engine is not None else await _engines_elsewhere(api, fleet),
         secret=await api.get("Secret", fleet.namespace, fleet.keys),
-        warnings=await _warnings(api, fleet, (*proxies, *gateways, *managed), claims, children),
-        lost_nodes=await _lost_nodes(api, (*proxies, *gateways, *managed)),
+        warnings=await _warnings(api, fleet, pods, there.claims, there.children),
+        lost_nodes=await _lost_nodes(api, pods),
     )
 
 

@@ -43,6 +43,7 @@ from rolloutfleet_operator.cluster.looking import (
     deleted,
     fleet_of,
     look,
+    look_again,
     status_of,
     understood,
 )
@@ -50,6 +51,7 @@ from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.cluster.observe import Polled
 from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.cluster.resizing import Resizer
+from rolloutfleet_operator.cluster.rest import Rest
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
 from rolloutfleet_operator.policy.reasons import Problem
@@ -103,17 +105,30 @@ class FleetPasses:
         self._again_at: float | None = None
         self._ungrown: dict[str, str] = {}
         self._audit: frozenset[str] = frozenset()
+        self._rest: Rest | None = None
         self.generation = 0
 
     @property
     def key(self) -> str:
         return f"{self._namespace}/{self._name}"
 
-    async def once(self) -> float | None:
+    async def once(self, *, woken: bool) -> float | None:
         """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.
 
-        Raises ApiUnreachable, and ApiRefused where the fleet can't even be read.
+        `woken`: something happened since the last one. Else what is watched is taken as the last pass found and left
+        it, for as long as `RESYNC`. Raises ApiUnreachable, and ApiRefused where the fleet can't even be read.
         """
+        rest, self._rest = self._rest, None
+        if rest is None or woken or self._now() - rest.since >= RESYNC:
+            return await self._look_and_pass()
+        body, there = rest.unpacked()
+        fleet = fleet_of(body, understood(body))
+        next_in, is_at_rest = await self._pass(body, fleet, await look_again(self._shared.api, fleet, there))
+        self._rest = rest if is_at_rest else None
+        return next_in
+
+    async def _look_and_pass(self) -> float | None:
+        began = self._now()
         body = await self._shared.api.get(KIND, self._namespace, self._name)
         if body is None or deleted(body):
             self._shared.board.forget(self.key)
@@ -125,13 +140,17 @@ class FleetPasses:
         except SpecInvalid as error:
             await self._write(body, unusable(status_of(body), str(error), self.generation, self._now()))
             return RESYNC
-        return await self._pass(body, fleet_of(body, spec))
+        fleet = fleet_of(body, spec)
+        there = await look(self._shared.api, fleet)
+        next_in, is_at_rest = await self._pass(body, fleet, there)
+        self._rest = Rest.of(body, there, since=began) if is_at_rest else None
+        return next_in
 
     def _now(self) -> float:
         return self._shared.clock()
 
-    async def _pass(self, body: Object, fleet: Fleet) -> float:
-        seen_there = await look(self._shared.api, fleet)
+    async def _pass(self, body: Object, fleet: Fleet, seen_there: Look) -> tuple[float, bool]:
+        """(when the next one is due, whether everything was as it should be)."""
         keys = await self._keys.keys(fleet, seen_there.secret, _addresses(seen_there), self._now())
         admin_key = None if keys.admin is None else keys.admin.keys[0]
         reach = self._reach(seen_there, admin_key, await self._keys.engine_key(fleet))
@@ -147,14 +166,15 @@ class FleetPasses:
         decision, new = self._decide(fleet.spec, seen)
         self._shared.metrics.saw(seen, new, fleet.spec.memory.rss_budget)
         if await self._write(body, new) is None:
-            return SOON  # it has changed meanwhile: look again before anything is done
-        await self._bring_about(fleet, seen_there, wanted, decision)
+            return SOON, False  # it has changed meanwhile: look again before anything is done
+        changed = await self._bring_about(fleet, seen_there, wanted, decision)
         rotating = keys.admin is not None and len(keys.admin.keys) > 1
         settings = seen_there.child("ConfigMap", fleet.settings)
         actions = (*decision.actions, *refreshes(seen.pods, settings, seen_there.secret, rotating=rotating))
         await self._shared.acts.carry_out(fleet, actions, reach, now=self._now())
-        soon = new != seen.status or actions or self._unsaid(seen, wanted, keys)
-        return SOON if soon else self._interval(fleet.spec, decision.look_again)
+        if new != seen.status or actions or self._unsaid(seen, wanted, keys):
+            return SOON, False
+        return self._interval(fleet.spec, decision.look_again), not changed
 
     def _decide(self, spec: FleetSpec, seen: FleetSeen) -> tuple[Decision, FleetStatus]:
         """With no other pass in between: what others hold is read, and what this one takes is noted."""
@@ -250,7 +270,8 @@ class FleetPasses:
 
     # What is written
 
-    async def _bring_about(self, fleet: Fleet, there: Look, wanted: Wanted, decision: Decision) -> None:
+    async def _bring_about(self, fleet: Fleet, there: Look, wanted: Wanted, decision: Decision) -> bool:
+        """Whether children were changed."""
         stateful_set = there.child("StatefulSet", fleet.proxies)
         claims = None if stateful_set is None else stateful_set["spec"].get("volumeClaimTemplates")
         counts = every.Counts(
@@ -274,6 +295,7 @@ class FleetPasses:
             extra = {"fleet": self.key, "generation": fleet.generation}
             logger.info("applied %s", ", ".join(outcome.changed), extra=extra)
             failpoints.reach(failpoints.TEMPLATE_APPLIED)
+        return bool(outcome.changed)
 
     async def _grow(self, fleet: Fleet, there: Look) -> None:
         """Let claims ask for more, where the spec does; the volume grows under the running pod."""

@@ -6,6 +6,7 @@ StatefulSets and Deployments make pods there and garbage is collected; no pod ev
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -94,6 +95,15 @@ class ApiServer:
             if agent in event.get("userAgent", "") and moment >= since:
                 found.append(f"{event['verb']} {event['requestURI'].partition('?')[0]}")
         return found
+
+    def lists(self, resource: str) -> int:
+        """How often objects of a kind were listed so far, by anybody."""
+        found = re.findall(
+            rf'^apiserver_request_total\{{(?=[^}}]*resource="{resource}")[^}}]*verb="LIST"[^}}]*\}} (\d+)',
+            self.kubectl("get", "--raw", "/metrics"),
+            re.MULTILINE,
+        )
+        return sum(map(int, found))
 
 
 @contextmanager

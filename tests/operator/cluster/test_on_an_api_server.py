@@ -154,13 +154,14 @@ def test_a_bad_pod_template_is_named_by_its_path_and_changes_nothing(
     fleet.operator.until(lambda: fleet.condition().get("reason") != "TemplateInvalid")
 
 
-def test_at_rest_nothing_is_written_but_the_lease(fleet: FleetThere) -> None:
+def test_at_rest_nothing_is_written_but_the_lease_and_little_is_read(fleet: FleetThere) -> None:
     fleet.apply(memory={"interval": "1s"})
     fleet.until_children(ALL_CHILDREN)
     time.sleep(5)
-    since, passes = time.time(), fleet.operator.passes()
+    since, passes, lists = time.time(), fleet.operator.passes(), fleet.server.lists("statefulsets")
     time.sleep(30)
     assert fleet.operator.passes() > passes + 10
+    assert fleet.server.lists("statefulsets") <= lists + 1, "what is watched is not read again and again"
     agent = "OpenAPI-Generator"
     written = [each for each in fleet.server.writes(agent, since + 1) if f"/namespaces/{fleet.namespace}/" in each]
     assert written and {each for each in written if "/leases/" not in each} == set()
