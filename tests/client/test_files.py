@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 
 from rolloutfleet.cli import app
 from rolloutfleet.cli.failures import CommandFailed
-from rolloutfleet.files import ExportFolder, FileForm, FolderInUse, WrongFolder, export_to
+from rolloutfleet.files import ExportFolder, FileForm, FolderInUse, Progress, WrongFolder, export_to
 from rolloutfleet.fleet import Fleet
-from rolloutfleet.fleet.trajectories import TYPES, read_export
+from rolloutfleet.fleet.trajectories import TYPES, Trajectory, read_export
 from rolloutfleet.wire import TENSORS_MEDIA_TYPE
 
 FORMS = list(FileForm)
@@ -243,6 +243,28 @@ def name_of_owner(pair: Running, session_id: str) -> int:
     owner = owner_of(session_id)
     assert owner is not None
     return owner
+
+
+def test_what_another_leased_before_it_was_acknowledged_is_written_and_named(
+    pair: Running, fleet: Fleet, tmp_path: Path
+) -> None:
+    drained(fleet)
+    made(fleet, 3)
+    with Fleet(whereabouts(pair)) as other, ExportFolder(tmp_path / "out", FileForm.JSONL) as folder:
+        taken: list[Trajectory] = []
+
+        def tell(done: Progress) -> None:
+            if done.trajectories == 3 and not taken:
+                other.release(folder.held())
+                with other.export(on_exit="keep") as export:
+                    taken.extend(export)
+
+        summary = export_to(fleet, folder, part_bytes=2**30, lease_seconds=60.0, tell=tell)
+        assert sorted(summary.lost) == sorted(each.trajectory_id for each in taken)
+        assert [len(summary.lost), summary.done.parts, summary.unheard] == [3, 1, 0]
+        assert sorted(record["trajectory_id"] for record in read(tmp_path / "out")) == sorted(summary.lost)
+        other.acknowledge(taken)
+    assert fleet.audit().turns.acknowledged and fleet.audit().balanced
 
 
 def test_ctrl_c_gives_back_what_is_not_written(pair: Running, fleet: Fleet, tmp_path: Path) -> None:
