@@ -267,6 +267,20 @@ def test_what_another_leased_before_it_was_acknowledged_is_written_and_named(
     assert fleet.audit().turns.acknowledged and fleet.audit().balanced
 
 
+def test_a_terminal_shows_how_far_it_is_and_a_pipe_does_not(pair: Running, fleet: Fleet, tmp_path: Path) -> None:
+    drained(fleet)
+    made(fleet, 3)
+    ours, theirs = os.openpty()
+    words = command(pair, "--to", "jsonl", "-o", str(tmp_path / "out"))
+    subprocess.run(words, stderr=theirs, env=os.environ | {"TERM": "xterm"}, timeout=120, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16)
+    os.close(ours)
+    assert b"exporting" in shown and b"3/3" in shown
+    made(fleet, 1)
+    assert asked(pair, "--to", "jsonl", "-o", str(tmp_path / "out")).stderr == ""
+
+
 def test_ctrl_c_gives_back_what_is_not_written(pair: Running, fleet: Fleet, tmp_path: Path) -> None:
     drained(fleet)
     sessions = made(fleet, 3, turns=1)
