@@ -8,16 +8,22 @@ from typing import Any, Final
 from e2e.cluster.failures import ClusterError, CommandFailed
 from e2e.cluster.kubectl import Kubectl
 
-KEYS: Final = "/keys"
+KEYS: Final = "/etc/rolloutfleet/keys"
+"""Where the trainer's library looks for them."""
 SCRIPTS: Final = Path(__file__).parent / "scripts"
 
 
-def start(namespace: Kubectl, script: str, *arguments: str, fleet: str, image: str) -> str:
-    """Start the program of `e2e/scripts` in a pod of its own, with the fleet's admin keys at hand; the Job's name."""
+def start(
+    namespace: Kubectl, script: str, *arguments: str, fleet: str, image: str, knows_namespace: bool = False
+) -> str:
+    """Start the program of `e2e/scripts` in a pod of its own, with the fleet's admin keys at hand; the Job's name.
+
+    A pod knows its namespace from the token of its service account, which most pods here are not given.
+    """
     name = f"{Path(script).stem}-{secrets.token_hex(3)}"
     text = (SCRIPTS / script).read_text()
     namespace("create", "-f", "-", stdin=json.dumps(_config(name, text)))
-    namespace("create", "-f", "-", stdin=json.dumps(_job(name, list(arguments), fleet, image)))
+    namespace("create", "-f", "-", stdin=json.dumps(_job(name, list(arguments), fleet, image, token=knows_namespace)))
     return name
 
 
@@ -40,7 +46,7 @@ def _config(name: str, script: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"script.py": script}}
 
 
-def _job(name: str, arguments: list[str], fleet: str, image: str) -> dict[str, Any]:
+def _job(name: str, arguments: list[str], fleet: str, image: str, *, token: bool) -> dict[str, Any]:
     container = {
         "name": "script",
         "image": image,
@@ -55,7 +61,7 @@ def _job(name: str, arguments: list[str], fleet: str, image: str) -> dict[str, A
     }
     spec = {
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": token,
         "terminationGracePeriodSeconds": 5,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],

@@ -12,7 +12,7 @@ import httpx
 import openai
 
 fleet, sessions, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
+admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0]}"}
 trainer = httpx.Client(base_url=f"http://{fleet}", headers=admin, timeout=60)
 answered: dict[str, list[str]] = {}
 

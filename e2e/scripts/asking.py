@@ -13,7 +13,7 @@ import httpx
 import openai
 
 fleet, most = sys.argv[1], int(sys.argv[2])
-admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
+admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0]}"}
 answered: dict[str, list[str]] = {}
 
 

@@ -14,7 +14,7 @@ import httpx
 import openai
 
 fleet, calls, megabytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
+admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0]}"}
 with httpx.Client(base_url=f"http://{fleet}", headers=admin, timeout=60) as trainer:
     started = trainer.post("/sessions", json={"task_id": "large"}).raise_for_status().json()["sessions"][0]
 agent = openai.OpenAI(base_url=started["base_url"], api_key=started["api_key"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 fleet, replicas = sys.argv[1], int(sys.argv[2])
-admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
+admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0]}"}
 exported: dict[str, list[str]] = {}
 
 for ordinal in range(replicas):

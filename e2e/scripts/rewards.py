@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 fleet, *sessions = sys.argv[1:]
-admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
+admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0]}"}
 with httpx.Client(base_url=f"http://{fleet}", headers=admin, timeout=60) as trainer:
     for session in sessions:
         trainer.post(f"/sessions/{session}/reward", json={"reward": 1.0}).raise_for_status()

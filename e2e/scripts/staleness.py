@@ -14,7 +14,7 @@ import httpx
 import openai
 
 fleet = sys.argv[1]
-admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
+admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0]}"}
 trainer = httpx.Client(base_url=f"http://{fleet}", headers=admin, timeout=60)
 
 

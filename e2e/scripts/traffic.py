@@ -20,7 +20,7 @@ import httpx
 import openai
 
 fleet, agents, retries, characters = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
+admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0]}"}
 stop = threading.Event()
 answered: dict[str, list[str]] = {}
 errors: list[str] = []

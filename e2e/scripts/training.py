@@ -19,7 +19,7 @@ import openai
 
 LONG = 2500
 fleet, replicas, engine, key, model = sys.argv[1], int(sys.argv[2]), *sys.argv[3:6]
-admin = {"Authorization": f"Bearer {Path('/keys/admin-keys').read_text().split()[0]}"}
+admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').read_text().split()[0]}"}
 trainer = httpx.Client(base_url=f"http://{fleet}", headers=admin, timeout=120)
 sglang = httpx.Client(base_url=engine, headers={"Authorization": f"Bearer {key}"}, timeout=120)
 whole_fleet = {"scope": "fleet"}

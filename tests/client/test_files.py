@@ -224,7 +224,7 @@ def test_a_proxy_that_is_down_when_it_should_hear_is_told_by_the_next_run(
     try:
         with ExportFolder(tmp_path / "out", FileForm.JSONL) as folder:
             summary = export_to(
-                fleet, folder, part_bytes=2**20, lease_seconds=30, tell=lambda done: proxy.kill(), count=len(sessions)
+                fleet, folder, part_bytes=2**20, lease_seconds=30, tell=lambda done: proxy.kill(), most=len(sessions)
             )
         assert summary.unheard > 0
     finally:

@@ -84,13 +84,17 @@ def export(
         raise wrong("--session, --group and --max exclude each other; keep one")
     chosen = {"session_ids": session or None, "group_id": group}
     named = {name: value for name, value in chosen.items() if value is not None}
+    folder = None if to is None else _folder(output, form, acknowledge)
+    if folder is None:
+        _check_file(output, form, acknowledge)
+    part_bytes = _part_bytes(part_size)
     where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
-    if to is not None:
+    if to is not None and folder is not None:
         export_files(
             where,
             to,
-            _folder(output, form, acknowledge),
-            part_bytes=_part_bytes(part_size),
+            folder,
+            part_bytes=part_bytes,
             most=most,
             style=style.value,
             discount=discount,
@@ -99,10 +103,6 @@ def export(
         )
         return
     form = form or Format.JSON
-    if acknowledge and (output is None or str(output) == "-"):
-        raise wrong("--ack forgets what was exported, so it needs -o FILE to keep it in")
-    if form is Format.SAFETENSORS and output is None:
-        raise wrong("safetensors are for a file; say -o FILE")
     body: dict[str, Any] = {"style": style, "discount": discount, "lease_seconds": lease_seconds or 600.0, **named}
     if most is not None:
         body["max_trajectories"] = most
@@ -114,6 +114,13 @@ def export(
             if LEASE_ID_HEADER in answer.headers:
                 break
         _finish(fleet, answer, form, output=output, acknowledge=acknowledge)
+
+
+def _check_file(output: Path | None, form: Format | None, acknowledge: bool) -> None:
+    if acknowledge and (output is None or str(output) == "-"):
+        raise wrong("--ack forgets what was exported, so it needs -o FILE to keep it in")
+    if form is Format.SAFETENSORS and output is None:
+        raise wrong("safetensors are for a file; say -o FILE")
 
 
 def _folder(output: Path | None, form: Format | None, acknowledge: bool) -> Path:
