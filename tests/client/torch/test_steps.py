@@ -24,6 +24,9 @@ import pytest
 from tests.client.torch.conftest import Keepers
 from tests.client.torch.stepping import LEASE_SECONDS, WORLD
 
+ORPHAN_SECONDS = 120
+"""A file of nobody's is left in peace for a minute."""
+
 MIB = 2**20
 STEPS = int(os.environ.get("ROLLOUTFLEET_TEST_STEPS", "16"))
 STEP_BYTES = int(os.environ.get("ROLLOUTFLEET_TEST_STEP_BYTES", "5000000"))
@@ -129,5 +132,10 @@ def wait_for_turns(sampler: Sampler, keepers: Keepers, *, live: int) -> list[Any
 
 
 def check_nothing_left(sampler: Sampler, keepers: Keepers) -> None:
+    until = time.monotonic() + ORPHAN_SECONDS
     for audit in wait_for_turns(sampler, keepers, live=0):
-        assert audit["balanced"] and audit["shards"] == {"count": 0, "bytes": 0, "orphans": 0}
+        assert audit["balanced"] and (audit["shards"]["count"], audit["shards"]["bytes"]) == (0, 0)
+    # A worker that is killed in the middle of a write leaves a file, which is taken for nobody's after a while.
+    while left := [url for url in keepers.urls if sampler.ask(url, "/audit")["shards"]["orphans"]]:
+        assert time.monotonic() < until, left
+        time.sleep(1)
