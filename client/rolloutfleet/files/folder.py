@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from rolloutfleet.files.forms import FileForm, PartWriter, part_writer
+from rolloutfleet.fleet.async_fleet import by_lease
 from rolloutfleet.fleet.trajectories import Trajectory
 
 HELD: Final = ".held.json"
@@ -78,7 +79,7 @@ class Part:
         """It is durable, under its own name, when this returns. Raises OSError."""
         self._writer.close()
         _sync(self._draft)
-        _write(self.note, _by_lease(self.trajectories), durably=True)
+        _write(self.note, by_lease(self.trajectories), durably=True)
         self._draft.replace(self.file)
         _sync(self.file.parent)
         return Taken(self.note, tuple(self.trajectories))
@@ -171,13 +172,6 @@ class ExportFolder:
     def heard(self, taken: Taken) -> None:
         """The fleet knows what stands in this part."""
         taken.note.unlink(missing_ok=True)
-
-
-def _by_lease(trajectories: Iterable[InFile]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for each in trajectories:
-        found.setdefault(each.lease_id, []).append(each.trajectory_id)
-    return found
 
 
 def _entries(note: Path) -> tuple[InFile, ...]:
