@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -191,19 +191,25 @@ class Proxies:
         timeout: float = ANSWER_PATIENCE,
     ) -> httpx.Response:
         """The answer of this proxy, asked once. Raises Refused, or Unreachable; then it is in `troubles`."""
+        url = self._url_of(ordinal)
+        return await self._noted(
+            ordinal,
+            self._once(method, url, path, body=body, query=query, key=key, accept=accept, timeout=timeout),
+        )
+
+    async def check(self, ordinal: int) -> None:
+        """See whether it answers, before all calls that wait for a place. Raises as `ask`."""
+        await self._noted(ordinal, self._request("GET", self._url_of(ordinal), "/health", timeout=LOOK_PATIENCE))
+
+    def _url_of(self, ordinal: int) -> str:
         if ordinal not in self.known:
             raise Unreachable(f"proxy {ordinal} is not one of the fleet's now")
+        return self.known[ordinal].url
+
+    async def _noted(self, ordinal: int, call: Awaitable[httpx.Response]) -> httpx.Response:
+        """What the call answers; whether it did is noted."""
         try:
-            answer = await self._once(
-                method,
-                self.known[ordinal].url,
-                path,
-                body=body,
-                query=query,
-                key=key,
-                accept=accept,
-                timeout=timeout,
-            )
+            answer = await call
         except Unreachable as error:
             self._in_trouble(ordinal, str(error))
             raise
@@ -224,7 +230,7 @@ class Proxies:
         for url in await self._addresses(owner):
             ordinal = next((each.ordinal for each in self.known.values() if each.url == url), None)
             if owner is None and ordinal is not None:
-                trouble = await self._look_at(ordinal, url)
+                trouble = await self._look_at(ordinal)
                 if trouble is not None:
                     failure = Unreachable(f"proxy {ordinal}: {trouble}")
                     continue
@@ -243,26 +249,24 @@ class Proxies:
             return answer, None
         return failure, wait_before_retry(failure, attempt=attempt, chance=self._rng.random())
 
-    async def _look_at(self, ordinal: int, url: str) -> str | None:
+    async def _look_at(self, ordinal: int) -> str | None:
         """Why it does not answer; None where it does. One that hangs would hold up what any other could answer.
 
         Who asks while a look is under way shares it.
         """
         probe = self._probes.get(ordinal)
         if probe is None:
-            probe = self._probes[ordinal] = asyncio.create_task(self._probe(ordinal, url))
+            probe = self._probes[ordinal] = asyncio.create_task(self._probe(ordinal))
             probe.add_done_callback(lambda _: self._probes.pop(ordinal, None))
         return await asyncio.shield(probe)
 
-    async def _probe(self, ordinal: int, url: str) -> str | None:
+    async def _probe(self, ordinal: int) -> str | None:
         try:
-            await self._request("GET", url, "/health", timeout=LOOK_PATIENCE)
+            await self.check(ordinal)
         except Unreachable as error:
-            self._in_trouble(ordinal, str(error))
             return str(error)
         except Refused:
             pass
-        self._answered(ordinal)
         return None
 
     async def _addresses(self, owner: int | None) -> list[str]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, NotEverywhere, Refused, Unreachable
 from rolloutfleet.fleet.owed import Owed
-from rolloutfleet.fleet.proxies import LOOK_PATIENCE, Proxies
+from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.wire import Continue, Failed, Pause, PauseMode, Recover, SetVersion, Weights
 
@@ -136,7 +136,7 @@ class FleetWeights:
         for ordinal in sorted(failed):
             with suppress(FleetError):
                 await self._proxies.look(now=True)
-                await self._proxies.ask(ordinal, "GET", "/health", timeout=LOOK_PATIENCE)
+                await self._proxies.check(ordinal)
                 found.append(ordinal)
         return found
 
