@@ -213,17 +213,13 @@ class ChatRoute:
         The status waits for the first of either, so that what fails before it is an ordinary HTTP error.
         """
         assert call.events is not None
-        loop = asyncio.get_running_loop()
         listener = call.listen()
         leaving.add_done_callback(listener.wake)
         patience = self._proxy.settings.stream_comment
         started = False
         sent = 0
         while True:
-            timer = loop.call_later(patience, listener.wake)
-            await listener.wait()
-            silent = loop.time() >= timer.when()
-            timer.cancel()
+            woken = await listener.wait(patience)
             if leaving.done():
                 raise ClientLeft
             ended = call.outcome.done()
@@ -236,7 +232,7 @@ class ChatRoute:
                 refused = self._refused(error)
                 told.outcome = refused.code
                 news += b"data: " + refused.body() + b"\n\n"
-            elif not news and silent and not ended:
+            elif not news and not woken and not ended:
                 news = _COMMENT
             if news and not started:
                 started = True

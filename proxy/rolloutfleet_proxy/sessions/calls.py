@@ -27,14 +27,25 @@ class Listener:
 
     def wake(self, *_: object) -> None:
         self._due = True
+        self._resolve()
+
+    async def wait(self, patience: float | None = None) -> bool:
+        """True once woken; False where nothing did so within `patience` seconds."""
+        if not self._due:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            timer = None if patience is None else loop.call_later(patience, self._resolve)
+            try:
+                await self._waiting
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        woken, self._due = self._due, False
+        return woken
+
+    def _resolve(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-
-    async def wait(self) -> None:
-        if not self._due:
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
-        self._due = False
 
 
 @dataclass(eq=False, slots=True)

@@ -2,7 +2,9 @@
 
 import asyncio
 
-from rolloutfleet_proxy.sessions.calls import Call, Calls
+import uvloop
+
+from rolloutfleet_proxy.sessions.calls import Call, Calls, Listener
 from rolloutfleet_proxy.turns.rows import Turn
 
 
@@ -23,3 +25,22 @@ async def test_who_joins_a_silent_call_sees_what_came_before_at_once() -> None:
     assert call.task is not None
     call.task.cancel()
     await calls.ended()
+
+
+def test_a_wait_ends_unwoken_when_patience_does_and_says_so_each_time() -> None:
+    """Under the proxy's own loop, whose clock has whole milliseconds."""
+
+    async def waits() -> list[bool]:
+        listener = Listener()
+        return [await listener.wait(0.002) for _ in range(300)]
+
+    assert not any(uvloop.run(waits()))
+
+
+async def test_a_wake_up_before_the_wait_and_one_in_it_are_both_told() -> None:
+    listener = Listener()
+    listener.wake()
+    assert await listener.wait(60)
+    asyncio.get_running_loop().call_soon(listener.wake)
+    assert await listener.wait(60)
+    assert not await listener.wait(0.001)
