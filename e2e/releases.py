@@ -1,4 +1,4 @@
-"""Another version of the images, as an earlier release would have them: the code of today under another name."""
+"""An earlier release, as it would be: the code of today under another name, whose proxies lack a setting."""
 
 from dataclasses import replace
 from typing import Final
@@ -8,23 +8,32 @@ from e2e.cluster.docker.client import Docker
 from e2e.cluster.records import Record
 from e2e.installing import Images
 
-_METADATA: Final = "/opt/rolloutfleet/lib/python3.11/site-packages/rolloutfleet-*.dist-info/METADATA"
+UNKNOWN: Final = "maxHold"
+"""The setting of `sessions` that its proxies don't know: to them it is a constant of the code."""
+_PACKAGES: Final = "/opt/rolloutfleet/lib/python3.11/site-packages"
+_SPEC: Final = f"{_PACKAGES}/rolloutfleet/spec.py"
+_FORGET: Final = " && ".join(
+    (
+        f"sed -i 's/^from typing import /&ClassVar, /' {_SPEC}",
+        f"sed -i 's/^    max_hold: PositiveDuration =/    max_hold: ClassVar[float] =/' {_SPEC}",
+        f"grep -q 'max_hold: ClassVar' {_SPEC}",
+    )
+)
 
 
 def as_version(record: Record, docker: Docker, images: Images, version: str) -> Images:
-    """Proxy and operator that say they are of that version, given to the cluster. The settings' schema is today's."""
-    made = {name: _renamed(docker, getattr(images, name), version) for name in ("proxy", "operator")}
+    """Proxy and operator that say they are of that version, given to the cluster."""
+    made = {
+        "proxy": _renamed(docker, images.proxy, version, _FORGET),
+        "operator": _renamed(docker, images.operator, version),
+    }
     loaded = lifecycle.load(record, list(made.values()), docker)
     return replace(images, **dict(zip(made, loaded, strict=True)))
 
 
-def _renamed(docker: Docker, image: str, version: str) -> str:
+def _renamed(docker: Docker, image: str, version: str, *changes: str) -> str:
     name = f"{image.rpartition(':')[0]}:{version}"
-    lines = [
-        f"FROM {image}",
-        "USER 0",
-        f"RUN sed -i 's/^Version: .*/Version: {version}/' {_METADATA}",
-        "USER 65532:65532",
-    ]
+    says = f"sed -i 's/^Version: .*/Version: {version}/' {_PACKAGES}/rolloutfleet-*.dist-info/METADATA"
+    lines = [f"FROM {image}", "USER 0", *(f"RUN {change}" for change in (says, *changes)), "USER 65532:65532"]
     docker("build", "--network", "none", "--tag", name, "-", stdin="\n".join(lines))
     return name

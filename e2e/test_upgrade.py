@@ -12,7 +12,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.records import Record
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
-from e2e.releases import as_version
+from e2e.releases import UNKNOWN, as_version
 
 pytestmark = [pytest.mark.full, pytest.mark.alone, pytest.mark.timeout(1800)]
 EARLIER: Final = "0.0.9"
@@ -66,6 +66,10 @@ def updated(fleets: list[Fleet], images: Images) -> bool:
     return all(images_of(fleet) == {images.proxy} for fleet in fleets) and all(fleet.is_ready() for fleet in fleets)
 
 
+def waits_for(fleet: Fleet, setting: str) -> bool:
+    return f"{setting} waits for its restart" in fleet.condition("SettingsInForce").get("message", "")
+
+
 def ends(fleet: Fleet) -> None:
     """Nothing is left of it but its claims, which are as many as it had proxies."""
     chosen = f"--selector=rolloutfleet.dev/fleet={fleet.name}"
@@ -96,9 +100,12 @@ def test_an_upgrade_rolls_fleets_one_after_another_and_serves_the_earlier_releas
     with waits.traffic() as traffic:
         waits.patch({"sessions": {"staleAfter": "2h"}})
         waits.until("an edit reaches the earlier release's proxy", waits.settings_in_force, seconds=120)
+        waits.patch({"sessions": {UNKNOWN: "77s"}})
+        waits.until("what it does not know waits", lambda: waits_for(waits, "sessions.max_hold"), seconds=120)
         waits.patch({"restart": {"id": "update"}})
         waits.until_ready()
         waits.until("it is updated", lambda: updated([waits], images))
+        waits.until("and knows it then", waits.settings_in_force, seconds=120)
     assert waits.uids() != uids
     assert traffic.lost(waits.export(1)) == {}
 

@@ -14,7 +14,7 @@ from rolloutfleet.units import Quantity
 
 MIB = 2**20
 
-LIVE_SETTINGS: Final = frozenset(("sessions", "dump_dir", "replicas", "generation"))
+LIVE_SETTINGS: Final = frozenset(("sessions", "dump_dir", "replicas", "generation", "checked"))
 """Top-level settings that a running proxy takes from its file at once; the others wait for its next start."""
 NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
 """What of those is not: it is a matter of the pod."""
@@ -134,6 +134,9 @@ class ProxySettings(BaseModel):
     """The log."""
     generation: int = 0
     """The resource's generation that these settings come from; shown in /stats."""
+    checked: bool = False
+    """An operator wrote these settings and has checked them: a field that the proxy does not know is another release's,
+    and waits for it. Else such a field is a mistake."""
 
     @model_validator(mode="after")
     def _one_port_a_proxy(self) -> Self:

@@ -111,7 +111,7 @@ class Proxy:
     settings_error: str | None = None
     """What is wrong with settings that were read since the start, if something is."""
     settings_waiting: tuple[str, ...] = ()
-    """Settings that a restart would change."""
+    """Settings that a restart would change, or another release has."""
     started_at: float = field(default_factory=time.time)
 
     @property

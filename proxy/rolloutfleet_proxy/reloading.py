@@ -17,7 +17,7 @@ from rolloutfleet.settings import LIVE_SETTINGS, NOT_LIVE, ProxySettings
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.sessions.auth import BadKeyFile, load_admin_keys
-from rolloutfleet_proxy.settings import BadSettings, SettingsSource
+from rolloutfleet_proxy.settings import BadSettings, SettingsSource, Told
 
 LOOKS: Final = 1.0
 """Seconds between looks at the file."""
@@ -29,13 +29,15 @@ class Taken:
 
     in_force: ProxySettings
     waiting: tuple[str, ...]
-    """Settings that a restart would change, by their dotted names."""
+    """Settings that a restart would change, or another release has, by their dotted names."""
 
 
-def take(before: ProxySettings, after: ProxySettings) -> Taken:
+def take(before: ProxySettings, told: Told) -> Taken:
     """What of new settings is in force at once. The generation is new only where nothing waits for a restart."""
-    changed = list(_differences(before.model_dump(), after.model_dump()))
-    waiting = tuple(name for name in changed if name.partition(".")[0] not in LIVE_SETTINGS or name in NOT_LIVE)
+    after = told.settings
+    changed = _differences(before.model_dump(), after.model_dump())
+    later = (name for name in changed if name.partition(".")[0] not in LIVE_SETTINGS or name in NOT_LIVE)
+    waiting = (*later, *told.unknown)
     live = {name: getattr(after, name) for name in LIVE_SETTINGS}
     if waiting:
         live["generation"] = before.generation
@@ -76,6 +78,7 @@ class _Following:
         with contextlib.suppress(RuntimeError, ValueError, NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
         seen = await self._content()
+        await self._read()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOKS if self._source.file is not None else None):
@@ -100,7 +103,7 @@ class _Following:
         taken = take(proxy.settings, found)
         proxy.settings_error, proxy.settings_waiting = None, taken.waiting
         if taken.waiting:
-            logger.warning("these settings change with the next restart: %s", ", ".join(taken.waiting))
+            logger.warning("these settings wait for a restart, or for another release: %s", ", ".join(taken.waiting))
         if taken.in_force != proxy.settings:
             proxy.follow_settings(taken.in_force)
             logger.info("settings of generation %d are in force", taken.in_force.generation)

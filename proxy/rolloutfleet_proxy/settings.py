@@ -9,6 +9,9 @@ Names, defaults and rules are those of `rolloutfleet.settings.ProxySettings`; no
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,15 @@ class BadSettings(Exception):
     """The settings can't be used; the message names the field and what is wrong with it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a source says."""
+
+    settings: ProxySettings
+    unknown: tuple[str, ...] = ()
+    """Fields of another release, by their dotted names. With any, no generation of the resource is whole: it is 0."""
+
+
 class SettingsSource:
     """The command line and environment of this process, which may name a file."""
 
@@ -36,7 +48,7 @@ class SettingsSource:
         named: Path | None = self._parsed.settings
         return named
 
-    def read(self) -> ProxySettings:
+    def read(self) -> Told:
         """The settings as they are now; the file is read anew. Raises BadSettings."""
         given = {} if self.file is None else _read_file(self.file)
         for name, value in _from_environment(self._environment).items():
@@ -44,15 +56,34 @@ class SettingsSource:
         for name, value in vars(self._parsed).items():
             if name != "settings" and value is not None:
                 given[name] = value
-        try:
-            return ProxySettings.model_validate(given)
-        except ValidationError as error:
-            raise BadSettings(_in_words(error)) from None
+        unknown = _take_unknown(given) if given.get("checked") is True else ()
+        settings = _checked(given)
+        return Told(settings.model_copy(update={"generation": 0}) if unknown else settings, unknown)
 
 
 def read_settings(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> ProxySettings:
     """The settings of this process, from its command line and environment. Raises BadSettings."""
-    return SettingsSource(arguments, environment).read()
+    return SettingsSource(arguments, environment).read().settings
+
+
+def _checked(given: dict[str, Any]) -> ProxySettings:
+    try:
+        return ProxySettings.model_validate(given)
+    except ValidationError as error:
+        raise BadSettings(_in_words(error)) from None
+
+
+def _take_unknown(given: dict[str, Any]) -> tuple[str, ...]:
+    """Take out what no field is there for, and return its names. Other mistakes are left to whoever checks."""
+    try:
+        ProxySettings.model_validate(given)
+    except ValidationError as error:
+        unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        for *path, last in unknown:
+            within: Any = reduce(getitem, path, given)  # type: ignore[arg-type]
+            del within[last]
+        return tuple(".".join(map(str, where)) for where in unknown)
+    return ()
 
 
 def _parser() -> argparse.ArgumentParser:

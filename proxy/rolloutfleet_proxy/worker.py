@@ -170,7 +170,7 @@ def main() -> None:
     parent = ParentProcess(Channel(socket.socket(fileno=int(sys.argv[1]))))
     try:
         source = SettingsSource(sys.argv[2:])
-        settings = source.read()
+        settings = source.read().settings
         log = set_up(settings.log, ordinal=settings.ordinal)
         allocator.settle(settings.allocator)
         sockets = parent.listening(settings)

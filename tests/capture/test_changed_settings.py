@@ -14,7 +14,8 @@ from tests.capture.test_cleanup import CHAT, is_gone, talk, until
 
 from rolloutfleet.errors import KEPT_ON_VOLUME, NO_ROOM, PAUSED
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.reloading import take
+from rolloutfleet_proxy.reloading import Taken, take
+from rolloutfleet_proxy.settings import Told
 
 Json = Any
 
@@ -31,6 +32,14 @@ def write(proxy: ProxyProcess, **changes: Json) -> None:
 
 def in_force(proxy: ProxyProcess, generation: int) -> bool:
     return bool(proxy.stats()["settings"]["generation"] == generation)
+
+
+def pid_of(proxy: ProxyProcess) -> int | None:
+    """None where its worker dies under the question."""
+    try:
+        return int(proxy.stats()["pid"])
+    except httpx.TransportError:
+        return None
 
 
 def test_sessions_settings_are_in_force_without_a_restart(proxy: ProxyProcess) -> None:
@@ -76,6 +85,29 @@ def test_what_needs_a_restart_is_named(proxy: ProxyProcess) -> None:
     until(lambda: "tokenizer.renderer" in proxy.log.read_text())
     write(proxy, generation=21)
     until(lambda: in_force(proxy, 21))
+    assert proxy.stats()["settings"]["needs_restart"] == []
+
+
+def test_what_only_another_release_knows_waits_for_it_and_stops_nothing(proxy: ProxyProcess) -> None:
+    """As an operator's file has it, which says that it was checked. From people's it is a mistake."""
+    generation = proxy.stats()["settings"]["generation"]
+    later = {"sessions": {"stale_after": 77, "dump": {"tape": True}}, "teleport": {"to": "x"}}
+    write(proxy, generation=22, **later)
+    until(lambda: "teleport" in (proxy.stats()["settings"]["error"] or ""))
+
+    write(proxy, generation=23, checked=True, **later)
+    told = until(lambda: (now := proxy.stats()["settings"])["needs_restart"] and now)
+    assert sorted(told["needs_restart"]) == ["sessions.dump.tape", "teleport"]
+    assert told["error"] is None and told["generation"] == generation, "what is in force is not all of the new one"
+
+    before = proxy.stats()["pid"]
+    proxy.kill_worker()
+    until(lambda: pid_of(proxy) not in (None, before))
+    told = until(lambda: (now := proxy.stats()["settings"])["needs_restart"] and now)
+    assert sorted(told["needs_restart"]) == ["sessions.dump.tape", "teleport"] and told["generation"] == 0
+
+    write(proxy, generation=24, checked=True)
+    until(lambda: in_force(proxy, 24))
     assert proxy.stats()["settings"]["needs_restart"] == []
 
 
@@ -142,8 +174,8 @@ def test_what_is_taken_of_changed_settings(tmp_path: Path) -> None:
 
     before = settings(generation=1, sessions={"stale_after": 1, "dump": {"volume": {"emptyDir": {}}}})
     after = settings(generation=2, sessions={"stale_after": 2, "limits": {"turns": 3}}, port=1, peers={"base_port": 5})
-    taken = take(before, after)
-    assert taken.waiting == ("port", "peers.base_port", "sessions.dump.volume")
+    taken = take(before, Told(after, ("sessions.later",)))
+    assert taken.waiting == ("port", "peers.base_port", "sessions.dump.volume", "sessions.later")
     assert taken.in_force.sessions == after.sessions and taken.in_force.port == before.port
     assert taken.in_force.generation == 1
-    assert take(before, before).in_force == before and take(before, before).waiting == ()
+    assert take(before, Told(before)) == Taken(before, ())

@@ -225,7 +225,9 @@ def _pending(view: View, pod: PodSeen) -> Said:
     same = before is not None and before.observed_generation == view.seen.generation and before.status == "True"
     if pod.stats is None and same and before is not None:
         return Said("True", before.reason, before.message)
-    return Said("False", Reason.SETTINGS_PENDING, f"{pod.name} has not taken the settings of this spec yet")
+    waiting = pod.stats.needs_restart if pod.stats is not None else ()
+    what = f"; {', '.join(waiting)} waits for its restart" if waiting else ""
+    return Said("False", Reason.SETTINGS_PENDING, f"{pod.name} has not taken the settings of this spec yet{what}")
 
 
 def _cleanup(view: View) -> Said:

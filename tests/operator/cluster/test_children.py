@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.operator.cluster.fleets import RELEASE, fleet_of
+from tests.operator.cluster.fleets import RELEASE, fleet_of, spec_of
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.fields import FieldInvalid
-from rolloutfleet_operator.cluster.children.names import SETTINGS_FILE, TEMPLATE_HASH, Fleet
+from rolloutfleet_operator.cluster.children.names import SETTINGS_FILE, SIMULATED_MODEL_PATH, TEMPLATE_HASH, Fleet
 from rolloutfleet_operator.cluster.children.settings import proxy_settings
 
 Children = dict[tuple[str, str], dict[str, Any]]
@@ -227,6 +227,19 @@ def test_settings_are_what_a_proxy_takes() -> None:
     assert told.sessions.limits.bytes == 8 * 2**30
     assert told.address_of(2) == "http://math-proxy-2.math-proxies.rl.svc.cluster.local:8080"
     assert told.gateway_url == "http://math-gateway.rl.svc.cluster.local:30000"
+
+
+def test_proxies_of_another_release_are_told_of_no_setting_that_nobody_set() -> None:
+    """The API server fills defaults in, those too that only this release has."""
+    asked = {"sessions": {"staleAfter": "90s"}, "tokenizer": {"renderer": "qwen3"}}
+    defaults = spec_of().model_dump(by_alias=True, exclude_none=True)
+    filled = {name: {**defaults[name], **each} for name, each in asked.items()}
+    few, full = (made(fleet_of(**given, generation=7)) for given in (asked, filled))
+    text = full["ConfigMap", "math-settings"]["data"][SETTINGS_FILE]
+    told = json.loads(text)
+    assert told["sessions"] == {"stale_after": "90s", "limits": {"bytes": "16Gi"}}, "and what the storage decides"
+    assert told["tokenizer"] == {"path": SIMULATED_MODEL_PATH, "renderer": "qwen3"} and told["checked"] is True
+    assert few == full, "nor is a pod outdated by them"
 
 
 SAME: dict[str, Mapping[str, Any]] = {

@@ -4,8 +4,9 @@ It is mounted as a folder, so a change reaches running pods without a restart. W
 is hashed into the pod's template (`restart_hash`), so that a change of that makes the pods outdated.
 """
 
+import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
@@ -63,6 +64,7 @@ def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettin
         drain_timeout=max(spec.disruption.drain_timeout, _SHORTEST_DRAIN),
         log=LogSettings(format="json"),
         generation=fleet.generation,
+        checked=True,
     )
 
 
@@ -80,8 +82,18 @@ def _tokenizer(spec: FleetSpec) -> TokenizerSpec:
 
 def restart_hash(settings: ProxySettings) -> str:
     """Changes exactly when a running proxy would have to be restarted to take the settings."""
-    content = settings.model_dump(mode="json", exclude=set(LIVE_SETTINGS), exclude_unset=True, exclude_none=True)
-    return content_hash(content)
+    return content_hash({name: value for name, value in _said(settings).items() if name not in LIVE_SETTINGS})
+
+
+def _said(settings: ProxySettings) -> dict[str, Any]:
+    """What was decided. The rest is left to the proxy's own defaults, so that a setting which only this release has is
+    said to nobody, and changes no pod, until somebody sets it.
+
+    In what comes from the resource the API server has filled in the defaults: there it is what differs from them.
+    """
+    said = settings.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    resource = {"sessions": settings.sessions, "tokenizer": settings.tokenizer}
+    return said | {name: part.model_dump(mode="json", exclude_defaults=True) for name, part in resource.items()}
 
 
 def set_here(settings: ProxySettings) -> frozenset[str]:
@@ -90,9 +102,7 @@ def set_here(settings: ProxySettings) -> frozenset[str]:
 
 
 def config_map(fleet: Fleet, settings: ProxySettings) -> Manifest:
-    # What nobody decided is left to the proxy's own defaults: a release that adds a setting renders the same, and
-    # proxies of the release before know all that they are told.
-    text = settings.model_dump_json(indent=1, exclude_unset=True, exclude_none=True)
+    text = json.dumps(_said(settings), indent=1)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
