@@ -1,19 +1,23 @@
 """How each proxy stands to its memory budget: the rule of `memory.py`, fed from pods and their notes."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy import memory
 from rolloutfleet_operator.policy.actions import Mark
 from rolloutfleet_operator.policy.memory import Known, Rule, Standing, Verdict
-from rolloutfleet_operator.policy.pods import is_down
 from rolloutfleet_operator.policy.reasons import Problem
 from rolloutfleet_operator.policy.seen import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, PodSeen
 from rolloutfleet_operator.policy.troubles import Trouble, trouble
 
 _TERMS, _AFTER_BOOT = "terms", "rss_after_boot"
+_HOW: Final = {
+    Standing.COOLING: "it is restarted after memory.cooldown",
+    Standing.DUE: "it is restarted as soon as it may be down",
+}
 
 
 def rule_of(spec: FleetSpec, template_hash: str) -> Rule:
@@ -48,9 +52,14 @@ def marks_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], rule: 
             yield Mark(pod=pod.name, uid=pod.uid, annotations={TOO_SMALL_NOTE: None})
 
 
-def troubles_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], earlier: FleetStatus) -> Iterator[Trouble]:
-    """Who is over the budget, or can't be kept within it. Too few samples say no other than the status before."""
-    known = {each.pod: each.message for each in earlier.problems if each.reason == Problem.OVER_BUDGET}
+def troubles_of(
+    members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], busy: Container[str], earlier: FleetStatus
+) -> Iterator[Trouble]:
+    """Who is over the budget, or can't be kept within it; `busy` are those that are on their way down or up.
+
+    Too few samples say no other than the status before: a restart that has begun has not helped yet.
+    """
+    known = {each.pod for each in earlier.problems if each.reason == Problem.OVER_BUDGET}
     for pod in members:
         verdict = verdicts[pod.name]
         if verdict.standing is Standing.TOO_SMALL:
@@ -58,11 +67,9 @@ def troubles_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], ear
             had = f"; it had {boot // 2**20} MiB just after its boot" if isinstance(boot, int) else ""
             message = f"two restarts in a row did not keep it within memory.rssBudget{had}. Raise the budget"
             yield trouble(Problem.BUDGET_TOO_SMALL, message, pod.name)
-        elif verdict.standing in (Standing.COOLING, Standing.DUE):
-            waits = "after memory.cooldown" if verdict.standing is Standing.COOLING else "as soon as it may be down"
-            yield trouble(Problem.OVER_BUDGET, f"over memory.rssBudget; it is restarted {waits}", pod.name)
-        elif verdict.standing is not Standing.WITHIN and pod.name in known and not is_down(pod):
-            yield trouble(Problem.OVER_BUDGET, known[pod.name], pod.name)
+        elif verdict.standing is not Standing.WITHIN and (verdict.standing in _HOW or pod.name in known):
+            how = "it is being restarted" if pod.name in busy else _HOW.get(verdict.standing, "too few samples since")
+            yield trouble(Problem.OVER_BUDGET, f"over memory.rssBudget; {how}", pod.name)
 
 
 def _known(pod: PodSeen, spec: FleetSpec) -> Known:

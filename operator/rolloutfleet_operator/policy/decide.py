@@ -152,8 +152,7 @@ def _troubles(
 ) -> Iterator[Trouble]:
     yield from troubles.of_fleet(spec, seen, now)
     yield from carrying.troubles_of(carried)
-    idle = (pod for pod in roll.members if pod.name not in carried.busy)
-    yield from budgets.troubles_of(idle, verdicts, seen.status)
+    yield from budgets.troubles_of(roll.members, verdicts, carried.busy, seen.status)
     if roll.stopped_by is not None:
         message = (
             "it has the new template and does not become Ready; the others keep theirs until it is, or is corrected"
