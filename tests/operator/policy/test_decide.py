@@ -65,7 +65,7 @@ def test_a_proxy_over_its_budget_is_drained_and_restarted_as_asked(way: str) -> 
     assert len(world.deeds.restarted) == 1
     assert condition(world) == ("True", "Serving")
     steps = said(world, "math-proxy-1")
-    assert steps[-2:] == [Happening.RESTARTED, Happening.PROBLEM_GONE], "it is over once a sample of the new life says so"
+    assert steps[-2:] == [Happening.RESTARTED, Happening.PROBLEM_GONE], "once a new sample says so"
     assert steps.count(Happening.PROBLEM_GONE) == 1
     assert Happening.DRAIN_ASKED in steps
 
