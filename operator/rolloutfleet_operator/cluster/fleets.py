@@ -7,7 +7,6 @@ One that fails is tried again, less and less often.
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
 from typing import Final
 
 from rolloutfleet_operator.cluster.api import ApiRefused, ApiUnreachable
@@ -36,8 +35,6 @@ class Fleets:
         self._wakes: dict[Key, asyncio.Event] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._random = random.Random()
-        self.looks_after: Callable[[str], bool] = lambda _: True
-        """Whether the fleets of a namespace are ours; another operator may have it."""
 
     def wake(self, namespace: str, name: str) -> None:
         """Something happened to that fleet, or to what belongs to it."""
@@ -63,11 +60,11 @@ class Fleets:
             while True:
                 await self._until(self._wakes[key], due)
                 await self._leading.wait()
-                if not self.looks_after(key[0]):
-                    due = LONGEST_BACKOFF
-                    continue
                 woken = self._wakes[key].is_set()
                 self._wakes[key].clear()
+                if not self._shared.others.now.leave_us(key[0]):
+                    due = LONGEST_BACKOFF
+                    continue
                 next_in, worked = await self._once(passes, woken=woken)
                 if next_in is None:
                     return

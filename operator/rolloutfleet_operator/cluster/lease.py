@@ -1,10 +1,7 @@
-"""The operator's Lease: of those that share it, one acts. And whether another operator has the same fleets.
+"""The operator's Lease: of those that share it, one acts.
 
 The client library has a leader election too; it ends with the first request that fails to connect, never lets go of the
 Lease at its end, and puts no labels on it, by which operators find each other.
-
-An operator of one namespace goes before one of the whole cluster: the latter leaves that namespace alone while the
-other's Lease is alive.
 """
 
 import asyncio
@@ -123,25 +120,6 @@ class Lease:
                     await self._api.replace({**found, "spec": spec})
         except (ApiUnreachable, ApiRefused, TimeoutError):
             return
-
-
-async def taken_namespaces(api: Api, clock: Callable[[], float]) -> frozenset[str]:
-    """Namespaces that an operator of their own looks after, as its Lease says. Empty where Leases may not be listed."""
-    try:
-        leases = await api.list("Lease", None, labels=",".join(f"{name}={text}" for name, text in LABELS.items()))
-    except (ApiRefused, ApiUnreachable):
-        return frozenset()
-    return frozenset(scope for lease in leases if (scope := _alive_scope(lease, clock())))
-
-
-def _alive_scope(lease: Object, now: float) -> str | None:
-    spec = lease.get("spec") or {}
-    scope: str | None = (lease["metadata"].get("annotations") or {}).get(SCOPE)
-    renewed = spec.get("renewTime")
-    if scope is None or not spec.get("holderIdentity") or renewed is None:
-        return None
-    # Twice as patient as whoever waits for the Lease: clocks differ, and a replaced operator takes a moment.
-    return scope if now - datetime.fromisoformat(renewed).timestamp() < 4 * DURATION else None
 
 
 def _micro(time: float) -> str:

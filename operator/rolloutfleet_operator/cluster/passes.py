@@ -49,6 +49,7 @@ from rolloutfleet_operator.cluster.looking import (
 )
 from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.cluster.observe import Polled
+from rolloutfleet_operator.cluster.others import Watch
 from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.cluster.resizing import Resizer
 from rolloutfleet_operator.cluster.rest import Rest
@@ -78,6 +79,7 @@ class Operator:
     clock: Callable[[], float]
     """Seconds since 1970."""
     metrics: Metrics
+    others: Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,7 @@ class FleetPasses:
         seen = replace(
             seen,
             gateway=replace(seen.gateway, workers=workers),
-            faults=(*wanted.faults, *keys.faults, *self._faults),
+            faults=self._met(wanted, keys),
         )
         decision, new = self._decide(fleet.spec, seen)
         self._shared.metrics.saw(seen, new, fleet.spec.memory.rss_budget)
@@ -187,7 +189,10 @@ class FleetPasses:
 
     def _unsaid(self, seen: FleetSeen, wanted: Wanted, keys: Keyring) -> bool:
         """Whether this pass met something that its status does not say yet."""
-        return (*wanted.faults, *keys.faults, *self._faults) != seen.faults
+        return self._met(wanted, keys) != seen.faults
+
+    def _met(self, wanted: Wanted, keys: Keyring) -> tuple[Fault, ...]:
+        return (*wanted.faults, *keys.faults, *self._faults, *self._shared.others.now.faults())
 
     def _interval(self, spec: FleetSpec, look_again: float | None) -> float:
         """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""

@@ -18,15 +18,14 @@ from rolloutfleet_operator.cluster.board import Board
 from rolloutfleet_operator.cluster.fleets import Fleets
 from rolloutfleet_operator.cluster.gateways import Gateways
 from rolloutfleet_operator.cluster.health import Health
-from rolloutfleet_operator.cluster.lease import Lease, taken_namespaces
+from rolloutfleet_operator.cluster.lease import Lease
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.cluster.others import Watch
 from rolloutfleet_operator.cluster.passes import Operator
 from rolloutfleet_operator.cluster.proxies import Proxies
 from rolloutfleet_operator.cluster.settings import OperatorSettings, own_version
 
-NAMESPACES_EVERY: Final = 30.0
-"""Seconds between looks for operators of one namespace."""
 CRD_EVERY: Final = 5.0
 
 
@@ -59,6 +58,12 @@ async def run(settings: OperatorSettings) -> None:
             board=board,
             clock=time.time,
             metrics=metrics,
+            others=Watch(
+                api,
+                own=(settings.lease_namespace, settings.lease_name),
+                scope=settings.namespace,
+                clock=time.time,
+            ),
         )
         await _look_after(settings, shared, health, metrics)
 
@@ -81,9 +86,8 @@ async def _look_after(settings: OperatorSettings, shared: Operator, health: Heal
     tasks = [
         asyncio.create_task(lease.hold(), name="lease"),
         asyncio.create_task(_tell(lease, metrics), name="leading"),
+        asyncio.create_task(shared.others.follow(fleets.wake_all), name="others"),
     ]
-    if settings.namespace is None:
-        tasks.append(asyncio.create_task(_leave_to_others(shared.api, fleets), name="namespaces"))
     try:
         await _until_known(shared.api, settings.namespace)
         await kopf.operator(
@@ -111,19 +115,6 @@ async def _until_known(api: Api, namespace: str | None) -> None:
                 logger.warning("waiting until RolloutFleets can be read: %s", error)
                 said = True
         await asyncio.sleep(CRD_EVERY)
-
-
-async def _leave_to_others(api: Api, fleets: Fleets) -> None:
-    """An operator of the whole cluster leaves alone the namespaces that have their own."""
-    taken: frozenset[str] = frozenset()
-    fleets.looks_after = lambda namespace: namespace not in taken
-    while True:
-        now = await taken_namespaces(api, time.time)
-        if now != taken:
-            logger.warning("namespaces with an operator of their own, left alone: %s", ", ".join(sorted(now)) or "none")
-            taken = now
-            fleets.wake_all()
-        await asyncio.sleep(NAMESPACES_EVERY)
 
 
 async def _tell(lease: Lease, metrics: Metrics) -> None:

@@ -262,6 +262,31 @@ def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(fleet: F
         assert f"{fleet.namespace}/math: applied" not in wide.said()
 
 
+def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_says_so(
+    apiserver: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    younger = f"{namespace}-younger"
+    apiserver.kubectl("create", "namespace", younger)
+    folders = [tmp_path / name for name in ("older", "younger")]
+    for folder in folders:
+        folder.mkdir()
+    with running(apiserver, folders[0], free_port(), namespace) as first:
+        first.until(lambda: "acts now" in first.said())
+        time.sleep(1)  # a Lease's age is known in whole seconds
+        with running(apiserver, folders[1], free_port(), younger) as second:
+            second.until(lambda: "this one stands aside" in second.said())
+            first.until(lambda: "this one acts" in first.said())
+            fleet = FleetThere(apiserver, namespace, first)
+            fleet.apply(proxies={"replicas": 0})
+            fleet.until_children(ALL_CHILDREN)
+            first.until(lambda: "TwoOperators" in json.dumps(fleet.get("rf", "math")["status"]))
+            assert second.passes() == 0
+            assert first.stop() == 0
+            fleet.kubectl("delete", "service", "math")
+            second.until(lambda: fleet.children() == ALL_CHILDREN)
+            second.until(lambda: "TwoOperators" not in json.dumps(fleet.get("rf", "math")["status"]))
+
+
 def test_a_new_key_comes_before_the_old_one_goes(fleet: FleetThere) -> None:
     def keys() -> list[str]:
         return base64.b64decode(fleet.get("secret", "math-keys")["data"]["admin-keys"]).decode().split()

@@ -1,0 +1,116 @@
+"""Other operators, as their Leases say: which namespaces are theirs, and who goes first where two have the same fleets.
+
+An operator of one namespace goes before one of the whole cluster. Of two that were told the same, by two releases of
+the chart, say, the one with the older Lease goes first, and the other stands aside while that one is alive.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
+from rolloutfleet_operator.cluster.lease import DURATION, LABELS, SCOPE
+from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.seen import Fault
+
+LOOKS: Final = 30.0
+"""Seconds between looks at the Leases."""
+AGAIN: Final = 2.0
+"""Seconds until the next, where one got no answer."""
+
+Name = tuple[str, str]
+"""Namespace and name of a Lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Who else there is."""
+
+    namespaces: frozenset[str] = frozenset()
+    """Those with an operator of their own, which are left to it."""
+    rivals: tuple[str, ...] = ()
+    """Leases of operators with the same fleets as this one."""
+    goes_first: bool = True
+    """Before the rivals."""
+
+    def leave_us(self, namespace: str) -> bool:
+        """Whether that namespace's fleets are this operator's."""
+        return self.goes_first and namespace not in self.namespaces
+
+    def faults(self) -> tuple[Fault, ...]:
+        """What the fleets' status says of it."""
+        if not self.rivals:
+            return ()
+        message = (
+            f"an operator with the Lease {', '.join(self.rivals)} has the same fleets; it stands aside. Remove one"
+        )
+        return (Fault(reason=Problem.TWO_OPERATORS, message=message),)
+
+
+def others_of(leases: Sequence[Object], *, own: Name, scope: str | None, now: float) -> Others:
+    """`scope` is the one namespace of this operator; None: it has all of them."""
+    alive = {_name(lease): lease for lease in leases if _is_alive(lease, now)}
+    by_age = sorted(alive, key=lambda name: (alive[name]["metadata"].get("creationTimestamp") or "", name))
+    same = [name for name in by_age if _scope(alive[name]) == scope]
+    rivals = tuple("/".join(name) for name in same if name != own)
+    taken = {found for lease in alive.values() if (found := _scope(lease)) is not None} if scope is None else set()
+    return Others(frozenset(taken), rivals, goes_first=not rivals or same[0] == own)
+
+
+class Watch:
+    """Looks at the Leases again and again; `now` is what the last look found. Until the first one, nothing is ours."""
+
+    def __init__(self, api: Api, *, own: Name, scope: str | None, clock: Callable[[], float]) -> None:
+        self._api, self._own, self._scope, self._clock = api, own, scope, clock
+        self.now = Others(goes_first=False)
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Until cancelled; `changed` is called when `now` has."""
+        while True:
+            found = await self._look()
+            if found is not None and found != self.now:
+                _tell(self.now, found)
+                self.now = found
+                changed()
+            await asyncio.sleep(LOOKS if found is not None else AGAIN)
+
+    async def _look(self) -> Others | None:
+        """None where the API server does not answer. Whoever may list no Leases is taken to be alone."""
+        chosen = ",".join(f"{name}={text}" for name, text in LABELS.items())
+        try:
+            leases = await self._api.list("Lease", None if self._scope is None else self._own[0], labels=chosen)
+        except ApiRefused:
+            return Others()
+        except ApiUnreachable:
+            return None
+        return others_of(leases, own=self._own, scope=self._scope, now=self._clock())
+
+
+def _tell(before: Others, now: Others) -> None:
+    if now.namespaces != before.namespaces:
+        names = ", ".join(sorted(now.namespaces)) or "none"
+        logger.warning("namespaces with an operator of their own, left alone: %s", names)
+    if now.rivals != before.rivals or (now.rivals and now.goes_first != before.goes_first):
+        who = "this one acts" if now.goes_first else "this one stands aside"
+        logger.warning("Leases of operators with the same fleets: %s; %s", ", ".join(now.rivals) or "none", who)
+
+
+def _name(lease: Object) -> Name:
+    return lease["metadata"]["namespace"], lease["metadata"]["name"]
+
+
+def _scope(lease: Object) -> str | None:
+    scope: str | None = (lease["metadata"].get("annotations") or {}).get(SCOPE)
+    return scope
+
+
+def _is_alive(lease: Object, now: float) -> bool:
+    spec = lease.get("spec") or {}
+    renewed = spec.get("renewTime")
+    if not spec.get("holderIdentity") or renewed is None:
+        return False
+    # More patient than whoever waits for the Lease: clocks differ, and a replaced operator takes a moment.
+    return now - datetime.fromisoformat(renewed).timestamp() < 4 * DURATION
