@@ -38,7 +38,8 @@ from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.sessions import Session
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.render import Candidate, Parsed, Prompt
+from rolloutfleet_proxy.tokens.reading import Parsed
+from rolloutfleet_proxy.tokens.render import Candidate, Prompt
 from rolloutfleet_proxy.tokens.render_process import RenderProcessFailed
 from rolloutfleet_proxy.turns.messages import Conversation, append, conversation, reasoning_digest
 from rolloutfleet_proxy.turns.paths import Path
@@ -142,7 +143,7 @@ class _Making:
 
     async def _asked(self) -> Conversation:
         request = self.request
-        digest = partial(conversation, request.messages, request.tools, request.template_kwargs)
+        digest = partial(conversation, request.messages, request.template)
         if self.call.held is None or self.call.held.nbytes < LARGE_REQUEST:
             return digest()
         self._refuse_hopeless()
@@ -170,8 +171,7 @@ class _Making:
         try:
             return await self.proxy.tokenizing.prompt(
                 self.request.messages,
-                self.request.tools,
-                self.request.template_kwargs,
+                self.request.template,
                 candidates,
                 begun=partial(self.call.phases.begin, TOKENISE_IN),
             )
@@ -190,8 +190,7 @@ class _Making:
         events = self.proxy.answers.stream(self.name, self.began, self.request)
         parser = self.proxy.tokenizing.deltas(
             prompt.ids,
-            self.request.tools,
-            self.request.template_kwargs,
+            self.request.template,
             seed=self.name.encode(),
             stops=self.request.stops,
         )
@@ -264,8 +263,7 @@ class _Making:
         return await self.proxy.tokenizing.parse(
             prompt.ids,
             evidence.output_ids,
-            self.request.tools,
-            self.request.template_kwargs,
+            self.request.template,
             seed=self.name.encode(),
             stop=evidence.matched if isinstance(evidence.matched, str) else None,
         )
@@ -312,9 +310,8 @@ class _Making:
 
     def _tools(self) -> dict[str, Any] | None:
         """What the prompt was rendered with beside the messages; children share it."""
-        if not self.request.tools and not self.request.template_kwargs:
-            return None
-        return {"tools": self.request.tools, "template_kwargs": self.request.template_kwargs}
+        tools, kwargs = self.request.template.tools, self.request.template.kwargs
+        return {"tools": tools, "template_kwargs": kwargs} if tools or kwargs else None
 
     def _extras(self, evidence: Evidence) -> dict[str, Any] | None:
         extras: dict[str, Any] = {}

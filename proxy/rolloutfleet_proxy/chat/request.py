@@ -30,6 +30,7 @@ from msgspec import Struct
 from rolloutfleet.errors import INVALID_JSON
 from rolloutfleet_proxy.digests import digest16
 from rolloutfleet_proxy.errors import ApiError, invalid, missing, unknown, unsupported
+from rolloutfleet_proxy.turns.messages import TemplateArgs
 
 MAX_DEPTH: Final = 64
 """Levels of objects and arrays in a free-form value: a tool's schema, template arguments, call arguments."""
@@ -52,16 +53,15 @@ _StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
 class ChatRequest(Struct, frozen=True, kw_only=True):
     """A request that can be honoured.
 
-    `messages` and `tools` are as sent: `messages.conversation` and the chat format read them.
-    `tools` stays None for an empty list and for `tool_choice: "none"`, whose model is told of no tools.
+    `messages` and `template.tools` are as sent: `messages.conversation` and the chat format read them.
+    `template.tools` is None for an empty list and for `tool_choice: "none"`, whose model is told of no tools.
     `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
     `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
     """
 
     messages: list[dict[str, Any]]
     model: str | None
-    tools: list[dict[str, Any]] | None
-    template_kwargs: dict[str, Any] | None
+    template: TemplateArgs
     max_tokens: int | None
     sampling: dict[str, Any]
     stops: tuple[str, ...]
@@ -166,8 +166,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     return ChatRequest(
         messages=parsed.messages,
         model=parsed.model,
-        tools=_tools(parsed),
-        template_kwargs=_template_kwargs(parsed),
+        template=TemplateArgs(_tools(parsed), _template_kwargs(parsed)),
         max_tokens=_max_tokens(parsed),
         sampling=_sampling(parsed, stops),
         stops=stops,

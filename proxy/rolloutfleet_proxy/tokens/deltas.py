@@ -20,7 +20,7 @@ import msgspec
 from renderers.tagged import DEEPSEEK_V4_GRAMMAR
 
 from rolloutfleet_proxy.tokens.quirks import GEMMA_THOUGHT, assistant_mark
-from rolloutfleet_proxy.tokens.render import Reader, Scan
+from rolloutfleet_proxy.tokens.reading import Reader, Scan
 from rolloutfleet_proxy.tokens.vocabulary import Run
 from rolloutfleet_proxy.turns.messages import Message
 

@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 from array import array
-from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, Literal
@@ -23,9 +22,10 @@ from typing import IO, Any, Literal
 import msgspec
 
 from rolloutfleet_proxy.logs.setup import helpers_environment, helpers_log
+from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.render import ChatFormat, load
-from rolloutfleet_proxy.turns.messages import Message
+from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
 
 _IDLE_SECONDS = 300.0
 _ATTEMPTS = 2
@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class ModelSource(msgspec.Struct, frozen=True):
-    """What `render.load` needs to make the same chat format again."""
+    """What `loading.load` needs to make the same chat format again."""
 
     source: str
     model: str | None = None
@@ -64,8 +64,7 @@ class RenderProcessFailed(Exception):
 
 class _Ask(msgspec.Struct, omit_defaults=True):
     messages: list[Message]
-    tools: list[Any] | None
-    template_kwargs: Mapping[str, Any] | None
+    args: TemplateArgs
     bridge: tuple[list[int], list[int]] | None = None
     """Tail and output of the turn to extend; None asks for a full render."""
 
@@ -92,19 +91,12 @@ class RenderProcess:
         return process.pid if process is not None and process.poll() is None else None
 
     def extension(
-        self,
-        tail: list[int],
-        output: list[int],
-        messages: list[Message],
-        tools: list[Any] | None,
-        template_kwargs: Mapping[str, Any] | None,
+        self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
     ) -> array[int] | None:
-        return self._ask(_Ask(messages, tools, template_kwargs, (tail, output)))
+        return self._ask(_Ask(messages, args, (tail, output)))
 
-    def full(
-        self, messages: list[Message], tools: list[Any] | None, template_kwargs: Mapping[str, Any] | None
-    ) -> array[int]:
-        ids = self._ask(_Ask(messages, tools, template_kwargs))
+    def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
+        ids = self._ask(_Ask(messages, args))
         if ids is None:
             raise RenderProcessFailed("a full render came back empty")
         return ids
@@ -196,9 +188,9 @@ def _read_exactly(pipe: IO[bytes], size: int) -> bytes | None:
 def _answer(chat_format: ChatFormat, ask: _Ask) -> _Answer:
     try:
         if ask.bridge is None:
-            ids: array[int] | None = chat_format.full(ask.messages, ask.tools, ask.template_kwargs)
+            ids: array[int] | None = chat_format.full(ask.messages, ask.args)
         else:
-            ids = chat_format.extension(*ask.bridge, ask.messages, ask.tools, ask.template_kwargs)
+            ids = chat_format.extension(*ask.bridge, ask.messages, ask.args)
     except Unrenderable as error:
         return _Answer(refused=str(error))
     return _Answer(ids=None if ids is None else ids.tobytes())

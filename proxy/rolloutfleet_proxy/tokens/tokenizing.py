@@ -12,16 +12,17 @@ import asyncio
 import json
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy.tokens.deltas import DeltaParser
-from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Parsed, Prompt
+from rolloutfleet_proxy.tokens.reading import Parsed
+from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
-from rolloutfleet_proxy.turns.messages import Message
+from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
 
 T = TypeVar("T")
 
@@ -61,8 +62,7 @@ class Tokenizing:
     async def prompt(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Any] | None,
-        template_kwargs: Mapping[str, Any] | None,
+        args: TemplateArgs,
         candidates: Sequence[Candidate],
         *,
         begun: Callable[[], None] = lambda: None,
@@ -74,13 +74,13 @@ class Tokenizing:
         """
         if self.chat_format.encodes_quickly and self._near.idle:
             begun()
-            prompt = self._at_once(messages, tools, template_kwargs, candidates)
+            prompt = self._at_once(messages, args, candidates)
             if prompt is not None:
                 return prompt
 
         def make(renders: _NearRenders | RenderProcess) -> Prompt:
             begun()
-            return self.chat_format.prompt(messages, tools, template_kwargs, candidates, renders=renders)
+            return self.chat_format.prompt(messages, args, candidates, renders=renders)
 
         try:
             return await self._near.run(partial(make, self._near_renders))
@@ -88,18 +88,12 @@ class Tokenizing:
             return await self._far.run(partial(make, self._helper))
 
     def _at_once(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Any] | None,
-        template_kwargs: Mapping[str, Any] | None,
-        candidates: Sequence[Candidate],
+        self, messages: Sequence[Message], args: TemplateArgs, candidates: Sequence[Candidate]
     ) -> Prompt | None:
         """The prompt, if it is made sooner than it is handed over."""
         deepest = candidates[0] if candidates else None
         try:
-            return self.chat_format.prompt_at_once(
-                messages, tools, template_kwargs, deepest, renders=self._short_renders
-            )
+            return self.chat_format.prompt_at_once(messages, args, deepest, renders=self._short_renders)
         except _TooLong:
             return None
 
@@ -107,8 +101,7 @@ class Tokenizing:
         self,
         prompt_ids: Sequence[int],
         output_ids: Sequence[int],
-        tools: Sequence[Any] | None,
-        template_kwargs: Mapping[str, Any] | None,
+        args: TemplateArgs,
         *,
         seed: bytes,
         stop: str | None = None,
@@ -116,21 +109,15 @@ class Tokenizing:
         """`ChatFormat.parse`."""
 
         def parse() -> Parsed:
-            return self.chat_format.parse(prompt_ids, output_ids, tools, template_kwargs, seed=seed, stop=stop)
+            return self.chat_format.parse(prompt_ids, output_ids, args, seed=seed, stop=stop)
 
         return parse() if len(output_ids) < _LONG_OUTPUT else await self._near.run(parse)
 
     def deltas(
-        self,
-        prompt_ids: Sequence[int],
-        tools: Sequence[Any] | None,
-        template_kwargs: Mapping[str, Any] | None,
-        *,
-        seed: bytes,
-        stops: Sequence[str] = (),
+        self, prompt_ids: Sequence[int], args: TemplateArgs, *, seed: bytes, stops: Sequence[str] = ()
     ) -> DeltaParser:
         """What turns the reply to a prompt into a stream's deltas."""
-        return DeltaParser(self.chat_format.reader(prompt_ids, tools, template_kwargs, seed=seed), stops=stops)
+        return DeltaParser(self.chat_format.reader(prompt_ids, args, seed=seed), stops=stops)
 
     async def close(self) -> None:
         """End threads and helper; what waits is cancelled."""
@@ -155,21 +142,14 @@ class _NearRenders:
         self._long_characters = long_characters
 
     def extension(
-        self,
-        tail: list[int],
-        output: list[int],
-        messages: list[Message],
-        tools: list[Any] | None,
-        template_kwargs: Mapping[str, Any] | None,
+        self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
     ) -> array[int] | None:
         self._refuse_long(messages)
-        return self._format.extension(tail, output, messages, tools, template_kwargs)
+        return self._format.extension(tail, output, messages, args)
 
-    def full(
-        self, messages: list[Message], tools: list[Any] | None, template_kwargs: Mapping[str, Any] | None
-    ) -> array[int]:
+    def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
         self._refuse_long(messages)
-        return self._format.full(messages, tools, template_kwargs)
+        return self._format.full(messages, args)
 
     def _refuse_long(self, messages: list[Message]) -> None:
         if sum(map(_characters, messages)) > self._long_characters:

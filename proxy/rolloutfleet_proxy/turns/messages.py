@@ -39,6 +39,19 @@ _decode_json = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateArgs:
+    """What a chat template takes beside the messages."""
+
+    tools: list[Any] | None = None
+    """None where the model is told of no tools."""
+    kwargs: Mapping[str, Any] | None = None
+    """`chat_template_kwargs`, with `reasoning_effort` among them."""
+
+
+NO_ARGS = TemplateArgs()
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """The digests of a request: `chains[i]` after its first i messages, `reasonings[i]` of message i."""
 
@@ -60,13 +73,9 @@ def reasoning_digest(message: Mapping[str, Any]) -> bytes | None:
     return digest16(encoded)
 
 
-def conversation(
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Any] | None,
-    template_kwargs: Mapping[str, Any] | None,
-) -> Conversation:
+def conversation(messages: Sequence[Mapping[str, Any]], args: TemplateArgs) -> Conversation:
     """Digest a request. Other tools or other template arguments make another conversation from its start."""
-    chain = digest16(_encode({"tools": tools or [], "template": template_kwargs or {}}))
+    chain = digest16(_encode({"tools": args.tools or [], "template": args.kwargs or {}}))
     chains = [chain]
     for message in messages:
         chain = append(chain, message)

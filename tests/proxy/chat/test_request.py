@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_PARAMETER
 from rolloutfleet_proxy.chat.request import MAX_DEPTH, ChatRequest, body_digest, parse_chat
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.turns.messages import NO_ARGS
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
@@ -40,7 +41,7 @@ def nested(levels: int) -> Any:
 def test_the_least_request() -> None:
     request = parse()
     assert request.messages == [USER]
-    assert (request.model, request.tools, request.template_kwargs, request.max_tokens) == (None,) * 4
+    assert (request.model, request.template, request.max_tokens) == (None, NO_ARGS, None)
     assert (request.sampling, request.stops) == ({}, ())
     assert (request.stream, request.include_usage, request.logprobs, request.top_logprobs) == (False, False, False, 0)
 
@@ -133,14 +134,14 @@ def test_response_formats() -> None:
 
 def test_tools_are_kept_as_sent() -> None:
     tool = {"type": "function", "function": {"strict": True, "name": "find", "extra": [1]}}
-    assert parse(tools=[tool]).tools == [tool]
-    assert parse(tools=[tool], tool_choice="none").tools is None
+    assert parse(tools=[tool]).template.tools == [tool]
+    assert parse(tools=[tool], tool_choice="none").template.tools is None
 
 
 def test_reasoning_effort_is_a_template_argument() -> None:
-    assert parse(reasoning_effort="low").template_kwargs == {"reasoning_effort": "low"}
+    assert parse(reasoning_effort="low").template.kwargs == {"reasoning_effort": "low"}
     both = parse(reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
-    assert both.template_kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
+    assert both.template.kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
 
 
 def test_every_kind_of_message() -> None:

@@ -19,7 +19,7 @@ from rolloutfleet_proxy.memory.caches import ByteCache
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.testing import SyncStore
-from rolloutfleet_proxy.tokens.render import load
+from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.vocabulary import SEEN
 from rolloutfleet_proxy.turns.paths import Path as IdsPath
 from rolloutfleet_proxy.turns.paths import Paths

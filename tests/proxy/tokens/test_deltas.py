@@ -16,9 +16,12 @@ from tests.proxy.tokens.models.families import FAMILIES, Family, chat_format, wr
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.tokens.deltas import Delta, DeltaParser, StreamDiverged
+from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import assistant_mark
-from rolloutfleet_proxy.tokens.render import ChatFormat, Reader, Scan, load
+from rolloutfleet_proxy.tokens.reading import Reader, Scan
+from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
+from rolloutfleet_proxy.turns.messages import NO_ARGS, TemplateArgs
 
 TOOLS = [
     {
@@ -55,7 +58,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @lru_cache(maxsize=64)
 def prompt_of(model: ChatFormat, name: str) -> tuple[int, ...]:
-    return tuple(model.prompt(PROMPTS[name], TOOLS, None, []).ids)
+    return tuple(model.prompt(PROMPTS[name], TemplateArgs(TOOLS), []).ids)
 
 
 def joined(deltas: Iterable[Delta]) -> dict[str, Any]:
@@ -92,10 +95,10 @@ def streamed(
     model: ChatFormat, prompt: Sequence[int], chunks: Sequence[Sequence[int]], **kwargs: Any
 ) -> tuple[list[list[Delta]], dict[str, Any]]:
     """The deltas of each chunk and of the end, and the message."""
-    parser = DeltaParser(model.reader(prompt, TOOLS, None, seed=b"turn"), **kwargs)
+    parser = DeltaParser(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn"), **kwargs)
     sent = [parser.feed(chunk) for chunk in chunks]
     output = [token_id for chunk in chunks for token_id in chunk]
-    message = model.parse(prompt, output, TOOLS, None, seed=b"turn").message
+    message = model.parse(prompt, output, TemplateArgs(TOOLS), seed=b"turn").message
     return [*sent, parser.finish(message)], message
 
 
@@ -229,7 +232,7 @@ class Counting:
 def test_a_long_reply_is_parsed_at_its_marks_only(models: Path, name: str) -> None:
     model, family = chat_format(name, models), FAMILIES[name]
     assert family.reply is not None
-    reader = Counting(model.reader(prompt_of(model, "first"), TOOLS, None, seed=b"turn"))
+    reader = Counting(model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn"))
     parser = DeltaParser(reader)  # type: ignore[arg-type]
     text = family.reply("hm and so on. " * 300, "It was. " * 300, CALLS if family.parallel else [])
     output = model.vocabulary.encode(text, add_special_tokens=False)
@@ -241,19 +244,19 @@ def test_a_long_reply_is_parsed_at_its_marks_only(models: Path, name: str) -> No
 
 def test_noise_is_not_parsed_again_and_again(models: Path) -> None:
     model = chat_format("qwen3", models)
-    reader = Counting(model.reader(prompt_of(model, "first"), TOOLS, None, seed=b"turn"))
+    reader = Counting(model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn"))
     parser = DeltaParser(reader)  # type: ignore[arg-type]
     mark = model.vocabulary.encode("<tool_response>", add_special_tokens=False)
     for _ in range(5000):
         parser.feed(mark)
     assert reader.scans <= 500
-    message = model.parse(prompt_of(model, "first"), mark * 5000, TOOLS, None, seed=b"turn").message
+    message = model.parse(prompt_of(model, "first"), mark * 5000, TemplateArgs(TOOLS), seed=b"turn").message
     assert joined(parser.finish(message))["content"].endswith("<tool_response>")
 
 
 def test_spaces_at_the_end_wait(models: Path) -> None:
     model = chat_format("qwen3", models)
-    parser = DeltaParser(model.reader([], None, None, seed=b""))
+    parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
     texts = ["\n\n", "Hello", "  \n", "there", "\n"]
     sent = [joined(parser.feed(model.vocabulary.encode(text, add_special_tokens=False)))["content"] for text in texts]
     assert sent == ["", "Hello", "", "  \nthere", ""]
@@ -262,7 +265,7 @@ def test_spaces_at_the_end_wait(models: Path) -> None:
 
 def test_a_character_leaves_whole(models: Path) -> None:
     model = chat_format("qwen3", models)
-    parser = DeltaParser(model.reader([], None, None, seed=b""))
+    parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
     sent = [joined(parser.feed([token_id]))["content"] for token_id in byte_ids(model.vocabulary, "é🙂")]
     assert sent == ["", "é", "", "", "", "🙂"]
 
@@ -283,14 +286,14 @@ class TestStopStrings:
     def test_nothing_of_a_stop_string_is_streamed(self, sizes: list[int]) -> None:
         model = load(model_path())
         output = byte_ids(model.vocabulary, "Fine. \nOb\nObserved.\nObservation: no")
-        parser = DeltaParser(model.reader([], None, None, seed=b""), stops=["\nObservation:", "###"])
+        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["\nObservation:", "###"])
         sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))
-        message = model.parse([], output, None, None, seed=b"", stop="\nObservation:").message
+        message = model.parse([], output, NO_ARGS, seed=b"", stop="\nObservation:").message
         assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
 
     def test_one_that_ended_nothing_is_content(self, models: Path) -> None:
         model = chat_format("qwen3", models)
-        parser = DeltaParser(model.reader([], None, None, seed=b""), stops=["stop"])
+        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["stop"])
         sent = parser.feed(model.vocabulary.encode("Please stop.", add_special_tokens=False))
         assert joined(sent)["content"] == "Please"
         assert joined(parser.finish({"role": "assistant", "content": "Please stop."}))["content"] == " stop."
@@ -304,7 +307,7 @@ def test_another_message_than_was_streamed_is_an_error(models: Path) -> None:
         ("<think>hm ", {"content": "", "reasoning_content": "ha"}),
         (call, {"content": ""}),
     ]:
-        parser = DeltaParser(model.reader([], None, None, seed=b""))
+        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
         parser.feed(model.vocabulary.encode(text, add_special_tokens=False))
         with pytest.raises(StreamDiverged):
             parser.finish({"role": "assistant", **message})

@@ -14,11 +14,12 @@ import pytest
 from tests.proxy.tokens.models.families import FAMILIES, chat_format, write_model
 
 from rolloutfleet_engine import model_path
+from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.render import TOKENS_DIFFER, Candidate, ChatFormat, Prompt, load
+from rolloutfleet_proxy.tokens.render import TOKENS_DIFFER, Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.vocabulary import unpacked
-from rolloutfleet_proxy.turns.messages import Message
+from rolloutfleet_proxy.turns.messages import NO_ARGS, Message, TemplateArgs
 
 TOOLS = [
     {
@@ -67,11 +68,11 @@ class Session:
 
     def ask(self, *new: Message) -> Prompt:
         self.messages += new
-        return self.model.prompt(self.messages, TOOLS, self.kwargs, self.candidates())
+        return self.model.prompt(self.messages, TemplateArgs(TOOLS, self.kwargs), self.candidates())
 
     def answer(self, prompt: Prompt, output: Sequence[int], *, keep_reasoning: bool = True) -> Message:
         number = len(self.turns).to_bytes(4, "big")
-        message = self.model.parse(prompt.ids, output, TOOLS, self.kwargs, seed=number).message
+        message = self.model.parse(prompt.ids, output, TemplateArgs(TOOLS, self.kwargs), seed=number).message
         self.messages.append({k: v for k, v in message.items() if keep_reasoning or k != "reasoning_content"})
         self.turns.append(Turn(prompt.ids.tolist(), list(output), len(self.messages)))
         return message
@@ -144,7 +145,7 @@ def test_a_bridge_writes_what_a_full_render_writes(models: Path, name: str) -> N
     prompt = session.ask(user("Hello?"))
     session.answer(prompt, model.vocabulary.encode(plain, add_special_tokens=False))
     extended = session.ask(user("More?"))
-    anew = model.prompt(session.messages, TOOLS, kwargs, [])
+    anew = model.prompt(session.messages, TemplateArgs(TOOLS, kwargs), [])
     assert extended.bridged
     assert not anew.bridged
     assert model.decode(extended.ids) == model.decode(anew.ids)
@@ -199,38 +200,38 @@ def test_the_system_prompt_may_be_text_parts_and_content_null(models: Path, name
         {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "functions.find:0", "content": "found"},
     ]
-    by_parts = model.prompt([*parts, *rest], TOOLS, None, []).ids
-    by_text = model.prompt([{"role": "system", "content": "Be brief."}, *rest], TOOLS, None, []).ids
+    by_parts = model.prompt([*parts, *rest], TemplateArgs(TOOLS), []).ids
+    by_text = model.prompt([{"role": "system", "content": "Be brief."}, *rest], TemplateArgs(TOOLS), []).ids
     assert by_parts == by_text
     assert "None" not in model.decode(by_text)
 
 
 def test_a_developer_is_heard() -> None:
     model = load(model_path())
-    told = model.prompt([{"role": "developer", "content": "Be brief."}, user("Hello?")], None, None, [])
-    assert told.ids == model.prompt([{"role": "system", "content": "Be brief."}, user("Hello?")], None, None, []).ids
+    told = model.prompt([{"role": "developer", "content": "Be brief."}, user("Hello?")], NO_ARGS, [])
+    assert told.ids == model.prompt([{"role": "system", "content": "Be brief."}, user("Hello?")], NO_ARGS, []).ids
 
 
 def test_an_unknown_role_is_refused_not_dropped() -> None:
     model = load(model_path())
     with pytest.raises(Unrenderable, match="'critic'"):
-        model.prompt([user("Hello?"), {"role": "critic", "content": "Bad."}], None, None, [])
+        model.prompt([user("Hello?"), {"role": "critic", "content": "Bad."}], NO_ARGS, [])
 
 
 def test_what_the_format_has_no_form_for_is_refused(models: Path) -> None:
     model = chat_format("llama-3", models)
     call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}
     with pytest.raises(Unrenderable, match="single tool call"):
-        model.prompt([user("Hello?"), {"role": "assistant", "content": "", "tool_calls": [call, call]}], None, None, [])
+        model.prompt([user("Hello?"), {"role": "assistant", "content": "", "tool_calls": [call, call]}], NO_ARGS, [])
 
 
 def test_template_arguments_change_the_prompt_and_are_checked() -> None:
     model = load(model_path())
-    quiet = model.prompt([user("Hello?")], None, {"enable_thinking": False}, [])
+    quiet = model.prompt([user("Hello?")], TemplateArgs(kwargs={"enable_thinking": False}), [])
     assert "<think>\n\n</think>" in model.decode(quiet.ids)
-    assert "<think>" not in model.decode(model.prompt([user("Hello?")], None, None, []).ids)
+    assert "<think>" not in model.decode(model.prompt([user("Hello?")], NO_ARGS, []).ids)
     with pytest.raises(Unrenderable, match="no_such_thing"):
-        model.prompt([user("Hello?")], None, {"no_such_thing": 1}, [])
+        model.prompt([user("Hello?")], TemplateArgs(kwargs={"no_such_thing": 1}), [])
 
 
 class TestBranches:
@@ -271,7 +272,7 @@ class TestBranches:
         assert (prompt.checked, prompt.passed) == (2, 1)
 
     def test_without_candidates_there_is_nothing_to_check(self) -> None:
-        prompt = load(model_path()).prompt([user("Hello?")], None, None, [])
+        prompt = load(model_path()).prompt([user("Hello?")], NO_ARGS, [])
         assert (prompt.parent, prompt.branch_reason, prompt.checked, prompt.passed) == (None, None, 0, 0)
 
     def test_by_the_template_a_new_question_branches_where_reasoning_goes(self) -> None:
@@ -291,7 +292,7 @@ class TestMessages:
     def parse(self, text: str, **kwargs: Any) -> Message:
         model = load(model_path())
         output = model.vocabulary.encode(text, add_special_tokens=False)
-        return model.parse([], output, TOOLS, None, seed=b"turn", **kwargs).message
+        return model.parse([], output, TemplateArgs(TOOLS), seed=b"turn", **kwargs).message
 
     def call(self, body: str) -> Message:
         return self.parse(f"So: <tool_call>\n{body}\n</tool_call><|im_end|>")
@@ -349,7 +350,7 @@ class TestMessages:
     def test_bytes_that_are_no_text(self) -> None:
         model = load(model_path())
         [first, *_] = [i for i in range(300) if model.token_bytes(i) == b"\xf0"]
-        assert model.parse([], [first], None, None, seed=b"").message["content"] == "\ufffd"
+        assert model.parse([], [first], NO_ARGS, seed=b"").message["content"] == "\ufffd"
         assert model.token_bytes(10**9) == b""
 
 
@@ -386,7 +387,7 @@ class TestLoading:
         (directory / "chat_template.jinja").write_text(TEMPLATE)
         model = load(directory)
         assert model.name == "default"
-        assert model.decode(model.prompt([user("Hello?")], None, None, []).ids) == (
+        assert model.decode(model.prompt([user("Hello?")], NO_ARGS, []).ids) == (
             "<|im_start|>user: Hello?<|im_end|>\n<|im_start|>assistant: "
         )
 
@@ -478,27 +479,27 @@ class TestTheModelsOwnTemplate:
 
     def test_its_texts_are_encoded_once(self, model: ChatFormat) -> None:
         messages = [{"role": "system", "content": "Be brief. " * 500}, user("Hello?")]
-        whole = model.prompt(messages, None, None, []).ids
+        whole = model.prompt(messages, NO_ARGS, []).ids
         text = model.decode(whole)
         assert whole.tolist() == model.vocabulary.encode(text, add_special_tokens=False)
-        model.prompt(messages, None, None, [])
+        model.prompt(messages, NO_ARGS, [])
         before = model.cache_nbytes
         assert before > 5000
-        model.prompt([*messages[:1], user("Well?")], None, None, [])
+        model.prompt([*messages[:1], user("Well?")], NO_ARGS, [])
         assert model.cache_nbytes - before < 1000
 
     def test_a_template_that_refuses(self, tmp_path: Path) -> None:
         directory = write_model(tmp_path / "m", FAMILIES["qwen3"])
         (directory / "chat_template.jinja").write_text("{{ raise_exception('no ' + messages[0].role) }}")
         with pytest.raises(Unrenderable, match="no user"):
-            load(directory).prompt([user("Hello?")], None, None, [])
+            load(directory).prompt([user("Hello?")], NO_ARGS, [])
 
 
 def test_the_cache_of_encoded_texts_is_bounded() -> None:
     model = load(model_path(), cache_bytes=100_000)
     for number in range(200):
         for _ in range(2):
-            model.prompt([user(f"{number} " * 400)], None, None, [])
+            model.prompt([user(f"{number} " * 400)], NO_ARGS, [])
         assert model.cache_nbytes <= 100_000
     assert model.cache_nbytes > 50_000
 
@@ -508,7 +509,7 @@ def test_a_bridge_sees_no_difference_in_a_packed_reply(models: Path, name: str) 
     """Replies are packed before a renderer goes through them: it must say the same of each token."""
     model, family = chat_format(name, models), FAMILIES[name]
     messages: list[Message] = [user("Hello?")]
-    tail = model.full(messages, TOOLS, None).tolist()
+    tail = model.full(messages, TemplateArgs(TOOLS)).tolist()
     texts = (
         [family.reply(" I think.", " So it is.", []), family.reply("", "c", CALLS[:1])] if family.reply else ["Yes."]
     )
@@ -520,4 +521,4 @@ def test_a_bridge_sees_no_difference_in_a_packed_reply(models: Path, name: str) 
         expected = None
         if whole is not None and whole.token_ids[: len(prior)] == prior:
             expected = unpacked(whole.token_ids[len(prior) :])
-        assert model.extension(tail, output, new, TOOLS, None) == expected
+        assert model.extension(tail, output, new, TemplateArgs(TOOLS)) == expected

@@ -16,6 +16,7 @@ from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcessFailed
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
+from rolloutfleet_proxy.turns.messages import NO_ARGS, TemplateArgs
 
 LONG = 20_000
 
@@ -41,9 +42,9 @@ LONG_TEXT = "It was warm in Oslo. " * (LONG // 20)
 
 
 async def test_many_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
-    prompts = await asyncio.gather(*(tokenizing.prompt([user(f"Hello {n}?")], None, None, []) for n in range(200)))
+    prompts = await asyncio.gather(*(tokenizing.prompt([user(f"Hello {n}?")], NO_ARGS, []) for n in range(200)))
     assert [prompt.ids for prompt in prompts] == [
-        direct.prompt([user(f"Hello {n}?")], None, None, []).ids for n in range(200)
+        direct.prompt([user(f"Hello {n}?")], NO_ARGS, []).ids for n in range(200)
     ]
     assert tokenizing.helper_pid is None
 
@@ -56,14 +57,14 @@ async def test_short_prompts_are_made_at_once(tokenizing: Tokenizing, direct: Ch
     messages = [user("Hello?")]
     candidates: list[Candidate] = []
     for _ in range(3):
-        task = asyncio.create_task(tokenizing.prompt(messages, None, None, candidates))
+        task = asyncio.create_task(tokenizing.prompt(messages, NO_ARGS, candidates))
         await asyncio.sleep(0)
         assert task.done()
-        longer = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT[: LONG - 100])], None, None, []))
-        beside = asyncio.create_task(tokenizing.prompt(messages, None, None, candidates))
+        longer = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT[: LONG - 100])], NO_ARGS, []))
+        beside = asyncio.create_task(tokenizing.prompt(messages, NO_ARGS, candidates))
         await asyncio.sleep(0)
         assert not beside.done()
-        assert task.result() == await beside == direct.prompt(messages, None, None, candidates)
+        assert task.result() == await beside == direct.prompt(messages, NO_ARGS, candidates)
         await longer
         prompt, output = task.result().ids, encode("Yes.<|im_end|>", add_special_tokens=False)
         messages = [*messages, {"role": "assistant", "content": "Yes."}, user("More?")]
@@ -77,15 +78,15 @@ def _never_loaded() -> tuple[list[int], list[int]]:
 
 async def test_what_is_refused_is_raised(tokenizing: Tokenizing) -> None:
     with pytest.raises(Unrenderable, match="'critic'"):
-        await tokenizing.prompt([{"role": "critic", "content": "x"}], None, None, [])
+        await tokenizing.prompt([{"role": "critic", "content": "x"}], NO_ARGS, [])
     with pytest.raises(Unrenderable, match="no_such_thing"):
-        await tokenizing.prompt([user(LONG_TEXT)], None, {"no_such_thing": 1}, [])
+        await tokenizing.prompt([user(LONG_TEXT)], TemplateArgs(kwargs={"no_such_thing": 1}), [])
 
 
 async def test_a_caller_that_leaves_stops_nothing(tokenizing: Tokenizing) -> None:
     # Long enough to be encoded on the thread.
     messages = [[user(f"{LONG_TEXT[: LONG - 1000]} Hello {n}?")] for n in range(50)]
-    tasks = [asyncio.create_task(tokenizing.prompt(asked, None, None, [])) for asked in messages]
+    tasks = [asyncio.create_task(tokenizing.prompt(asked, NO_ARGS, [])) for asked in messages]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
@@ -96,8 +97,8 @@ async def test_a_caller_that_leaves_stops_nothing(tokenizing: Tokenizing) -> Non
 
 async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: ChatFormat) -> None:
     messages = [user(LONG_TEXT)]
-    prompt = await tokenizing.prompt(messages, None, None, [])
-    assert prompt == direct.prompt(messages, None, None, [])
+    prompt = await tokenizing.prompt(messages, NO_ARGS, [])
+    assert prompt == direct.prompt(messages, NO_ARGS, [])
     pid = tokenizing.helper_pid
     assert pid is not None
     assert pid != os.getpid()
@@ -105,35 +106,35 @@ async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: C
     output = direct.vocabulary.encode("Yes.<|im_end|>", add_special_tokens=False)
     parent = Candidate(2, lambda: (prompt.ids, output))
     history = [*messages, {"role": "assistant", "content": "Yes."}]
-    short = await tokenizing.prompt([*history, user("More?")], None, None, [parent])
+    short = await tokenizing.prompt([*history, user("More?")], NO_ARGS, [parent])
     assert short.bridged
-    long = await tokenizing.prompt([*history, user(LONG_TEXT)], None, None, [parent])
+    long = await tokenizing.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
     assert long.bridged
-    assert long == direct.prompt([*history, user(LONG_TEXT)], None, None, [parent])
+    assert long == direct.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
     assert tokenizing.helper_pid == pid
 
 
 async def test_the_helper_is_started_again_when_it_died(tokenizing: Tokenizing, direct: ChatFormat) -> None:
     messages = [user(LONG_TEXT)]
-    await tokenizing.prompt(messages, None, None, [])
+    await tokenizing.prompt(messages, NO_ARGS, [])
     pid = tokenizing.helper_pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    prompt = await tokenizing.prompt(messages, None, None, [])
-    assert prompt == direct.prompt(messages, None, None, [])
+    prompt = await tokenizing.prompt(messages, NO_ARGS, [])
+    assert prompt == direct.prompt(messages, NO_ARGS, [])
     assert tokenizing.helper_pid not in (None, pid)
 
 
 async def test_a_helper_that_cannot_start_is_an_error(direct: ChatFormat) -> None:
     tokenizing = Tokenizing(direct, ModelSource("/absent/model"), long_characters=LONG)
     with pytest.raises(RenderProcessFailed, match="died"):
-        await tokenizing.prompt([user(LONG_TEXT)], None, None, [])
+        await tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, [])
     await tokenizing.close()
 
 
 async def test_close_ends_helper_and_callers(direct: ChatFormat) -> None:
     tokenizing = Tokenizing(direct, ModelSource(str(model_path())), long_characters=LONG)
-    waiting = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT)], None, None, []))
+    waiting = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, []))
     while tokenizing.helper_pid is None:
         await asyncio.sleep(0.01)
     pid = tokenizing.helper_pid
@@ -144,8 +145,8 @@ async def test_close_ends_helper_and_callers(direct: ChatFormat) -> None:
 
 
 async def test_the_loop_goes_on_while_a_long_render_is_made(tokenizing: Tokenizing) -> None:
-    await tokenizing.prompt([user(LONG_TEXT)], None, None, [])
-    work = asyncio.create_task(tokenizing.prompt([user("It was cold. " * 100_000)], None, None, []))
+    await tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, [])
+    work = asyncio.create_task(tokenizing.prompt([user("It was cold. " * 100_000)], NO_ARGS, []))
     # The work of all threads of this process, as any may hold the interpreter. How busy the machine is doesn't count.
     longest, before = 0.0, time.process_time()
     while not work.done():
@@ -157,10 +158,10 @@ async def test_the_loop_goes_on_while_a_long_render_is_made(tokenizing: Tokenizi
 
 
 async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:
-    prompt = await tokenizing.prompt([user("Hello?")], None, None, [])
+    prompt = await tokenizing.prompt([user("Hello?")], NO_ARGS, [])
     output = tokenizing.chat_format.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False)
-    parser = tokenizing.deltas(prompt.ids, None, None, seed=b"turn")
+    parser = tokenizing.deltas(prompt.ids, NO_ARGS, seed=b"turn")
     sent = parser.feed(output)
-    parsed = await tokenizing.parse(prompt.ids, output, None, None, seed=b"turn")
+    parsed = await tokenizing.parse(prompt.ids, output, NO_ARGS, seed=b"turn")
     assert "".join(delta.content or "" for delta in [*sent, *parser.finish(parsed.message)]) == "Fine."
     assert parsed.message["content"] == "Fine."

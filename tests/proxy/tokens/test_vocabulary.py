@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.tokens.template import ChatTemplate
 from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
+from rolloutfleet_proxy.turns.messages import NO_ARGS
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +84,8 @@ def test_packing_changes_nothing_that_a_parser_sees(models_folder: Path, name: s
     marks = st.sampled_from([*family.special, *family.plain, *family.marks])
     replies = [family.reply(" r ", "c ", [("find", {"n": 1})]), family.reply("", "", [])] if family.reply else []
     pieces = st.one_of([words, marks, *([st.sampled_from(replies)] if replies else [])])
-    prompt = model.prompt([{"role": "user", "content": "Hello?"}], None, None, []).ids
-    reader = model.reader(prompt, None, None, seed=b"turn")
+    prompt = model.prompt([{"role": "user", "content": "Hello?"}], NO_ARGS, []).ids
+    reader = model.reader(prompt, NO_ARGS, seed=b"turn")
 
     @settings(deadline=None)
     @given(st.lists(pieces, max_size=8).map("".join))

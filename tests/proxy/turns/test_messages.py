@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutfleet_proxy.turns.messages import append, conversation, digest, joined_text, reasoning_digest
+from rolloutfleet_proxy.turns.messages import (
+    NO_ARGS,
+    TemplateArgs,
+    append,
+    conversation,
+    digest,
+    joined_text,
+    reasoning_digest,
+)
 
 
 def call(arguments: Any, **fields: Any) -> dict[str, Any]:
@@ -103,11 +111,11 @@ def test_reasoning_is_digested_apart() -> None:
 def test_the_seed_covers_tools_and_template_arguments() -> None:
     tool = {"type": "function", "function": {"name": "find", "parameters": {}}}
     seeds = [
-        conversation([], tools, kwargs).chains[0]
+        conversation([], TemplateArgs(tools, kwargs)).chains[0]
         for tools, kwargs in [(None, None), ([tool], None), (None, {"enable_thinking": False})]
     ]
     assert len(set(seeds)) == 3
-    assert conversation([], [], {}).chains[0] == seeds[0]
+    assert conversation([], TemplateArgs([], {})).chains[0] == seeds[0]
 
 
 def test_an_argument_of_any_depth_or_size_is_digested() -> None:
@@ -146,7 +154,7 @@ def test_arguments_survive_a_round_trip(arguments: Any) -> None:
 
 @given(st.lists(messages, max_size=4))
 def test_a_conversation_is_its_messages_appended(history: list[dict[str, Any]]) -> None:
-    whole = conversation(history, None, None)
+    whole = conversation(history, NO_ARGS)
     chain = whole.chains[0]
     assert len(whole.chains) == len(history) + 1
     for length, message in enumerate(history, 1):

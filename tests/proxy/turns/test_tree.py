@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutfleet_proxy.turns.messages import append, conversation, reasoning_digest
+from rolloutfleet_proxy.turns.messages import NO_ARGS, TemplateArgs, append, conversation, reasoning_digest
 from rolloutfleet_proxy.turns.tree import Node, Tree
 
 Messages = list[dict[str, Any]]
@@ -21,7 +21,7 @@ def says(text: str, reasoning: str | None = None) -> dict[str, Any]:
 
 
 def node(turn: int, request: Messages, answer: dict[str, Any], parent: Node | None = None) -> Node:
-    asked = conversation(request, None, None)
+    asked = conversation(request, NO_ARGS)
     start = parent.length if parent else 0
     own = list(enumerate([*asked.reasonings, reasoning_digest(answer)]))[start:]
     return Node(
@@ -35,7 +35,7 @@ def node(turn: int, request: Messages, answer: dict[str, Any], parent: Node | No
 
 
 def matched(tree: Tree, request: Messages) -> list[int]:
-    return [found.turn for found in tree.matches(conversation(request, None, None))]
+    return [found.turn for found in tree.matches(conversation(request, NO_ARGS))]
 
 
 FIRST = [user("hello")]
@@ -86,7 +86,7 @@ def test_ties_go_to_the_newest() -> None:
 def test_other_tools_are_another_conversation() -> None:
     tree, _, _ = chain_of_three()
     tools = [{"type": "function", "function": {"name": "find"}}]
-    assert tree.matches(conversation(SECOND, tools, None)) == []
+    assert tree.matches(conversation(SECOND, TemplateArgs(tools))) == []
 
 
 def test_children_are_the_turns_that_continue_one() -> None:
@@ -139,7 +139,7 @@ def test_against_a_search_through_whole_messages(
     tree = Tree()
     histories: dict[int, Messages] = {}
     for number, (asked, word, reason) in enumerate(turns):
-        found = tree.matches(conversation(asked, None, None))
+        found = tree.matches(conversation(asked, NO_ARGS))
         tree.add(node(number, asked, says(word, reason), found[0] if found else None))
         # What a parent reasoned stands, also where the request left it out.
         stood = histories[found[0].turn] if found else []

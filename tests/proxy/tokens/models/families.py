@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rolloutfleet_proxy.tokens.render import ChatFormat, load
+from rolloutfleet_proxy.tokens.loading import load
+from rolloutfleet_proxy.tokens.render import ChatFormat
 
 Calls = Sequence[tuple[str, dict[str, Any]]]
 Reply = Callable[[str, str, Calls], str]

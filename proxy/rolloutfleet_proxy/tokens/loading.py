@@ -1,0 +1,134 @@
+"""Which chat format a model has: one that is named, is known for it, or writes what its own template writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from renderers.base import MODEL_RENDERER_MAP
+
+from rolloutfleet_proxy.tokens.model_files import ModelFiles, ModelUnreadable, read_model
+from rolloutfleet_proxy.tokens.quirks import Unrenderable
+from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
+from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
+
+log = logging.getLogger(__name__)
+
+# Model types whose chat template is the same for all their models, as far as the template of each agrees (`load`).
+_RENDERER_OF_MODEL_TYPE = {
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "qwen3_5": "qwen3.5",
+    "qwen3_5_moe": "qwen3.5",
+    "glm4_moe": "glm-4.5",
+    "glm4_moe_lite": "glm-5",
+    "glm_moe_dsa": "glm-5",
+    "minimax_m2": "minimax-m2",
+    "deepseek_v3": "deepseek-v3",
+    "deepseek_v4": "deepseek-v4",
+    "kimi_k2": "kimi-k2",
+    "gpt_oss": "gpt-oss",
+    "llama": "llama-3",
+    "nemotron_h": "nemotron-3",
+}
+
+
+def load(
+    source: str | Path,
+    *,
+    model: str | None = None,
+    renderer: str | None = None,
+    thinking_retention: Literal["all", "tool_cycle", "template"] = "all",
+    template_kwargs: Mapping[str, Any] | None = None,
+    token: str | None = None,
+    download_to: Path | None = None,
+    cache_bytes: int = 16 << 20,
+) -> ChatFormat:
+    """The chat format of a model directory, or of a model on the Hugging Face hub.
+
+    The renderer is the one named; else the one that `renderers` has for the source's name, or that in its config; else
+    the one for the name of the `model` that is served, or for its model type, if that writes what the model's own chat
+    template writes; else that template itself, with its turns rendered anew each time and found again by comparing
+    tokens. `thinking_retention` says across what a turn's tokens, reasoning included, are extended: later user messages
+    too ("all"), the calls and results of one ("tool_cycle"), or nothing that the model's template wouldn't keep
+    ("template").
+
+    Raises ModelUnreadable.
+    """
+    files = read_model(source, token=token, download_to=download_to)
+    vocabulary = Vocabulary(
+        files.tokenizer,
+        name=files.name,
+        eos_token=files.tokens.get("eos_token"),
+        unk_token=files.tokens.get("unk_token"),
+        template=files.template,
+        cache_bytes=cache_bytes,
+    )
+    retention = {} if thinking_retention == "template" else {"thinking_retention": thinking_retention}
+
+    def chat_format(name: str) -> ChatFormat:
+        return ChatFormat(
+            vocabulary,
+            renderer=name,
+            context_length=files.context_length,
+            vocabulary_size=files.vocabulary_size,
+            options=_template_options(files, vocabulary) if name == "default" else retention,
+            template_kwargs=template_kwargs,
+        )
+
+    known = renderer or next((MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP), None)
+    guesses = (MODEL_RENDERER_MAP.get(model or ""), _RENDERER_OF_MODEL_TYPE.get(files.model_type or ""))
+    try:
+        if known is not None:
+            return chat_format(known)
+        for guessed in filter(None, guesses):
+            if found := _if_it_agrees(chat_format, guessed, vocabulary):
+                return found
+        if files.template is None:
+            raise ModelUnreadable(
+                f"{files.name}: no chat format is known for model type {files.model_type!r}, and the model has no "
+                f"chat template; name a renderer"
+            )
+        log.warning("%s: no renderer fits; its own chat template is used, rendered whole for every turn", files.name)
+        return chat_format("default")
+    except Unrenderable as error:
+        raise ModelUnreadable(str(error)) from error
+
+
+def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocabulary: Vocabulary) -> ChatFormat | None:
+    """The format, unless it can't be made or differs from the model's own template on a plain conversation."""
+    tool = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": tool}]
+    messages: list[Message] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello?"},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "user", "content": "Go on."},
+    ]
+    try:
+        found = chat_format(renderer)
+        if vocabulary.template is None:
+            return found
+        ids = found.full(messages, TemplateArgs(tools))
+        text = vocabulary.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
+    except (Unrenderable, ValueError) as error:
+        log.warning("%s: the renderer %s doesn't fit: %s", vocabulary.name_or_path, renderer, error)
+        return None
+    if vocabulary.decode(ids) != text:
+        log.warning("%s: the renderer %s differs from its chat template", vocabulary.name_or_path, renderer)
+        return None
+    return found
+
+
+def _template_options(files: ModelFiles, vocabulary: Vocabulary) -> dict[str, Any]:
+    """How to read the replies of a model whose chat template is all that is known of it."""
+    source = files.template.source if files.template else ""
+    parser = None
+    if "<\uff5ctool\u2581calls\u2581begin\uff5c>" in source:
+        parser = "deepseek-v3"
+    elif "<tool_call>" in source and vocabulary.convert_tokens_to_ids("<tool_call>") is not None:
+        parser = "glm" if "<arg_key>" in source else "qwen3.5" if "<function=" in source else "qwen3"
+    return {"tool_parser": parser, "reasoning_parser": "think" if "<think>" in source else None}
