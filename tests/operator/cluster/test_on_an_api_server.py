@@ -98,7 +98,7 @@ def test_edits_reach_children_and_removed_fields_remove_theirs(fleet: FleetThere
     fleet.operator.until(lambda: fleet.get("ingress") and len(fleet.get("networkpolicy")) == 2)
     before = fleet.stateful_set()["spec"]["template"]
     fleet.apply(sessions={"staleAfter": "90s"})
-    fleet.operator.until(lambda: fleet.settings()["sessions"]["stale_after"] == "90s")
+    fleet.operator.until(lambda: fleet.settings()["sessions"].get("stale_after") == "90s")
     assert fleet.settings()["generation"] == 2
     fleet.operator.until(lambda: not fleet.get("ingress") and not fleet.get("networkpolicy"))
     assert fleet.stateful_set()["spec"]["template"] == before  # no pod is outdated by that
@@ -176,7 +176,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(fleet: FleetThere) -> None
     fleet.apply(sessions={"staleAfter": "77s"})
     fleet.operator.start_again()
     fleet.until_children(ALL_CHILDREN)
-    fleet.operator.until(lambda: fleet.settings()["sessions"]["stale_after"] == "77s")
+    fleet.operator.until(lambda: fleet.settings()["sessions"].get("stale_after") == "77s")
     assert fleet.get("secret", "math-keys")["data"] == key
 
 
