@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 
-from rolloutfleet.errors import INVALID_REQUEST
+from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED, INVALID_REQUEST
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 from rolloutfleet.fleet.leases import Leases
 from rolloutfleet.fleet.owed import Owed, Say
@@ -34,6 +34,8 @@ READ_PATIENCE: Final = 300.0
 """Seconds for the body of an export."""
 FOLLOW_INTERVAL: Final = 1.0
 _NOT_YET: Final = frozenset(("not_ready", "leased_elsewhere"))
+_OF_NOBODY: Final = AskExport(session_ids=["nobody"])
+"""No session has that name: it leases nothing, and is refused where its key was used for anything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,11 +350,23 @@ class Pulls:
 
     async def _undo(self, ordinal: int, body: AskExport, key: str) -> None:
         """Nobody waits for this answer any more, but it may have leased something: find out what, and give it back."""
+        if not await self._was_heard(ordinal, key):
+            return
         answer = await self._proxies.ask(ordinal, "POST", "/export", body=body, key=key, timeout=READ_PATIENCE)
         lease = answer.headers.get(LEASE_ID_HEADER)
         if lease is not None:
             page = await asyncio.to_thread(read_export, answer.content, media_type=JSON_MEDIA_TYPE)
             await self._leases.release({lease: [each.trajectory_id for each in page.trajectories]})
+
+    async def _was_heard(self, ordinal: int, key: str) -> bool:
+        """Whether an ask with that key leased something. To ask the same again would, where it was never heard."""
+        try:
+            await self._proxies.ask(ordinal, "POST", "/export", body=_OF_NOBODY, key=key)
+        except Refused as error:
+            if error.code != IDEMPOTENCY_KEY_REUSED:
+                raise
+            return True
+        return False
 
 
 def _at(name: str, ordinals: list[int]) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -94,6 +95,26 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
         audit = await fleet.audit()
         assert (audit.turns.live, audit.turns.leased, audit.balanced) == (0, 0, True)
         assert audit.turns.acknowledged == audit.turns.created
+
+
+async def test_an_export_that_a_dead_proxy_never_heard_leases_nothing_when_it_is_back(two: Running) -> None:
+    """Else another export would find nothing there, for a moment."""
+    dead = two.proxies[1]
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        sessions = await ended_sessions(fleet, 8)
+        alive = sum(session.session_id.startswith("s0") for session in sessions)
+        dead.kill()
+        async with fleet.export(timeout=60, grace=0.5) as export:
+            assert len([each async for each in export]) == alive
+        assert any("broken off" in text for text in fleet.owed)
+        await up_again(dead)
+        async with asyncio.timeout(30):
+            while fleet.owed:
+                await asyncio.sleep(0.05)
+        with contextlib.closing(sqlite3.connect(f"file:{dead.store_file}?mode=ro", uri=True)) as store:
+            assert store.execute("SELECT count(*) FROM leases").fetchone() == (0,)
+        async with fleet.export(timeout=60) as export:
+            assert len([each async for each in export]) == len(sessions) - alive
 
 
 async def test_a_proxy_killed_in_mid_export_delays_its_own_data_only(two: Running) -> None:
