@@ -48,16 +48,20 @@ class Run:
     mark: str
     words: Sequence[str]
     deadline: float
+    known: dict[str, float] = field(default_factory=dict)
+    """Seconds that each file's tests took when they last ran."""
     kept: bool = False
     """Whether results go to `e2e/results`, file by file: a run that is interrupted has what it has shown."""
+    begun: bool = False
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
     keeping: threading.Lock = field(default_factory=threading.Lock)
 
     def file(self, name: str, tests: Sequence[str]) -> list[Result] | None:
-        """Run tests of one file; None where time was up before it began."""
-        if self.stopped.is_set() or time.monotonic() > self.deadline:
+        """Run tests of one file; None where it would not have ended in time, unless it is the first of all."""
+        if self.stopped.is_set() or (self.begun and time.monotonic() + self.known.get(name, 0.0) > self.deadline):
             return None
+        self.begun = True
         report = REPORTS / f"{name}.xml"
         report.unlink(missing_ok=True)
         line = [sys.executable, "-m", "pytest", "-q", "-m", self.mark, f"--junitxml={report}", *self.words]
@@ -153,12 +157,19 @@ def _run_files(wanted: dict[str, list[str]], options: argparse.Namespace) -> lis
         mark="cluster" if options.full else "not full",
         words=options.words,
         deadline=time.monotonic() + 60 * options.minutes,
+        known=_seconds_by_file(wanted) if options.full else {},
         kept=options.full,
     )
     alone = {name: tests for name, tests in wanted.items() if results.runs_alone(name)}
     beside = {name: tests for name, tests in wanted.items() if name not in alone}
     say(f"{len(beside)} files, {options.at_once} at once, then {len(alone)} alone")
     return started.files(beside, at_once=options.at_once) + started.files(alone, at_once=1)
+
+
+def _seconds_by_file(wanted: dict[str, list[str]]) -> dict[str, float]:
+    """What the committed results say of the tests that are to run."""
+    seconds = {result.scenario: result.seconds for result in results.read()}
+    return {name: sum(seconds.get(test, 0.0) for test in tests) for name, tests in wanted.items()}
 
 
 def _conclude(found: Sequence[Result], options: argparse.Namespace) -> int:
@@ -183,7 +194,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("files", nargs="*", metavar="FILE", help="test files of e2e/ (default: all)")
     parser.add_argument("--full", action="store_true", help="every scenario, not the core alone; writes the results")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="files side by side (%(default)s)")
-    parser.add_argument("--minutes", type=float, default=45, help="begin nothing after that (%(default)s)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=45,
+        help="begin no file that would end after that, by its last run (%(default)s)",
+    )
     parser.add_argument("--if-possible", action="store_true", help="where no cluster can be had, say so and end well")
     return parser
 

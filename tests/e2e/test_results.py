@@ -62,5 +62,5 @@ def test_every_test_of_the_cluster_is_a_scenario() -> None:
 
 
 def test_every_scenario_there_is_passed_in_the_full_run_that_is_committed() -> None:
-    """What is named here was not run since it is there, or failed: make e2e-full, and commit e2e/results/latest.json."""
+    """What is named was not run since it is there, or failed: make e2e-full, and commit e2e/results/latest.json."""
     assert results.lacking(results.read(), there=results.scenarios()) == []
