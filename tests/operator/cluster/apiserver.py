@@ -192,7 +192,7 @@ def _flags(server: ApiServer, etcd: int, port: int, key: Path) -> tuple[str, ...
         "--advertise-address=127.0.0.1",
         f"--secure-port={port}",
         f"--cert-dir={server.folder / 'certs'}",
-        "--service-cluster-ip-range=198.18.0.0/24",
+        "--service-cluster-ip-range=198.18.0.0/16",
         f"--service-account-issuer={server.url}",
         f"--service-account-signing-key-file={key}",
         f"--service-account-key-file={key}",
