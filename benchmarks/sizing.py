@@ -106,9 +106,9 @@ def needs(agents: Agents, measured: Measured) -> Needs:
 
 
 def read(folder: Path = RESULTS) -> Measured:
-    """From the newest kind of record that the folder has."""
+    """From the folder's records. Raises SystemExit where one is missing."""
     at_once = _record(folder, "capture_vs_gateway")
-    memory = _record(folder, "open_sessions", "rss_10000_open_vs_500_mb")
+    memory = _record(folder, "open_sessions")
     captured = [run for run in at_once["runs"] if run["target"] == "proxy"]
     return Measured(
         turns_a_second=_median(_record(folder, "served_at_400"), "proxy_rate_at_400"),
@@ -120,11 +120,11 @@ def read(folder: Path = RESULTS) -> Measured:
     )
 
 
-def _record(folder: Path, *names: str) -> Any:
-    for name in names:
-        if (folder / f"{name}.json").exists():
-            return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    raise SystemExit(f"no {names[0]}.json in {folder}: python -m benchmarks {names[0]}")
+def _record(folder: Path, name: str) -> Any:
+    file = folder / f"{name}.json"
+    if not file.exists():
+        raise SystemExit(f"no {name}.json in {folder}: python -m benchmarks {name}")
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _median(record: Any, name: str) -> float:

@@ -111,7 +111,7 @@ def churn(records: Records) -> str | None:
 
 def turn_growth(records: Records) -> str | None:
     """What each turn of a long session stores."""
-    record = records.get("turn_growth") or records.get("turn_store_growth")
+    record = records.get("turn_growth")
     if record is None:
         return None
     by_turn = {int(number): seen["bytes"] for number, seen in record["runs"][0]["by_turn"].items()}
