@@ -1,12 +1,13 @@
 """A task for each fleet, which makes its passes: when something happens, when something is due, and after failures.
 
-Events only wake; what they said is looked up anew. A pass that nothing woke looks up only what no event tells of.
-One that fails is tried again, less and less often.
+Events only wake, and tell of which kinds something changed; what they said is looked up anew. A pass that fails is
+tried again, less and less often.
 """
 
 import asyncio
 import contextlib
 import random
+from dataclasses import dataclass, field
 from typing import Final
 
 from rolloutfleet_operator.cluster.api import ApiRefused, ApiUnreachable
@@ -26,28 +27,45 @@ Key = tuple[str, str]
 """Namespace and name."""
 
 
+@dataclass(slots=True)
+class _Wake:
+    """What makes a fleet's next pass due before its time."""
+
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: set[str] = field(default_factory=set)
+    """Kinds of which events told."""
+
+    def taken(self) -> frozenset[str]:
+        """The kinds, for the pass that begins now."""
+        kinds = frozenset(self.changed)
+        self.event.clear()
+        self.changed.clear()
+        return kinds
+
+
 class Fleets:
     """All fleets that this operator looks after. Passes are made while `leading` is set."""
 
     def __init__(self, shared: Operator, leading: asyncio.Event, health: Health, metrics: Metrics) -> None:
         self._shared, self._leading, self._health, self._metrics = shared, leading, health, metrics
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._wakes: dict[Key, asyncio.Event] = {}
+        self._wakes: dict[Key, _Wake] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._random = random.Random()
 
-    def wake(self, namespace: str, name: str) -> None:
-        """Something happened to that fleet, or to what belongs to it."""
+    def wake(self, namespace: str, name: str, kind: str) -> None:
+        """Something happened to that fleet, or to an object of that kind which belongs to it."""
         key = (namespace, name)
         if key not in self._tasks:
-            self._wakes[key] = asyncio.Event()
+            self._wakes[key] = _Wake()
             self._shared.board.expect(f"{namespace}/{name}")
             self._tasks[key] = asyncio.create_task(self._follow(key), name=f"fleet {namespace}/{name}")
-        self._wakes[key].set()
+        self._wakes[key].changed.add(kind)
+        self._wakes[key].event.set()
 
     def wake_all(self) -> None:
-        for event in self._wakes.values():
-            event.set()
+        for wake in self._wakes.values():
+            wake.event.set()
 
     async def close(self) -> None:
         for task in self._tasks.values():
@@ -56,16 +74,16 @@ class Fleets:
 
     async def _follow(self, key: Key) -> None:
         passes, failures, due = FleetPasses(self._shared, *key), 0, 0.0
+        wake = self._wakes[key]
         try:
             while True:
-                await self._until(self._wakes[key], due)
+                await self._until(wake.event, due)
                 await self._leading.wait()
-                woken = self._wakes[key].is_set()
-                self._wakes[key].clear()
                 if not self._shared.others.now.leave_us(key[0]):
+                    wake.event.clear()
                     due = LONGEST_BACKOFF
                     continue
-                next_in, worked = await self._once(passes, woken=woken)
+                next_in, worked = await self._once(passes, wake)
                 if next_in is None:
                     return
                 failures = 0 if worked else failures + 1
@@ -79,13 +97,13 @@ class Fleets:
                 await wake.wait()
                 await asyncio.sleep(GATHER)
 
-    async def _once(self, passes: FleetPasses, *, woken: bool) -> tuple[float | None, bool]:
+    async def _once(self, passes: FleetPasses, wake: _Wake) -> tuple[float | None, bool]:
         """When the next pass is due, and whether this one worked."""
         extra = {"fleet": passes.key, "generation": passes.generation}
         async with self._turns:
             try:
                 with self._metrics.timed():
-                    next_in = await passes.once(woken=woken)
+                    next_in = await passes.once(wake.taken())
             except ApiUnreachable as error:
                 logger.warning("the API server does not answer: %s", error, extra=extra)
             except ApiRefused as refused:

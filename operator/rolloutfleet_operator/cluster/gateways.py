@@ -4,16 +4,15 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import httpx
-
+from rolloutfleet_operator.cluster.asking import Answer, Asker, NoAnswer
 from rolloutfleet_operator.policy.seen import WorkerSeen
 
 TIMEOUT: Final = 5.0
 
 
 class Gateways:
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
 
     async def workers(self, urls: Iterable[str], key: str | None) -> tuple[WorkerSeen, ...] | None:
         """What the gateways list together: an engine is healthy where one says so. None where none answered."""
@@ -43,11 +42,10 @@ class Gateways:
         except (KeyError, TypeError, ValueError):
             return None
 
-    async def _request(self, method: str, url: str, key: str | None) -> httpx.Response | None:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async def _request(self, method: str, url: str, key: str | None) -> Answer | None:
         try:
-            return await self._client.request(method, url, headers=headers, timeout=TIMEOUT)
-        except httpx.HTTPError:
+            return await self._asker.ask(method, url, key, timeout=TIMEOUT)
+        except NoAnswer:
             return None
 
 

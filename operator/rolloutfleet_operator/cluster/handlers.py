@@ -3,18 +3,17 @@
 `on.event` alone is used: daemons, timers and handlers of changes would put a finalizer or annotations on the fleet.
 """
 
+from functools import partial
 from typing import Any, Final
 
 import kopf
 
 from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster.api import plural_of, version_of
-from rolloutfleet_operator.cluster.children.all import KINDS
 from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY, OPERATOR
 from rolloutfleet_operator.cluster.fleets import Fleets
+from rolloutfleet_operator.cluster.looking import WATCHED
 
-WATCHED: Final = (*KINDS, "Pod", "PersistentVolumeClaim")
-"""Besides the fleets themselves. Secrets are never watched."""
 SILENT_WATCH: Final = 120
 """Seconds after which a watch that says nothing is begun anew."""
 
@@ -23,19 +22,19 @@ def registry(fleets: Fleets) -> kopf.OperatorRegistry:
     made = kopf.OperatorRegistry()
 
     async def fleet(namespace: str | None, name: str | None, **_: Any) -> None:
-        fleets.wake(namespace or "", name or "")
+        fleets.wake(namespace or "", name or "", KIND)
 
-    async def child(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
+    async def child(kind: str, namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
         name = labels.get(FLEET_LABEL)
         if name:
-            fleets.wake(namespace or "", name)
+            fleets.wake(namespace or "", name, kind)
 
     kopf.on.login(registry=made)(_login)
     group, version = version_of(KIND).split("/")
     kopf.on.event(group, version, plural_of(KIND), registry=made)(fleet)
-    for kind in WATCHED:
+    for kind in sorted(WATCHED):
         group, _, version = version_of(kind).rpartition("/")
-        kopf.on.event(group, version, plural_of(kind), registry=made, id=f"child {kind}")(child)
+        kopf.on.event(group, version, plural_of(kind), registry=made, id=f"child {kind}")(partial(child, kind))
     return made
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 logger: Final = logging.getLogger("rolloutfleet_operator")
 
-_QUIET: Final = ("kopf", "httpx", "httpcore", "aiohttp", "asyncio", "kubernetes")
+_QUIET: Final = ("kopf", "aiohttp", "asyncio", "kubernetes")
 _EXTRAS: Final = ("fleet", "generation")
 
 

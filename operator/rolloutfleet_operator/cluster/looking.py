@@ -1,6 +1,6 @@
-"""Everything that a pass reads of one fleet, in one look at the API server.
+"""Everything that a pass reads of one fleet.
 
-Most of it is watched (`handlers`): an event of it wakes a pass, so it need not be read again before one has come.
+Most of it is watched (`handlers`): objects of a kind are read again once an event has told that one of them changed.
 """
 
 import asyncio
@@ -18,8 +18,13 @@ from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Id, identity, owned
 from rolloutfleet_operator.cluster.children.all import KINDS
 from rolloutfleet_operator.cluster.children.names import COMPONENT, FLEET_LABEL, Component, Fleet
+from rolloutfleet_operator.cluster.warned import Warned
 
-MOST_EVENTS: Final = 500
+WATCHED: Final = frozenset((*KINDS, "Pod", "PersistentVolumeClaim"))
+"""Kinds of which events tell, besides the fleets themselves. Secrets are never watched."""
+
+Found = dict[str, list[Object]]
+"""The objects that carry a fleet's label, by kind."""
 
 
 class SpecInvalid(Exception):
@@ -77,15 +82,18 @@ class Look:
         return self.children.get((kind, name))
 
 
-async def look(api: Api, fleet: Fleet) -> Look:
+async def find(api: Api, fleet: Fleet, kinds: Iterable[str]) -> Found:
     """Raises ApiUnreachable, and ApiRefused where something may not be read."""
-    chosen = f"{FLEET_LABEL}={fleet.name}"
-    kinds = (*KINDS, "Pod", "PersistentVolumeClaim")
+    chosen, kinds = f"{FLEET_LABEL}={fleet.name}", sorted(kinds)
     lists = await asyncio.gather(*(api.list(kind, fleet.namespace, labels=chosen) for kind in kinds))
-    found = dict(zip(kinds, lists, strict=True))
+    return dict(zip(kinds, lists, strict=True))
+
+
+def look(fleet: Fleet, found: Found) -> Look:
+    """What was found of all kinds that are watched, sorted; without what is not."""
     children = {identity(each): each for kind in KINDS for each in found[kind] if owned(each, fleet)}
     ours = found["Pod"]
-    there = Look(
+    return Look(
         children=children,
         proxies=_owned_by(_of(ours, Component.PROXY), children.get(("StatefulSet", fleet.proxies))),
         gateways=_of(ours, Component.GATEWAY),
@@ -94,19 +102,18 @@ async def look(api: Api, fleet: Fleet) -> Look:
             each for each in found["PersistentVolumeClaim"] if each["metadata"]["name"].startswith(_claims(fleet))
         ),
     )
-    return await look_again(api, fleet, there)
 
 
-async def look_again(api: Api, fleet: Fleet, there: Look) -> Look:
-    """The same with what is not watched read anew. Raises as `look`."""
+async def look_further(api: Api, warned: Warned, fleet: Fleet, there: Look) -> Look:
+    """The same with what is not watched. Raises as `find`."""
     pods = (*there.proxies, *there.gateways, *there.managed)
-    return replace(
-        there,
-        engines=there.managed if fleet.spec.engine is not None else await _engines_elsewhere(api, fleet),
-        secret=await api.get("Secret", fleet.namespace, fleet.keys),
-        warnings=await _warnings(api, fleet, pods, there.claims, there.children),
-        lost_nodes=await _lost_nodes(api, pods),
+    engines, secret, warnings, lost_nodes = await asyncio.gather(
+        _engines(api, fleet, there),
+        api.get("Secret", fleet.namespace, fleet.keys),
+        _warnings(warned, fleet, pods, there.claims, there.children),
+        _lost_nodes(api, pods),
     )
+    return replace(there, engines=engines, secret=secret, warnings=warnings, lost_nodes=lost_nodes)
 
 
 def _claims(fleet: Fleet) -> str:
@@ -125,7 +132,9 @@ def _owned_by(pods: Iterable[Object], owner: Object | None) -> tuple[Object, ...
     )
 
 
-async def _engines_elsewhere(api: Api, fleet: Fleet) -> tuple[Object, ...] | None:
+async def _engines(api: Api, fleet: Fleet, there: Look) -> tuple[Object, ...] | None:
+    if fleet.spec.engine is not None:
+        return there.managed
     source = fleet.spec.gateway.engines
     if source is None or source.selector is None:
         return None
@@ -134,7 +143,7 @@ async def _engines_elsewhere(api: Api, fleet: Fleet) -> tuple[Object, ...] | Non
 
 
 async def _warnings(
-    api: Api, fleet: Fleet, pods: Iterable[Object], claims: Iterable[Object], children: Mapping[Id, Object]
+    warned: Warned, fleet: Fleet, pods: Iterable[Object], claims: Iterable[Object], children: Mapping[Id, Object]
 ) -> observe.Warnings:
     """Events are read only where something is not well, for the reason."""
     well = all(map(_ready, pods)) and all(each.get("status", {}).get("phase") == "Bound" for each in claims)
@@ -143,11 +152,7 @@ async def _warnings(
     grown = all(map(_grown, claims))
     if well and complete and grown:
         return observe.Warnings()
-    try:
-        events = await api.list("Event", fleet.namespace, fields="type=Warning", limit=MOST_EVENTS)
-    except ApiRefused:
-        return observe.Warnings()
-    return observe.warnings(events)
+    return await warned.of(fleet.namespace)
 
 
 def _ready(pod: Object) -> bool:

@@ -1,7 +1,9 @@
 """The operator's own Prometheus metrics."""
 
-from collections.abc import Iterator
+import collections
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -11,6 +13,30 @@ from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.seen import FleetSeen
 
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+_Labels = tuple[str, ...]
+_RESTARTS: Final = ("memory", "requested", "rollout", "crash", "oom")
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What is counted of a fleet's status."""
+
+    conditions: frozenset[_Labels] = frozenset()
+    problems: frozenset[_Labels] = frozenset()
+    restarts: tuple[int, ...] = ()
+
+
+_NOTHING: Final = _Said()
+
+
+def _said(status: FleetStatus) -> _Said:
+    return _Said(
+        conditions=frozenset((each.type, each.status) for each in status.conditions),
+        problems=frozenset((each.reason,) for each in status.problems),
+        restarts=tuple(getattr(status.restarts, reason) for reason in _RESTARTS),
+    )
 
 
 class Metrics:
@@ -40,7 +66,9 @@ class Metrics:
             ["namespace", "fleet"],
             registry=self.registry,
         )
-        self._statuses: dict[str, FleetStatus] = {}
+        self._said: dict[str, _Said] = {}
+        self._by_condition: collections.Counter[_Labels] = collections.Counter()
+        self._by_problem: collections.Counter[_Labels] = collections.Counter()
         self._pods: dict[str, set[tuple[str, str, str]]] = {}
 
     def text(self) -> bytes:
@@ -62,8 +90,10 @@ class Metrics:
 
     def saw(self, seen: FleetSeen, status: FleetStatus, budget: int) -> None:
         """One pass's result."""
-        self._count_restarts(seen.key, status)
-        self._statuses[seen.key] = status
+        said = _said(status)
+        self._count(seen.key, said)
+        self._count_restarts(seen.key, said)
+        self._said[seen.key] = said
         self._budget.labels(seen.namespace, seen.name).set(budget)
         now = set()
         for pod in seen.pods:
@@ -76,27 +106,36 @@ class Metrics:
         for labels in self._pods.get(seen.key, set()) - now:
             self._rss.remove(*labels)
         self._pods[seen.key] = now
-        self._sum_up()
 
     def forget(self, namespace: str, name: str) -> None:
         key = f"{namespace}/{name}"
-        self._statuses.pop(key, None)
+        self._count(key, _NOTHING)
+        self._said.pop(key, None)
         for labels in self._pods.pop(key, set()):
             self._rss.remove(*labels)
-        self._sum_up()
 
-    def _count_restarts(self, key: str, status: FleetStatus) -> None:
-        before = self._statuses.get(key)
-        for reason in ("memory", "requested", "rollout", "crash", "oom"):
-            more = getattr(status.restarts, reason) - (getattr(before.restarts, reason) if before is not None else 0)
-            if before is not None and more > 0:
-                self._restarts.labels(key, reason).inc(more)
+    def _count_restarts(self, key: str, now: _Said) -> None:
+        before = self._said.get(key)
+        if before is None:
+            return
+        for reason, earlier, later in zip(_RESTARTS, before.restarts, now.restarts, strict=True):
+            if later > earlier:
+                self._restarts.labels(key, reason).inc(later - earlier)
 
-    def _sum_up(self) -> None:
-        self._fleets.clear()
-        self._problems.clear()
-        for status in self._statuses.values():
-            for condition in status.conditions:
-                self._fleets.labels(condition.type, condition.status).inc()
-            for reason in {problem.reason for problem in status.problems}:
-                self._problems.labels(reason).inc()
+    def _count(self, key: str, now: _Said) -> None:
+        """Move a fleet from what it was counted under to what it is under now."""
+        before = self._said.get(key, _NOTHING)
+        _move(self._fleets, self._by_condition, before.conditions, now.conditions)
+        _move(self._problems, self._by_problem, before.problems, now.problems)
+
+
+def _move(gauge: Gauge, counted: collections.Counter[_Labels], before: Set[_Labels], now: Set[_Labels]) -> None:
+    """What nothing is counted under any more is not shown."""
+    counted.update(now - before)
+    counted.subtract(before - now)
+    for labels in before ^ now:
+        if counted[labels]:
+            gauge.labels(*labels).set(counted[labels])
+        else:
+            del counted[labels]
+            gauge.remove(*labels)

@@ -5,7 +5,8 @@ operator. What is kept from pass to pass (samples of memory, what our last apply
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -38,12 +39,14 @@ from rolloutfleet_operator.cluster.children.names import (
 from rolloutfleet_operator.cluster.keys import KeyMaker, Keyring
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.looking import (
+    WATCHED,
     Look,
     SpecInvalid,
     deleted,
+    find,
     fleet_of,
     look,
-    look_again,
+    look_further,
     status_of,
     understood,
 )
@@ -53,6 +56,7 @@ from rolloutfleet_operator.cluster.others import Watch
 from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.cluster.resizing import Resizer
 from rolloutfleet_operator.cluster.rest import Rest
+from rolloutfleet_operator.cluster.warned import Warned
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
 from rolloutfleet_operator.policy.reasons import Problem
@@ -62,6 +66,9 @@ from rolloutfleet_operator.policy.times import seconds_of
 
 RESYNC: Final = 300.0
 """Seconds between passes over a fleet where nothing happens and nothing is sampled."""
+REREAD: Final = 900.0
+"""Seconds after which what is watched is read anew, whatever the watches said. Fleets differ by a fifth, so that those
+which began together don't all read at once."""
 SOON: Final = 1.0
 """Seconds to the next pass, where this one wrote something that the next one goes on from."""
 
@@ -80,6 +87,7 @@ class Operator:
     """Seconds since 1970."""
     metrics: Metrics
     others: Watch
+    warned: Warned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +99,20 @@ class Wanted:
     """The pods'; None where podTemplate can't be used."""
     template_hash: str
     faults: tuple[Fault, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """What came of a pass."""
+
+    next_in: float
+    """Seconds until the next one is due."""
+    touched: Set[str] = frozenset()
+    """Kinds of which it wrote something, so that what it read of them is old."""
+    body: Object | None = None
+    """The fleet as this pass left it."""
+    unsure: bool = False
+    """Nothing was done: it came to something that is only done by what was just read."""
 
 
 class FleetPasses:
@@ -108,30 +130,32 @@ class FleetPasses:
         self._ungrown: dict[str, str] = {}
         self._audit: frozenset[str] = frozenset()
         self._rest: Rest | None = None
+        self._touched: Set[str] = frozenset()
+        self._reread = REREAD * random.uniform(0.8, 1.2)
         self.generation = 0
 
     @property
     def key(self) -> str:
         return f"{self._namespace}/{self._name}"
 
-    async def once(self, *, woken: bool) -> float | None:
+    async def once(self, changed: Set[str]) -> float | None:
         """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.
 
-        `woken`: something happened since the last one. Else what is watched is taken as the last pass found and left
-        it, for as long as `RESYNC`. Raises ApiUnreachable, and ApiRefused where the fleet can't even be read.
+        `changed`: the kinds of which something changed since the last one, as the watches tell. Other objects are taken
+        as the last pass found them, for as long as `REREAD`; but all are read before a proxy is disturbed. Raises
+        ApiUnreachable, and ApiRefused where the fleet can't even be read.
         """
         rest, self._rest = self._rest, None
-        if rest is None or woken or self._now() - rest.since >= RESYNC:
-            return await self._look_and_pass()
-        body, there = rest.unpacked()
-        fleet = fleet_of(body, understood(body))
-        next_in, is_at_rest = await self._pass(body, fleet, await look_again(self._shared.api, fleet, there))
-        self._rest = rest if is_at_rest else None
-        return next_in
+        changed, self._touched = changed | self._touched, frozenset()
+        if rest is not None and self._now() - rest.since < self._reread:
+            return await self._look_and_pass(rest, changed)
+        return await self._look_and_pass(None, WATCHED)
 
-    async def _look_and_pass(self) -> float | None:
-        began = self._now()
-        body = await self._shared.api.get(KIND, self._namespace, self._name)
+    async def _look_and_pass(self, rest: Rest | None, changed: Set[str], *, polled: bool = False) -> float | None:
+        """By what is left of the last pass, but for the kinds that `changed`; `polled`: the proxies were just asked."""
+        since, body, known = (self._now(), None, {}) if rest is None else (rest.since, *rest.unpacked())
+        if body is None or KIND in changed:
+            body = await self._shared.api.get(KIND, self._namespace, self._name)
         if body is None or deleted(body):
             self._shared.board.forget(self.key)
             self._shared.metrics.forget(self._namespace, self._name)
@@ -143,21 +167,27 @@ class FleetPasses:
             await self._write(body, unusable(status_of(body), str(error), self.generation, self._now()))
             return RESYNC
         fleet = fleet_of(body, spec)
-        there = await look(self._shared.api, fleet)
-        next_in, is_at_rest = await self._pass(body, fleet, there)
-        self._rest = Rest.of(body, there, since=began) if is_at_rest else None
-        return next_in
+        found = {**known, **await find(self._shared.api, fleet, WATCHED & changed)}
+        there = await look_further(self._shared.api, self._shared.warned, fleet, look(fleet, found))
+        passed = await self._pass(body, fleet, there, sure=rest is None, polled=polled)
+        if passed.unsure:
+            return await self._look_and_pass(None, WATCHED, polled=True)
+        as_it_was = not changed and passed.body is body
+        self._rest = rest if as_it_was else Rest.of(passed.body or body, found, since=since)
+        self._touched = passed.touched
+        return passed.next_in
 
     def _now(self) -> float:
         return self._shared.clock()
 
-    async def _pass(self, body: Object, fleet: Fleet, seen_there: Look) -> tuple[float, bool]:
-        """(when the next one is due, whether everything was as it should be)."""
+    async def _pass(self, body: Object, fleet: Fleet, seen_there: Look, *, sure: bool, polled: bool) -> Passed:
+        """`sure`: all of it was read just now; `polled`: and the proxies were asked."""
         keys = await self._keys.keys(fleet, seen_there.secret, _addresses(seen_there), self._now())
         admin_key = None if keys.admin is None else keys.admin.keys[0]
         reach = self._reach(seen_there, admin_key, await self._keys.engine_key(fleet))
         wanted = self._wanted(fleet, seen_there)
-        await self._poll(fleet, seen_there, reach, wanted.template_hash)
+        if not polled:
+            await self._poll(fleet, seen_there, reach, wanted.template_hash)
         workers = await self._shared.acts.gateways.workers(reach.gateways, reach.engine_key)
         seen = self._seen(body, fleet, seen_there, wanted)
         seen = replace(
@@ -166,17 +196,21 @@ class FleetPasses:
             faults=self._met(wanted, keys),
         )
         decision, new = self._decide(fleet.spec, seen)
+        if not sure and decision.disturbs(seen):
+            return Passed(next_in=0.0, unsure=True)
         self._shared.metrics.saw(seen, new, fleet.spec.memory.rss_budget)
-        if await self._write(body, new) is None:
-            return SOON, False  # it has changed meanwhile: look again before anything is done
+        written = await self._write(body, new)
+        if written is None:  # it has changed meanwhile: look again before anything is done
+            return Passed(next_in=SOON, touched={KIND})
         changed = await self._bring_about(fleet, seen_there, wanted, decision)
         rotating = keys.admin is not None and len(keys.admin.keys) > 1
         settings = seen_there.child("ConfigMap", fleet.settings)
         actions = (*decision.actions, *refreshes(seen.pods, settings, seen_there.secret, rotating=rotating))
         await self._shared.acts.carry_out(fleet, actions, reach, now=self._now())
+        touched = changed | ({"Pod"} if actions else frozenset())
         if new != seen.status or actions or self._unsaid(seen, wanted, keys):
-            return SOON, False
-        return self._interval(fleet.spec, decision.look_again), not changed
+            return Passed(next_in=SOON, touched=touched, body=written)
+        return Passed(next_in=self._interval(fleet.spec, decision.look_again), touched=touched, body=written)
 
     def _decide(self, spec: FleetSpec, seen: FleetSeen) -> tuple[Decision, FleetStatus]:
         """With no other pass in between: what others hold is read, and what this one takes is noted."""
@@ -275,8 +309,8 @@ class FleetPasses:
 
     # What is written
 
-    async def _bring_about(self, fleet: Fleet, there: Look, wanted: Wanted, decision: Decision) -> bool:
-        """Whether children were changed."""
+    async def _bring_about(self, fleet: Fleet, there: Look, wanted: Wanted, decision: Decision) -> Set[str]:
+        """The kinds of which something was written."""
         stateful_set = there.child("StatefulSet", fleet.proxies)
         claims = None if stateful_set is None else stateful_set["spec"].get("volumeClaimTemplates")
         counts = every.Counts(
@@ -300,7 +334,7 @@ class FleetPasses:
             extra = {"fleet": self.key, "generation": fleet.generation}
             logger.info("applied %s", ", ".join(outcome.changed), extra=extra)
             failpoints.reach(failpoints.TEMPLATE_APPLIED)
-        return bool(outcome.changed)
+        return outcome.touched
 
     async def _grow(self, fleet: Fleet, there: Look) -> None:
         """Let claims ask for more, where the spec does; the volume grows under the running pod."""

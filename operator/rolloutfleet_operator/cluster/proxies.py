@@ -7,8 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-import httpx
-
+from rolloutfleet_operator.cluster.asking import Asker, NoAnswer
 from rolloutfleet_operator.policy.actions import AskDrain, UndoDrain
 from rolloutfleet_operator.policy.memory import Boot
 from rolloutfleet_operator.policy.seen import DrainSeen, ProxyStats
@@ -17,15 +16,13 @@ POLL_TIMEOUT: Final = 5.0
 """Seconds for a proxy's figures."""
 DRAIN_TIMEOUT: Final = 30.0
 """Seconds for a drain, or dumps, to be answered."""
-LARGEST: Final = 4 * 2**20
-"""Bytes of an answer; figures are some kilobytes."""
 
 
 class Proxies:
-    """All proxies of all fleets, over one pool of connections."""
+    """All proxies of all fleets."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
 
     async def stats(self, url: str, key: str, *, audit: bool) -> ProxyStats | None:
         """None where it did not answer, or not with figures."""
@@ -58,23 +55,19 @@ class Proxies:
 
     async def _said(self, method: str, url: str, key: str, **more: Any) -> str:
         try:
-            answer = await self._client.request(method, url, headers=_bearer(key), timeout=DRAIN_TIMEOUT, **more)
-        except httpx.HTTPError as error:
-            return f"no answer: {error or type(error).__name__}"
-        expected = answer.is_success or answer.status_code in (400, 409)
-        return "" if expected else f"{answer.status_code} {answer.text[:200]}"
+            answer = await self._asker.ask(method, url, key, timeout=DRAIN_TIMEOUT, **more)
+        except NoAnswer as error:
+            return f"no answer: {error}"
+        expected = answer.is_success or answer.status in (400, 409)
+        return "" if expected else f"{answer.status} {answer.text[:200]}"
 
     async def _figures(self, url: str, key: str) -> Mapping[str, Any] | None:
         try:
-            answer = await self._client.get(url, headers=_bearer(key), timeout=POLL_TIMEOUT)
-            found = answer.json() if answer.is_success and len(answer.content) <= LARGEST else None
-        except (httpx.HTTPError, ValueError):
+            answer = await self._asker.ask("GET", url, key, timeout=POLL_TIMEOUT)
+            found = answer.json() if answer.is_success else None
+        except (NoAnswer, ValueError):
             return None
         return found if isinstance(found, dict) else None
-
-
-def _bearer(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"}
 
 
 def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> ProxyStats:

@@ -1,16 +1,16 @@
-"""What a pass read and left as it was, kept for the next one.
+"""What a pass read and left, kept for the next one.
 
 It is packed: as Python objects it takes some hundred kilobytes a fleet, and an operator may have hundreds of fleets.
 """
 
-import json
 import zlib
 from dataclasses import dataclass
 from typing import Final, Self
 
+import msgspec
+
 from rolloutfleet_operator.cluster.api import Object
-from rolloutfleet_operator.cluster.apply import identity
-from rolloutfleet_operator.cluster.looking import Look
+from rolloutfleet_operator.cluster.looking import Found
 
 _QUICKLY: Final = 1
 """The level of compression: the objects of a fleet repeat each other, so more gives little."""
@@ -19,18 +19,14 @@ _QUICKLY: Final = 1
 @dataclass(frozen=True, slots=True)
 class Rest:
     since: float
-    """When it was read."""
+    """When all of it was read; parts may be newer."""
     packed: bytes
 
     @classmethod
-    def of(cls, body: Object, there: Look, *, since: float) -> Self:
+    def of(cls, body: Object, found: Found, *, since: float) -> Self:
         """The fleet, and what is watched of it."""
-        parts = [body, list(there.children.values()), there.proxies, there.gateways, there.managed, there.claims]
-        return cls(since, zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), _QUICKLY))
+        return cls(since, zlib.compress(msgspec.msgpack.encode((body, found)), _QUICKLY))
 
-    def unpacked(self) -> tuple[Object, Look]:
-        """The fleet, and a look without what is not watched."""
-        body, children, *pods, claims = json.loads(zlib.decompress(self.packed))
-        proxies, gateways, managed = map(tuple, pods)
-        by_name = {identity(each): each for each in children}
-        return body, Look(children=by_name, proxies=proxies, gateways=gateways, managed=managed, claims=tuple(claims))
+    def unpacked(self) -> tuple[Object, Found]:
+        body, found = msgspec.msgpack.decode(zlib.decompress(self.packed), type=tuple[Object, dict[str, list[Object]]])
+        return body, found

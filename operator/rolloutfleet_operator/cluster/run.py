@@ -7,13 +7,13 @@ import socket
 import time
 from typing import Final
 
-import httpx
 import kopf
 
 from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster import handlers, pages
 from rolloutfleet_operator.cluster.act import Acts
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, connect
+from rolloutfleet_operator.cluster.asking import Asker
 from rolloutfleet_operator.cluster.board import Board
 from rolloutfleet_operator.cluster.fleets import Fleets
 from rolloutfleet_operator.cluster.gateways import Gateways
@@ -25,6 +25,7 @@ from rolloutfleet_operator.cluster.others import Watch
 from rolloutfleet_operator.cluster.passes import Operator
 from rolloutfleet_operator.cluster.proxies import Proxies
 from rolloutfleet_operator.cluster.settings import OperatorSettings, own_version
+from rolloutfleet_operator.cluster.warned import Warned
 
 CRD_EVERY: Final = 5.0
 
@@ -39,10 +40,10 @@ async def run(settings: OperatorSettings) -> None:
         api = await connect()
     except ApiUnreachable as error:
         raise CantRun(str(error)) from None
-    # No proxies of the environment: what is talked to is within the cluster.
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(api.close)
-        client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, limits=_LIMITS))
+        asker = Asker()
+        stack.push_async_callback(asker.close)
         health, metrics, board = Health(time.monotonic), Metrics(), Board(time.time())
         try:
             runner = await pages.serve(*settings.address, health, metrics, board)
@@ -51,7 +52,7 @@ async def run(settings: OperatorSettings) -> None:
         stack.push_async_callback(runner.cleanup)
         shared = Operator(
             api=api,
-            acts=Acts(api, Proxies(client), Gateways(client)),
+            acts=Acts(api, Proxies(asker), Gateways(asker)),
             release=settings.release(),
             version=own_version(),
             most_disruptions=settings.max_concurrent_disruptions,
@@ -64,11 +65,9 @@ async def run(settings: OperatorSettings) -> None:
                 scope=settings.namespace,
                 clock=time.time,
             ),
+            warned=Warned(api, time.monotonic),
         )
         await _look_after(settings, shared, health, metrics)
-
-
-_LIMITS: Final = httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=30.0)
 
 
 async def _look_after(settings: OperatorSettings, shared: Operator, health: Health, metrics: Metrics) -> None:

@@ -23,7 +23,7 @@ from rolloutfleet_operator.policy import (
     troubles,
     workers,
 )
-from rolloutfleet_operator.policy.actions import Action, Mark
+from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, Mark
 from rolloutfleet_operator.policy.beginning import Begun
 from rolloutfleet_operator.policy.budgets import rule_of as rule_of
 from rolloutfleet_operator.policy.carrying import Carried
@@ -92,6 +92,11 @@ class Decision:
     """When to decide again at the latest, if nothing is seen to change before."""
     suspended: bool
     """Nothing runs any more."""
+
+    def disturbs(self, seen: FleetSeen) -> bool:
+        """Whether a proxy is drained or taken away."""
+        fewer = seen.workload is not None and self.replicas < seen.workload.replicas
+        return fewer or any(isinstance(action, AskDrain | Evict) for action in self.actions)
 
 
 def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:

@@ -168,6 +168,20 @@ def test_at_rest_nothing_is_written_but_the_lease_and_little_is_read(fleet: Flee
     assert not [each for each in fleet.server.writes("kopf", 0) if fleet.namespace in each]
 
 
+def test_a_change_makes_it_read_what_changed_and_no_more(fleet: FleetThere) -> None:
+    fleet.apply(proxies={"replicas": 1})
+    fleet.until_children(ALL_CHILDREN)
+    time.sleep(5)
+    unchanged, sets = fleet.server.lists("serviceaccounts"), fleet.server.lists("statefulsets")
+    fleet.apply(proxies={"replicas": 2})
+    fleet.operator.until(lambda: fleet.stateful_set()["spec"]["replicas"] == 2)
+    pods = ("pods", "-l", "app.kubernetes.io/component=proxy")
+    fleet.operator.until(lambda: len(fleet.get(*pods)) == 2)
+    time.sleep(5)
+    assert fleet.server.lists("serviceaccounts") == unchanged
+    assert fleet.server.lists("statefulsets") > sets
+
+
 def test_killed_in_the_middle_it_goes_on_where_it_was(fleet: FleetThere) -> None:
     fleet.apply()
     fleet.operator.until(lambda: fleet.children())

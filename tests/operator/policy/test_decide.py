@@ -11,7 +11,7 @@ from tests.operator.policy.world import BASE_RSS, BY_HAND, World
 from rolloutfleet_operator.policy.actions import Evict
 from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.reasons import Happening
-from rolloutfleet_operator.policy.seen import RESTART_NOTE, STATE_LABEL
+from rolloutfleet_operator.policy.seen import RESTART_NOTE, STATE_LABEL, FleetSeen
 
 OVER = 3 * 2**30
 WAYS = ["Process", "Container", "Pod"]
@@ -42,6 +42,32 @@ def until(world: World, operator: Operator, step: str, *, passes: int = 100, eve
 
 def said(world: World, pod: str | None = None) -> list[str]:
     return [event.reason for event in world.events if pod is None or event.pod == pod]
+
+
+def test_a_decision_says_whether_it_disturbs_a_proxy() -> None:
+    """So that nobody is drained or taken away by what was read a while ago."""
+    world = World(fleet())
+    operator = begun(world)
+
+    def disturbs(seen: FleetSeen) -> bool:
+        return operator.decision is not None and operator.decision.disturbs(seen)
+
+    assert not disturbs(world.snapshot())
+    pod = world.pods["math-proxy-1"]
+    pod.rss, pod.in_flight = OVER, 10
+    before = world.snapshot()
+    while pod.drain is None:
+        before = world.snapshot()
+        go_on(world, operator, every=1.0)
+    assert disturbs(before), "the pass that asked for the drain"
+    settle([world], operator, passes=100)
+    assert not disturbs(world.snapshot())
+
+    world.edit(replicas=1)
+    while world.workload is not None and world.workload.replicas > 1:
+        before = world.snapshot()
+        go_on(world, operator, every=1.0)
+    assert disturbs(before), "the pass that took the last proxies away"
 
 
 # Memory

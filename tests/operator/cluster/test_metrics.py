@@ -1,0 +1,45 @@
+"""The operator's own metrics."""
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.operator.policy.world import World
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import ConditionStatus, FleetStatus
+from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.policy.reasons import Metric
+
+SEEN = World(FleetSpec.model_validate({"model": "simulated", "engine": {"gpus": 0}})).snapshot()
+STATUSES = st.dictionaries(st.sampled_from(("Ready", "Durable")), st.sampled_from(("True", "False", "Unknown")))
+
+
+def status_of(conditions: dict[str, str]) -> FleetStatus:
+    made = [
+        ConditionStatus.model_validate({"type": kind, "status": status, "reason": "Any", "message": ""})
+        for kind, status in conditions.items()
+    ]
+    return FleetStatus(conditions=made)
+
+
+@given(st.lists(st.tuples(st.sampled_from(("a", "b", "c")), st.none() | STATUSES), max_size=30))
+def test_fleets_are_counted_by_what_they_are_now(passes: list[tuple[str, dict[str, str] | None]]) -> None:
+    """Passes over three fleets, which may go in between (None)."""
+    metrics, now = Metrics(), dict[str, dict[str, str]]()
+    for name, conditions in passes:
+        if conditions is None:
+            metrics.forget("default", name)
+            now.pop(name, None)
+        else:
+            metrics.saw(replace(SEEN, name=name), status_of(conditions), budget=1)
+            now[name] = conditions
+    counted = Counter(each for conditions in now.values() for each in conditions.items())
+    shown = {
+        (sample.labels["condition"], sample.labels["status"]): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == Metric.FLEETS
+    }
+    assert shown == dict(counted)
