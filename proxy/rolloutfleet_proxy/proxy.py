@@ -35,6 +35,7 @@ from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.memory.allocator import Trimming, trimmed
 from rolloutfleet_proxy.memory.collector import Collections
 from rolloutfleet_proxy.memory.in_flight import InFlight
+from rolloutfleet_proxy.pacing import Pace
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.restarts.boots import Crash
@@ -102,6 +103,7 @@ class Proxy:
     seals: Seals
     sweeper: Sweeper
     in_flight: InFlight
+    pace: Pace
     trimming: Trimming
     collections: Collections
     large_bodies: Executor
@@ -373,6 +375,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             seals=seals,
             sweeper=sweeper,
             in_flight=in_flight,
+            pace=Pace(),
             trimming=trimming,
             collections=collections,
             large_bodies=large_bodies,

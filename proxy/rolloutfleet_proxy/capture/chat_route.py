@@ -116,6 +116,7 @@ class ChatRoute:
                     await drains.passed(partial(_is_over, session))  # held with its body unread
             body = await _read_body(receive, headers, held, limit=self._proxy.settings.body_limit)
             read = await self._read_apart(headers, body) if len(body) >= turn.LARGE_REQUEST else None
+            await self._proxy.pace.turn()
         session = await self._open(session, key)
         # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
         attempt = read[0] if read else _attempt(headers, body)
