@@ -30,7 +30,7 @@ from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
 from benchmarks.rigs.plan import Plan
-from benchmarks.rigs.processes import StartFailed
+from benchmarks.rigs.processes import StartFailed, stop_as_by_ctrl_c
 from toolchain import go
 
 
@@ -97,6 +97,7 @@ RESULTS: Final = Path(__file__).parent / "results"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rigs and give the exit status."""
     options = _parser().parse_args(arguments)
+    stop_as_by_ctrl_c()
     names = _names(options)
     if unknown := [name for name in names if name not in RIGS]:
         _parser().error(f"no rig {', '.join(unknown)}; there are {', '.join(RIGS)}")
@@ -212,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warmup", type=float, metavar="S", help="seconds before each window (5)")
     parser.add_argument("--window", type=float, metavar="S", help="seconds that are counted (30)")
     parser.add_argument(
-        "--sessions", type=_positive, nargs=2, metavar="N", help="the two sizes of open_sessions (500 10000)"
+        "--sessions", type=_positive, nargs=2, metavar="N", help="the two sizes of open_sessions (2000 10000)"
     )
     parser.add_argument("--reclaimed", type=_positive, metavar="N", help="sessions that are reclaimed (10000)")
     parser.add_argument("--fleets", type=_positive, metavar="N", help="fleets of the operator (500)")

@@ -24,6 +24,7 @@ from benchmarks.rigs.bench import Bench, bench, say
 from benchmarks.rigs.figures import Figure, Outcome, at_most, figure
 from benchmarks.rigs.load import Answers, Generator, Workload
 from benchmarks.rigs.plan import Plan
+from benchmarks.rigs.processes import stop_as_by_ctrl_c
 from benchmarks.rigs.stack import Proxy
 from benchmarks.rigs.trainer import Trainer
 from benchmarks.rigs.watching import Health, Resident, Slope, quantile, resident, thinned
@@ -41,10 +42,15 @@ SAMPLES_KEPT: Final = 400
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    stop_as_by_ctrl_c()
     binaries.build()
     plan = Plan(pairs=1, seed=options.seed, window=options.minutes * 60)
     on = machine.describe()
-    outcome = _soak(plan, minutes=options.minutes)
+    try:
+        outcome = _soak(plan, minutes=options.minutes)
+    except KeyboardInterrupt:
+        say("the soak was stopped; there is no record of it")
+        return 130
     command = shlex.join(["python", "-m", "benchmarks.soak", *(sys.argv[1:] if arguments is None else arguments)])
     results.write(options.results, name="soak", outcome=outcome, plan=plan, machine=on, command=command)
     for each in outcome.figures:

@@ -12,7 +12,7 @@ class Plan:
     pairs: int = 3
     warmup: float = 5.0
     window: float = 30.0
-    sessions: tuple[int, int] = (500, 10_000)
+    sessions: tuple[int, int] = (2_000, 10_000)
     growth_sessions: int = 80
     churn_sessions: int = 40
     reclaimed_sessions: int = 10_000

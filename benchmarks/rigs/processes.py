@@ -20,6 +20,12 @@ class StartFailed(Exception):
     """A process ended, or did not serve in time; the message holds the end of its log."""
 
 
+def stop_as_by_ctrl_c() -> None:
+    """SIGTERM, and a SIGINT that a background job would ignore, become a KeyboardInterrupt: what was started ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
 class Running:
     """A command in a process group of its own, its output in a file; the group ends with the context."""
 

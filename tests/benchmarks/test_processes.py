@@ -1,5 +1,8 @@
 """CPU and memory of a process tree are those of all its processes, ended ones included."""
 
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,3 +41,31 @@ def test_a_process_that_ends_before_it_serves_says_why(tmp_path: Path) -> None:
         pytest.raises(StartFailed, match="no such model"),
     ):
         running.wait_until(lambda: False)
+
+
+BENCH = """
+import sys, time
+from pathlib import Path
+from benchmarks.rigs.processes import Running, stop_as_by_ctrl_c
+stop_as_by_ctrl_c()
+with Running([sys.executable, "-c", "import time; time.sleep(60)"], log=Path(sys.argv[1])) as running:
+    print(running.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_it_ends_what_it_started(tmp_path: Path, told: signal.Signals) -> None:
+    """In a shell's background job, too, which begins with SIGINT ignored."""
+    line = [sys.executable, "-c", BENCH, str(tmp_path / "log")]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=_ignore_sigint) as bench:
+        assert bench.stdout is not None
+        started = int(bench.stdout.readline())
+        bench.send_signal(told)
+        bench.wait(timeout=30)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started, 0)
+
+
+def _ignore_sigint() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
