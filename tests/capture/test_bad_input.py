@@ -3,16 +3,19 @@
 import importlib
 import json
 import pkgutil
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.capture.fleets import Fleet, running_fleet
+from starlette.routing import Route
+from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
+from tests.capture.test_observability import samples
 from tests.proxy.chat.test_request import FIELDS, IN_MESSAGES, IN_TOOLS
 
 from rolloutfleet import errors
@@ -364,6 +367,33 @@ def test_names_of_nobody(target: Target) -> None:
             refused(target.send("POST", f"/leases/{name}/{path}", {}))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"null", b"[]", b'"x"', b"{}{}", b"\xff", b"[" * 100_000, b'{"group_size": ' + b"9" * 5000 + b"}"],
+    ids=lambda text: repr(text[:20]),
+)
+def test_what_starts_no_session(target: Target, text: bytes) -> None:
+    refused(target.send("POST", "/sessions", text), status=400)
+
+
+def test_who_leaves_in_the_middle_of_a_start_leaves_no_mistake(target: Target) -> None:
+    """What a mistake leaves is a traceback in the log, which the fixture looks for."""
+    before = _started_by_route(target.proxy, "400")
+    host, port = target.proxy.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"POST /sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {target.proxy.key}\r\n"
+        connection.sendall(f"{head}content-length: 100\r\n\r\n{{".encode())
+    deadline = time.monotonic() + 20
+    while _started_by_route(target.proxy, "400") == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _started_by_route(target.proxy, "400") == before + 1
+    assert _started_by_route(target.proxy, "201") > 0, "starts are counted under their route"
+
+
+def _started_by_route(proxy: ProxyProcess, status: str) -> float:
+    return samples(proxy).get(("rolloutfleet_requests_total", ("POST", "/sessions", status)), 0.0)
+
+
 # Keys
 
 
@@ -373,7 +403,7 @@ def _routers() -> list[APIRouter]:
 
 
 def _routes(router: APIRouter) -> list[tuple[str, set[str]]]:
-    return [(route.path, route.methods or set()) for route in router.routes if isinstance(route, APIRoute)]
+    return [(route.path, route.methods or set()) for route in router.routes if isinstance(route, Route)]
 
 
 def test_every_route_needs_its_key(target: Target) -> None:

@@ -183,7 +183,7 @@ def _path(kind: str, namespace: str | None, name: str = "", subresource: str = "
     return "/".join((f"{root}{within}/{plural}", *filter(None, (name, subresource))))
 
 
-async def connect() -> Api:
+async def connect(*, connections: int = CONNECTIONS) -> Api:
     """By the pod's service account, else by the kubeconfig. Raises ApiUnreachable where there is neither."""
     configuration = Configuration()
     try:
@@ -193,7 +193,7 @@ async def connect() -> Api:
             await config.load_kube_config(client_configuration=configuration)
         except (ConfigException, OSError) as error:
             raise ApiUnreachable(f"no cluster: no service account in this pod, and the kubeconfig: {error}") from None
-    configuration.connection_pool_maxsize = CONNECTIONS
+    configuration.connection_pool_maxsize = connections
     # Else the environment's proxies, and the user's .netrc, would be looked up for every request.
     configuration.proxy = configuration.proxy or _proxy_of_the_environment(configuration.host)
     configuration.client_session_kwargs = {"trust_env": False}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.children.hashes import content_hash
-from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, OPERATOR, Fleet
+from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, MANAGED_BY, OPERATOR, Fleet
 from rolloutfleet_operator.policy.reasons import Problem
 from rolloutfleet_operator.policy.seen import Fault
 
@@ -84,7 +84,8 @@ def due(wanted_hash: str, live: Mapping[str, Any] | None, memory: Memory) -> Why
         return Why.CHANGED
     if meta["uid"] != memory.uid:
         return Why.UNSURE
-    return Why.EDITED if mark_of(live) != memory.mark else None
+    is_watched = (meta.get("labels") or {}).get(MANAGED_BY) == OPERATOR
+    return None if is_watched and mark_of(live) == memory.mark else Why.EDITED
 
 
 def owned(live: Mapping[str, Any], fleet: Fleet) -> bool:

@@ -15,7 +15,7 @@ IDLE: Final = 30.0
 
 
 class NoAnswer(Exception):
-    """None came, or one that is too large."""
+    """None came, or one that is too large; or the question could not be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class Asker:
                 method, url, headers=headers, json=json, params=params, timeout=within, allow_redirects=False
             ) as answer:
                 return Answer(answer.status, await _content(answer))
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        # ValueError: the key can't stand in a header.
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise NoAnswer(str(error) or type(error).__name__) from None
 
 

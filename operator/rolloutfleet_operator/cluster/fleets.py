@@ -78,8 +78,11 @@ class Fleets:
         try:
             while True:
                 await self._until(wake.event, due)
-                await self._leading.wait()
+                if not self._leading.is_set():
+                    passes.begin_anew()
+                    await self._leading.wait()
                 if not self._shared.others.now.leave_us(key[0]):
+                    passes.begin_anew()
                     wake.event.clear()
                     due = LONGEST_BACKOFF
                     continue

@@ -24,9 +24,8 @@ def registry(fleets: Fleets) -> kopf.OperatorRegistry:
     async def fleet(namespace: str | None, name: str | None, **_: Any) -> None:
         fleets.wake(namespace or "", name or "", KIND)
 
-    async def child(kind: str, namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
-        name = labels.get(FLEET_LABEL)
-        if name:
+    async def child(kind: str, namespace: str | None, labels: kopf.Labels, meta: kopf.Meta, **_: Any) -> None:
+        for name in {labels.get(FLEET_LABEL) or "", *_owners(meta)} - {""}:
             fleets.wake(namespace or "", name, kind)
 
     kopf.on.login(registry=made)(_login)
@@ -36,6 +35,11 @@ def registry(fleets: Fleets) -> kopf.OperatorRegistry:
         group, _, version = version_of(kind).rpartition("/")
         kopf.on.event(group, version, plural_of(kind), registry=made, id=f"child {kind}")(partial(child, kind))
     return made
+
+
+def _owners(meta: kopf.Meta) -> list[str]:
+    """Fleets that it belongs to, whatever became of its labels."""
+    return [each.get("name", "") for each in meta.get("ownerReferences") or () if each.get("kind") == KIND]
 
 
 def _login(**given: Any) -> kopf.ConnectionInfo | None:

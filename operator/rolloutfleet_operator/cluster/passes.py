@@ -66,7 +66,7 @@ from rolloutfleet_operator.policy.times import seconds_of
 
 RESYNC: Final = 300.0
 """Seconds between passes over a fleet where nothing happens and nothing is sampled."""
-REREAD: Final = 900.0
+REREAD: Final = 600.0
 """Seconds after which what is watched is read anew, whatever the watches said. Fleets differ by a fifth, so that those
 which began together don't all read at once."""
 SOON: Final = 1.0
@@ -108,7 +108,7 @@ class Passed:
     next_in: float
     """Seconds until the next one is due."""
     touched: Set[str] = frozenset()
-    """Kinds of which it wrote something, so that what it read of them is old."""
+    """Kinds of which what it read is surely old. (Of what else it wrote, events tell.)"""
     body: Object | None = None
     """The fleet as this pass left it."""
     unsure: bool = False
@@ -137,6 +137,10 @@ class FleetPasses:
     @property
     def key(self) -> str:
         return f"{self._namespace}/{self._name}"
+
+    def begin_anew(self) -> None:
+        """Read everything in the next pass: others may have acted since the last."""
+        self._rest = None
 
     async def once(self, changed: Set[str]) -> float | None:
         """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.

@@ -37,11 +37,13 @@ class CantRun(Exception):
 async def run(settings: OperatorSettings) -> None:
     """Look after fleets until SIGTERM or SIGINT. Raises CantRun."""
     try:
-        api = await connect()
+        # The Lease must not wait behind what passes ask for, however slow the API server is.
+        api, for_the_lease = await connect(), await connect(connections=1)
     except ApiUnreachable as error:
         raise CantRun(str(error)) from None
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(api.close)
+        stack.push_async_callback(for_the_lease.close)
         asker = Asker()
         stack.push_async_callback(asker.close)
         health, metrics, board = Health(time.monotonic), Metrics(), Board(time.time())
@@ -67,18 +69,20 @@ async def run(settings: OperatorSettings) -> None:
             ),
             warned=Warned(api, time.monotonic),
         )
-        await _look_after(settings, shared, health, metrics)
+        lease = Lease(
+            for_the_lease,
+            namespace=settings.lease_namespace,
+            name=settings.lease_name,
+            identity=f"{socket.gethostname()}-{secrets.token_hex(4)}",
+            scope=settings.namespace,
+            clock=time.time,
+        )
+        await _look_after(settings, shared, lease, health, metrics)
 
 
-async def _look_after(settings: OperatorSettings, shared: Operator, health: Health, metrics: Metrics) -> None:
-    lease = Lease(
-        shared.api,
-        namespace=settings.lease_namespace,
-        name=settings.lease_name,
-        identity=f"{socket.gethostname()}-{secrets.token_hex(4)}",
-        scope=settings.namespace,
-        clock=time.time,
-    )
+async def _look_after(
+    settings: OperatorSettings, shared: Operator, lease: Lease, health: Health, metrics: Metrics
+) -> None:
     fleets = Fleets(shared, lease.leading, health, metrics)
     where = f"namespace {settings.namespace}" if settings.namespace else "all namespaces"
     logger.info("rolloutfleet-operator %s looks after fleets in %s", shared.version, where)

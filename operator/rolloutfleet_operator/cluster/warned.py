@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakValueDictionary
 
 from rolloutfleet_operator.cluster import observe
-from rolloutfleet_operator.cluster.api import Api, ApiRefused
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable
 
 MOST_EVENTS: Final = 500
 GOOD_FOR: Final = 2.0
@@ -18,17 +19,18 @@ class Warned:
     def __init__(self, api: Api, clock: Callable[[], float]) -> None:
         self._api, self._clock = api, clock
         self._read: dict[str, tuple[float, observe.Warnings]] = {}
-        self._reading: dict[str, asyncio.Lock] = {}
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By namespace, while somebody waits."""
 
     async def of(self, namespace: str) -> observe.Warnings:
-        """None are known where Events may not be read. Raises ApiUnreachable."""
-        async with self._reading.setdefault(namespace, asyncio.Lock()):
-            at, known = self._read.get(namespace, (None, observe.Warnings()))
-            if at is None or self._clock() - at >= GOOD_FOR:
+        """None are known where Events can't be read: they are reasons, and nothing is done by them."""
+        reading = self._reading.setdefault(namespace, asyncio.Lock())
+        async with reading:
+            self._forget_old()
+            if namespace not in self._read:
                 known = await self._list(namespace)
-                self._forget_old()
                 self._read[namespace] = self._clock(), known
-            return known
+            return self._read[namespace][1]
 
     def _forget_old(self) -> None:
         now = self._clock()
@@ -37,5 +39,5 @@ class Warned:
     async def _list(self, namespace: str) -> observe.Warnings:
         try:
             return observe.warnings(await self._api.list("Event", namespace, fields="type=Warning", limit=MOST_EVENTS))
-        except ApiRefused:
+        except (ApiRefused, ApiUnreachable):
             return observe.Warnings()

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
-from rolloutfleet.errors import INVALID_JSON
+from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Closed, StartSessions
 from rolloutfleet_proxy.api.access import (
     AdminOnly,
@@ -42,35 +44,6 @@ Limit = Annotated[int, Query(ge=1, le=PAGE)]
 Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
 
 
-async def start_sessions(request: Request) -> Response:
-    """Start one session, or a group of them for one task, on a ready proxy with room."""
-    await require_admin(request)
-    proxy, asked = proxy_of(request), await _asked(request)
-    key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
-    answer = await proxy.placement.start(
-        request, sessions=asked.group_size, key=key, here=lambda: start_here(proxy, asked, key)
-    )
-    if isinstance(answer, Response):
-        return answer
-    return Response(answer.model_dump_json(exclude_none=True), status_code=201, media_type=JSON_MEDIA_TYPE)
-
-
-# A plain route: FastAPI's dependencies and models would take longer than starting the session does.
-router.add_route("/sessions", start_sessions, methods=["POST"])
-
-
-async def _asked(request: Request) -> StartSessions:
-    body = await request.body()
-    try:
-        return StartSessions.model_validate(json.loads(body))
-    except json.JSONDecodeError as error:
-        raise ApiError(400, INVALID_JSON, f"The body is no JSON: {error.msg}.") from None
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(400, INVALID_JSON, f"The body is no JSON that can be read: {error}.") from None
-    except ValidationError as error:
-        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
-
-
 @router.get("/sessions", dependencies=[AdminOnly])
 async def list_sessions(
     request: Request,
@@ -90,6 +63,43 @@ async def list_sessions(
         cursor=cursor,
         asked={"limit": limit} | ({"state": state} if state else {}),
     )
+
+
+async def start_sessions(request: Request) -> Response:
+    """Start one session, or a group of them for one task, on a ready proxy with room."""
+    request.scope["route"] = _START  # its name in log and metrics
+    await require_admin(request)
+    proxy, asked = proxy_of(request), await _asked(request)
+    key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
+    answer = await proxy.placement.start(
+        request, sessions=asked.group_size, key=key, here=lambda: start_here(proxy, asked, key)
+    )
+    if isinstance(answer, Response):
+        return answer
+    return Response(answer.model_dump_json(exclude_none=True), status_code=201, media_type=JSON_MEDIA_TYPE)
+
+
+# A plain route: FastAPI's dependencies and models would take longer than starting the session does.
+_START = Route("/sessions", start_sessions, methods=["POST"])
+router.routes.append(_START)
+
+
+async def _asked(request: Request) -> StartSessions:
+    """Raises ApiError 400, and RequestValidationError for a field."""
+    try:
+        given = json.loads(await request.body())
+    except json.JSONDecodeError as error:
+        raise ApiError(400, INVALID_JSON, f"The body is no JSON: {error.msg}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, INVALID_JSON, f"The body is no JSON that can be read: {error}.") from None
+    except ClientDisconnect:
+        raise ApiError(400, INVALID_JSON, "The body broke off.") from None
+    if not isinstance(given, dict):
+        raise ApiError(400, INVALID_REQUEST, "The body must be a JSON object.")
+    try:
+        return StartSessions.model_validate(given)
+    except ValidationError as error:
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
 
 
 async def _page(proxy: Proxy, *, state: str | None, cursor: int, limit: int) -> dict[str, Any]:

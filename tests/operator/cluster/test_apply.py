@@ -8,12 +8,14 @@ import pytest
 from rolloutfleet_operator.cluster.api import ApiRefused
 from rolloutfleet_operator.cluster.apply import Memory, Why, due, refusal
 from rolloutfleet_operator.cluster.children.hashes import content_hash
+from rolloutfleet_operator.cluster.children.names import MANAGED_BY, OPERATOR
 from rolloutfleet_operator.policy.reasons import Problem
 
 
 def live(wanted: str = "h", *, uid: str = "u", **meta: Any) -> dict[str, Any]:
     annotations = {"rolloutfleet.dev/applied-hash": wanted}
-    return {"metadata": {"uid": uid, "resourceVersion": "10", "annotations": annotations, **meta}}
+    labels = {MANAGED_BY: OPERATOR}
+    return {"metadata": {"uid": uid, "resourceVersion": "10", "annotations": annotations, "labels": labels, **meta}}
 
 
 OURS = Memory(mark=10, uid="u")
@@ -34,6 +36,7 @@ def test_a_child_as_our_last_apply_left_it_is_left_alone() -> None:
         (live(uid="made-anew"), OURS, Why.UNSURE),
         (live(resourceVersion="11"), OURS, Why.EDITED),
         (live(generation=4), Memory(mark=3, uid="u"), Why.EDITED),
+        (live(generation=3, labels={}), Memory(mark=3, uid="u"), Why.EDITED),
     ],
 )
 def test_it_is_applied_where_it_may_differ(there: dict[str, Any] | None, memory: Memory, why: Why) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.operator.cluster.apiserver import ApiServer, free_port
 from tests.operator.cluster.operators import OperatorProcess, running
 
+from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY
 from rolloutfleet_operator.cluster.failpoints import STATUS_UNWRITTEN, TEMPLATE_APPLIED, VARIABLE
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
@@ -119,6 +120,19 @@ def test_what_is_edited_or_removed_by_hand_is_put_back(fleet: FleetThere) -> Non
     fleet.operator.until(lambda: fleet.settings())
     fleet.kubectl("delete", "service", "math-proxies")
     fleet.until_children(ALL_CHILDREN)
+
+
+@pytest.mark.parametrize("label", [FLEET_LABEL, MANAGED_BY])
+@pytest.mark.parametrize("child", ["configmap/math-settings", "statefulset/math-proxy"])
+def test_a_label_that_is_removed_by_hand_is_put_back(fleet: FleetThere, child: str, label: str) -> None:
+    """By these labels the operator finds its children, and watches them."""
+    fleet.apply()
+    fleet.until_children(ALL_CHILDREN)
+    fleet.operator.until(lambda: fleet.operator.passes() >= 3)
+    before = fleet.get(*child.split("/"))["metadata"]
+    fleet.kubectl("label", child, f"{label}-")
+    fleet.operator.until(lambda: label in fleet.get(*child.split("/"))["metadata"]["labels"])
+    assert fleet.get(*child.split("/"))["metadata"]["uid"] == before["uid"]
 
 
 def test_an_object_of_somebody_else_is_left_alone_and_named(fleet: FleetThere) -> None:

@@ -1,0 +1,98 @@
+"""Questions to proxies and gateways: whatever is at the other end, there is an answer or none, and nothing else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from rolloutfleet_operator.cluster.asking import LARGEST, Answer, Asker, NoAnswer
+from rolloutfleet_operator.cluster.gateways import Gateways
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def echo(request: web.Request) -> web.Response:
+    return web.json_response({"key": request.headers.get("Authorization"), "sent": await request.text()})
+
+
+async def elsewhere(request: web.Request) -> web.Response:
+    raise web.HTTPFound("/never")
+
+
+async def silent(request: web.Request) -> web.Response:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    while True:
+        await answer.write(bytes(1 << 16))
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Length": "100"})
+    await answer.prepare(request)
+    await answer.write(b"half")
+    assert request.transport is not None
+    request.transport.close()
+    return answer
+
+
+async def full(request: web.Request) -> web.Response:
+    return web.Response(body=bytes(LARGEST))
+
+
+def asked(handler: Handler, *, key: str | None = "k", timeout: float = 10.0) -> Answer:
+    async def play() -> Answer:
+        app = web.Application()
+        app.router.add_route("*", "/here", handler)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        asker = Asker()
+        try:
+            return await asker.ask("POST", f"{site.name}/here", key, timeout=timeout, json={"a": 1})
+        finally:
+            await asker.close()
+            await runner.cleanup()
+
+    return asyncio.run(play())
+
+
+def test_an_answer_is_given_as_it_came() -> None:
+    answer = asked(echo)
+    assert answer.is_success and answer.json() == {"key": "Bearer k", "sent": '{"a": 1}'}
+    assert asked(echo, key=None).json()["key"] is None
+    assert asked(full).status == 200
+    moved = asked(elsewhere)
+    assert (moved.status, moved.is_success) == (302, False), "a key goes nowhere else"
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"), [(silent, "Timeout"), (endless, f"more than {LARGEST} bytes"), (cut, "not completed")]
+)
+def test_what_is_no_answer_is_said_in_time(handler: Handler, said: str) -> None:
+    with pytest.raises(NoAnswer, match=said):
+        asked(handler, timeout=0.5 if handler is silent else 10.0)
+
+
+@pytest.mark.parametrize("key", ["two\nlines", "carriage\rreturn", "nothing\x00", "a\x01b"])
+def test_a_key_that_no_header_can_hold_asks_nobody(key: str) -> None:
+    with pytest.raises(NoAnswer):
+        asked(echo, key=key)
+
+
+def test_nobody_there_is_no_answer() -> None:
+    async def play() -> None:
+        asker = Asker()
+        try:
+            assert await Gateways(asker).workers(["http://127.0.0.1:9"], "two\nlines") is None
+            assert await Gateways(asker).workers(["http://127.0.0.1:9"], None) is None
+        finally:
+            await asker.close()
+
+    asyncio.run(play())
