@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import shutil
 import sqlite3
 import time
@@ -15,8 +16,11 @@ from tests.client.fleet.agents import talk_all, talked
 from tests.client.fleet.conftest import whereabouts
 
 from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Trajectory
+from rolloutfleet.fleet.proxies import new_key
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, BEFORE_COMMIT, VARIABLE
+from rolloutfleet_proxy.fleet.peers import Peer
+from rolloutfleet_proxy.fleet.placement import order_by_key
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,14 +51,24 @@ async def up_again(proxy: ProxyProcess) -> None:
 
 
 async def ended_sessions(fleet: AsyncFleet, number: int) -> list[AsyncSession]:
-    """So many sessions with a trajectory each, on both proxies."""
-    sessions = [await fleet.start_session() for _ in range(number)]
+    """So many sessions with a trajectory each, half of them on either proxy."""
+    with pytest.MonkeyPatch.context() as patched:
+        keys = keys_by_turns()
+        patched.setattr("rolloutfleet.fleet.sessions.new_key", lambda: next(keys))
+        sessions = [await fleet.start_session() for _ in range(number)]
     await talk_all(sessions)
     for session in sessions:
         await session.close()
     owners = Counter(session.session_id[:2] for session in sessions)
-    assert owners.keys() == {"s0", "s1"}
+    assert owners == {"s0": number / 2, "s1": number / 2}
     return sessions
+
+
+def keys_by_turns() -> Iterator[str]:
+    """Idempotency-Keys of starts that fall to the first proxy, to the second, to the first, ..."""
+    both = [Peer(ordinal=ordinal, url="", state="ready", room=True) for ordinal in (0, 1)]
+    for ordinal in itertools.cycle((0, 1)):
+        yield next(key for key in iter(new_key, None) if order_by_key(both, key)[0] == ordinal)
 
 
 def names(trajectories: list[Trajectory]) -> list[str]:
