@@ -8,9 +8,9 @@ import asyncio
 from collections import deque
 from typing import Final
 
-A_ROUND: Final = 24
-"""What else a round has to do follows from these, so it takes some 50 ms. Smaller rounds cost more: 8 % of the CPU of
-1,600 calls in flight went for these, and 13 % for a third of them, as whoever waits has left the processor's caches."""
+A_ROUND: Final = 16
+"""What else a round has to do follows from these, so it takes some 40 ms. Smaller rounds cost more: with 1,600 calls in
+flight some 9 % of the rate went where 32 were begun in a round, and 20 % with 8, as whoever waits leaves the caches."""
 
 
 class Pace:
