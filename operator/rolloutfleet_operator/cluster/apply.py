@@ -57,10 +57,13 @@ class Outcome:
     faults: list[Fault] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     """What was written, for the log."""
-    touched: set[str] = field(default_factory=set)
-    """The kinds of it."""
     again_at: float | None = None
     """When a child that is fought over is to be looked at again."""
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """The kinds of what was written."""
+        return frozenset(each.partition("/")[0] for each in self.changed)
 
 
 def identity(manifest: Mapping[str, Any]) -> Id:
@@ -149,7 +152,6 @@ class Children:
             return
         kind, name = identity(answer)
         outcome.changed.append(f"{kind}/{name}")
-        outcome.touched.add(kind)
         if why is Why.EDITED:
             memory.fights = [at for at in memory.fights if now - at < FIGHTS_REMEMBERED] + [now]
 
@@ -167,7 +169,6 @@ class Children:
             return
         self._memories.pop(child, None)
         outcome.changed.append(f"{kind}/{name} removed")
-        outcome.touched.add(kind)
 
 
 def _stamped(manifest: Object, wanted_hash: str) -> Object:

@@ -53,8 +53,8 @@ class Asker:
         key: str | None,
         *,
         timeout: float,
-        json: Any = None,
-        params: Mapping[str, str] = {},
+        json: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
     ) -> Answer:
         """`timeout`: seconds for all of it. Raises NoAnswer."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
