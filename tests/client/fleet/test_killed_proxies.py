@@ -52,13 +52,19 @@ async def up_again(proxy: ProxyProcess) -> None:
 
 async def ended_sessions(fleet: AsyncFleet, number: int) -> list[AsyncSession]:
     """So many sessions with a trajectory each, half of them on either proxy."""
+    sessions = await sessions_by_turns(fleet, number)
+    await talk_all(sessions)
+    for session in sessions:
+        await session.close()
+    return sessions
+
+
+async def sessions_by_turns(fleet: AsyncFleet, number: int) -> list[AsyncSession]:
+    """So many sessions, half of them on either proxy: left to chance, all may fall to one."""
     with pytest.MonkeyPatch.context() as patched:
         keys = keys_by_turns()
         patched.setattr("rolloutfleet.fleet.sessions.new_key", lambda: next(keys))
         sessions = [await fleet.start_session() for _ in range(number)]
-    await talk_all(sessions)
-    for session in sessions:
-        await session.close()
     owners = Counter(session.session_id[:2] for session in sessions)
     assert owners == {"s0": number / 2, "s1": number / 2}
     return sessions
@@ -259,8 +265,7 @@ async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again
 
 async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Running) -> None:
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
-        sessions = [await fleet.start_session() for _ in range(6)]
-        session = next(each for each in sessions if each.session_id.startswith("s1"))
+        _, session = await sessions_by_turns(fleet, 2)
         with pytest.raises(RuntimeError, match="of the agent"):
             async with session:
                 two.proxies[1].kill()
