@@ -123,11 +123,12 @@ def stub(folder: Path, *, texts: Texts, model: Path) -> Iterator[Stub]:
 
 @contextmanager
 def gateway(folder: Path, *, engine: Stub) -> Iterator[Gateway]:
-    url = f"http://127.0.0.1:{(port := processes.free_port())}"
+    port, metrics_port = processes.free_ports(2)
+    url = f"http://127.0.0.1:{port}"
     line = [
         *(sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)),
         *("--worker-urls", engine.url, *shlex.split(ROUTER_OPTIONS)),
-        *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(processes.free_port())),
+        *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)),
     ]
     with Running(line, log=folder / "gateway.log") as process:
         process.wait_until(lambda: answers(f"{url}/readiness"))

@@ -14,7 +14,16 @@ from typing import Any
 
 import httpx
 import openai
-from tests.real.processes import Server, end_group, end_of, ends_with_this_process, free_port, serving, wait_until_ready
+from tests.real.processes import (
+    Server,
+    end_group,
+    end_of,
+    ends_with_this_process,
+    free_port,
+    free_ports,
+    serving,
+    wait_until_ready,
+)
 
 from rolloutfleet_engine.model import model_path
 
@@ -243,7 +252,7 @@ def running_fleet(
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(_engine(folder, index, engine_options)) for index in range(engines)]
         gateway = stack.enter_context(running_gateway(folder, [engine.url for engine in running]))
-        ports = [free_port() for _ in range(proxies)]
+        ports = free_ports(proxies)
         fleet = Fleet(
             [EngineControl(engine.url, engine.pid) for engine in running],
             gateway,
@@ -292,7 +301,7 @@ def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.Ab
 @contextlib.contextmanager
 def running_gateway(folder: Path, engines: list[str]) -> Iterator[Gateway]:
     """The real gateway, with the settings that a fleet gives it."""
-    port, metrics_port = free_port(), free_port()
+    port, metrics_port = free_ports(2)
     command = [
         *(sys.executable, "-m", "sglang_router.launch_router"),
         *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics_port)),

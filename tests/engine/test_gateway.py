@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -10,14 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.real.processes import free_ports
 
 from rolloutfleet_engine.faults import Fault
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture
@@ -26,7 +20,7 @@ async def gateway(connect: Callable[[str], Any]) -> AsyncIterator[Callable[..., 
     processes: list[subprocess.Popen[bytes]] = []
 
     async def starting(*engines: Any) -> Any:
-        port = free_port()
+        port, metrics_port = free_ports(2)
         command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--worker-urls", *(engine.url for engine in engines), "--policy", "manual", "--disable-retries"]
         command += [
@@ -37,7 +31,7 @@ async def gateway(connect: Callable[[str], Any]) -> AsyncIterator[Callable[..., 
             "20",
         ]
         command += ["--health-failure-threshold", "1", "--health-success-threshold", "1"]
-        command += ["--health-check-timeout-secs", "1", "--prometheus-port", str(free_port()), "--log-level", "error"]
+        command += ["--health-check-timeout-secs", "1", "--prometheus-port", str(metrics_port), "--log-level", "error"]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         asker = connect(f"http://127.0.0.1:{port}")
         await until_status(asker, "/readiness", 200)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.capture.fleets import MODEL, ProxyProcess
-from tests.real.processes import free_port
+from tests.real.processes import free_ports
 
 from rolloutfleet_engine.model import model_path
 
@@ -15,14 +15,14 @@ from rolloutfleet_engine.model import model_path
 def keeping(folder: Path, *, proxies: int = 1, **settings: Any) -> Iterator[list[ProxyProcess]]:
     """So many proxies, until the block ends."""
     (folder / "admin.key").write_text("an-admin-key-for-tests-alone\n")
-    ports = [free_port() for _ in range(proxies)]
+    *ports, nobodys = free_ports(proxies + 1)
     common = {
         "fleet": "test",
         "model": MODEL,
         "tokenizer": {"path": str(model_path())},
         "replicas": proxies,
         "peers": {"ports": ports},
-        "gateway_url": f"http://127.0.0.1:{free_port()}",
+        "gateway_url": f"http://127.0.0.1:{nobodys}",
         "admin_key_file": str(folder / "admin.key"),
         **settings,
     }

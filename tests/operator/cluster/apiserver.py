@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 from e2e.cluster.binaries import BARE_API, MODULE_OF
+from tests.real.processes import free_ports
 
 FOLDER: Final = "ROLLOUTFLEET_KUBERNETES"
 PATIENCE: Final = 90.0
@@ -111,7 +111,7 @@ def running(folder: Path) -> Iterator[ApiServer]:
     """An API server until the block ends. Raises NoPrograms."""
     tools = programs()
     folder.mkdir(parents=True, exist_ok=True)
-    etcd, peer, port = free_port(), free_port(), free_port()
+    etcd, peer, port = free_ports(3)
     with ExitStack() as stack:
         start = _Starter(folder, tools, stack)
         start(
@@ -213,10 +213,3 @@ def _until_ready(server: ApiServer) -> None:
             return
         time.sleep(0.2)
     raise AssertionError(f"no API within {PATIENCE} s:\n{(server.folder / 'kube-apiserver.log').read_text()[-3000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.operator.cluster.apiserver import ApiServer, free_port
+from tests.operator.cluster.apiserver import ApiServer
 from tests.operator.cluster.operators import OperatorProcess, running
+from tests.real.processes import free_port
 
 from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY
 from rolloutfleet_operator.cluster.failpoints import STATUS_UNWRITTEN, TEMPLATE_APPLIED, VARIABLE

@@ -1,7 +1,6 @@
 """One turn's rounds at a simulated engine: cut, continued and joined, ended early, and never made up."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 from array import array
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+from tests.real.processes import free_ports
 
 from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT
 from rolloutfleet_engine.faults import SPOILERS
@@ -378,12 +378,6 @@ async def test_a_silent_engine_is_told_to_stop_and_not_asked_again(streamed: boo
 # Cancellation, through the real gateway
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def slow_engine() -> Iterator[str]:
     with running_engine(EngineOptions(latency=0.3, token_latency=0.05, weight_version="1")) as running:
@@ -392,10 +386,10 @@ def slow_engine() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def gateway(slow_engine: str) -> Iterator[str]:
-    port = free_port()
+    port, metrics_port = free_ports(2)
     command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--worker-urls", slow_engine, "--policy", "manual", "--disable-retries", "--disable-circuit-breaker"]
-    command += ["--prometheus-port", str(free_port()), "--log-level", "error"]
+    command += ["--prometheus-port", str(metrics_port), "--log-level", "error"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"

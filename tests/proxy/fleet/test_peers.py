@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.real.processes import free_ports
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.api import peers as peers_api
@@ -213,14 +213,6 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
     await peers.close()
     await writer.close()
     database.close()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.fixture
