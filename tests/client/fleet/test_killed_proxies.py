@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 from tests.capture.fleets import Fleet as Running
@@ -15,7 +15,7 @@ from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.client.fleet.agents import talk_all, talked
 from tests.client.fleet.conftest import whereabouts
 
-from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Trajectory
+from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Session, Trajectory
 from rolloutfleet.fleet.proxies import new_key
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, BEFORE_COMMIT, VARIABLE
@@ -60,14 +60,25 @@ async def ended_sessions(fleet: AsyncFleet, number: int) -> list[AsyncSession]:
 
 
 async def sessions_by_turns(fleet: AsyncFleet, number: int) -> list[AsyncSession]:
-    """So many sessions, half of them on either proxy: left to chance, all may fall to one."""
-    with pytest.MonkeyPatch.context() as patched:
-        keys = keys_by_turns()
-        patched.setattr("rolloutfleet.fleet.sessions.new_key", lambda: next(keys))
+    """So many sessions, half of them on either proxy."""
+    with starts_by_turns():
         sessions = [await fleet.start_session() for _ in range(number)]
-    owners = Counter(session.session_id[:2] for session in sessions)
-    assert owners == {"s0": number / 2, "s1": number / 2}
+    check_halves(sessions)
     return sessions
+
+
+@contextlib.contextmanager
+def starts_by_turns() -> Iterator[None]:
+    """Sessions fall to one proxy and the other by turns: left to chance, all may fall to one."""
+    keys = keys_by_turns()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rolloutfleet.fleet.sessions.new_key", lambda: next(keys))
+        yield
+
+
+def check_halves(sessions: Sequence[AsyncSession | Session]) -> None:
+    owners = Counter(session.session_id[:2] for session in sessions)
+    assert owners == {"s0": len(sessions) / 2, "s1": len(sessions) / 2}
 
 
 def keys_by_turns() -> Iterator[str]:
@@ -162,7 +173,9 @@ async def test_a_proxy_killed_in_mid_export_delays_its_own_data_only(two: Runnin
 
 def test_the_same_for_code_that_blocks(two: Running) -> None:
     with Fleet(whereabouts(two), progress=False) as fleet:
-        sessions = [fleet.start_session() for _ in range(20)]
+        with starts_by_turns():
+            sessions = [fleet.start_session() for _ in range(20)]
+        check_halves(sessions)
         talked(sessions)
         for session in sessions:
             session.close()

@@ -7,6 +7,7 @@ Memory after every step goes to a file. Asked to, the last rank dies in the last
 import json
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from rolloutfleet import Fleet, Whereabouts
+from rolloutfleet.fleet import Session
 from rolloutfleet.remote_tensors import RemoteTensors, fetch_buffer_stats
 from rolloutfleet.torch import clear_batches, to_packed
 
@@ -23,6 +25,7 @@ WORLD = 4
 HEAD = 0
 IMAGES = 10
 LEASE_SECONDS = 5.0
+PATIENCE = 30.0
 
 
 def main() -> None:
@@ -66,16 +69,29 @@ def _mine(rank: int, groups: list[list[int]]) -> Any:
 def _step(fleet: Fleet, tensors: RemoteTensors, nbytes: int) -> Any:
     """A trajectory, newly made or left over by a trainer that died, and the step's images."""
     with fleet.start_session() as session:
-        httpx.post(
-            f"{session.base_url}/chat/completions",
-            headers={"authorization": f"Bearer {session.api_key}"},
-            json={"messages": [{"role": "user", "content": "Tell me of it"}], "max_tokens": 16},
-            timeout=120,
-        ).raise_for_status()
+        _talk(session)
     with fleet.export(as_="shards", on_exit="keep", lease_seconds=LEASE_SECONDS, grace=120) as export:
         trajectories = list(export)
     images = [torch.full((nbytes // IMAGES,), number, dtype=torch.uint8) for number in range(IMAGES)]
     return trajectories, tensors.remotize(images)
+
+
+def _talk(session: Session) -> None:
+    """One turn. A proxy's worker may be killed under the call, which is then made again."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            httpx.post(
+                f"{session.base_url}/chat/completions",
+                headers={"authorization": f"Bearer {session.api_key}", "idempotency-key": "the turn"},
+                json={"messages": [{"role": "user", "content": "Tell me of it"}], "max_tokens": 16},
+                timeout=120,
+            ).raise_for_status()
+            return
+        except httpx.TransportError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def _die(rank: int, tensors: RemoteTensors, held: list[Any]) -> None:
