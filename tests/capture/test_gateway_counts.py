@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
 from tests.capture.printing import say
-from tests.capture.test_retries import eventually, leave_early
+from tests.capture.test_retries import eventually, leave_early, total
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 20}
 LONG = {**CHAT, "max_tokens": 150, "ignore_eos": True}
@@ -35,7 +35,7 @@ def seen_by_the_gateway(fleet: Fleet) -> int:
 
 
 def running(fleet: Fleet) -> int:
-    return sum(engine.counters()["running"] for engine in fleet.engines)
+    return total(fleet, "running")
 
 
 async def test_every_request_is_a_turn_a_failure_a_cancellation_or_a_resubmission(
@@ -115,7 +115,7 @@ async def cancelled_calls(fleet: Fleet) -> int:
     """Callers that leave, and sessions that are deleted and closed under their calls."""
     for stream in (False, True):
         session = fleet.proxy.start_session()
-        await leave_early(session, {**LONG, "stream": stream})
+        await leave_early(fleet, session, {**LONG, "stream": stream})
         await eventually(lambda: running(fleet) == 0)
         assert session.turns() == []
     for act in ("close", "delete"):

@@ -24,6 +24,7 @@ from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_flee
 from tests.capture.logged import ENDED, STARTED, calls_told_otherwise_than_once, comes, counted, lines
 from tests.capture.printing import say
 from tests.capture.test_retries import eventually, leave_early
+from tests.capture.test_streams import opened
 from tests.real.processes import ends_with_this_process, free_port, wait_until_ready
 
 from rolloutfleet.errors import INTERNAL
@@ -36,7 +37,7 @@ ARGUMENTS = json.dumps({"at": ARGUMENT})
 GATEWAY_KEY = "sk-the-key-of-the-gateway"
 SECRETS = {SAID, ARGUMENT, FROM_ENGINE, GATEWAY_KEY}
 """What no line may hold; keys are added as they are made."""
-GRACE = 0.8
+GRACE = 2.0
 BODY: dict[str, Any] = {
     "messages": [
         {"role": "user", "content": SAID},
@@ -56,6 +57,8 @@ BODY: dict[str, Any] = {
     "max_tokens": 20,
 }
 LONG = {**BODY, "max_tokens": 400, "ignore_eos": True}
+LONGER = {**LONG, "max_tokens": 700}
+"""3.5 s, of which a caller that leaves misses more than the grace."""
 TIMES = tuple(f"{step}_ms" for step in STEPS)
 REACHED_NOTHING = dict.fromkeys(TIMES, -1)
 STATS_INTERVAL = 1.0
@@ -206,7 +209,12 @@ async def test_a_retry_that_joins_a_call_is_told_so(watched: Fleet) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_a_caller_that_leaves_ends_its_call_and_the_turns_fate_is_told(watched: Fleet, stream: bool) -> None:
     session, request_id = fresh(watched.proxy), named()
-    await leave_early(session, {**LONG, "stream": stream}, **{"x-request-id": request_id})
+    if stream:
+        async with opened(session, {**LONGER, "stream": True}, **{"x-request-id": request_id}) as reply:
+            async for _ in reply.aiter_lines():
+                break
+    else:
+        await leave_early(watched, session, LONGER, **{"x-request-id": request_id})
     ended = await the_end(watched.proxy, request_id)
     assert (ended["status"], ended["outcome"]) == (200 if stream else -1, "client_gone")
     assert ended["engine_ms"] > 0 and ended["commit_ms"] == -1
@@ -216,7 +224,7 @@ async def test_a_caller_that_leaves_ends_its_call_and_the_turns_fate_is_told(wat
 
 async def test_a_turn_that_is_committed_for_nobody_is_told_of(watched: Fleet) -> None:
     session, request_id = fresh(watched.proxy), named()
-    await leave_early(session, {**LONG, "max_tokens": 120}, **{"x-request-id": request_id})
+    await leave_early(watched, session, {**LONG, "max_tokens": 200}, **{"x-request-id": request_id})
     assert (await the_end(watched.proxy, request_id))["outcome"] == "client_gone"
     [fate] = await comes(watched.proxy, "turn_ended_unwaited", request_id=request_id)
     assert fate["outcome"] == "committed" and session.turns()[0]["turn_id"] == fate["turn_id"]
@@ -306,7 +314,7 @@ async def test_a_caller_that_leaves_a_call_that_was_passed_on_is_told_of_by_both
     elsewhere = AgentSession(
         other, session.session_id, session.api_key, f"{other.url}/sessions/{session.session_id}/v1"
     )
-    await leave_early(elsewhere, LONG, **{"x-request-id": request_id})
+    await leave_early(watched, elsewhere, LONGER, **{"x-request-id": request_id})
     assert (await the_end(owner, request_id))["outcome"] == "client_gone"
     [passed] = await comes(other, "pass_ended", request_id=request_id)
     assert (passed["status"], passed["outcome"]) == (-1, "cut_short")

@@ -27,6 +27,7 @@ from tests.capture.load import Load, Way
 from tests.capture.printing import say
 from tests.capture.test_kills import Deaths, check_everything
 from tests.capture.test_retries import BODY, eventually
+from tests.capture.test_streams import opened
 
 from rolloutfleet.dumps import decode
 
@@ -175,11 +176,12 @@ async def test_what_outlasts_a_restarts_time_is_cut_and_asked_for_again(hasty: F
     session = proxy.start_session()
     engine.fault("never", count=2)
     whole = asyncio.create_task(asyncio.to_thread(turn_of, session.client(max_retries=2)))
-    streamed = asyncio.create_task(asyncio.to_thread(session.raw_chat, {**BODY, "stream": True}))
-    await eventually(lambda: engine.counters()["running"] == 2)
-    await asyncio.sleep(0.5)  # The stream's first comment has left by then, and with it its status.
-    assert proxy.drain("cut", then="restart").status_code == 200
-    events = [line for line in (await streamed).text.splitlines() if line.startswith("data: ")]
+    async with opened(session, {**BODY, "stream": True}) as streamed:
+        lines = streamed.aiter_lines()
+        await anext(lines)  # its first comment, and with it its status
+        await eventually(lambda: engine.counters()["running"] == 2)
+        assert proxy.drain("cut", then="restart").status_code == 200
+        events = [line async for line in lines if line.startswith("data: ")]
     assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "draining"
     answer = await whole
     await booted(proxy, "cut")
@@ -400,16 +402,15 @@ async def test_calls_passed_on_are_cut_as_a_proxys_own_are(tmp_path: Path) -> No
             session = first.start_session()
         through = dataclasses.replace(session, base_url=session.base_url.replace(first.url, second.url))
         fleet.engine.fault("never", count=2)
-        calls = [
-            asyncio.create_task(asyncio.to_thread(through.raw_chat, {**BODY, "stream": stream}))
-            for stream in (False, True)
-        ]
-        await eventually(lambda: fleet.engine.counters()["running"] == 2)
-        await asyncio.sleep(0.5)  # The stream's first comment has left by then, and with it its status.
-        assert second.drain("cut", then="exit").status_code == 200
-        whole, streamed = await asyncio.gather(*calls)
+        call = asyncio.create_task(asyncio.to_thread(through.raw_chat, BODY))
+        async with opened(through, {**BODY, "stream": True}) as streamed:
+            lines = streamed.aiter_lines()
+            await anext(lines)  # its first comment, and with it its status
+            await eventually(lambda: fleet.engine.counters()["running"] == 2)
+            assert second.drain("cut", then="exit").status_code == 200
+            events = [line async for line in lines if line.startswith("data: ")]
+        whole = await call
         assert whole.status_code == 503 and whole.json()["error"]["code"] == "draining"
-        events = [line for line in streamed.text.splitlines() if line.startswith("data: ")]
         assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "draining"
 
 

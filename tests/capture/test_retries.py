@@ -22,19 +22,29 @@ async def eventually(holds: Callable[[], bool], *, seconds: float = 20.0) -> Non
 
 
 def sent(fleet: Fleet) -> int:
-    return fleet.engine.counters()["received"]
+    return total(fleet, "received")
 
 
-async def leave_early(session: AgentSession, body: dict[str, Any], **headers: str) -> None:
-    """Call, and close the connection before the answer."""
+def total(fleet: Fleet, counter: str) -> int:
+    """Over all engines."""
+    return sum(engine.counters()[counter] for engine in fleet.engines)
+
+
+async def leave_early(fleet: Fleet, session: AgentSession, body: dict[str, Any], **headers: str) -> None:
+    """Call, and close the connection once an engine generates, before the answer."""
+    before = sent(fleet)
     async with httpx.AsyncClient(timeout=60) as client:
-        request = client.post(
-            f"{session.base_url}/chat/completions",
-            content=json.dumps(body),
-            headers={"authorization": f"Bearer {session.api_key}", **headers},
+        call = asyncio.create_task(
+            client.post(
+                f"{session.base_url}/chat/completions",
+                content=json.dumps(body),
+                headers={"authorization": f"Bearer {session.api_key}", **headers},
+            )
         )
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(request, 0.3)
+        await eventually(lambda: sent(fleet) > before and total(fleet, "running") > 0)
+        assert call.cancel(), "it was answered before"
+        with contextlib.suppress(asyncio.CancelledError):
+            await call
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -111,7 +121,7 @@ async def test_a_retry_joins_the_call_whose_caller_has_gone(
     fleet.engine.fault("slow", seconds=2)
     before = sent(fleet)
     headers = {"idempotency-key": "k"} if by == "key" else {}
-    await leave_early(session, body, **headers)
+    await leave_early(fleet, session, body, **headers)
     retry = {"idempotency_key": "k"} if by == "key" else RETRY
     reply = await asyncio.to_thread(session.raw_chat, body, **retry)
     assert reply.status_code == 200
@@ -143,7 +153,7 @@ async def test_a_caller_that_stays_away_has_its_generation_ended_at_the_engine(
         running = fleet.engine.counters()["running"]
         for stream in (False, True):
             fleet.engine.fault("never")
-            await leave_early(session, {**BODY, "stream": stream})
+            await leave_early(fleet, session, {**BODY, "stream": stream})
             await eventually(lambda: fleet.engine.counters()["running"] == running)
         assert session.turns() == [] and impatient.stats()["in_flight"] == 0
     finally:

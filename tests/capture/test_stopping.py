@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.capture.fleets import Fleet, running_fleet
 from tests.capture.test_retries import BODY, eventually
+from tests.capture.test_streams import opened
 
 
 @pytest.fixture(scope="module")
@@ -58,23 +59,23 @@ async def test_calls_that_outlast_the_stop_are_told_so_and_leave_nothing(small: 
     session = small.proxy.start_session()
     small.engine.fault("never", count=2)
     running = small.engine.counters()["running"]
-    whole, streamed = (
-        asyncio.create_task(asyncio.to_thread(session.raw_chat, {**BODY, "stream": stream})) for stream in (False, True)
-    )
-    await eventually(lambda: small.engine.counters()["running"] == running + 2)
-    await asyncio.sleep(0.5)  # The stream's first comment has left by then, and with it its status.
+    whole = asyncio.create_task(asyncio.to_thread(session.raw_chat, BODY))
+    async with opened(session, {**BODY, "stream": True}) as streamed:
+        lines = streamed.aiter_lines()
+        await anext(lines)  # its first comment, and with it its status
+        await eventually(lambda: small.engine.counters()["running"] == running + 2)
 
-    began = time.monotonic()
-    process = small.proxy.process
-    assert process is not None
-    process.terminate()
-    await asyncio.to_thread(process.wait, 30)
-    assert time.monotonic() - began < 6
+        began = time.monotonic()
+        process = small.proxy.process
+        assert process is not None
+        process.terminate()
+        await asyncio.to_thread(process.wait, 30)
+        assert time.monotonic() - began < 6
+        events = [line async for line in lines if line.startswith("data: ")]
 
     refused = await whole
     assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
     assert refused.json()["error"]["code"] == "draining"
-    events = [line for line in (await streamed).text.splitlines() if line.startswith("data: ")]
     assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "draining"
     await eventually(lambda: small.engine.counters()["running"] == running)
     small.proxy.start()
