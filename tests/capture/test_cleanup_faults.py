@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.capture import judge
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_cleanup import CHAT, SOON, dump_folder, is_gone, talk, until
+from tests.capture.test_cleanup import CHAT, LIVES, SOON, dump_folder, is_gone, talk, until
 from tests.capture.test_disk_full import fill
 
 from rolloutfleet.dumps import decode, verify
@@ -127,7 +127,7 @@ class Held:
 
 def test_a_call_that_comes_while_its_session_is_dumped_waits_for_the_files(held: Held) -> None:
     proxy = held.proxy
-    session = proxy.start_session()
+    session = proxy.start_session(stale_after=LIVES)
     talk(session)
     held.until_dumping(session)
     other = proxy.start_session(stale_after=60)
@@ -153,7 +153,7 @@ def test_a_call_that_comes_while_its_session_is_dumped_waits_for_the_files(held:
 
 def test_a_call_that_comes_while_a_dump_fails_is_served(held: Held) -> None:
     proxy = held.proxy
-    session = proxy.start_session()
+    session = proxy.start_session(stale_after=LIVES)
     talk(session)
     held.until_dumping(session)
     [waiting] = held.coming(lambda: session.raw_chat(CHAT))
@@ -191,7 +191,7 @@ def test_where_dumps_cant_be_written_nothing_is_removed(proxy: ProxyProcess) -> 
         try:
             proxy.start()
             empty = proxy.start_session()
-            session = proxy.start_session()
+            session = proxy.start_session(stale_after=LIVES)
             turns = talk(session, turns=2)
             stats = until(lambda: (now := proxy.stats())["dump"]["failing"] and now)
             assert "Read-only" in stats["dump"]["error"] and stats["dump"]["failures"]
@@ -240,7 +240,7 @@ def test_a_clock_that_is_set_reaps_nothing(proxy: ProxyProcess, tmp_path: Path) 
         "DONT_FAKE_MONOTONIC": "1",
     }
     proxy.start()
-    dumped = proxy.start_session()
+    dumped = proxy.start_session(stale_after=LIVES)
     talk(dumped)
     until(lambda: is_gone(dumped))
     session = proxy.start_session(stale_after=3600)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as one_tensor
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
-from tests.capture.test_cleanup import SOON, dump_folder, is_gone, talk, until
+from tests.capture.test_cleanup import LIVES, SOON, dump_folder, is_gone, talk, until
 
 SECONDS = 8.0
 AGENTS = 60
@@ -113,7 +113,7 @@ async def test_health_answers_while_bodies_of_many_megabytes_are_read(busy: Flee
 
 async def test_health_answers_while_a_large_dump_is_written_and_taken_in_again(tmp_path: Path) -> None:
     """Long turns, and a tensor of 100 MB: the file has a line of more than 100 MB."""
-    with running_fleet(tmp_path, settings={"sessions": SOON}) as fleet:
+    with running_fleet(tmp_path, settings={"sessions": {**SOON, "unclaimed_after": LIVES}}) as fleet:
         proxy = fleet.proxy
         session = proxy.start_session(stale_after=3600)
         tensor = np.random.default_rng(1).random(LARGE // 4, dtype=np.float32)

@@ -193,7 +193,7 @@ async def test_held_calls_go_on_when_the_drain_is_undone_or_its_time_is_up(fleet
     proxy = fleet.proxy
     for undone in (True, False):
         session = proxy.start_session()
-        assert proxy.drain("hold", ttl=60 if undone else 1.5).json()["id"] == "hold"
+        assert proxy.drain("hold", ttl=60 if undone else 8).json()["id"] == "hold"
         calls = [
             asyncio.create_task(asyncio.to_thread(session.raw_chat, {**BODY, "stream": stream}))
             for stream in (False, True)

@@ -16,10 +16,13 @@ from rolloutfleet_engine.faults import Fault
 
 @pytest.fixture
 async def gateway(connect: Callable[[str], Any]) -> AsyncIterator[Callable[..., Any]]:
-    """Starts a gateway before engines, and gives a client of it once it serves."""
+    """Starts a gateway before engines, and gives a client of it once it serves.
+
+    It gives an engine up after `failures` failed looks at its health in a row.
+    """
     processes: list[subprocess.Popen[bytes]] = []
 
-    async def starting(*engines: Any) -> Any:
+    async def starting(*engines: Any, failures: int = 3) -> Any:
         port, metrics_port = free_ports(2)
         command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--worker-urls", *(engine.url for engine in engines), "--policy", "manual", "--disable-retries"]
@@ -30,7 +33,7 @@ async def gateway(connect: Callable[[str], Any]) -> AsyncIterator[Callable[..., 
             "--worker-startup-timeout-secs",
             "20",
         ]
-        command += ["--health-failure-threshold", "1", "--health-success-threshold", "1"]
+        command += ["--health-failure-threshold", str(failures), "--health-success-threshold", "1"]
         command += ["--health-check-timeout-secs", "1", "--prometheus-port", str(metrics_port), "--log-level", "error"]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         asker = connect(f"http://127.0.0.1:{port}")
@@ -120,7 +123,7 @@ async def test_a_long_pause_closes_the_gateway_until_the_engine_goes_on(
 ) -> None:
     """SGLang's health check is a generation, which a pause holds: the gateway takes the engine for dead."""
     asker = engine()
-    before = await gateway(asker)
+    before = await gateway(asker, failures=1)
     await asker.post("/pause_generation", mode="retract")
     await until_status(before, "/readiness", 503)
     assert (await before.post("/generate", **before.body(prompt))).status_code == 503

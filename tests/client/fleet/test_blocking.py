@@ -140,13 +140,13 @@ def test_a_trainer_killed_before_it_acknowledges_gets_the_same_again_once(
     group_id = ended_group(fleet, 3)
     trainer = start_trainer(
         f"""
-        with fleet.export(group_id="{group_id}", lease_seconds=2) as export:
+        with fleet.export(group_id="{group_id}", lease_seconds=6) as export:
             say(got=[each.trajectory_id for each in export])
             time.sleep(600)
         """,
     )
     got = trainer.hear()["got"]
-    time.sleep(3)
+    time.sleep(8)
     # Renewed as long as the trainer lives.
     assert taken(fleet, group_id) == []
     trainer.kill()

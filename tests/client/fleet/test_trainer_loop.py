@@ -145,9 +145,9 @@ def test_shards_instead_of_tensors(fleet: Fleet) -> None:
 def test_a_lease_is_renewed_while_the_trainer_works(fleet: Fleet) -> None:
     with fleet.start_session() as session:
         talked([session])
-    with fleet.export(session_ids=[session], lease_seconds=1.5) as export:
+    with fleet.export(session_ids=[session], lease_seconds=6) as export:
         (trajectory,) = export
-        time.sleep(4.0)
+        time.sleep(8)
         with fleet.export(session_ids=[session]) as again:
             assert list(again) == []
         assert again.statuses == {trajectory.session_id: "leased_elsewhere"}

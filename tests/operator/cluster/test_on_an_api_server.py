@@ -257,7 +257,7 @@ def test_told_to_stop_it_lets_go_of_its_lease_at_once(fleet: FleetThere) -> None
     fleet.operator.start_again()
     fleet.operator.until(lambda: fleet.operator.said().count("acts now") == 2)
     began, acts = fleet.operator.times("looks after")[-1], fleet.operator.times("acts now")[-1]
-    assert acts - began < 5  # and not the 15 s of a Lease whose holder is silent
+    assert acts - began < 12  # and not the 15 s of a Lease whose holder is silent
 
 
 def test_a_second_operator_waits_until_the_first_is_gone(fleet: FleetThere, tmp_path: Path) -> None:
@@ -320,10 +320,10 @@ def test_a_new_key_comes_before_the_old_one_goes(fleet: FleetThere) -> None:
     def keys() -> list[str]:
         return base64.b64decode(fleet.get("secret", "math-keys")["data"]["admin-keys"]).decode().split()
 
-    fleet.apply(proxies={"replicas": 0}, auth={"overlap": "3s"})
+    fleet.apply(proxies={"replicas": 0}, auth={"overlap": "15s"})
     fleet.until_children(ALL_CHILDREN)
     (old,) = keys()
-    fleet.apply(proxies={"replicas": 0}, auth={"overlap": "3s", "rotate": {"id": "2"}}, memory={"interval": "1s"})
+    fleet.apply(proxies={"replicas": 0}, auth={"overlap": "15s", "rotate": {"id": "2"}}, memory={"interval": "1s"})
     fleet.operator.until(lambda: len(keys()) == 2)
     fleet.operator.until(lambda: keys()[-1] == old)
     fleet.operator.until(lambda: len(keys()) == 1)

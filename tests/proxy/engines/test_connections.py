@@ -169,22 +169,24 @@ async def test_what_breaks_off_says_so_and_is_not_sent_again(behaviour: Behaviou
 
 
 async def test_silence_ends_a_response_only_while_it_is_awaited() -> None:
+    silence, apart = 1.3, 0.45  # three pieces take longer than the silence
+
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for piece in (b"HTTP/1.1 200 OK\r\n", b"Content-Length: 4\r\n", b"\r\n", b"o", b"k", b"a"):
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(apart)
             writer.write(piece)
         await reader.read()
 
-    async with serving(slow, silence=0.4) as (server, client):
+    async with serving(slow, silence=silence) as (server, client):
         response = await client.post("/generate", b"", {})
         started = asyncio.get_running_loop().time()
         with pytest.raises(TimeoutError):
             await response.read()
-        assert asyncio.get_running_loop().time() - started > 0.4 + 0.3
+        assert asyncio.get_running_loop().time() - started > silence + 2 * apart
         response.close()
         server.behaviour = says(OK)
         assert await posted(client) == b"ok"
-        await asyncio.sleep(0.5)  # unused, a connection may be silent
+        await asyncio.sleep(silence + 0.1)  # unused, a connection may be silent
         assert await posted(client) == b"ok" and server.connections == 2
 
 
