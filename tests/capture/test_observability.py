@@ -404,7 +404,7 @@ async def test_the_line_of_figures_is_on_time_under_load(watched: Fleet, request
     slowest = max(line["late_ms"] for line in figures)
     calls = sum(line["since_last"] for line in figures)
     say(request, f"{calls} calls; the line of figures {slowest:g} ms late at most")
-    assert len(figures) >= 5 and slowest < 500
+    assert len(figures) >= 5 and slowest < 2000
     assert max(line["since_last"] for line in figures) > 0
     last = figures[-1]
     assert last["rss_bytes"] > 10**7 and last["vms_bytes"] > last["rss_bytes"] and last["log_dropped"] == 0

@@ -36,8 +36,9 @@ pytestmark = pytest.mark.timeout(600)
 RESTARTS = 10
 WAYS = [Way(stream=stream, keyed=False, tools=tools) for stream in (False, True) for tools in (False, True)] * 4
 GENERATION = ("--latency", "0.8", "--token-latency", "0.01", "--jitter", "0.3")
-LONGEST_WITHOUT_ANSWER = 2.0
-"""Seconds that a fresh connection may wait for /health while one worker takes over from another."""
+LONGEST_WITHOUT_ANSWER = 5.0
+"""Seconds that a fresh connection may wait for /health while one worker takes over from another, the machine busy with
+all that tests run on it; `benchmarks/rigs/restarts.py` measures it."""
 PATIENCE = 120.0
 
 Json = Any
