@@ -2,6 +2,7 @@
 
     python -m benchmarks.hotspots --in-flight 32              # engine at once, as capture_vs_gateway
     python -m benchmarks.hotspots --in-flight 1600 --latency 0.5
+    python -m benchmarks.hotspots --stream                    # chunks 10 ms apart, as stream_chunk_cpu_vs_gateway
     python -m benchmarks.hotspots --gil                       # only what holds the interpreter
 
 py-spy samples from outside, so the proxy runs as it is. It is taken from the PATH, or run by `uvx`, which fetches it.
@@ -18,7 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.rigs import binaries
-from benchmarks.rigs.bench import Bench, bench, say
+from benchmarks.rigs.bench import REPLY_TOKENS, Bench, bench, say
+from benchmarks.rigs.compared import STREAMED_TOKENS, TOKEN_SECONDS
 from benchmarks.rigs.load import Shape
 from benchmarks.rigs.plan import Plan
 
@@ -30,8 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     binaries.build()
     plan = Plan(pairs=1, warmup=options.warmup, window=options.seconds)
-    with bench(plan) as on:
+    with bench(plan, reply_tokens=STREAMED_TOKENS if options.stream else REPLY_TOKENS) as on:
         on.stub.set_latency(options.latency)
+        on.stub.set_token_latency(TOKEN_SECONDS)
         stacks = _record(on, options)
     for title, counts in (
         ("thread", by_thread(stacks)),
@@ -52,7 +55,7 @@ def _record(on: Bench, options: argparse.Namespace) -> Counter[str]:
         *(["--native"] if options.native else []),
     ]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as spy:
-        shape = Shape(in_flight=options.in_flight, warmup=options.warmup, window=options.seconds)
+        shape = Shape(in_flight=options.in_flight, warmup=options.warmup, window=options.seconds, stream=options.stream)
         on.load(proxy.target, shape, watched={"proxy": proxy.process.pid})
         _, said = spy.communicate(timeout=60)
     if spy.returncode != 0:
@@ -121,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--in-flight", type=int, default=32, help="agents, each with one call in flight (32)")
     parser.add_argument("--latency", type=float, default=0.0, metavar="S", help="the engine's (0: at once)")
+    parser.add_argument("--stream", action="store_true", help="replies of 250 tokens, streamed, 10 ms apart")
     parser.add_argument("--warmup", type=float, default=3.0, metavar="S", help="seconds before the CPU is read (3)")
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="how long (15)")
     parser.add_argument("--gil", action="store_true", help="only threads that hold the interpreter")

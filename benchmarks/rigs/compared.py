@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from benchmarks.rigs import accounts
-from benchmarks.rigs.bench import Bench, bench, say
+from benchmarks.rigs.bench import REPLY_TOKENS, Bench, bench, say
 from benchmarks.rigs.figures import Figure, Outcome, at_least, at_most, figure
 from benchmarks.rigs.load import Result, Shape
 from benchmarks.rigs.plan import Plan
@@ -118,7 +118,7 @@ Figures = Callable[[Pairs], list[Figure]]
 
 
 def _paired(
-    plan: Plan, *, label: str, latency: float, shape: Shape, figures: Figures, reply_tokens: int = 1000
+    plan: Plan, *, label: str, latency: float, shape: Shape, figures: Figures, reply_tokens: int = REPLY_TOKENS
 ) -> Outcome:
     with bench(plan, reply_tokens=reply_tokens) as on:
         on.stub.set_latency(latency)

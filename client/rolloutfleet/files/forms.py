@@ -133,74 +133,81 @@ class ParquetWriter:
 
 
 class SafetensorsWriter:
-    """The form of `POST /export`: flat tensors with `cu_seqlens`, and the rest as JSON in the header."""
+    """The form of `POST /export`: flat tensors with `cu_seqlens`, and the rest as JSON in the header.
+
+    A safetensors file is written whole, so a part waits in memory: as bytes, which are counted, not as objects.
+    """
 
     def __init__(self, file: Path) -> None:
         self.written = 0
         self._file = file
-        self._trajectories: list[Trajectory] = []
+        self._tensors = {name: bytearray() for name in TYPES}
+        self._ends = [0]
+        self._rewards: list[float] = []
+        self._turn_rewards: list[float] = []
+        self._turn_rewarded = bytearray()
+        self._described: list[str] = []
+        self._run = self._version = 0
 
     def add(self, trajectory: Trajectory) -> None:
-        self._trajectories.append(trajectory)
-        arrays = (np.asarray(row.tensors[name]) for row in trajectory.rows for name in TYPES)
-        self.written += RECORD_BYTES + sum(array.nbytes for array in arrays)
-        self.written += sum(len(_text(turn.message)) for turn in trajectory.turns)
+        turns_before = len(self._turn_rewards)
+        for row in trajectory.rows:
+            for name, kind in TYPES.items():
+                array = np.ascontiguousarray(row.tensors[name], dtype=kind)
+                if name == "turn_ids":
+                    array = np.where(array < 0, array, array + turns_before).astype(kind)
+                self._tensors[name] += array.data
+                self.written += array.nbytes
+            self._ends.append(self._ends[-1] + row.tokens)
+            self._rewards.append(row.reward or 0.0)
+        for turn in trajectory.turns:
+            self._turn_rewards.append(turn.reward or 0.0)
+            self._turn_rewarded.append(turn.reward is not None)
+        self._described.append(_described(trajectory))
+        self.written += len(self._described[-1]) + RECORD_BYTES
+        self._run, self._version = max(self._run, trajectory.run), max(self._version, trajectory.version)
 
     def close(self) -> None:
-        given = self._trajectories
-        rows = [row for trajectory in given for row in trajectory.rows]
-        turns = [turn for trajectory in given for turn in trajectory.turns]
-        tensors = {
-            name: np.concatenate([np.asarray(row.tensors[name]) for row in rows])
-            for name in TYPES
-            if name != "turn_ids"
-        }
-        tensors["turn_ids"] = _counted_over_all(given)
-        tensors["rewards"] = np.array([row.reward or 0.0 for row in rows], dtype=np.float32)
-        tensors["turn_rewards"] = np.array([turn.reward or 0.0 for turn in turns], dtype=np.float32)
-        tensors["turn_rewarded"] = np.array([turn.reward is not None for turn in turns], dtype=np.uint8)
-        tensors["cu_seqlens"] = np.cumsum([0, *(row.tokens for row in rows)], dtype=np.int64)
-        save_file(tensors, self._file, metadata={EXPORT_METADATA_KEY: _described(given)})
+        tensors = {name: np.frombuffer(self._tensors[name], dtype=kind) for name, kind in TYPES.items()}
+        tensors["rewards"] = np.array(self._rewards, dtype=np.float32)
+        tensors["turn_rewards"] = np.array(self._turn_rewards, dtype=np.float32)
+        tensors["turn_rewarded"] = np.frombuffer(self._turn_rewarded, dtype=np.uint8)
+        tensors["cu_seqlens"] = np.array(self._ends, dtype=np.int64)
+        save_file(tensors, self._file, metadata={EXPORT_METADATA_KEY: self._header()})
 
     def abandon(self) -> None:
-        self._trajectories.clear()
+        self._tensors.clear()
+        self._described.clear()
+
+    def _header(self) -> str:
+        """`Export` as JSON: its trajectories are there already, each as JSON."""
+        export = Export(
+            ordinals=[],
+            failed=[],
+            lease_id=None,
+            expires_in=None,
+            run=self._run,
+            version=self._version,
+            sessions=[],
+            trajectories=[],
+        )
+        but_for_them = export.model_dump_json(exclude={"trajectories"})
+        return f'{but_for_them.removesuffix("}")},"trajectories":[{",".join(self._described)}]}}'
 
 
-def _counted_over_all(trajectories: list[Trajectory]) -> "np.ndarray[Any, Any]":
-    found, before = [], 0
-    for trajectory in trajectories:
-        for row in trajectory.rows:
-            ids = np.asarray(row.tensors["turn_ids"])
-            found.append(np.where(ids < 0, ids, ids + before).astype(np.int32))
-        before += len(trajectory.turns)
-    return np.concatenate(found)
-
-
-def _described(trajectories: list[Trajectory]) -> str:
-    export = Export(
-        ordinals=[],
-        failed=[],
-        lease_id=None,
-        expires_in=None,
-        run=max(each.run for each in trajectories),
-        version=max(each.version for each in trajectories),
-        sessions=[],
-        trajectories=[
-            ExportedTrajectory(
-                trajectory_id=each.trajectory_id,
-                session_id=each.session_id,
-                group_id=each.group_id,
-                task_id=each.task_id,
-                metadata=each.metadata,
-                marked=each.marked,
-                oldest_version=each.oldest_version,
-                turns=list(each.turns),
-                rows=[ExportedRow(turn_ids=list(row.turn_ids), reward=row.reward) for row in each.rows],
-            )
-            for each in trajectories
-        ],
-    )
-    return export.model_dump_json()
+def _described(trajectory: Trajectory) -> str:
+    """All but its tensors, as JSON."""
+    return ExportedTrajectory(
+        trajectory_id=trajectory.trajectory_id,
+        session_id=trajectory.session_id,
+        group_id=trajectory.group_id,
+        task_id=trajectory.task_id,
+        metadata=trajectory.metadata,
+        marked=trajectory.marked,
+        oldest_version=trajectory.oldest_version,
+        turns=list(trajectory.turns),
+        rows=[ExportedRow(turn_ids=list(row.turn_ids), reward=row.reward) for row in trajectory.rows],
+    ).model_dump_json()
 
 
 def _schema(arrow: Any) -> Any:

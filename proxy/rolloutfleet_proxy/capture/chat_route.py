@@ -26,7 +26,7 @@ from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.auth import presented_key
-from rolloutfleet_proxy.sessions.calls import Call, forget_frames
+from rolloutfleet_proxy.sessions.calls import Call, Listener, forget_frames
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session
 from rolloutfleet_proxy.turns.rows import Turn, load_turn, set_delivered
@@ -213,14 +213,18 @@ class ChatRoute:
 
         The status waits for the first of either, so that what fails before it is an ordinary HTTP error.
         """
+        with contextlib.closing(call.listen(patience=self._proxy.settings.stream_comment)) as listener:
+            leaving.add_done_callback(listener.wake)
+            await self._send_events(call, told, leaving, listener, send)
+
+    async def _send_events(
+        self, call: Call, told: ChatCall, leaving: "asyncio.Future[None]", listener: Listener, send: Send
+    ) -> None:
         assert call.events is not None
-        listener = call.listen()
-        leaving.add_done_callback(listener.wake)
-        patience = self._proxy.settings.stream_comment
         started = False
         sent = 0
         while True:
-            woken = await listener.wait(patience)
+            woken = await listener.wait()
             if leaving.done():
                 raise ClientLeft
             ended = call.outcome.done()

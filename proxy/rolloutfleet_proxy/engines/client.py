@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 
 import aiohttp
@@ -54,6 +54,11 @@ CONTROL_TIMEOUT = 10.0
 ABORT_TIMEOUT = 3.0
 WORKERS_FRESH = 5.0
 """Seconds that the gateway's list of engines is taken for true."""
+STREAM_READS = 600.0
+"""A second, of all streams together, as long as none of them rests for longer than `LONGEST_REST`. Chunks that wait for
+each other are read, parsed and sent on together, which is most of what a chunk costs."""
+LONGEST_REST = 0.05
+"""Seconds."""
 _END_OF_STREAM = 0.25
 """Seconds that a complete stream has to end in; then its connection is closed rather than kept."""
 _SHOWN_AT_ONCE = 1000
@@ -157,6 +162,7 @@ class Engine:
         self._session: aiohttp.ClientSession | None = None
         self._known: tuple[float, tuple[str, ...]] | None = None
         self._readers = asyncio.Semaphore(READERS)
+        self._streams = 0
         self._aborts: set[asyncio.Task[dict[str, str]]] = set()
 
     async def aclose(self) -> None:
@@ -182,7 +188,8 @@ class Engine:
                 raise await self._failure(response)
             if on_chunk is None:
                 return await self._read_whole(response, request.expected())
-            return await self._read_stream(response, request, on_chunk)
+            with self._streaming():
+                return await self._read_stream(response, request, on_chunk)
         except (AbortedWithError, StreamedError) as error:
             raise engine_failure(error.status, error.message) from None
         except TimeoutError:
@@ -228,12 +235,12 @@ class Engine:
     async def _read_stream(self, response: Response, request: GenerateRequest, on_chunk: OnChunk) -> Evidence:
         splitter = EventSplitter(big=self._big_reply, max_bytes=MAX_REPLY)
         streamed = StreamedReply(with_logprobs=request.with_logprobs)
-        async for data in response.pieces():
+        async for data in response.pieces(rest=self._rest):
             events = splitter.feed(data)
-            last = next((event for event in events if isinstance(event, BigEvent) and not event.unfinished), None)
+            small = [event for event in events if isinstance(event, bytes)]
+            chunk = streamed.add(small)
             # A big event that is unfinished is left out: what it has comes again with the next one.
-            chunk = streamed.add([event for event in events if not isinstance(event, BigEvent)])
-            if last is not None:
+            if len(small) < len(events) and (last := _last_of(events)) is not None:
                 evidence = await self._read_apart(_each(last.pieces), request.expected())
                 streamed.check_sent(evidence.output_ids)
                 await _show_rest(evidence, streamed.count, request, on_chunk)
@@ -248,6 +255,18 @@ class Engine:
             if chunk is not None:
                 on_chunk(chunk)
         raise ApiError(502, ENGINE_ERROR, "The engine's stream ended before its last event.")
+
+    @contextmanager
+    def _streaming(self) -> Iterator[None]:
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    def _rest(self) -> float:
+        """Seconds between two readings of a stream that comes quickly."""
+        return min(self._streams / STREAM_READS, LONGEST_REST)
 
     async def _failure(self, response: Response) -> ApiError:
         body = b""
@@ -427,6 +446,11 @@ async def _show_rest(evidence: Evidence, start: int, request: GenerateRequest, o
         else:
             on_chunk(Chunk(ids))
         await asyncio.sleep(0)
+
+
+def _last_of(events: Iterable[bytes | BigEvent]) -> BigEvent | None:
+    """The big event that ends a stream, if it is among these."""
+    return next((event for event in events if isinstance(event, BigEvent) and not event.unfinished), None)
 
 
 async def _drained(response: Response) -> None:

@@ -7,7 +7,8 @@ caller's to know.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
@@ -100,13 +101,31 @@ class Response:
         except (aiohttp.ClientError, OSError) as error:
             raise _of_reading(error) from None
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+    async def pieces(self, *, rest: Callable[[], float] = lambda: 0.0) -> AsyncIterator[bytes]:
+        """The body as it comes.
+
+        What follows in quick succession is left with the network for `rest()` seconds at a time, and comes joined. The
+        first two pieces are not held up, nor one that comes later than that after the one before it.
+        """
+        clock = asyncio.get_running_loop().time
+        before = float("-inf")
         try:
-            async for data in self._response.content.iter_any():
+            while data := await self._response.content.readany():
+                since, before = before, clock()
                 yield data
+                if before - since < 2 * (seconds := rest()):
+                    self._rest(seconds)
         except (aiohttp.ClientError, OSError) as error:
             raise _of_reading(error) from None
+
+    def _rest(self, seconds: float) -> None:
+        """Take nothing from the network for a while."""
+        connection = self._response.connection
+        transport = None if connection is None else connection.transport
+        if transport is None or transport.is_closing() or not transport.is_reading():
+            return  # all is here, or enough of it
+        transport.pause_reading()
+        asyncio.get_running_loop().call_later(seconds, _go_on, transport)
 
     def close(self) -> None:
         """Close the connection where the response is not complete, which tells the server to stop.
@@ -114,6 +133,11 @@ class Response:
         Of what was read to its end the connection is kept already.
         """
         self._response.close()
+
+
+def _go_on(transport: asyncio.ReadTransport) -> None:
+    if not transport.is_closing():
+        transport.resume_reading()
 
 
 def _of_reading(error: Exception) -> Exception:

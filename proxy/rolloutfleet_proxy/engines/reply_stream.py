@@ -81,14 +81,18 @@ class EventSplitter:
     def feed(self, data: bytes) -> list[bytes | BigEvent]:
         """The events that `data` completes, comments left out. Raises Refused where one is beyond all bounds."""
         # One byte is searched for many times quicker than two, which is why lines are cut and not events.
-        first, *others = data.split(b"\n")
-        self._keep(first)
-        if not others:
-            return []
-        *lines, rest = others
-        events = [*self._line(), *(line[len(_DATA) :] for line in lines if line.startswith(_DATA))]
-        self._pieces, self._bytes, self._came, self._cutter = [], 0, 0, None
-        self._keep(rest)
+        lines = data.split(b"\n")
+        events: list[bytes | BigEvent] = []
+        if self._came or len(lines) == 1 or len(data) > self._big:
+            self._keep(lines.pop(0))
+            if not lines:
+                return []
+            events += self._line()
+            self._pieces, self._bytes, self._came, self._cutter = [], 0, 0, None
+        rest = lines.pop()
+        events += [line[len(_DATA) :] for line in lines if line.startswith(_DATA)]
+        if rest:
+            self._keep(rest)
         return events
 
     def _keep(self, data: bytes) -> None:

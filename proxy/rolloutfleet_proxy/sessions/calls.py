@@ -19,29 +19,48 @@ from rolloutfleet_proxy.turns.rows import Turn
 
 
 class Listener:
-    """Waits for any of several things at the cost of one future; a wake-up while nobody waits is not lost."""
+    """Waits for any of several things at the cost of one future; a wake-up while nobody waits is not lost.
 
-    def __init__(self) -> None:
+    With `patience`, in seconds, it is asked again each time that so long a wait was for nothing.
+    """
+
+    def __init__(self, patience: float | None = None) -> None:
+        self._patience = patience
         self._due = False
         self._waiting: asyncio.Future[None] | None = None
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        """One for many waits: it looks how long the last one has taken."""
 
     def wake(self, *_: object) -> None:
         self._due = True
         self._resolve()
 
-    async def wait(self, patience: float | None = None) -> bool:
-        """True once woken; False where nothing did so within `patience` seconds."""
+    async def wait(self) -> bool:
+        """True once woken; False where nothing did so for `patience` seconds."""
         if not self._due:
             loop = asyncio.get_running_loop()
             self._waiting = loop.create_future()
-            timer = None if patience is None else loop.call_later(patience, self._resolve)
-            try:
-                await self._waiting
-            finally:
-                if timer is not None:
-                    timer.cancel()
+            if self._patience is not None:
+                self._since = loop.time()
+                if self._timer is None:
+                    self._timer = loop.call_later(self._patience, self._look)
+            await self._waiting
         woken, self._due = self._due, False
         return woken
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        assert self._patience is not None
+        loop = asyncio.get_running_loop()
+        left = self._since + self._patience - loop.time()
+        self._timer = loop.call_later(left, self._look) if left > 0 else None
+        if left <= 0:
+            self._resolve()
 
     def _resolve(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -87,9 +106,9 @@ class Call:
         for listener in self._listeners:
             listener.wake()
 
-    def listen(self) -> "Listener":
+    def listen(self, patience: float | None = None) -> "Listener":
         """Somebody to be woken at each event, and when the call ends; at once where there are events already."""
-        listener = Listener()
+        listener = Listener(patience)
         self._listeners.add(listener)
         if self.events or self.outcome.done():
             listener.wake()

@@ -140,7 +140,7 @@ class DeltaParser:
         if self._channel is _SILENT and not self._text_marks:
             return
         self._waiting += self._decoder.decode(data)
-        end = self._end_of_text_mark()
+        end = self._end_of_text_mark() if self._text_marks else 0
         if end:
             self._scan_and_send(deltas)
             self._channel, self._waiting = _UNKNOWN, self._waiting[end:]

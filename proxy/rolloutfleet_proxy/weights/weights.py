@@ -22,6 +22,7 @@ import msgspec
 
 from rolloutfleet.errors import PAUSE_TIMEOUT, PAUSED
 from rolloutfleet.wire import PauseMode
+from rolloutfleet_proxy.engines.client import LONGEST_REST
 from rolloutfleet_proxy.engines.generation import Cut
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -209,7 +210,11 @@ class Weights:
             gate, waited = self.state.gate, self._clock() - started
             if not gate.paused or gate.epoch != epoch:
                 raise weight_state.stale_epoch(epoch, gate)
-            if gate.mode in HOLDING_MODES or not self._calls:
+            if not self._calls:
+                return
+            if gate.mode in HOLDING_MODES:
+                # What the engines sent before is read by then, and counted to the version that made it.
+                await asyncio.sleep(LONGEST_REST)
                 return
             if waited >= timeout:
                 raise ApiError(

@@ -252,6 +252,28 @@ async def test_a_reply_becomes_evidence(server: Server, streamed: bool) -> None:
     assert [id for chunk in chunks for id in chunk.output_ids] == (IDS if streamed else [])
 
 
+async def test_chunks_of_many_streams_are_read_together(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stream counts for many here, and so rests as long as any."""
+    monkeypatch.setattr("rolloutfleet_proxy.engines.client.STREAM_READS", 1.0)
+    count = 60
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.begin_stream()
+        for made in range(1, count + 1):
+            some = reply([5] * made, finish_reason=None) if made < count else reply([5] * made)
+            await exchange.send(b"data: " + json.dumps(some, separators=(",", ":")).encode() + b"\n\n")
+            await asyncio.sleep(0.005)
+        await exchange.send(b"data: [DONE]\n\n")
+        await exchange.send(b"")
+
+    server.behaviour = behave
+    chunks: list[Chunk] = []
+    async with client(server) as engine:
+        evidence = await engine.generate(request(), chunks.append)
+    assert evidence.output_ids.tolist() == [id for chunk in chunks for id in chunk.output_ids] == [5] * count
+    assert len(chunks) < count / 2
+
+
 @both
 async def test_a_connection_is_used_again(server: Server, streamed: bool) -> None:
     server.behaviour = lambda exchange: exchange.stream(reply()) if streamed else exchange.answer(reply())

@@ -218,6 +218,55 @@ async def test_a_reader_that_is_slow_holds_the_server_back() -> None:
         assert read == sent == size
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_what_follows_quickly_is_read_together() -> None:
+    read = asyncio.Event()
+
+    async def quick(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + b"1\r\n-\r\n")
+        await read.wait()
+        for _ in range(40):
+            writer.write(b"1\r\n.\r\n")
+            await asyncio.sleep(0.005)
+        writer.write(b"0\r\n\r\n")
+
+    async with serving(quick) as (server, client):
+        response = await client.post("/generate", b"", {})
+        pieces = []
+        async for piece in response.pieces(rest=lambda: 0.1):
+            pieces.append(piece)
+            read.set()
+        response.close()
+        assert pieces[0] == b"-", "the first is not held up"
+        assert b"".join(pieces) == b"-" + 40 * b"."
+        assert len(pieces) <= 10
+        server.behaviour = says(OK)
+        assert await posted(client) == b"ok" and server.connections == 1
+
+
+async def test_a_stream_that_rests_can_be_closed() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED)
+        while True:
+            writer.write(b"1\r\n.\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.001)
+
+    async with serving(endless) as (server, client):
+        response = await client.post("/generate", b"", {})
+        pieces = response.pieces(rest=lambda: 0.05)
+        for _ in range(3):
+            await anext(pieces)
+        waiting = asyncio.ensure_future(anext(pieces))  # and now it rests
+        await asyncio.sleep(0)
+        waiting.cancel()
+        response.close()
+        await server.until_ended(1)
+        await asyncio.sleep(0.1)  # its rest is over, and nothing is left to read from
+
+
 @pytest.mark.parametrize("when", ["before the head", "in the body"])
 async def test_cancelled_or_closed_it_ends_the_connection(when: str) -> None:
     pieces = [] if when == "before the head" else [OK[:-1]]
@@ -259,6 +308,8 @@ ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
     test_a_connection_that_the_server_closed_is_not_used_again,
     test_silence_ends_a_response_only_while_it_is_awaited,
     test_a_reader_that_is_slow_holds_the_server_back,
+    test_what_follows_quickly_is_read_together,
+    test_a_stream_that_rests_can_be_closed,
     partial(test_cancelled_or_closed_it_ends_the_connection, "in the body"),
     *(partial(test_what_breaks_off_says_so_and_is_not_sent_again, behaviour) for behaviour in BROKEN.values()),
     *(partial(test_a_connection_that_is_of_no_more_use_is_not_used_again, behaviour) for behaviour in LAST.values()),

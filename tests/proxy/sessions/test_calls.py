@@ -1,6 +1,7 @@
 """Who waits for a call hears of it at once."""
 
 import asyncio
+import contextlib
 
 import uvloop
 
@@ -31,16 +32,35 @@ def test_a_wait_ends_unwoken_when_patience_does_and_says_so_each_time() -> None:
     """Under the proxy's own loop, whose clock has whole milliseconds."""
 
     async def waits() -> list[bool]:
-        listener = Listener()
-        return [await listener.wait(0.002) for _ in range(300)]
+        with contextlib.closing(Listener(patience=0.002)) as listener:
+            return [await listener.wait() for _ in range(300)]
 
     assert not any(uvloop.run(waits()))
 
 
 async def test_a_wake_up_before_the_wait_and_one_in_it_are_both_told() -> None:
+    with contextlib.closing(Listener(patience=0.001)) as listener:
+        listener.wake()
+        assert await listener.wait()
+        asyncio.get_running_loop().call_soon(listener.wake)
+        assert await listener.wait()
+        assert not await listener.wait()
+
+
+async def test_patience_counts_from_the_last_wait_on() -> None:
+    """Whoever is woken in time, again and again, is never told that nothing came."""
+    loop = asyncio.get_running_loop()
+    with contextlib.closing(Listener(patience=1.0)) as listener:
+        began = loop.time()
+        while loop.time() - began < 1.5:
+            loop.call_later(0.02, listener.wake)
+            assert await listener.wait()
+        last = loop.time()
+        assert not await listener.wait()
+        assert loop.time() - last >= 0.99
+
+
+async def test_without_patience_only_a_wake_up_ends_a_wait() -> None:
     listener = Listener()
-    listener.wake()
-    assert await listener.wait(60)
-    asyncio.get_running_loop().call_soon(listener.wake)
-    assert await listener.wait(60)
-    assert not await listener.wait(0.001)
+    asyncio.get_running_loop().call_later(0.05, listener.wake)
+    assert await listener.wait()

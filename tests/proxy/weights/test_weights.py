@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolloutfleet_proxy.engines.client import LONGEST_REST
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
@@ -187,7 +188,9 @@ async def test_calls_stay_at_the_engines_in_the_holding_modes(mode: Any) -> None
     ends = asyncio.Event()
     call = await begun(generating(weights, ends))
     await weights.hold(epoch=1, mode=mode)
+    began = asyncio.get_running_loop().time()
     await weights.settled(epoch=1, timeout=0)
+    assert asyncio.get_running_loop().time() - began > 0.9 * LONGEST_REST, "streams rest for as long between readings"
     assert weights.in_flight == 1
     ends.set()
     await call
