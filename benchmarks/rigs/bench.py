@@ -65,10 +65,12 @@ class Bench:
             admin_key=self.admin_key,
         ) as proxy:
             self.commands[name] = proxy.process.command
+            self.gateway.wait_until_ready()
             yield proxy
 
     def load(self, target: Target, shape: Shape, *, watched: dict[str, int] | None = None) -> Result:
         """Put one load on a target. CPU of gateway and stub, and of `watched` process trees, is sampled."""
+        self.gateway.wait_until_ready()
         pids = {"gateway": self.gateway.process.pid, "stub": self.stub.process.pid} | (watched or {})
         result = load.run(
             target=target,
@@ -95,7 +97,7 @@ class Bench:
 def bench(
     plan: Plan, *, reply_tokens: int = REPLY_TOKENS, workload: Workload | None = None, context: int = CONTEXT_LENGTH
 ) -> Iterator[Bench]:
-    """Stub and gateway up, in a folder that goes away. Without a workload, requests are 24 KiB on average."""
+    """Stub and gateway, in a folder that goes away; the gateway may still be starting. Without a workload, requests are 24 KiB on average."""
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
         model = plan.model or write_model(folder / "model", text=texts.prose(), context=context)

@@ -20,7 +20,7 @@ PAYLOAD_EVERY: Final = 40
 
 def health(plan: Plan) -> Outcome:
     """`/health` ten times a second through both loads; the figure is the slowest of all answers."""
-    seconds = plan.warmup + plan.window * plan.pairs
+    seconds = plan.window * plan.pairs
     with bench(plan, workload=WORKLOAD, context=CONTEXT) as on, on.proxy_for_a_while("health") as proxy:
         on.stub.set_payload(PAYLOAD, every=PAYLOAD_EVERY)
         with Health(proxy.url) as churned, Trainer(proxy), Resident(proxy.process.pid) as memory:

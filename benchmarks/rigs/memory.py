@@ -52,6 +52,7 @@ def open_sessions(plan: Plan) -> Outcome:
     """Memory of the proxy's process tree, its store, and its way back after SIGKILL."""
     few, many = plan.sessions
     with bench(plan) as on:
+        on.gateway.wait_until_ready()  # else the first start is slower by its
         small, checks_small = _point(on, few)
         large, checks_large = _point(on, many)
         notes = [

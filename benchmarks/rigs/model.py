@@ -5,6 +5,7 @@ half as many. What gateway and proxy do grows with the tokens, so the rigs train
 size that makes 4.3 bytes a token, as large vocabularies do for English.
 """
 
+from functools import cache
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -15,7 +16,7 @@ VOCABULARY_SIZE = 8192
 
 
 def write_model(folder: Path, *, text: str, context: int = make_model.CONTEXT_LENGTH) -> Path:
-    """Write tokenizer.json, tokenizer_config.json and config.json to `folder`, and return it. Takes a second."""
+    """Write tokenizer.json, tokenizer_config.json and config.json to `folder`, and return it. The first takes a second."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _train(text)
     config = make_model.model_config(tokenizer) | {
@@ -28,6 +29,7 @@ def write_model(folder: Path, *, text: str, context: int = make_model.CONTEXT_LE
     return folder
 
 
+@cache
 def _train(text: str) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()

@@ -34,7 +34,7 @@ class Plan:
             warmup=1.0,
             window=4.0,
             sessions=(50, 500),
-            growth_sessions=3,
+            growth_sessions=2,
             churn_sessions=8,
             reclaimed_sessions=500,
             restarts=1,

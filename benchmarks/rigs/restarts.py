@@ -42,8 +42,9 @@ MAX_TOKENS: Final = 100
 """A generation takes some 3 s: longer than a planned restart keeps the address silent."""
 QUIET: Final = 5.0
 """Seconds between two restarts."""
-AGENTS_ONCE, QUIET_ONCE = 12, 1.0
-"""Agents, and seconds before and after, of a restart that is the only one: it is to show that the rig works."""
+AGENTS_ONCE, LATENCY_ONCE, QUIET_ONCE = 12, 0.5, 0.5
+"""Agents, the engine's latency, and seconds before and after, of a restart that is the only one: it is to show that the
+rig works."""
 WHOLE_RETRIES: Final = 8
 PATIENCE: Final = 180.0
 PROBE_EVERY: Final = 0.02
@@ -122,15 +123,16 @@ class Silence(Background):
 def restart_gap(plan: Plan) -> Outcome:
     """The longest that a fresh connection waits for /health in a restart, and what agents see.
 
-    With one restart only a planned one is made, and with fewer agents.
+    With one restart only a planned one is made, and with fewer agents and shorter generations.
     """
     times = plan.restarts
     commands: dict[str, list[str]] = {}
     with contextlib.ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
-        engine = exits.enter_context(_engine(folder, commands))
+        engine = exits.enter_context(_engine(folder, commands, latency=LATENCY if times > 1 else LATENCY_ONCE))
         gateway = exits.enter_context(stack.gateway(folder, engine=engine))
         proxy = exits.enter_context(stack.proxy(folder / "proxy", upstream=gateway, model=model_path()))
+        gateway.wait_until_ready()
         commands |= {"gateway": gateway.process.command, "proxy": proxy.process.command}
         site = Site(proxy, proxy.process.command, folder / "proxy" / "again.log")
         kinds = [asyncio.run(_under_load(site, Seen("planned", openai.DEFAULT_MAX_RETRIES), _planned, times))]
@@ -191,10 +193,10 @@ def _record(seen: Seen) -> Json:
 
 
 @contextlib.contextmanager
-def _engine(folder: Path, commands: dict[str, list[str]]) -> Any:
+def _engine(folder: Path, commands: dict[str, list[str]], *, latency: float) -> Any:
     url = f"http://127.0.0.1:{(port := processes.free_port())}"
     line = [sys.executable, "-m", "rolloutfleet_engine", "--port", str(port), "--served-model-name", stack.MODEL]
-    line += ["--latency", str(LATENCY), "--token-latency", str(TOKEN_LATENCY), "--jitter", "0.2"]
+    line += ["--latency", str(latency), "--token-latency", str(TOKEN_LATENCY), "--jitter", "0.2"]
     with Running(line, log=folder / "engine.log") as process:
         process.wait_until(lambda: stack.answers(f"{url}/health"))
         commands["engine"] = line

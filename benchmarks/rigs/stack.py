@@ -61,6 +61,9 @@ class Gateway:
     def target(self) -> Target:
         return Target(name="gateway", url=self.url, model=MODEL)
 
+    def wait_until_ready(self) -> None:
+        self.process.wait_until(lambda: answers(f"{self.url}/readiness"))
+
     def cpu_seconds(self) -> float:
         return processes.cpu_seconds(self.process.pid)
 
@@ -123,6 +126,7 @@ def stub(folder: Path, *, texts: Texts, model: Path) -> Iterator[Stub]:
 
 @contextmanager
 def gateway(folder: Path, *, engine: Stub) -> Iterator[Gateway]:
+    """Started, and not waited for: what stands before it may start meanwhile."""
     port, metrics_port = processes.free_ports(2)
     url = f"http://127.0.0.1:{port}"
     line = [
@@ -131,7 +135,6 @@ def gateway(folder: Path, *, engine: Stub) -> Iterator[Gateway]:
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)),
     ]
     with Running(line, log=folder / "gateway.log") as process:
-        process.wait_until(lambda: answers(f"{url}/readiness"))
         yield Gateway(url=url, process=process)
 
 
