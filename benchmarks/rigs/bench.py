@@ -97,7 +97,10 @@ class Bench:
 def bench(
     plan: Plan, *, reply_tokens: int = REPLY_TOKENS, workload: Workload | None = None, context: int = CONTEXT_LENGTH
 ) -> Iterator[Bench]:
-    """Stub and gateway, in a folder that goes away; the gateway may still be starting. Without a workload, requests are 24 KiB on average."""
+    """Stub and gateway, in a folder that goes away; the gateway may still be starting.
+
+    Without a workload, requests are 24 KiB on average.
+    """
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
         model = plan.model or write_model(folder / "model", text=texts.prose(), context=context)

@@ -16,7 +16,7 @@ VOCABULARY_SIZE = 8192
 
 
 def write_model(folder: Path, *, text: str, context: int = make_model.CONTEXT_LENGTH) -> Path:
-    """Write tokenizer.json, tokenizer_config.json and config.json to `folder`, and return it. The first takes a second."""
+    """Write tokenizer.json, tokenizer_config.json and config.json to `folder`, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _train(text)
     config = make_model.model_config(tokenizer) | {
