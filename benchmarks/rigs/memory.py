@@ -17,9 +17,9 @@ from rolloutfleet_proxy.store.database import FILE
 
 MB = 1e6
 AGENTS = 32
-CACHE_BYTES = 16 * 2**20
+CACHE_BYTES = 3 * 2**20
 """The bound of the proxy's caches in both runs: what 2,000 sessions fill, so that caches are full in both."""
-FULL = 0.8
+FULL = 0.9
 BYTES_OF_AN_ID = 4
 
 

@@ -205,8 +205,8 @@ def test_errors_are_typed_and_carry_the_code(fleet: Fleet) -> None:
             session.reward(1.0)
         talked([session])
         session.reward(1.0)
-        with fleet.export(session_ids=[session]):
-            pass
+        with fleet.export(session_ids=[session]) as export:
+            assert len(list(export)) == 1
         with pytest.raises(Conflict) as error:
             session.reward(2.0)
     assert (error.value.code, error.value.status) == ("reward_frozen", 409)
