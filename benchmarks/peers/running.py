@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from tests.real.processes import free_port
 from toolchain.cache import alone, digest_of
 
-from benchmarks.rigs import processes
 from benchmarks.rigs.bench import Bench, say
 from benchmarks.rigs.load import Target
 from benchmarks.rigs.processes import Running, StartFailed
@@ -42,7 +42,7 @@ Started = AbstractContextManager[Peer]
 @contextmanager
 def fastapi_httpx(on: Bench, name: str = "fastapi_httpx") -> Iterator[Peer]:
     """One process in R1's shape: see `fastapi_httpx.py`."""
-    folder, port = _folder(on, name), processes.free_port()
+    folder, port = _folder(on, name), free_port()
     url, key = f"http://127.0.0.1:{port}", folder / "key"
     key.write_text("unused\n", encoding="ascii")
     line = [
@@ -82,7 +82,7 @@ def litellm_settings(upstream: str, key: str) -> dict[str, Any]:
 def litellm(on: Bench, name: str = "litellm") -> Iterator[Peer]:
     """Its proxy with one worker, as its page advises where several stand side by side. Installs it if need be."""
     python = litellm_python()
-    folder, port = _folder(on, name), processes.free_port()
+    folder, port = _folder(on, name), free_port()
     url, key = f"http://127.0.0.1:{port}", folder / "key"
     key.write_text(f"sk-{secrets.token_urlsafe(24)}\n", encoding="ascii")
     settings = folder / "config.yaml"

@@ -20,6 +20,7 @@ from typing import Any, Final
 import httpx
 import yaml
 from tests.operator.cluster.apiserver import ApiServer, NoPrograms, running
+from tests.real.processes import free_port
 
 from benchmarks.rigs import processes
 from benchmarks.rigs.background import Background
@@ -118,7 +119,7 @@ def _client(server: ApiServer) -> httpx.Client:
 
 @contextmanager
 def _operator(server: ApiServer, folder: Path) -> Iterator[Running]:
-    port = processes.free_port()
+    port = free_port()
     line = [
         *(sys.executable, "-m", "rolloutfleet_operator.cli", "run", f"--lease-namespace={NAMESPACE}"),
         *(f"--listen=127.0.0.1:{port}", f"--namespace={NAMESPACE}", *IMAGES),

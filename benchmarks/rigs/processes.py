@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections import defaultdict
@@ -82,20 +81,6 @@ class Running:
 
     def _end_of_log(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that was free just now."""
-    return free_ports(1)[0]
-
-
-def free_ports(count: int) -> list[int]:
-    """So many, each another one: two that are drawn one after the other may be the same."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import openai
+from tests.real.processes import free_port
 
 from benchmarks.rigs import processes, stack
 from benchmarks.rigs.background import Background
@@ -194,7 +195,7 @@ def _record(seen: Seen) -> Json:
 
 @contextlib.contextmanager
 def _engine(folder: Path, commands: dict[str, list[str]], *, latency: float) -> Any:
-    url = f"http://127.0.0.1:{(port := processes.free_port())}"
+    url = f"http://127.0.0.1:{(port := free_port())}"
     line = [sys.executable, "-m", "rolloutfleet_engine", "--port", str(port), "--served-model-name", stack.MODEL]
     line += ["--latency", str(latency), "--token-latency", str(TOKEN_LATENCY), "--jitter", "0.2"]
     with Running(line, log=folder / "engine.log") as process:

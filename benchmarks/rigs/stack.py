@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.real.processes import free_port, free_ports
 
 from benchmarks.rigs import processes
 from benchmarks.rigs.binaries import STUB
@@ -117,7 +118,7 @@ def answers(url: str) -> bool:
 @contextmanager
 def stub(folder: Path, *, texts: Texts, model: Path) -> Iterator[Stub]:
     """The engine; it has one core at most, as the load generator has: see the README."""
-    url = f"http://127.0.0.1:{processes.free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     line = [str(STUB), f"-listen={url.removeprefix('http://')}", f"-replies={texts.replies}", f"-model-path={model}"]
     with Running(line, log=folder / "stub.log", environment={"GOMAXPROCS": "1"}) as process:
         process.wait_until(lambda: answers(f"{url}/health"))
@@ -127,7 +128,7 @@ def stub(folder: Path, *, texts: Texts, model: Path) -> Iterator[Stub]:
 @contextmanager
 def gateway(folder: Path, *, engine: Stub) -> Iterator[Gateway]:
     """Started, and not waited for: what stands before it may start meanwhile."""
-    port, metrics_port = processes.free_ports(2)
+    port, metrics_port = free_ports(2)
     url = f"http://127.0.0.1:{port}"
     line = [
         *(sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)),
@@ -152,7 +153,7 @@ def proxy(
     """One proxy, on the store of the folder if there is one; `settings` go over the rig's own, `prefix` is a command
     to run it under."""
     folder.mkdir(parents=True, exist_ok=True)
-    url = f"http://127.0.0.1:{(port := processes.free_port())}"
+    url = f"http://127.0.0.1:{(port := free_port())}"
     key = folder / "admin.key"
     key.write_text((admin_key or secrets.token_urlsafe(24)) + "\n", encoding="ascii")
     whole = {

@@ -32,18 +32,23 @@ class Server:
     seconds_to_start: float
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free just now."""
-    return free_ports(1)[0]
+    """A port of 127.0.0.1 that was free just now. No two are the same: who was given the first may not listen yet."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def free_ports(count: int) -> list[int]:
-    """So many, each another one: two that are drawn one after the other may be the same."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+    """So many of them."""
+    return [free_port() for _ in range(count)]
 
 
 @contextlib.contextmanager

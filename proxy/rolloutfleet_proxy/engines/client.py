@@ -237,10 +237,10 @@ class Engine:
         streamed = StreamedReply(with_logprobs=request.with_logprobs)
         async for data in response.pieces(rest=self._rest):
             events = splitter.feed(data)
-            small = [event for event in events if isinstance(event, bytes)]
-            chunk = streamed.add(small)
+            last = next((event for event in events if isinstance(event, BigEvent) and not event.unfinished), None)
             # A big event that is unfinished is left out: what it has comes again with the next one.
-            if len(small) < len(events) and (last := _last_of(events)) is not None:
+            chunk = streamed.add([event for event in events if not isinstance(event, BigEvent)])
+            if last is not None:
                 evidence = await self._read_apart(_each(last.pieces), request.expected())
                 streamed.check_sent(evidence.output_ids)
                 await _show_rest(evidence, streamed.count, request, on_chunk)
@@ -446,11 +446,6 @@ async def _show_rest(evidence: Evidence, start: int, request: GenerateRequest, o
         else:
             on_chunk(Chunk(ids))
         await asyncio.sleep(0)
-
-
-def _last_of(events: Iterable[bytes | BigEvent]) -> BigEvent | None:
-    """The big event that ends a stream, if it is among these."""
-    return next((event for event in events if isinstance(event, BigEvent) and not event.unfinished), None)
 
 
 async def _drained(response: Response) -> None:

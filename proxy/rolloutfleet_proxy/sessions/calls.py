@@ -21,7 +21,7 @@ from rolloutfleet_proxy.turns.rows import Turn
 class Listener:
     """Waits for any of several things at the cost of one future; a wake-up while nobody waits is not lost.
 
-    With `patience`, in seconds, it is asked again each time that so long a wait was for nothing.
+    With `patience`, a wait ends after so many seconds all the same, and whoever made it closes it.
     """
 
     def __init__(self, patience: float | None = None) -> None:
