@@ -5,7 +5,8 @@ measure gives (rig `churn`). Elsewhere than on glibc none of this is there, and 
 back by themselves.
 
 Trimming holds the locks of the heaps, so it stops whoever allocates, also from a thread of its own: about half a
-millisecond for each MB that goes back. It is therefore done when enough was freed, in small portions while calls run.
+millisecond for each MB that goes back. It is therefore done when enough was freed, in small portions while calls run;
+and once more when all has been quiet for a while, for what exports, commits and closed connections left behind.
 """
 
 import asyncio
@@ -60,10 +61,13 @@ def _function(name: str, *arguments: type) -> Callable[..., int] | None:
     return found  # type: ignore[no-any-return]
 
 
-def is_due(*, freed: int, since: float, last_took: float, quiet: bool) -> bool:
-    """Whether to trim: `freed` bytes and `since` seconds after the last time, which took `last_took` seconds."""
+def is_due(*, freed: int, since: float, last_took: float, quiet: bool, settled: bool) -> bool:
+    """Whether to trim: `freed` bytes and `since` seconds after the last time, which took `last_took` seconds.
+
+    `settled` says that nothing had been freed before the last time either, so that nothing more is to be expected.
+    """
     if freed < ENOUGH:
-        return quiet and freed > 0
+        return quiet and (freed > 0 or not settled)
     return quiet or last_took <= LONG or since >= PATIENCE
 
 
@@ -80,15 +84,21 @@ class Trimming:
     _last_freed: int = 0
     _last_took: float = 0.0
     _last_at: float = float("-inf")
+    _settled: bool = False
 
     async def look(self) -> None:
         """Trim if it is time to."""
         freed, now = self.freed(), self.clock()
         if self.trim is None or not is_due(
-            freed=freed - self._last_freed, since=now - self._last_at, last_took=self._last_took, quiet=self.quiet()
+            freed=freed - self._last_freed,
+            since=now - self._last_at,
+            last_took=self._last_took,
+            quiet=self.quiet(),
+            settled=self._settled,
         ):
             return
         await asyncio.to_thread(self.trim)
+        self._settled = freed == self._last_freed
         self._last_freed, self._last_at = freed, self.clock()
         self._last_took = self._last_at - now
         self.times += 1

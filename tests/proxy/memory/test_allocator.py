@@ -15,19 +15,44 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("freed", "since", "last_took", "quiet", "due"),
+    ("freed", "since", "last_took", "quiet", "settled", "due"),
     [
-        (0, 1e9, 0.0, True, False),
-        (1, 1.0, 0.0, True, True),
-        (ENOUGH - 1, 1e9, 0.0, False, False),
-        (ENOUGH, 1.0, LONG, False, True),
-        (ENOUGH, 1.0, LONG * 1.1, False, False),
-        (ENOUGH, 1.0, LONG * 1.1, True, True),
-        (ENOUGH, PATIENCE, LONG * 1.1, False, True),
+        (0, 1e9, 0.0, True, True, False),
+        (0, 1.0, 0.0, True, False, True),
+        (0, 1.0, 0.0, False, False, False),
+        (1, 1.0, 0.0, True, True, True),
+        (ENOUGH - 1, 1e9, 0.0, False, False, False),
+        (ENOUGH, 1.0, LONG, False, True, True),
+        (ENOUGH, 1.0, LONG * 1.1, False, True, False),
+        (ENOUGH, 1.0, LONG * 1.1, True, True, True),
+        (ENOUGH, PATIENCE, LONG * 1.1, False, True, True),
     ],
 )
-def test_a_trim_is_due_by_what_was_freed(freed: int, since: float, last_took: float, quiet: bool, due: bool) -> None:
-    assert is_due(freed=freed, since=since, last_took=last_took, quiet=quiet) is due
+def test_a_trim_is_due_by_what_was_freed(
+    freed: int, since: float, last_took: float, quiet: bool, settled: bool, due: bool
+) -> None:
+    assert is_due(freed=freed, since=since, last_took=last_took, quiet=quiet, settled=settled) is due
+
+
+async def test_a_quiet_moment_is_trimmed_once_more_and_then_left_alone() -> None:
+    """What a call leaves behind may be freed after it was counted; a start leaves something as well."""
+    freed, trims = [0], [0]
+
+    def trim() -> bool:
+        trims[0] += 1
+        return True
+
+    trimming = Trimming(freed=lambda: freed[0], quiet=lambda: True, trim=trim, clock=lambda: 0.0)
+
+    async def looks(number: int) -> int:
+        for _ in range(number):
+            await trimming.look()
+        return trims[0]
+
+    assert await looks(5) == 1
+    freed[0] += 1
+    assert await looks(1) == 2
+    assert await looks(5) == 3
 
 
 async def test_what_was_trimmed_is_not_counted_again() -> None:
