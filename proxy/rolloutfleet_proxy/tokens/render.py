@@ -18,10 +18,17 @@ from typing import Any, Protocol
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
-from renderers import RendererConfig, create_renderer
+from renderers import RendererConfig
 from renderers.base import merge_chat_template_kwargs
 
-from rolloutfleet_proxy.tokens.quirks import Unrenderable, assistant_mark, generation_tail, renderable, strict_json
+from rolloutfleet_proxy.tokens.quirks import (
+    Unrenderable,
+    assistant_mark,
+    create_renderer,
+    generation_tail,
+    renderable,
+    strict_json,
+)
 from rolloutfleet_proxy.tokens.reading import Parsed, Reader, cut_at
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
 from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
