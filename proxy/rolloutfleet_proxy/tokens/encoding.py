@@ -2,13 +2,14 @@
 
 `fastokens` reads the same tokenizer.json and is many times as fast. It is a younger program, so `tokenizers` stays the
 judge: at the start both encode the same passages, later every so often the same text, and after the first difference
-`fastokens` is not asked again. Nothing that is kept depends on which of the
-two made a prompt: the ids that were sent are the ids that are stored.
+`fastokens` is not asked again. Nothing that is kept depends on which of the two made a prompt: the ids that were sent
+are the ids that are stored.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import unicodedata
 from array import array
 
@@ -16,14 +17,16 @@ from tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
 
-LONG = 32_000
-"""Characters from which on a text goes to `tokenizers`: `fastokens` would spread it over threads of its own."""
+# Else both start a thread for each core, for texts that are long or come many at once. Here they come one by one, and
+# those of `fastokens` wait by spinning, and have tables of megabytes.
+os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 CHECK_EVERY = 256
 """Texts of which one is encoded by both."""
 
 CHECKED_AT_MOST = 4_000
-"""Characters of a text that is encoded by both: checking must not hold anything up."""
+"""Characters of it, from its beginning: checking must not hold anything up."""
 
 # On these the regular expressions of the two differ: the long s and the Kelvin sign, which are an s and a K where case
 # doesn't count, and a mark that was a space until Unicode 6.3.
@@ -45,25 +48,23 @@ class Encoding:
 
     def ids(self, text: str, *, add_special_tokens: bool) -> array[int]:
         """Token ids, as int32."""
-        if self._quick is None or len(text) >= LONG or not (text.isascii() or _UNLIKE.isdisjoint(text)):
+        if self._quick is None or not (text.isascii() or _UNLIKE.isdisjoint(text)):
             return self._exact(text, add_special_tokens)
-        found = self._quick.ids(text, add_special_tokens)
         self._count += 1
-        if self._count % CHECK_EVERY or len(text) > CHECKED_AT_MOST:
-            return found
-        return self._checked(text, add_special_tokens, found)
+        if self._count % CHECK_EVERY == 0 and self._differ(text[:CHECKED_AT_MOST], add_special_tokens):
+            log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
+            self._quick = None
+            return self._exact(text, add_special_tokens)
+        return self._quick.ids(text, add_special_tokens)
+
+    def _differ(self, text: str, add_special_tokens: bool) -> bool:
+        assert self._quick is not None
+        return self._quick.ids(text, add_special_tokens) != self._exact(text, add_special_tokens)
 
     def _exact(self, text: str, add_special_tokens: bool) -> array[int]:
         # The variant without character offsets is up to twice as quick.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return array("i", encoding.ids)
-
-    def _checked(self, text: str, add_special_tokens: bool, found: array[int]) -> array[int]:
-        exact = self._exact(text, add_special_tokens)
-        if found != exact:
-            log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
-            self._quick = None
-        return exact
 
 
 class _Quick:

@@ -26,8 +26,10 @@ from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
 
 T = TypeVar("T")
 
-# About 50,000 tokens, of which a full render takes 50 ms.
+# About 50,000 tokens, which `tokenizers` takes 50 ms and more for.
 LONG_CHARACTERS = 150_000
+# The same where `encoding` is quick: 700,000 tokens, for which the interpreter is held for 20 ms at a time.
+LONG_CHARACTERS_QUICKLY = 3_000_000
 # Reading this many tokens takes about 10 ms.
 _LONG_OUTPUT = 75_000
 # Encoding this much takes 0.1 ms.
@@ -37,12 +39,12 @@ _SHORT_CHARACTERS = 16_000
 class Tokenizing:
     """`ChatFormat` for an event loop. `close` it."""
 
-    def __init__(self, chat_format: ChatFormat, source: ModelSource, *, long_characters: int = LONG_CHARACTERS) -> None:
+    def __init__(self, chat_format: ChatFormat, source: ModelSource, *, long_characters: int | None = None) -> None:
+        """`long_characters` is given to have shorter texts rendered in the helper process."""
         self.chat_format = chat_format
         self._near = _Worker("tokenizer")
         self._far = _Worker("long renders")
-        self._near_renders = _NearRenders(chat_format, long_characters)
-        self._short_renders = _NearRenders(chat_format, min(_SHORT_CHARACTERS, long_characters))
+        self._given_long_characters = long_characters
         self._helper = RenderProcess(source)
 
     @property
@@ -83,7 +85,7 @@ class Tokenizing:
             return self.chat_format.prompt(messages, args, candidates, renders=renders)
 
         try:
-            return await self._near.run(partial(make, self._near_renders))
+            return await self._near.run(partial(make, _NearRenders(self.chat_format, self._long_characters)))
         except _TooLong:
             return await self._far.run(partial(make, self._helper))
 
@@ -93,9 +95,16 @@ class Tokenizing:
         """The prompt, if it is made sooner than it is handed over."""
         deepest = candidates[0] if candidates else None
         try:
-            return self.chat_format.prompt_at_once(messages, args, deepest, renders=self._short_renders)
+            renders = _NearRenders(self.chat_format, min(_SHORT_CHARACTERS, self._long_characters))
+            return self.chat_format.prompt_at_once(messages, args, deepest, renders=renders)
         except _TooLong:
             return None
+
+    @property
+    def _long_characters(self) -> int:
+        if self._given_long_characters is not None:
+            return self._given_long_characters
+        return LONG_CHARACTERS_QUICKLY if self.chat_format.encodes_quickly else LONG_CHARACTERS
 
     async def parse(
         self,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
+import subprocess
+import sys
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,7 +18,7 @@ from tests.proxy.tokens.models.families import FAMILIES, PHRASES, tokenizer_of
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.tokens.encoding import CHECK_EVERY, LONG, Encoding, _Quick
+from rolloutfleet_proxy.tokens.encoding import CHECK_EVERY, Encoding, _Quick
 
 pytest.importorskip("fastokens")
 
@@ -98,7 +103,7 @@ def test_the_ids_are_those_of_tokenizers(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("text", ["'\u017f and more", "  \u180e", "\u212aelvin", "word " * (LONG // 4)])
+@pytest.mark.parametrize("text", ["'\u017f and more", "  \u180e", "\u212aelvin"])
 def test_what_they_may_differ_on_is_left_to_tokenizers(text: str) -> None:
     tokenizer = trained("o200k")
     encoding = Encoding(tokenizer)
@@ -106,12 +111,56 @@ def test_what_they_may_differ_on_is_left_to_tokenizers(text: str) -> None:
     assert encoding.ids(text, add_special_tokens=False).tolist() == tokenizer.encode(text).ids
 
 
-def test_after_a_difference_tokenizers_alone_is_used() -> None:
+def long_texts() -> dict[str, str]:
+    """What tools print, longer than `fastokens` would by itself encode in one thread."""
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randrange(1, 12))) for _ in range(20_000)]
+    return {
+        "words": " ".join(words),
+        "one word": "".join(words),
+        "base64": base64.b64encode(draw.randbytes(90_000)).decode(),
+        "JSON": json.dumps([[draw.random() for _ in range(10)] for _ in range(500)]),
+        "Chinese": "".join(chr(draw.randrange(0x4E00, 0x9FA5)) for _ in range(100_000)),
+        "spaces": " " * 100_000,
+        "mixed": "".join(draw.choices([*PHRASES, *TRAINED_ON, "  ", "\n", "'s", "🙂", "<|im_end|>"], k=3_000)),
+    }
+
+
+@pytest.mark.parametrize("name", ["shipped", *PATTERNS])
+def test_the_ids_of_long_texts_are_those_of_tokenizers(name: str) -> None:
+    tokenizer = tokenizer_named(name)
+    quick = _Quick(tokenizer)
+    for kind, text in long_texts().items():
+        assert quick.ids(text, False).tolist() == tokenizer.encode(text, add_special_tokens=False).ids, kind
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="not Linux")
+def test_a_long_text_is_encoded_in_the_callers_thread() -> None:
+    """Threads of `fastokens` wait by spinning, and each has tables of megabytes. It decides once a process."""
+    program = f"""
+import sys
+from pathlib import Path
+sys.path[:0] = {sys.path!r}
+from tokenizers import Tokenizer
+from rolloutfleet_proxy.tokens.encoding import Encoding
+
+encoding = Encoding(Tokenizer.from_file({str(model_path() / "tokenizer.json")!r}))
+encoding.ids("a word and more " * 50_000, add_special_tokens=False)
+assert encoding.quick
+print(*(file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")))
+"""
+    threads = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "python" in threads and "fastokens" not in threads
+
+
+@pytest.mark.parametrize("times", [1, 1000], ids=["short", "long"])
+def test_after_a_difference_tokenizers_alone_is_used(times: int) -> None:
     """They are compared every so often: here the quick one has another vocabulary."""
     tokenizer = trained("qwen")
     encoding = Encoding(tokenizer)
     encoding._quick = _Quick(tokenizer_named("shipped"))
-    texts = [f"It was warm in Oslo, {number} times." for number in range(CHECK_EVERY)]
+    texts = [f"It was warm in Oslo, {number} times." for number in range(CHECK_EVERY - 1)]
+    texts.append("It was warm in Oslo too." * times)
     answers = [encoding.ids(text, add_special_tokens=False).tolist() for text in texts]
     assert answers[-1] == tokenizer.encode(texts[-1]).ids
     assert not encoding.quick

@@ -15,7 +15,7 @@ from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcessFailed
-from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
+from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS, Tokenizing
 from rolloutfleet_proxy.turns.messages import NO_ARGS, TemplateArgs
 
 LONG = 20_000
@@ -112,6 +112,23 @@ async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: C
     assert long.bridged
     assert long == direct.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
     assert tokenizing.helper_pid == pid
+
+
+async def test_what_is_long_depends_on_how_quickly_it_is_encoded(direct: ChatFormat) -> None:
+    """With `fastokens` no helper of its own memory is needed for a prompt of 160,000 characters."""
+    source = ModelSource(str(model_path()))
+    tokenizing = Tokenizing(source.load(), source)
+    if not tokenizing.chat_format.encodes_quickly:
+        pytest.skip("fastokens is not installed")
+    messages = [user(LONG_TEXT * 8)]
+    expected = direct.prompt(messages, NO_ARGS, [])
+    assert len(messages[0]["content"]) > LONG_CHARACTERS
+    assert await tokenizing.prompt(messages, NO_ARGS, []) == expected
+    assert tokenizing.helper_pid is None
+    tokenizing.chat_format.vocabulary._encoding._quick = None
+    assert await tokenizing.prompt(messages, NO_ARGS, []) == expected
+    assert tokenizing.helper_pid is not None
+    await tokenizing.close()
 
 
 async def test_the_helper_is_started_again_when_it_died(tokenizing: Tokenizing, direct: ChatFormat) -> None:
