@@ -18,7 +18,9 @@ SECONDS = 8.0
 AGENTS = 60
 LARGE = 100_000_000
 LONG = "A long document has many words in it. " * 6000
-"""Some 100,000 tokens of the shipped model: a render of this many is made in a process of its own."""
+"""Some 100,000 tokens of the shipped model, encoded by `fastokens` in a thread."""
+LONG_FOR_TOKENIZERS = f"{LONG} \u017f"
+"""The same, but a letter makes it one for `tokenizers`: it is rendered in a process of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,9 @@ async def test_health_answers_while_agents_talk_long_prompts_are_rendered_and_ex
 
     async def read(client: httpx.AsyncClient) -> None:
         while time.monotonic() < until:
-            said = [{"role": "user", "content": f"{len(statuses)} {LONG}"}]
-            statuses.append(await ask(client, reading, messages=said, max_tokens=5))
+            for text in (LONG, LONG_FOR_TOKENIZERS):
+                said = [{"role": "user", "content": f"{len(statuses)} {text}"}]
+                statuses.append(await ask(client, reading, messages=said, max_tokens=5))
 
     async def export(client: httpx.AsyncClient) -> None:
         headers = {"authorization": f"Bearer {proxy.key}"}

@@ -6,7 +6,7 @@ back by themselves.
 
 Trimming holds the locks of the heaps, so it stops whoever allocates, also from a thread of its own: about half a
 millisecond for each MB that goes back. It is therefore done when enough was freed, in small portions while calls run;
-and once more when all has been quiet for a while, for what exports, commits and closed connections left behind.
+and once more at the next look if all is quiet still, for what exports and commits freed after they were counted.
 """
 
 import asyncio

@@ -15,12 +15,15 @@ from array import array
 
 from tokenizers import Tokenizer
 
+from rolloutfleet_proxy.tokens.encoding_thread import EncoderFailed, EncodingThread
+
 log = logging.getLogger(__name__)
 
-# Else both start a thread for each core, for texts that are long or come many at once. Here they come one by one, and
-# those of `fastokens` wait by spinning, and have tables of megabytes.
-os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+ENVIRONMENT = {"FASTOKENS_BPE_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Else both start a thread for each core, for texts that are long or come many at once. Here they come one by one."""
+
+for _name, _value in ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)
 
 CHECK_EVERY = 256
 """Texts of which one is encoded by both."""
@@ -28,13 +31,16 @@ CHECK_EVERY = 256
 CHECKED_AT_MOST = 4_000
 """Characters of it, from its beginning: checking must not hold anything up."""
 
+LONG_PASSAGE = 250
+"""Times that a passage is repeated, to be longer than what `fastokens` would by itself encode in one go."""
+
 # On these the regular expressions of the two differ: the long s and the Kelvin sign, which are an s and a K where case
 # doesn't count, and a mark that was a space until Unicode 6.3.
 _UNLIKE = frozenset("\u017f\u212a\u180e")
 
 
 class Encoding:
-    """A tokenizer's encoding. To be used in one thread at a time."""
+    """A tokenizer's encoding, for any thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -46,25 +52,37 @@ class Encoding:
         """Whether `fastokens` is in use."""
         return self._quick is not None
 
+    def quick_for(self, text: str) -> bool:
+        """Whether `fastokens` is in use, and this text can be left to it."""
+        return self.quick and _alike(text)
+
     def ids(self, text: str, *, add_special_tokens: bool) -> array[int]:
         """Token ids, as int32."""
-        if self._quick is None or not (text.isascii() or _UNLIKE.isdisjoint(text)):
+        quick = self._quick
+        if quick is None or not _alike(text):
             return self._exact(text, add_special_tokens)
         self._count += 1
-        if self._count % CHECK_EVERY == 0 and self._differ(text[:CHECKED_AT_MOST], add_special_tokens):
-            log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
-            self._quick = None
+        try:
+            if self._count % CHECK_EVERY == 0 and self._differ(quick, text[:CHECKED_AT_MOST], add_special_tokens):
+                log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
+                self._quick = None
+                return self._exact(text, add_special_tokens)
+            return quick.ids(text, add_special_tokens)
+        except EncoderFailed as error:
+            log.warning("fastokens failed on a text, which is left to tokenizers: %s", error)
             return self._exact(text, add_special_tokens)
-        return self._quick.ids(text, add_special_tokens)
 
-    def _differ(self, text: str, add_special_tokens: bool) -> bool:
-        assert self._quick is not None
-        return self._quick.ids(text, add_special_tokens) != self._exact(text, add_special_tokens)
+    def _differ(self, quick: _Quick, text: str, add_special_tokens: bool) -> bool:
+        return quick.ids(text, add_special_tokens) != self._exact(text, add_special_tokens)
 
     def _exact(self, text: str, add_special_tokens: bool) -> array[int]:
         # The variant without character offsets is up to twice as quick.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return array("i", encoding.ids)
+
+
+def _alike(text: str) -> bool:
+    return text.isascii() or _UNLIKE.isdisjoint(text)
 
 
 class _Quick:
@@ -74,26 +92,28 @@ class _Quick:
         """Raises ImportError where it isn't installed, ValueError where it can't read the tokenizer."""
         from fastokens import Tokenizer as QuickTokenizer  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-        self._encode = QuickTokenizer.from_json_str(tokenizer.to_str()).encode_batch_flat
+        encode = QuickTokenizer.from_json_str(tokenizer.to_str()).encode_batch_flat
+        # The one form of its answer that makes no Python number for each token.
+        self._encode = EncodingThread(lambda text, add_special_tokens: encode([text], add_special_tokens)[0])
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> _Quick | None:
         """None where it isn't installed, can't read the tokenizer, or differs on a passage."""
         try:
             quick = cls(tokenizer)
-        except (ImportError, ValueError) as error:
+            found = [quick.ids(text, True).tolist() for text in _PASSAGES]
+        except (ImportError, ValueError, EncoderFailed) as error:
             log.info("tokenizers alone is used: %s", error)
             return None
         exact = tokenizer.encode_batch_fast(_PASSAGES, add_special_tokens=True)
-        if any(quick.ids(text, True).tolist() != encoding.ids for text, encoding in zip(_PASSAGES, exact, strict=True)):
+        if found != [encoding.ids for encoding in exact]:
             log.warning("fastokens and tokenizers differ on this tokenizer: tokenizers alone is used")
             return None
         return quick
 
     def ids(self, text: str, add_special_tokens: bool) -> array[int]:
-        # The one form of its answer that makes no Python number for each token.
         found = array("i")
-        found.frombytes(self._encode([text], add_special_tokens)[0])
+        found.frombytes(self._encode(text, add_special_tokens))
         return found
 
 
@@ -108,7 +128,8 @@ def _passages() -> list[str]:
         c for c in map(chr, range(0x250, 0x3000)) if unicodedata.category(c) != "Cn" and c not in _UNLIKE
     )
     plain = "".join(c for c in letters if c not in _UNLIKE)
-    return ["", " ", words, blanks, scripts, code, plain, " ".join(plain), assigned, words + scripts + code + blanks]
+    mixed = words + scripts + code + blanks
+    return ["", " ", words, blanks, scripts, code, plain, " ".join(plain), assigned, mixed, mixed * LONG_PASSAGE]
 
 
 _PASSAGES = _passages()

@@ -16,8 +16,8 @@
 6. A reasoning mark spelled with ordinary tokens (`<`, `/think>`) is rightly no mark to Qwen3's scan of tokens, but then
    its split of the text takes it for one. The tail of such reasoning becomes content. Left as it is: it is the model's
    own odd text, and tokens are unharmed.
-7. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own:
-   4 MB and 0.2 s of a start. `create_renderer` here imports the one that is asked for.
+7. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
+   `create_renderer` here imports the one that is asked for.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import asyncio
 import json
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 # About 50,000 tokens, which `tokenizers` takes 50 ms and more for.
 LONG_CHARACTERS = 150_000
-# The same where `encoding` is quick: 700,000 tokens, for which the interpreter is held for 20 ms at a time.
-LONG_CHARACTERS_QUICKLY = 3_000_000
+# The same where `fastokens` encodes all of them: 250,000 tokens of English, or a million of a script of other letters,
+# for which the interpreter is held for some 50 ms at a time.
+LONG_CHARACTERS_QUICKLY = 1_000_000
 # Reading this many tokens takes about 10 ms.
 _LONG_OUTPUT = 75_000
 # Encoding this much takes 0.1 ms.
@@ -44,7 +45,10 @@ class Tokenizing:
         self.chat_format = chat_format
         self._near = _Worker("tokenizer")
         self._far = _Worker("long renders")
-        self._given_long_characters = long_characters
+        long, long_quickly = (long_characters or LONG_CHARACTERS), (long_characters or LONG_CHARACTERS_QUICKLY)
+        self._near_renders = _NearRenders(chat_format, long, long_quickly)
+        short = min(_SHORT_CHARACTERS, long)
+        self._short_renders = _NearRenders(chat_format, short, short)
         self._helper = RenderProcess(source)
 
     @property
@@ -85,7 +89,7 @@ class Tokenizing:
             return self.chat_format.prompt(messages, args, candidates, renders=renders)
 
         try:
-            return await self._near.run(partial(make, _NearRenders(self.chat_format, self._long_characters)))
+            return await self._near.run(partial(make, self._near_renders))
         except _TooLong:
             return await self._far.run(partial(make, self._helper))
 
@@ -95,16 +99,9 @@ class Tokenizing:
         """The prompt, if it is made sooner than it is handed over."""
         deepest = candidates[0] if candidates else None
         try:
-            renders = _NearRenders(self.chat_format, min(_SHORT_CHARACTERS, self._long_characters))
-            return self.chat_format.prompt_at_once(messages, args, deepest, renders=renders)
+            return self.chat_format.prompt_at_once(messages, args, deepest, renders=self._short_renders)
         except _TooLong:
             return None
-
-    @property
-    def _long_characters(self) -> int:
-        if self._given_long_characters is not None:
-            return self._given_long_characters
-        return LONG_CHARACTERS_QUICKLY if self.chat_format.encodes_quickly else LONG_CHARACTERS
 
     async def parse(
         self,
@@ -146,9 +143,11 @@ class _TooLong(Exception):
 class _NearRenders:
     """The renders of this process, for texts that are short enough."""
 
-    def __init__(self, chat_format: ChatFormat, long_characters: int) -> None:
+    def __init__(self, chat_format: ChatFormat, long_characters: int, long_characters_quickly: int) -> None:
+        """The two are what is too long where a text is encoded by `tokenizers`, and where all are by `fastokens`."""
         self._format = chat_format
         self._long_characters = long_characters
+        self._long_characters_quickly = long_characters_quickly
 
     def extension(
         self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
@@ -161,19 +160,24 @@ class _NearRenders:
         return self._format.full(messages, args)
 
     def _refuse_long(self, messages: list[Message]) -> None:
-        if sum(map(_characters, messages)) > self._long_characters:
+        texts = [text for message in messages for text in _texts(message)]
+        characters = sum(map(len, texts))
+        if characters > self._long_characters and (
+            characters > self._long_characters_quickly or not self._format.vocabulary.encodes_quickly_all(texts)
+        ):
             raise _TooLong
 
 
-def _characters(message: Message) -> int:
-    """About how many characters a message is rendered to."""
-    content = message["content"]
-    count = len(content) if isinstance(content, str) else len(json.dumps(content))
-    count += len(message.get("reasoning_content") or "")
+def _texts(message: Message) -> Iterator[str]:
+    """What a message is rendered from, or about as much."""
+    yield _text(message["content"])
+    yield message.get("reasoning_content") or ""
     for call in message.get("tool_calls") or ():
-        arguments = call.get("function", {}).get("arguments")
-        count += len(arguments) if isinstance(arguments, str) else len(json.dumps(arguments))
-    return count
+        yield _text(call.get("function", {}).get("arguments"))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 class _Worker:

@@ -183,6 +183,10 @@ class Vocabulary:
         """Whether a thousand characters take microseconds."""
         return self._encoding.quick
 
+    def encodes_quickly_all(self, texts: Iterable[str]) -> bool:
+        """Whether that holds for each of these texts."""
+        return all(map(self._encoding.quick_for, texts))
+
     def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
         """Token ids of a text. The list is the caller's own."""
         return self.encoded(text, add_special_tokens=add_special_tokens).tolist()
@@ -195,8 +199,10 @@ class Vocabulary:
             if ids is not None:
                 self._cache.move_to_end(key)
                 return ids
-            found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
-            if self._seen.before(key):
+        # Others must not wait for a long text.
+        found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
+        with self._lock:
+            if key not in self._cache and self._seen.before(key):
                 self._remember(key, found)
         return found
 

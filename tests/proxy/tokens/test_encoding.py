@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from tests.proxy.tokens.models.families import FAMILIES, PHRASES, tokenizer_of
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.tokens.encoding import CHECK_EVERY, Encoding, _Quick
+from rolloutfleet_proxy.tokens.encoding import CHECK_EVERY, ENVIRONMENT, Encoding, _Quick
+from rolloutfleet_proxy.tokens.encoding_thread import EncodingThread
 
 pytest.importorskip("fastokens")
 
@@ -112,7 +114,7 @@ def test_what_they_may_differ_on_is_left_to_tokenizers(text: str) -> None:
 
 
 def long_texts() -> dict[str, str]:
-    """What tools print, longer than `fastokens` would by itself encode in one thread."""
+    """What tools print, some longer than what `fastokens` would by itself encode in one go."""
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randrange(1, 12))) for _ in range(20_000)]
     return {
@@ -135,22 +137,66 @@ def test_the_ids_of_long_texts_are_those_of_tokenizers(name: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="not Linux")
-def test_a_long_text_is_encoded_in_the_callers_thread() -> None:
-    """Threads of `fastokens` wait by spinning, and each has tables of megabytes. It decides once a process."""
-    program = f"""
-import sys
-from pathlib import Path
-sys.path[:0] = {sys.path!r}
-from tokenizers import Tokenizer
-from rolloutfleet_proxy.tokens.encoding import Encoding
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="neither library starts threads on one core")
+def test_the_libraries_start_no_threads_of_their_own() -> None:
+    """Those of `fastokens` wait by spinning. Both decide once a process, so it must be said before they encode."""
+    assert run(
+        "import os, time",
+        f"from tokenizers import Tokenizer; tokenizer = Tokenizer.from_file({str(model_path() / 'tokenizer.json')!r})",
+        "from rolloutfleet_proxy.tokens.encoding import Encoding",
+        "threads = lambda: len(os.listdir('/proc/self/task'))",
+        "before, deadline = threads(), time.monotonic() + 10",
+        "encoding = Encoding(tokenizer)",
+        "encoding.ids('a word and more ' * 50_000, add_special_tokens=False)",
+        "encoding._exact('a word and more ' * 5_000, False)",
+        "assert encoding.quick",
+        # The encoder's own is there to stay; that of the long text may take a moment to end.
+        "while threads() != before + 1 and time.monotonic() < deadline: time.sleep(0.01)",
+        "print(threads() - before)",
+    ) == ["1"]
 
-encoding = Encoding(Tokenizer.from_file({str(model_path() / "tokenizer.json")!r}))
-encoding.ids("a word and more " * 50_000, add_special_tokens=False)
-assert encoding.quick
-print(*(file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")))
-"""
-    threads = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert "python" in threads and "fastokens" not in threads
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="not Linux")
+def test_what_fastokens_remembers_is_bounded() -> None:
+    """By itself it takes 100 MB more for this; each word is one that it did not meet before."""
+    [grown] = run(
+        "import base64, os, random",
+        f"from tokenizers import Tokenizer; tokenizer = Tokenizer.from_file({str(model_path() / 'tokenizer.json')!r})",
+        "from rolloutfleet_proxy.tokens.encoding import Encoding",
+        "resident = lambda: int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGE_SIZE')",
+        "encoding, draw = Encoding(tokenizer), random.Random(1)",
+        "before = resident()",
+        "texts = (base64.b64encode(draw.randbytes(6_000)).decode() for _ in range(1_500))",
+        "for text in texts: encoding.ids(text, add_special_tokens=False)",
+        "assert encoding.quick",
+        "print(resident() - before)",
+    )
+    assert int(grown) < 60_000_000
+
+
+def run(*lines: str) -> list[str]:
+    """What a program prints, in a process that nobody has told of threads."""
+    program = "\n".join((f"import sys\nsys.path[:0] = {sys.path!r}", *lines))
+    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+@pytest.mark.parametrize("error", [ValueError("the match limit was reached"), BaseException("a panic")])
+def test_a_text_that_fastokens_fails_on_is_left_to_tokenizers(error: BaseException) -> None:
+    tokenizer = trained("qwen")
+    encoding = Encoding(tokenizer)
+    assert encoding._quick is not None
+
+    def fail(text: str, add_special_tokens: bool) -> bytes:
+        raise error
+
+    encode, encoding._quick._encode = encoding._quick._encode, EncodingThread(fail)
+    assert encoding.ids("It was warm.", add_special_tokens=False).tolist() == tokenizer.encode("It was warm.").ids
+    encoding._quick._encode = encode
+    assert encoding.ids("It was cold.", add_special_tokens=False).tolist() == tokenizer.encode("It was cold.").ids
+    assert encoding.quick
 
 
 @pytest.mark.parametrize("times", [1, 1000], ids=["short", "long"])

@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcessFailed
-from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS, Tokenizing
+from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS, LONG_CHARACTERS_QUICKLY, Tokenizing
 from rolloutfleet_proxy.turns.messages import NO_ARGS, TemplateArgs
 
 LONG = 20_000
@@ -50,7 +51,7 @@ async def test_many_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
 
 
 async def test_short_prompts_are_made_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
-    """Unless the thread encodes: a tokenizer has one user at a time. Either way they are the same."""
+    """Unless the thread has work: two would only wait for each other. Either way they are the same."""
     if not tokenizing.chat_format.encodes_quickly:
         pytest.skip("fastokens is not installed")
     encode = tokenizing.chat_format.vocabulary.encode
@@ -114,21 +115,39 @@ async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: C
     assert tokenizing.helper_pid == pid
 
 
-async def test_what_is_long_depends_on_how_quickly_it_is_encoded(direct: ChatFormat) -> None:
-    """With `fastokens` no helper of its own memory is needed for a prompt of 160,000 characters."""
+@pytest.fixture
+async def shipped() -> AsyncIterator[Tokenizing]:
+    """With the limits that a proxy has."""
     source = ModelSource(str(model_path()))
-    tokenizing = Tokenizing(source.load(), source)
-    if not tokenizing.chat_format.encodes_quickly:
+    made = Tokenizing(source.load(), source)
+    if not made.chat_format.encodes_quickly:
         pytest.skip("fastokens is not installed")
-    messages = [user(LONG_TEXT * 8)]
-    expected = direct.prompt(messages, NO_ARGS, [])
-    assert len(messages[0]["content"]) > LONG_CHARACTERS
-    assert await tokenizing.prompt(messages, NO_ARGS, []) == expected
-    assert tokenizing.helper_pid is None
-    tokenizing.chat_format.vocabulary._encoding._quick = None
-    assert await tokenizing.prompt(messages, NO_ARGS, []) == expected
-    assert tokenizing.helper_pid is not None
-    await tokenizing.close()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "helped"),
+    [
+        (LONG_TEXT * 8, False),
+        (LONG_TEXT * 8 + "\u017f", True),  # a letter for which only `tokenizers` is trusted
+        (LONG_TEXT * 48, True),
+    ],
+    ids=["long", "long for tokenizers", "longer"],
+)
+async def test_what_fastokens_encodes_needs_no_helper_unless_it_is_very_long(
+    shipped: Tokenizing, direct: ChatFormat, text: str, helped: bool
+) -> None:
+    assert len(text) > LONG_CHARACTERS and (len(text) > LONG_CHARACTERS_QUICKLY) is (text == LONG_TEXT * 48)
+    for message in (user(text), {"role": "user", "content": [{"type": "text", "text": text}]}):
+        assert await shipped.prompt([message], NO_ARGS, []) == direct.prompt([message], NO_ARGS, [])
+        assert (shipped.helper_pid is not None) is helped
+
+
+async def test_a_helper_is_needed_as_before_once_fastokens_is_not_trusted(shipped: Tokenizing) -> None:
+    shipped.chat_format.vocabulary._encoding._quick = None
+    await shipped.prompt([user(LONG_TEXT * 8)], NO_ARGS, [])
+    assert shipped.helper_pid is not None
 
 
 async def test_the_helper_is_started_again_when_it_died(tokenizing: Tokenizing, direct: ChatFormat) -> None:
@@ -161,17 +180,40 @@ async def test_close_ends_helper_and_callers(direct: ChatFormat) -> None:
         os.kill(pid, 0)
 
 
-async def test_the_loop_goes_on_while_a_long_render_is_made(tokenizing: Tokenizing) -> None:
-    await tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, [])
-    work = asyncio.create_task(tokenizing.prompt([user("It was cold. " * 100_000)], NO_ARGS, []))
-    # The work of all threads of this process, as any may hold the interpreter. How busy the machine is doesn't count.
+async def longest_hold(work: asyncio.Task[Any], do: Callable[[], object] = lambda: None) -> float:
+    """The longest that the loop was held up, in seconds, while it also does something, until the work is done.
+
+    Counted is the work of all threads of this process, as any may hold the interpreter. How busy the machine is doesn't
+    count.
+    """
     longest, before = 0.0, time.process_time()
     while not work.done():
         await asyncio.sleep(0)
+        do()
         now = time.process_time()
         longest, before = max(longest, now - before), now
+    return longest
+
+
+async def test_the_loop_goes_on_while_a_long_render_is_made(tokenizing: Tokenizing) -> None:
+    await tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, [])
+    work = asyncio.create_task(tokenizing.prompt([user("It was cold. " * 100_000)], NO_ARGS, []))
+    assert await longest_hold(work) < 0.15
     assert len(work.result().ids) > 300_000
-    assert longest < 0.15
+
+
+@pytest.mark.parametrize("text", ["It was cold. ", "\u5bd2\u3044", "  "], ids=["English", "Japanese", "spaces"])
+async def test_the_loop_goes_on_while_a_long_text_is_encoded_in_a_thread(shipped: Tokenizing, text: str) -> None:
+    """Also where it encodes something itself meanwhile, which waits for no long text."""
+    await shipped.prompt([user(text * 10_000)], NO_ARGS, [])
+    long = text * (LONG_CHARACTERS_QUICKLY // len(text))
+    numbers = count()
+
+    def encode() -> None:
+        shipped.chat_format.vocabulary.encode(f"It is {next(numbers)}.", add_special_tokens=False)
+
+    assert await longest_hold(asyncio.create_task(shipped.prompt([user(long)], NO_ARGS, [])), encode) < 0.25
+    assert shipped.helper_pid is None
 
 
 async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:

@@ -1,0 +1,93 @@
+"""One thread encodes, for all who ask; it is replaced in time, and nobody waits for a long text."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rolloutfleet_proxy.tokens.encoding_thread import LONG, EncoderFailed, EncodingThread
+
+
+class Encoder:
+    """Says what it got, and notes in which threads."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, text: str, add_special_tokens: bool) -> bytes:
+        self.threads.append(threading.current_thread())
+        return f"{text} {add_special_tokens}".encode()
+
+
+def test_everybody_gets_the_own_answer_from_the_one_thread() -> None:
+    encoder = Encoder()
+    encode = EncodingThread(encoder)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda number: encode(str(number), number % 2 == 0), range(2_000)))
+    assert answers == [f"{number} {number % 2 == 0}".encode() for number in range(2_000)]
+    assert len(set(encoder.threads)) == 1 and encoder.threads[0] is not threading.current_thread()
+
+
+def test_another_thread_takes_its_place_after_so_many_characters() -> None:
+    encoder = Encoder()
+    encode = EncodingThread(encoder, characters=100)
+    for _ in range(10):
+        encode("x" * 30, False)
+    first, second, third, fourth = dict.fromkeys(encoder.threads)
+    assert [encoder.threads.count(thread) for thread in (first, second, third, fourth)] == [3, 3, 3, 1]
+    for thread in (first, second, third):
+        thread.join(10)
+    assert [thread.is_alive() for thread in (first, second, third, fourth)] == [False, False, False, True]
+
+
+def test_a_text_longer_than_that_is_encoded_too() -> None:
+    encode = EncodingThread(Encoder(), characters=100)
+    assert encode("x" * 200, True) == b"x" * 200 + b" True"
+
+
+def test_a_long_text_has_a_thread_to_itself_and_nobody_waits_for_it() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    encoder = Encoder()
+
+    def wait_if_long(text: str, add_special_tokens: bool) -> bytes:
+        if len(text) >= LONG:
+            begun.set()
+            assert go_on.wait(10)
+        return encoder(text, add_special_tokens)
+
+    encode = EncodingThread(wait_if_long)
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(encode, "x" * LONG, False)
+        assert begun.wait(10)
+        assert encode("short", False) == b"short False"
+        go_on.set()
+        assert len(long.result(10)) == LONG + len(" False")
+    short, alone = encoder.threads
+    alone.join(10)
+    assert short.is_alive() and not alone.is_alive()
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), BaseException("a panic in Rust")])
+@pytest.mark.parametrize("length", [1, LONG])
+def test_an_error_reaches_who_asked_and_nobody_else(error: BaseException, length: int) -> None:
+    def fail_on_x(text: str, add_special_tokens: bool) -> bytes:
+        if text[0] == "x":
+            raise error
+        return text.encode()
+
+    encode = EncodingThread(fail_on_x)
+    with pytest.raises(EncoderFailed, match=str(error)):
+        encode("x" * length, False)
+    assert encode("y", False) == b"y"
+
+
+def test_the_thread_ends_with_what_it_belongs_to() -> None:
+    encoder = Encoder()
+    encode = EncodingThread(encoder)
+    encode("x", False)
+    [thread] = encoder.threads
+    del encode
+    thread.join(10)
+    assert not thread.is_alive()
