@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Final
@@ -59,29 +60,35 @@ class EncodingThread:
         self._left = self._characters
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    text: str
+    add_special_tokens: bool
+    answers: SimpleQueue[bytes | BaseException]
+    """Its own, so that nobody can get another's answer."""
+
+
 class _Running:
     """A thread that encodes until it is told to end, or nobody is left who could ask."""
 
     def __init__(self, encode: Encode) -> None:
-        self._asked: SimpleQueue[tuple[str, bool] | None] = SimpleQueue()
-        self._answers: SimpleQueue[bytes | BaseException] = SimpleQueue()
-        Thread(target=_serve, args=(encode, self._asked, self._answers), name="encoder", daemon=True).start()
-        self.end = weakref.finalize(self, self._asked.put, None)
+        self._questions: SimpleQueue[_Question | None] = SimpleQueue()
+        Thread(target=_serve, args=(encode, self._questions), name="encoder", daemon=True).start()
+        self.end = weakref.finalize(self, self._questions.put, None)
 
     def ask(self, text: str, add_special_tokens: bool) -> bytes:
-        self._asked.put((text, add_special_tokens))
-        answer = self._answers.get()
+        answers: SimpleQueue[bytes | BaseException] = SimpleQueue()
+        self._questions.put(_Question(text, add_special_tokens, answers))
+        answer = answers.get()
         if isinstance(answer, BaseException):
             raise EncoderFailed(str(answer)) from answer
         return answer
 
 
-def _serve(
-    encode: Encode, asked: SimpleQueue[tuple[str, bool] | None], answers: SimpleQueue[bytes | BaseException]
-) -> None:
-    while (job := asked.get()) is not None:
+def _serve(encode: Encode, questions: SimpleQueue[_Question | None]) -> None:
+    while (question := questions.get()) is not None:
         try:
-            answers.put(encode(*job))
+            question.answers.put(encode(question.text, question.add_special_tokens))
         except BaseException as error:  # a panic in Rust is none of Exception's kind
-            answers.put(error)
-        del job  # Else the last text stays in memory until the next one comes.
+            question.answers.put(error)
+        del question  # Else the last text stays in memory until the next one comes.
