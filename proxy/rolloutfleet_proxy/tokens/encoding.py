@@ -99,16 +99,18 @@ class _Quick:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> _Quick | None:
         """None where it isn't installed, can't read the tokenizer, or differs on a passage."""
+        passages = _passages()
         try:
             quick = cls(tokenizer)
-            found = [quick.ids(text, True).tolist() for text in _PASSAGES]
+            found = [quick.ids(text, True) for text in passages]
         except (ImportError, ValueError, EncoderFailed) as error:
             log.info("tokenizers alone is used: %s", error)
             return None
-        exact = tokenizer.encode_batch_fast(_PASSAGES, add_special_tokens=True)
-        if found != [encoding.ids for encoding in exact]:
+        exact = tokenizer.encode_batch_fast(passages, add_special_tokens=True)
+        if found != [array("i", encoding.ids) for encoding in exact]:
             log.warning("fastokens and tokenizers differ on this tokenizer: tokenizers alone is used")
             return None
+        quick._encode.forget()  # Nobody says again what the passages say.
         return quick
 
     def ids(self, text: str, add_special_tokens: bool) -> array[int]:
@@ -130,6 +132,3 @@ def _passages() -> list[str]:
     plain = "".join(c for c in letters if c not in _UNLIKE)
     mixed = words + scripts + code + blanks
     return ["", " ", words, blanks, scripts, code, plain, " ".join(plain), assigned, mixed, mixed * LONG_PASSAGE]
-
-
-_PASSAGES = _passages()

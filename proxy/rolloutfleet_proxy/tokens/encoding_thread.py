@@ -53,11 +53,20 @@ class EncodingThread:
             self._left -= len(text)
             return self._running.ask(text, add_special_tokens)
 
+    def forget(self) -> None:
+        """Give back what the thread has kept; the next text gets another."""
+        with self._lock:
+            self._end()
+
     def _renew(self) -> None:
-        if self._running is not None:
-            self._running.end()
+        self._end()
         self._running = _Running(self._encode)
         self._left = self._characters
+
+    def _end(self) -> None:
+        if self._running is not None:
+            self._running.end()
+        self._running = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ def test_the_libraries_start_no_threads_of_their_own() -> None:
         "encoding = Encoding(tokenizer)",
         "encoding.ids('a word and more ' * 50_000, add_special_tokens=False)",
         "encoding._exact('a word and more ' * 5_000, False)",
+        "encoding.ids('a word', add_special_tokens=False)",
         "assert encoding.quick",
         # The encoder's own is there to stay; that of the long text may take a moment to end.
         "while threads() != before + 1 and time.monotonic() < deadline: time.sleep(0.01)",

@@ -42,6 +42,19 @@ def test_another_thread_takes_its_place_after_so_many_characters() -> None:
     assert [thread.is_alive() for thread in (first, second, third, fourth)] == [False, False, False, True]
 
 
+def test_another_takes_its_place_when_it_is_told_to_forget() -> None:
+    encoder = Encoder()
+    encode = EncodingThread(encoder)
+    encode.forget()
+    for _ in range(2):
+        encode("x", False)
+        encode.forget()
+    first, second = encoder.threads
+    for thread in (first, second):
+        thread.join(10)
+    assert first is not second and not first.is_alive() and not second.is_alive()
+
+
 def test_a_text_longer_than_that_is_encoded_too() -> None:
     encode = EncodingThread(Encoder(), characters=100)
     assert encode("x" * 200, True) == b"x" * 200 + b" True"
