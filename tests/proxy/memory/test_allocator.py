@@ -1,11 +1,10 @@
 """When memory is given back: decided by what was freed, absent where the C library has no such thing."""
 
 import ctypes
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.proxy import apart
 
 from rolloutfleet.settings import AllocatorSettings
 from rolloutfleet_proxy.memory import allocator
@@ -84,16 +83,10 @@ async def test_where_the_c_library_has_none_nothing_happens(monkeypatch: pytest.
     assert trimming.times == 0
 
 
-def run(*lines: str) -> int:
+def resident(*lines: str) -> int:
     """Bytes resident at the end of a program in a process of its own."""
-    program = "\n".join((*lines, "print(psutil.Process().memory_info().rss)"))
-    done = subprocess.run(
-        [sys.executable, "-c", f"import psutil, sys\nsys.path[:0] = {sys.path!r}\n{program}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
+    [size] = apart.run("import psutil", *lines, "print(psutil.Process().memory_info().rss)")
+    return int(size)
 
 
 @pytest.mark.skipif(allocator.find_trim() is None, reason="this C library has no malloc_trim")
@@ -104,8 +97,8 @@ def test_a_trim_gives_back_what_lies_between_blocks_in_use() -> None:
         "blocks = [b'x' * 20_000 for _ in range(10_000)]",
         "del blocks[1::2], blocks[: -1 : 2]",
     )
-    kept = run(*begin)
-    assert run(*begin, "assert find_trim()()") < kept - 50 * MIB
+    kept = resident(*begin)
+    assert resident(*begin, "assert find_trim()()") < kept - 50 * MIB
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="not Linux")
@@ -121,5 +114,5 @@ def test_large_blocks_are_mapped_by_themselves() -> None:
     settle = "allocator.settle(AllocatorSettings(trim=False, arenas=0, mmap_threshold={}))"
     imports = ("from rolloutfleet.settings import AllocatorSettings", "from rolloutfleet_proxy.memory import allocator")
     threshold = AllocatorSettings().mmap_threshold
-    sizes = {value: run(*imports, settle.format(value), *work) for value in (0, threshold)}
+    sizes = {value: resident(*imports, settle.format(value), *work) for value in (0, threshold)}
     assert sizes[threshold] < sizes[0] - 50 * MIB, sizes

@@ -6,8 +6,6 @@ import base64
 import json
 import os
 import random
-import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +13,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proxy.apart import run
 from tests.proxy.tokens.models.families import FAMILIES, PHRASES, tokenizer_of
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -154,6 +153,7 @@ def test_the_libraries_start_no_threads_of_their_own() -> None:
         # The encoder's own is there to stay; that of the long text may take a moment to end.
         "while threads() != before + 1 and time.monotonic() < deadline: time.sleep(0.01)",
         "print(threads() - before)",
+        without=ENVIRONMENT,
     ) == ["1"]
 
 
@@ -171,17 +171,9 @@ def test_what_fastokens_remembers_is_bounded() -> None:
         "for text in texts: encoding.ids(text, add_special_tokens=False)",
         "assert encoding.quick",
         "print(resident() - before)",
+        without=ENVIRONMENT,
     )
     assert int(grown) < 60_000_000
-
-
-def run(*lines: str) -> list[str]:
-    """What a program prints, in a process that nobody has told of threads."""
-    program = "\n".join((f"import sys\nsys.path[:0] = {sys.path!r}", *lines))
-    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
-    return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    ).stdout.split()
 
 
 @pytest.mark.parametrize("error", [ValueError("the match limit was reached"), BaseException("a panic")])

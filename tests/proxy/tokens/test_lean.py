@@ -1,20 +1,12 @@
 """What a proxy does not load, and what it does not start."""
 
-import subprocess
-import sys
-
 import pytest
 import renderers
 import renderers.base
+from tests.proxy.apart import run
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.tokens.quirks import create_renderer
-
-
-def run(*lines: str) -> list[str]:
-    """What a program in a process of its own prints."""
-    program = "\n".join((f"import sys\nsys.path[:0] = {sys.path!r}", *lines))
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_a_proxy_loads_no_client_of_inference_servers() -> None:
