@@ -5,9 +5,7 @@
 The names of this table are imported when they are first used: `import rolloutfleet` alone loads nothing.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rolloutfleet.fleet import AsyncFleet as AsyncFleet
     from rolloutfleet.fleet import Fleet as Fleet
@@ -30,11 +28,14 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(home), name)
+    import importlib
+
+    found: object = getattr(importlib.import_module(home), name)
+    globals()[name] = found
     return found
 
 

@@ -5,10 +5,11 @@ A code is part of the contract: a client may act on it, so it never changes its 
 
 from typing import Final
 
-# A request that is wrong in itself (400, 404, 413).
+# A request that is wrong in itself (400, 404, 413, 431).
 INVALID_REQUEST: Final = "invalid_request"
 INVALID_JSON: Final = "invalid_json"
 BODY_TOO_LARGE: Final = "body_too_large"
+HEAD_TOO_LARGE: Final = "head_too_large"
 UNSUPPORTED_PARAMETER: Final = "unsupported_parameter"
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 TURN_LIMIT: Final = "turn_limit"
@@ -18,6 +19,9 @@ NOT_FOUND: Final = "not_found"
 METHOD_NOT_ALLOWED: Final = "method_not_allowed"
 NO_TURN: Final = "no_turn"
 TURN_UNKNOWN: Final = "turn_unknown"
+
+# A request that did not come to its end (408).
+REQUEST_TIMEOUT: Final = "request_timeout"
 
 # Who asks (401, 403).
 INVALID_KEY: Final = "invalid_key"
@@ -30,7 +34,10 @@ SESSION_DELETED: Final = "session_deleted"
 SESSION_RECLAIMED: Final = "session_reclaimed"
 STORE_LOST: Final = "store_lost"
 KEPT_ON_VOLUME: Final = "kept_on_volume"
+OWNER_UNREACHABLE: Final = "owner_unreachable"
+"""Nothing was sent to it."""
 OWNER_UNAVAILABLE: Final = "owner_unavailable"
+"""It broke off: it may have done what was asked."""
 OWNER_GONE: Final = "owner_gone"
 
 # Two that can't both be had (409, 422).
@@ -38,6 +45,7 @@ REWARD_FROZEN: Final = "reward_frozen"
 ALREADY_LEASED: Final = "already_leased"
 EPOCH_STALE: Final = "epoch_stale"
 VERSION_BACKWARDS: Final = "version_backwards"
+RECOVERY_TOO_FAR: Final = "recovery_too_far"
 IDEMPOTENCY_KEY_REUSED: Final = "idempotency_key_reused"
 SHARD_CONFLICT: Final = "shard_conflict"
 ALREADY_IMPORTED: Final = "already_imported"

@@ -1,4 +1,4 @@
-"""What is wrong with a resource or a settings file, in lines that name the field and say what to write."""
+"""What is wrong with a resource, settings or a request, in words that name the field and say what to write."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,37 @@ _KINDS = {
     "string_type": "must be text",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number, and a smaller one",
     "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be greater than or equal to {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be less than or equal to {le}",
+    "multiple_of": "must be a multiple of {multiple_of}",
     "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "none_required": "must be null",
+    "string_unicode": "must be text of whole characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
     "list_type": "must be a list",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "path_type": "must be a path",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "union_tag_invalid": "must have one of {expected_tags} as its {discriminator}",
+    "union_tag_not_found": "must say its {discriminator}",
+    "invalid_key": "must have texts for its names",
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
-    "missing": "is missing",
 }
+_ELSE = "must be of another form"
 _LONGEST_VALUE = 60
 
 
@@ -33,7 +56,7 @@ def _line(details: ErrorDetails, model: type[BaseModel]) -> str:
     path = path_text(location)
     if details["type"] == "extra_forbidden":
         return f"{path}: no such field{_nearest(str(location[-1]), _names_at(model, location[:-1]))}"
-    return f"{path}: {_what(details)}"
+    return f"{path}: {what_is_wrong(details)}"
 
 
 def path_text(location: Sequence[int | str]) -> str:
@@ -47,19 +70,19 @@ def path_text(location: Sequence[int | str]) -> str:
     return text or "the whole"
 
 
-def _what(details: ErrorDetails) -> str:
-    kind, given = details["type"], details["input"]
-    if kind == "value_error":
+def what_is_wrong(details: ErrorDetails) -> str:
+    """`must be a whole number, not 'x'`: of a field that the caller names, in no other words than these."""
+    kind = details["type"]
+    if kind in ("value_error", "assertion_error"):
         return str(details["ctx"]["error"])
     if kind == "missing":
-        return _KINDS[kind]
-    if kind == "literal_error":
-        wanted = f"must be {details['ctx']['expected']}".replace("'", "")
-    elif kind in _KINDS:
-        wanted = _KINDS[kind]
-    else:
-        wanted = details["msg"].replace("Input should be", "must be", 1)
-    return f"{wanted}, not {_shortened(given)}"
+        return "is missing"
+    if kind == "extra_forbidden":
+        return "there is no such field: leave it out"
+    if kind in ("string_too_short", "too_short") and details["ctx"]["min_length"] == 1:
+        return "must not be empty"
+    context = {name: str(value).replace("'", "") for name, value in details.get("ctx", {}).items()}
+    return f"{_KINDS.get(kind, _ELSE).format_map(context)}, not {_shortened(details['input'])}"
 
 
 def _shortened(value: object) -> str:

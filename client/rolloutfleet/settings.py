@@ -9,7 +9,15 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from rolloutfleet.spec import Address, PositiveDuration, PositiveQuantity, SessionsSpec, TokenizerSpec
+from rolloutfleet.spec import (
+    Address,
+    CompatibilitySpec,
+    ModelsSpec,
+    PositiveDuration,
+    PositiveQuantity,
+    SessionsSpec,
+    TokenizerSpec,
+)
 from rolloutfleet.units import Quantity
 
 MIB = 2**20
@@ -84,7 +92,11 @@ class ProxySettings(BaseModel):
     fleet: str
     """The fleet's name."""
     model: str
-    """The name that engines and agents call the model by."""
+    """The name that engines call the model by."""
+    models: ModelsSpec = ModelsSpec()
+    """The names that agents may call it by; every name unless some are listed."""
+    compatibility: CompatibilitySpec = CompatibilitySpec()
+    """How agents' requests are read."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """Where the tokenizer is; without path and hub, `model` names it."""
     ordinal: Annotated[int, Field(ge=0)] = 0
@@ -107,7 +119,9 @@ class ProxySettings(BaseModel):
     """What sessions are told as their address, instead of the owner's own."""
     gateway_url: Address
     gateway_api_key_file: Path | None = None
-    """The key that gateway and engines ask for."""
+    """The key that gateway and engines ask for; read again when the file changes."""
+    gateway_control_key_file: Path | None = None
+    """The key of the gateway's control plane, by which its `GET /workers` is asked; the other key where unset."""
     engine_urls: list[Address] = Field(default_factory=list)
     """Engines to be told of aborts and pauses; asked from the gateway's `GET /workers` where empty."""
     admin_key_file: Path | None = None
@@ -123,7 +137,7 @@ class ProxySettings(BaseModel):
     """The bodies of all requests under way, and what their answers have so far; beyond it a call is 429."""
     allocator: AllocatorSettings = AllocatorSettings()
     engine_timeout: PositiveDuration = 600.0
-    """How long an engine may be silent; then 504, and the generation is not sent again."""
+    """How long an engine may be silent, or a stream without a new token; then 504, and the call is not sent again."""
     abort_rounds: Annotated[int, Field(ge=1)] = 20
     """How often one turn is cut by weight updates and sent on; then it ends with `length`."""
     stream_comment: PositiveDuration = 3.0

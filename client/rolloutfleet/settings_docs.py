@@ -11,13 +11,6 @@ from pydantic_core import PydanticUndefined
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.units import parse_duration, parse_quantity
 
-NOT_IN_FORCE = frozenset(
-    {
-        "sessions.dump.volume",
-    }
-)
-"""Settings of parts that are not there yet: take a name out with the change that makes it work."""
-
 HEAD = """\
 # Settings of a proxy
 
@@ -50,11 +43,7 @@ def rows(model: type[BaseModel], *, within: str = "") -> Iterator[tuple[str, str
         if inner is not None:
             yield from rows(inner, within=f"{within}{name}.")
             continue
-        dotted = within + name
-        meaning = _cell(field.description or "")
-        if dotted in NOT_IN_FORCE:
-            meaning = f"{meaning} *Not in force yet.*".strip()
-        yield dotted, _cell(_kind(_whole(field))), _default(field), meaning
+        yield within + name, _cell(_kind(_whole(field))), _default(field), _cell(field.description or "")
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -48,6 +48,8 @@ _MEMORY = "memory"
 LONGEST_NAME: Final = 40
 """Leaves room for what children add: a StatefulSet with a longer name never gets a pod."""
 
+LONGEST_MODEL_NAME: Final = 512
+
 CEL_RULES: Final = "x-kubernetes-validations"
 """Under this key of a model's schema stand its rules as the API server checks them, beside the validators that check
 the same for a file. `tests/operator` holds them to the CRD."""
@@ -69,6 +71,7 @@ _ABOVE_ZERO = cel(("string(self).matches('[1-9]')", "must be above 0"))
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
+ModelName = Annotated[str, Field(min_length=1, max_length=LONGEST_MODEL_NAME)]
 PositiveDuration = Annotated[Duration, Field(gt=0), WithJsonSchema(DURATION_SCHEMA | _ABOVE_ZERO)]
 PositiveQuantity = Annotated[Quantity, Field(gt=0), WithJsonSchema(QUANTITY_SCHEMA | _ABOVE_ZERO)]
 KubernetesObject = dict[str, JsonValue]
@@ -380,8 +383,9 @@ class GatewaySpec(SpecModel):
 
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """How many gateways; `manual` keeps sessions apart only with one."""
-    policy: Literal["manual", "cache_aware", "power_of_two", "round_robin", "random"] = "manual"
-    """Only `manual` keeps a session on one engine, by its routing key."""
+    policy: Literal["manual", "round_robin", "random"] = "manual"
+    """Only `manual` keeps a session on one engine, by its routing key. Under others than these the gateway would read
+    requests, write them anew and lose fields."""
     engines: EngineSourceSpec | None = None
     """Engines that run already; leave it out where `engine` is given."""
     api_key_secret: Name | None = None
@@ -393,6 +397,22 @@ class GatewaySpec(SpecModel):
     resources: ResourcesSpec = ResourcesSpec()
     pod_template: KubernetesObject = Field(default_factory=dict)
     """Merged over the generated pod by Kubernetes' merge keys."""
+
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _loses_nothing(cls, policy: object) -> object:
+        if policy in _LOSING_POLICIES:
+            raise ValueError(
+                f"{policy} is refused: under it the gateway writes requests anew and loses sampling parameters that it "
+                "does not know; use manual, round_robin or random"
+            )
+        return policy
+
+
+_LOSING_POLICIES: Final = frozenset(
+    ("cache_aware", "power_of_two", "least_load", "consistent_hashing", "prefix_hash", "passthrough", "bucket")
+)
+"""Policies of smg that look at what a request says, or at more than where it may go."""
 
 
 class SimulatedSpec(SpecModel):
@@ -449,6 +469,28 @@ class EndpointSpec(SpecModel):
     """An Ingress to be made: its class, host, annotations and TLS."""
 
 
+class ModelsSpec(SpecModel):
+    """The names by which agents may call the model."""
+
+    names: Annotated[list[ModelName], Field(max_length=1000), _EACH_ONCE] | None = None
+    """Taken beside `model`; any other name is 404. Unset: every name is taken, and given back in the answer."""
+
+    @field_validator("names")
+    @classmethod
+    def _each_once(cls, names: list[str] | None) -> list[str] | None:
+        if names is not None and len(set(names)) != len(names):
+            raise ValueError("a name is there twice")
+        return names
+
+
+class CompatibilitySpec(SpecModel):
+    """How agents' requests are read."""
+
+    requests: Literal["lenient", "strict"] = "lenient"
+    """`lenient`: a field that changes nothing that is promised is taken, and named in `x-rolloutfleet-ignored`.
+    `strict`: it is a 400."""
+
+
 class RestartSpec(SpecModel):
     """Change the id to ask for a rolling restart."""
 
@@ -479,9 +521,11 @@ class FleetSpec(SpecModel):
         )
     )
 
-    model: Annotated[str, Field(min_length=1, max_length=512)]
+    model: ModelName
     """What the engines serve; it also names tokenizer and chat format. A name on the hub, a directory,
     or `simulated` for the small model that ships with the simulated engine."""
+    models: ModelsSpec = ModelsSpec()
+    compatibility: CompatibilitySpec = CompatibilitySpec()
     tokenizer: TokenizerSpec = TokenizerSpec()
     suspend: bool = False
     """True: scale to nothing, free the GPUs, keep the data."""

@@ -12,6 +12,8 @@ from pydantic.alias_generators import to_camel
 MOST_PROBLEMS = 10
 MOST_RESTARTS = 5
 
+# Fields of the status are open text: an enumeration in the CRD would refuse what a newer operator writes, and one in
+# the model what it wrote. These are the names by which this release writes.
 ConditionType = Literal[
     "Ready",
     "ProxiesReady",
@@ -64,8 +66,8 @@ class CurrentStatus(StatusModel):
     """When it began."""
     deadline: str | None = None
     """When it is given up."""
-    waiting_for: Literal["slot", "cooldown", "quiet"] | None = None
-    """A free slot, the end of a cool-down, or the end of calls."""
+    waiting_for: str | None = None
+    """`slot`, `cooldown` or `quiet`: a free slot, the end of a cool-down, or the end of calls."""
 
 
 class ProblemStatus(StatusModel):
@@ -127,10 +129,10 @@ class RestartAnswer(StatusModel):
 class ConditionStatus(StatusModel):
     """A condition as Kubernetes has them; its message holds no moving figure."""
 
-    type: ConditionType
+    type: str
     """Which condition."""
-    status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    status: str
+    """Whether it holds: `True`, `False` or `Unknown`."""
     reason: str
     """A constant, explained in the runbook."""
     message: str = ""

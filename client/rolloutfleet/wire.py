@@ -27,6 +27,12 @@ METADATA_LIMIT: Final = 64 * 1024
 Id = Annotated[str, Field(min_length=1, max_length=128)]
 Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """Versions are exported as int32, so no whole number here is larger."""
+LAST_EPOCH: Final = 2**31 - 2
+"""The one after it is still a whole number here: whoever counts on from it is told no, and by every proxy alike."""
+Epoch = Annotated[int, Field(ge=0, le=LAST_EPOCH)]
+LAST_RUN: Final = 2**31 - 2
+"""As with epochs: whoever asks for the one after it is told no."""
+Run = Annotated[int, Field(ge=0, le=LAST_RUN)]
 Seconds = Annotated[float, Field(gt=0, le=100 * YEAR)]
 Reward = Annotated[float, Field(ge=-1e30, le=1e30)]
 """Bounded well inside float32, which rewards and their discounted sums are exported as."""
@@ -36,9 +42,13 @@ SessionState = Literal["open", "closed", "deleted"]
 ExportStyle = Literal["concat", "individual"]
 ExportStatus = Literal["leased", "not_ready", "leased_elsewhere", "gone", "unknown"]
 PauseMode = Literal["abort", "wait", "retract", "in_place"]
+LeftOpen = Literal["keep", "close", "delete"]
+"""What a recovery does with sessions that an earlier run left open."""
 DrainMode = Literal["cordon", "quiesce"]
 DrainThen = Literal["stay", "restart", "exit"]
 DumpState = Literal["ready", "importing", "imported"]
+Grammar = Literal["json_schema", "regex", "ebnf", "structural_tag"]
+"""SGLang's kinds of grammar."""
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
@@ -107,8 +117,10 @@ class StartSessions(Request):
     def _small_enough(cls, metadata: dict[str, JsonValue]) -> dict[str, JsonValue]:
         try:
             size = len(json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode())
-        except (ValueError, RecursionError, UnicodeEncodeError) as error:
-            raise ValueError(f"metadata can't be kept as JSON: {error}") from None
+        except UnicodeEncodeError:
+            raise ValueError("metadata must be text of whole characters throughout") from None
+        except (ValueError, RecursionError):
+            raise ValueError("metadata must be JSON: finite numbers, and no endless depth") from None
         if size > METADATA_LIMIT:
             raise ValueError(f"metadata is {size} bytes of JSON; at most {METADATA_LIMIT}")
         return metadata
@@ -169,6 +181,16 @@ class SessionList(Covering):
     cursor: str | None = None
 
 
+class BranchReason(Reply):
+    """Where a request parts from the history that it follows longest."""
+
+    message: int | None
+    """Index from 0; None for tools, and what else is no message's."""
+    field: str
+    """role, content, reasoning, tool_calls, tool_call_id, tools, template, tokens, or another that the chat format
+    writes."""
+
+
 class Turn(Reply):
     """One model call. `output_ids`, `logprobs` and `versions` have one entry a sampled token."""
 
@@ -183,6 +205,13 @@ class Turn(Reply):
     versions: list[int]
     reward: float | None
     mixed_cache: bool
+    branch_reason: BranchReason | None = None
+    """None where it extends a turn, or there was none that it parts from."""
+    constrained: Grammar | None = None
+    """The kind of grammar that it was sampled under: its log-probabilities may be those of a masked distribution."""
+    biased_by: list[str] | None = None
+    """SGLang's sampling parameters, penalties or `logit_bias`, that changed the distribution that its log-probabilities
+    are of; None where there were none."""
     created_at: float
 
 
@@ -259,6 +288,9 @@ class ExportedTurn(Reply):
     reward: float | None
     finish_reason: str
     mixed_cache: bool
+    branch_reason: BranchReason | None = None
+    constrained: Grammar | None = None
+    biased_by: list[str] | None = None
     message: dict[str, Any]
 
 
@@ -323,25 +355,28 @@ class Renewed(Answered):
 
 class SetVersion(Request):
     version: Whole
-    epoch: Whole | None = None
+    epoch: Epoch | None = None
 
 
 class Recover(Request):
     """POST /recover: a new run, which alone may go back to an older version."""
 
     version: Whole
-    run: Whole
+    run: Run
     newer: Literal["drop", "keep"] = "drop"
+    open: LeftOpen = "keep"
+    confirm: bool = False
+    """Drop, too, where that goes to less than half of the fleet's version."""
 
 
 class Pause(Request):
     mode: PauseMode = "abort"
     timeout: Seconds = 60.0
-    epoch: Whole | None = None
+    epoch: Epoch | None = None
 
 
 class Continue(Request):
-    epoch: Whole | None = None
+    epoch: Epoch | None = None
 
 
 class Weights(Covering):
@@ -355,7 +390,7 @@ class Weights(Covering):
     engines_failed: dict[str, str] = Field(default_factory=dict)
     """Of a continue: engines that did not confirm, by address."""
     recovered: dict[str, int] = Field(default_factory=dict)
-    """Of a recovery: what was marked, dropped and kept."""
+    """Of a recovery: what was marked, dropped and kept, and how many sessions it ended."""
 
 
 # Shards, drain, dumps
@@ -380,12 +415,12 @@ class StoredShard(Covering):
 
 
 class ShardBatch(Request):
-    ids: Annotated[list[Id], Field(min_length=1, max_length=10_000)]
+    ids: Annotated[list[Id], Field(max_length=10_000)]
     partial: bool = False
 
 
 class DeleteShards(Request):
-    ids: Annotated[list[Id], Field(min_length=1, max_length=100_000)]
+    ids: Annotated[list[Id], Field(max_length=100_000)]
 
 
 class DeletedShards(Covering):
@@ -459,10 +494,11 @@ class ListedDump(Reply):
     modified: float
     """Seconds since the epoch."""
     group_id: str | None = None
-    """This and what follows is None where the file's first line can't be read."""
+    """This and what follows is None where the file's first line can't be read: then `fault` says why."""
     task_id: str | None = None
     reason: str | None = None
     dumped_at: float | None = None
+    fault: str | None = None
     ordinal: int = 0
 
 
@@ -549,7 +585,13 @@ class Stats(Covering):
     drain: Drain | None = None
     boots: list[Boot] = Field(default_factory=list)
     store: dict[str, bool] = Field(default_factory=dict)
-    """full: a generation would be refused now for want of room."""
+    """full: a generation would be refused now for want of room; reserved: the room that freeing needs is held."""
     dump: dict[str, Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
+    gateway: dict[str, Any] = Field(default_factory=dict)
+    """loses: what does not reach the engines; null while that is not known. probes: requests sent to find out."""
     refused: dict[str, int] = Field(default_factory=dict)
+    follow_ups: dict[str, int] = Field(default_factory=dict)
+    """extending, branch: turns since the process started that follow an answer."""
+    branches: dict[str, int] = Field(default_factory=dict)
+    """Turns since the process started that start a branch, by the field that differs."""

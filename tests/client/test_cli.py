@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rolloutfleet.cli import app
 from rolloutfleet.cli.export import described
 from rolloutfleet.cli.failures import CommandFailed
 from rolloutfleet.cli.show import size, span
+from rolloutfleet.cli.status import branching
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -26,7 +28,7 @@ def run(tmp_path: Path) -> Run:
     def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUTFLEET_")}
         return subprocess.run(
-            [sys.executable, "-m", "rolloutfleet.cli", *words],
+            [sys.executable, "-m", "rolloutfleet", *words],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -61,6 +63,7 @@ def book(folder: Path, **changes: Any) -> Path:
         (["statu"], "No such command 'statu'"),
         (["status", "--jsn"], "No such option: --jsn"),
         (["turns"], "Missing argument 'SESSION' (see rolloutfleet turns --help)"),
+        (["session", "close"], "Missing argument 'SESSION...' (see rolloutfleet session close --help)"),
         (["export", "--max", "x"], "Invalid value for '--max'"),
         (["export", "--session", "a", "--max", "1"], "--session, --group and --max exclude each other"),
         (["export", "--ack"], "--ack forgets what was exported, so it needs -o FILE"),
@@ -131,6 +134,19 @@ def test_every_command_explains_itself_and_its_options(run: Run) -> None:
         assert f"Usage: rolloutfleet {command.name}" in helped.stdout
 
 
+def test_every_command_about_a_session_explains_itself(run: Run) -> None:
+    overview = run("session")
+    assert overview.returncode == 0
+    for name in ("new", "close", "delete", "list"):
+        assert name in overview.stdout
+        assert f"Usage: rolloutfleet session {name}" in run("session", name, "--help").stdout
+
+
+def test_the_release_is_said(run: Run) -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"rolloutfleet {version('rolloutfleet')}\n")
+
+
 def test_figures_read_well() -> None:
     assert [size(amount) for amount in (None, 0, 1023, 1536, 5 * 2**30)] == ["-", "0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
     assert [span(seconds) for seconds in (None, 4.6, 123, 3900)] == ["-", "4s", "2m 3s", "1h 5m"]
@@ -139,3 +155,16 @@ def test_figures_read_well() -> None:
 def test_an_answer_that_is_no_export_is_said() -> None:
     with pytest.raises(CommandFailed, match="no safetensors file"):
         described(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
+
+
+def figures(*, extending: int, branch: int, **branches: int) -> dict[str, Any]:
+    return {"follow_ups": {"extending": extending, "branch": branch}, "branches": branches}
+
+
+def test_the_status_warns_where_more_than_one_follow_up_in_twenty_branches() -> None:
+    assert branching([]) is None
+    assert branching([figures(extending=0, branch=0), {}]) is None
+    assert branching([figures(extending=19, branch=1, content=1), figures(extending=0, branch=0, tools=3)]) is None
+    warning = branching([figures(extending=30, branch=1, content=1), figures(extending=7, branch=1, content=1, role=3)])
+    assert warning is not None
+    assert "2 of 39 follow-up turns (5%)" in warning and "role 3, content 2" in warning

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.dumps.samples import NAME, SESSION, head, sample, sample_turns
+from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, SECRET
 
 from rolloutfleet.cli import main
 from rolloutfleet.dumps import encode
@@ -14,6 +15,7 @@ from rolloutfleet.dumps import encode
 Run = Callable[..., tuple[int, str, str]]
 
 ACTIVE = f"{SESSION}-active.json"
+STRANGERS = IRREGULAR | BAD_HEADS | BAD_LINES
 
 
 @pytest.fixture
@@ -73,6 +75,26 @@ def test_what_is_wrong_is_found(run: Run, folder: Path) -> None:
     assert code == 1 and [bool(each["problems"]) for each in json.loads(out)] == [True, False]
     code, _, err = run("show", NAME, "--dir", str(folder))
     assert code == 1 and "is damaged" in err
+
+
+@pytest.mark.parametrize("make", STRANGERS.values(), ids=STRANGERS.keys())
+def test_what_is_no_dump_is_said_and_nothing_of_it_is_shown(
+    run: Run, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    (folder / NAME).write_bytes(sample())
+    bad = "s0-0123456789ab-0011223344556677-active.json"
+    make(folder / bad)
+    code, out, _ = run("list", "--dir", str(folder), "--json")
+    listed = {each["name"]: each for each in json.loads(out)}
+    assert code == 0 and listed[NAME]["fault"] is None
+    code, out, _ = run("list", "--dir", str(folder))
+    assert code == 0 and NAME in out and bad in out
+    code, out, _ = run("verify", "--dir", str(folder), "--json")
+    assert code == 1 and {each["name"]: bool(each["problems"]) for each in json.loads(out)} == {NAME: False, bad: True}
+    code, out, err = run("show", bad, "--dir", str(folder))
+    assert code == 1 and err.startswith("rolloutfleet: ") and SECRET not in out + err
 
 
 def test_missing_shards_are_found(run: Run, folder: Path) -> None:

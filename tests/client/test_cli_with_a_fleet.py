@@ -1,6 +1,8 @@
 """The commands against a running fleet: two proxies, the real gateway, simulated engines."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,7 +62,7 @@ class Trainer:
 
 def asked(up: Up, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "rolloutfleet.cli", *words, "--state-dir", str(up.state)],
+        [sys.executable, "-m", "rolloutfleet", *words, "--state-dir", str(up.state)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -85,6 +87,58 @@ def test_sessions_and_turns_of_all_proxies_are_listed(up: Up) -> None:
     session, turns = made[0]
     shown = asked(up, "turns", session).stdout
     assert all(turn in shown for turn in turns)
+
+
+def test_an_agent_started_in_the_shell_of_a_new_session_talks_in_it(up: Up) -> None:
+    agent = (
+        "import openai; api = openai.OpenAI(); "
+        "api.chat.completions.create(model='simulated', messages=[{'role': 'user', 'content': 'hello'}], max_tokens=5)"
+    )
+    new = asked(up, "session", "new", "--task", "it's a task")
+    assert new.returncode == 0, new.stderr
+    done = subprocess.run(
+        ["sh", "-c", f'eval "$SAID"; exec {shlex.quote(sys.executable)} -c {shlex.quote(agent)}'],
+        env={**os.environ, "SAID": new.stdout},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    (session,) = answered(up, "session", "list", "--task", "it's a task")
+    assert (session["turns"], session["state"]) == (1, "open")
+    name = session["session_id"]
+    assert name in new.stdout.splitlines()[0]
+    assert f"{name}: closed; made {name}-trajectory-1" in asked(up, "session", "close", name).stdout
+    assert asked(up, "session", "delete", name).stdout == f"{name}: deleted\n"
+    assert answered(up, "session", "list", "--task", "it's a task") == []
+
+
+def test_what_can_be_ended_is_ended_and_the_rest_is_said(up: Up) -> None:
+    made = [answered(up, "session", "new", "--task", "ends")["session_id"] for _ in range(2)]
+    done = asked(up, "session", "delete", made[0], "s0-nobody", made[1])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "s0-nobody" in done.stderr
+    assert answered(up, "session", "list", "--task", "ends", "--state", "open") == []
+
+
+def test_the_newest_of_all_proxies_come_first(up: Up) -> None:
+    made = [answered(up, "session", "new", "--task", "order")["session_id"] for _ in range(6)]
+    newest = answered(up, "session", "list", "--newest", "--task", "order", "--limit", "4")
+    assert [each["session_id"] for each in newest] == made[:1:-1]
+    assert {each["session_id"] for each in answered(up, "sessions", "--task", "order")} == set(made)
+
+
+def test_a_list_goes_on_where_a_proxy_does_not_answer_and_says_so(up: Up, tmp_path: Path) -> None:
+    book = up.book()
+    nobody = {"ordinal": 2, "url": "http://127.0.0.1:9", "pid": 1}
+    (tmp_path / "fleet.json").write_text(json.dumps({**book, "proxies": [nobody, *book["proxies"]]}))
+    made = answered(up, "session", "new", "--task", "down")["session_id"]
+    command = [sys.executable, "-m", "rolloutfleet", "session", "list", "--task", "down", "--json"]
+    done = subprocess.run(
+        [*command, "--fleet-file", str(tmp_path / "fleet.json")], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, [each["session_id"] for each in json.loads(done.stdout)]) == (0, [made])
+    assert done.stderr == "rolloutfleet: no proxy answers at http://127.0.0.1:9\n"
 
 
 def test_the_status_counts_everything(up: Up) -> None:

@@ -23,6 +23,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     spec = fleet().spec
     assert spec.model_dump(mode="json", by_alias=True, exclude={"engine": {"simulated"}}) == {
         "model": "m",
+        "models": {"names": None},
+        "compatibility": {"requests": "lenient"},
         "tokenizer": {
             "path": None,
             "hub": None,
@@ -144,7 +146,7 @@ def test_the_memory_limit_is_a_third_above_the_budget() -> None:
         ),
         ({"endpoint": {"publicUrl": "x"}}, "spec.endpoint.publicUrl: no such field; did you mean publicURL?"),
         ({"restart": {"zzz": "1", "id": "1"}}, "spec.restart.zzz: no such field; known here: id"),
-        ({"model": ""}, "spec.model: String should have at least 1 character, not ''"),
+        ({"model": ""}, "spec.model: must not be empty"),
         ({"proxies": {"replicas": "8"}}, "spec.proxies.replicas: must be a whole number, not '8'"),
         ({"proxies": {"replicas": True}}, "spec.proxies.replicas: must be a whole number, not True"),
         ({"proxies": {"replicas": -1}}, "spec.proxies.replicas: must be greater than or equal to 0, not -1"),
@@ -213,6 +215,13 @@ def test_the_memory_limit_is_a_third_above_the_budget() -> None:
 )
 def test_a_broken_rule_is_said_with_its_field(spec: dict[str, Any], problem: str) -> None:
     assert problem in problems(**spec)
+
+
+@pytest.mark.parametrize("policy", ["cache_aware", "power_of_two", "consistent_hashing"])
+def test_a_policy_under_which_the_gateway_loses_fields_is_refused_by_name(policy: str) -> None:
+    (said,) = problems(gateway={"policy": policy})
+    assert said.startswith("spec.gateway.policy: ") and policy in said
+    assert "loses sampling parameters" in said and said.endswith("use manual, round_robin or random")
 
 
 @pytest.mark.parametrize("name", ["", "3math", "a.b", "Math", "a-", "a" * 41, "a\n"])

@@ -60,8 +60,8 @@ def test_without_torch_everything_else_works_and_this_says_what_to_install() -> 
     from rolloutfleet.remote_tensors import RemoteTensors
 
     assert rolloutfleet.__doc__
-    with pytest.raises(ImportError, match=r"pip install 'rolloutfleet\[torch\]'"):
+    with pytest.raises(ImportError, match="pip install torch"):
         import rolloutfleet.torch
-    with pytest.raises(ImportError, match=r"pip install 'rolloutfleet\[torch\]'"):
+    with pytest.raises(ImportError, match="pip install torch"):
         RemoteTensors([], "key")
     RemoteTensors([], "key", framework="numpy").close()

@@ -1,10 +1,11 @@
 """The command line: `rolloutfleet up`, and commands that ask a fleet. One file a command."""
 
+import signal
 import sys
 
 import typer
 
-from rolloutfleet.cli import dumps, export, leases, sessions, status, turns, up
+from rolloutfleet.cli import dumps, export, leases, sessions, status, turns, up, version
 from rolloutfleet.cli.failures import CommandFailed, fail
 
 HELP = (
@@ -23,7 +24,8 @@ app = typer.Typer(
 )
 app.command("up")(up.up)
 app.command("status")(status.status)
-app.command("sessions")(sessions.sessions)
+app.add_typer(sessions.app, name="session")
+app.command("sessions", help="The same as [bold]session list[/bold].")(sessions.list_sessions)
 app.command("turns")(turns.turns)
 app.command("export")(export.export)
 app.command("ack")(leases.ack)
@@ -32,13 +34,14 @@ app.add_typer(dumps.app, name="dumps")
 
 
 @app.callback(invoke_without_command=True)
-def help_unless_asked(context: typer.Context) -> None:
+def help_unless_asked(context: typer.Context, asked: version.Version = False) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 def main() -> None:
-    """Run a command. Exit status 0: done; 1: it failed; 2: it was asked for wrongly."""
+    """Run a command. Exit status 0: done; 1: it failed; 2: it was asked for wrongly; 130: Ctrl-C ended it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status_code = app(standalone_mode=False, prog_name="rolloutfleet")
     except CommandFailed as error:

@@ -1,14 +1,15 @@
 """Where the `dumps` commands look: a folder on this machine, or the proxies of a fleet."""
 
-import io
+import stat
+import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.cli.reach import Fleet
-from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, Damaged, parse_dump_name, read_head
+from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, Damaged, glance, open_dump, parse_dump_name
 from rolloutfleet.wire import ListedDump
 
 PAGE = 500
@@ -32,15 +33,21 @@ class Folder:
 
     def listed(self, state: str | None = None) -> list[ListedDump]:
         try:
-            found = [listed for file in sorted(self.path.iterdir()) if (listed := _in_folder(file)) is not None]
+            found = list(_in_folder(self.path))
         except OSError as error:
             raise wrong(f"{self.path} can't be read: {error.strerror}") from None
         return [listed for listed in found if state in (None, listed.state)]
 
     def open(self, name: str) -> BinaryIO:
         for file in (self.path / name, self.path / f"{name}{IMPORTED_MARK}"):
-            if file.is_file():
-                return file.open("rb")
+            try:
+                return open_dump(file)
+            except FileNotFoundError:
+                continue
+            except Damaged as error:
+                raise failed(f"{file} is no dump: {error}") from None
+            except OSError as error:
+                raise failed(f"{file} can't be read: {error.strerror}") from None
         raise failed(f"there is no {name} in {self.path}")
 
 
@@ -65,10 +72,16 @@ class OfFleet:
     def open(self, name: str) -> BinaryIO:
         refused: CommandFailed | None = None
         for proxy in self.fleet.each():
+            # A file may be larger than memory, whether or not it is a dump.
+            into = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 (the caller closes it)
             try:
-                return io.BytesIO(proxy.send("GET", f"/dumps/{name}").content)
+                proxy.fetch(f"/dumps/{name}", into)
             except CommandFailed as error:
+                into.close()
                 refused = refused or error
+            else:
+                into.seek(0)
+                return into
         assert refused is not None
         raise refused
 
@@ -109,30 +122,23 @@ def by_group(dumps: Iterable[ListedDump]) -> list[list[ListedDump]]:
     return list(groups.values())
 
 
-def _in_folder(file: Path) -> ListedDump | None:
-    plain, claim, _ = file.name.partition(CLAIM_MARK)
-    name = parse_dump_name(plain.removesuffix(IMPORTED_MARK))
-    if name is None or not file.is_file():
-        return None
-    seen = file.stat()
-    fields: dict[str, Any] = {}
-    try:
-        with file.open("rb") as opened:
-            head = read_head(opened)
-        fields = {
-            "group_id": head.session.group_id,
-            "task_id": head.session.task_id,
-            "reason": head.reason,
-            "dumped_at": head.dumped_at,
-        }
-    except (Damaged, OSError):
-        pass
-    return ListedDump(
-        name=str(name),
-        session_id=name.session_id,
-        trajectory=name.number,
-        state="importing" if claim else "imported" if file.name.endswith(IMPORTED_MARK) else "ready",
-        bytes=seen.st_size,
-        modified=seen.st_mtime,
-        **fields,
-    )
+def _in_folder(folder: Path) -> Iterator[ListedDump]:
+    """Raises OSError."""
+    for file in sorted(folder.iterdir()):
+        plain, claim, _ = file.name.partition(CLAIM_MARK)
+        name = parse_dump_name(plain.removesuffix(IMPORTED_MARK))
+        if name is None:
+            continue
+        try:
+            seen, head = file.lstat(), glance(file)
+        except FileNotFoundError:
+            continue
+        yield ListedDump(
+            name=str(name),
+            session_id=name.session_id,
+            trajectory=name.number,
+            state="importing" if claim else "imported" if file.name.endswith(IMPORTED_MARK) else "ready",
+            bytes=seen.st_size if stat.S_ISREG(seen.st_mode) else 0,
+            modified=seen.st_mtime,
+            **asdict(head),
+        )

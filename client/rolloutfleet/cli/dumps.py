@@ -1,6 +1,7 @@
 """`rolloutfleet dumps`: what stale sessions left. List it, look into it, check it, and take it in again."""
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.markup import escape
 from rich.progress import track
 
 from rolloutfleet.cli.dump_sources import Folder, OfFleet, Source, by_group
@@ -16,7 +18,7 @@ from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.cli.reach import Fleet
 from rolloutfleet.cli.show import console, print_json, size, span, table, text
 from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
-from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, Inspected, decode, inspect, parse_dump_name
+from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, Inspected, inspect, load, parse_dump_name
 from rolloutfleet.wire import ListedDump
 
 T = TypeVar("T")
@@ -80,15 +82,14 @@ def show(
     """Show what a dump holds: its session, and its turns with tokens, weight versions and rewards."""
     _named(name)
     with _source(directory, state_dir, fleet_file, url, admin_key_file) as source, source.open(name) as file:
-        content = file.read()
-    if as_json:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-        return
-    try:
-        dump = decode(content)
-    except Damaged as error:
-        raise failed(f"{name} is damaged: {error}") from None
+        if as_json:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+        try:
+            dump = load(file)
+        except Damaged as error:
+            raise failed(f"{name} is damaged: {error}") from None
     _print_dump(dump)
 
 
@@ -231,13 +232,20 @@ def _print_list(found: Sequence[ListedDump], *, of_fleet: bool) -> None:
     if not found:
         print("no dumps")
         return
-    shown = table("dump", "task", "state", "size", "age", *(["proxy"] if of_fleet else []), numbers=("size", "age"))
+    faults = [""] if any(dump.fault for dump in found) else []
+    proxies = ["proxy"] if of_fleet else []
+    shown = table("dump", "task", "state", "size", "age", *proxies, *faults, numbers=("size", "age"))
     now = time.time()
     for dump in found:
         age = span(max(0.0, now - (dump.dumped_at or dump.modified)))
         proxy = [str(dump.ordinal)] if of_fleet else []
-        shown.add_row(dump.name, text(dump.task_id), dump.state, size(dump.bytes), age, *proxy)
+        fault = [_red(dump.fault) if dump.fault else ""] if faults else []
+        shown.add_row(dump.name, text(dump.task_id), dump.state, size(dump.bytes), age, *proxy, *fault)
     console().print(shown)
+
+
+def _red(said: str) -> str:
+    return f"[red]{escape(said)}[/]"
 
 
 def _print_checked(found: dict[str, Inspected]) -> None:
@@ -247,7 +255,7 @@ def _print_checked(found: dict[str, Inspected]) -> None:
     shown = table("dump", "turns", "tokens", "shards", "", numbers=("turns", "tokens", "shards"))
     for name, each in found.items():
         problems = _problems(each)
-        said = "[red]" + "\n".join(problem.replace("[", r"\[") for problem in problems) + "[/]" if problems else "whole"
+        said = _red("\n".join(problems)) if problems else "whole"
         shown.add_row(name, str(each.turns), str(each.tokens), str(each.shards), said)
     console().print(shown)
 

@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import httpx
 
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.fleet.exceptions import refusal
 from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.http_failures import failure_in_words
 
 TIMEOUT = 120.0
 
@@ -84,6 +85,26 @@ class Fleet:
         """The JSON answer. Raises CommandFailed."""
         return _parsed(self.send("POST", path, body=body))
 
+    def fetch(self, path: str, into: BinaryIO) -> None:
+        """Write the answer to a file as it comes. Raises CommandFailed for one that is an error, or for none."""
+        problems: list[str] = []
+        for url in self._urls:
+            try:
+                with self._client.stream("GET", f"{url}{path}") as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        raise _refused(answer)
+                    for piece in answer.iter_raw():
+                        into.write(piece)
+                    return
+            except httpx.ConnectError:
+                problems.append(url)
+            except httpx.HTTPError as error:
+                raise failed(f"GET {url}{path}: {failure_in_words(error)}") from None
+            except OSError as error:
+                raise failed(f"{path} can't be kept on this machine: {error.strerror}") from None
+        raise failed(f"no proxy answers at {', '.join(problems)}")
+
     def send(
         self,
         method: str,
@@ -104,7 +125,7 @@ class Fleet:
                 problems.append(url)
                 continue
             except httpx.HTTPError as error:
-                raise failed(f"{method} {url}{path}: {type(error).__name__} {error}".rstrip()) from None
+                raise failed(f"{method} {url}{path}: {failure_in_words(error)}") from None
             if answer.is_success:
                 return answer
             raise _refused(answer)

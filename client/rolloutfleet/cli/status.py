@@ -1,11 +1,14 @@
 """`rolloutfleet status`: how a fleet is."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from rolloutfleet.cli.reach import Fleet
 from rolloutfleet.cli.show import console, print_json, size, table, text
 from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
+
+MOST_BRANCHES: Final = 0.05
+"""Share of follow-up turns that may start a branch before that is worth a warning."""
 
 TERMS = ("created", "imported", "live", "leased", "acknowledged", "dumped")
 
@@ -19,7 +22,8 @@ def status(
 ) -> None:
     """Show each proxy's figures, and whether every turn and session is accounted for.
 
-    The last table is the audit: created + imported = live + leased + acknowledged + dumped + discarded.
+    The last table is the audit: created + imported = live + leased + acknowledged + dumped + discarded. A warning
+    stands below it where more than 5 % of the turns that follow an answer start a branch.
     """
     where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
     with Fleet(where) as fleet:
@@ -33,6 +37,28 @@ def status(
     out.print(_proxies(proxies, {each["ordinal"]: each for each in stats}))
     out.print()
     out.print(_audit(audit))
+    warning = branching(stats)
+    if warning is not None:
+        out.print()
+        out.print(f"[yellow]{warning}[/]")
+
+
+def branching(stats: list[dict[str, Any]]) -> str | None:
+    """What is to be said of follow-up turns that start a branch; None where they are few."""
+    turns: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for each in stats:
+        turns.update(each.get("follow_ups", {}))
+        reasons.update(each.get("branches", {}))
+    branched, followed = turns["branch"], turns.total()
+    if branched <= MOST_BRANCHES * followed:
+        return None
+    why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3))
+    return (
+        f"Warning: {branched} of {followed} follow-up turns ({branched / followed:.0%}) start a branch: their history "
+        f"is rendered and trained again. What differed most: {why or 'nothing'}. "
+        "`rolloutfleet turns SESSION` says why each one did."
+    )
 
 
 def summed(audits: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def turns(
     admin_key_file: AdminKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a session's turns: number, the parent's number, tokens, weight versions, reward.
+    """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it starts a branch.
 
     --json has the parents' ids, and each token's id, log-probability and version.
     """
@@ -27,7 +27,7 @@ def turns(
     if as_json:
         print_json(found)
         return
-    columns = ("turn", "", "parent", "trajectory", "finish", "prompt", "output", "versions", "reward")
+    columns = ("turn", "", "parent", "trajectory", "finish", "prompt", "output", "versions", "reward", "branch")
     shown = table(*columns, numbers=("", "parent", "prompt", "output", "reward"))
     places = {each["turn_id"]: place for place, each in enumerate(found, start=1)}
     for each in found:
@@ -41,6 +41,7 @@ def turns(
             str(each["completion_tokens"]),
             _distinct(each.get("versions") or []),
             text(each["reward"]),
+            _reason(each.get("branch_reason")),
         )
     console().print(shown)
 
@@ -55,6 +56,12 @@ def all_turns(fleet: Fleet, session: str) -> list[dict[str, Any]]:
         cursor = page.get("cursor")
         if not cursor:
             return found
+
+
+def _reason(reason: dict[str, Any] | None) -> str:
+    if reason is None:
+        return ""
+    return text(reason["field"] if reason["message"] is None else f"{reason['field']} of message {reason['message']}")
 
 
 def _distinct(versions: list[int]) -> str:

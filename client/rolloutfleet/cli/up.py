@@ -15,7 +15,6 @@ from rich.table import Table
 from rolloutfleet.cli.failures import CommandFailed, failed, wrong
 from rolloutfleet.cli.show import console, table
 from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT
-from rolloutfleet.spec import RolloutFleet
 from rolloutfleet.specfile import FleetFileError, load_fleet
 
 if TYPE_CHECKING:
@@ -38,12 +37,20 @@ def up(
         Path | None,
         typer.Option("--engine-key-file", metavar="FILE", help="The key that engines of gateway.engines.urls ask for."),
     ] = None,
+    new_ports: Annotated[
+        bool,
+        typer.Option(
+            "--new-ports",
+            help="Choose new ports for those that other programs hold; base_urls of sessions on them are void then.",
+        ),
+    ] = False,
 ) -> None:
     """Run the fleet of FILE as processes of this machine, until Ctrl-C.
 
     Starts the proxies, the SGLang gateway and, where the resource has `engine`, simulated engines; with
     `gateway.engines.urls` it uses the engines named there. What dies is started again on the same port.
-    Data stays in the state folder, and so do addresses and the admin key: the next `up` goes on with them.
+    Data stays in the state folder, and so do addresses and the admin key: the next `up` goes on with them, and
+    doesn't start where another program holds one of its ports.
     """
     try:
         fleet = load_fleet(file)
@@ -51,19 +58,27 @@ def up(
         raise wrong(str(error)) from None
     if engine_key_file is not None and not engine_key_file.is_file():
         raise wrong(f"--engine-key-file: {engine_key_file} is no file")
-    folder = state_dir if state_dir is not None else STATE_ROOT / fleet.metadata.name
-    status = asyncio.run(_run(fleet, file=file, folder=folder, engine_key_file=engine_key_file))
-    raise typer.Exit(status)
-
-
-async def _run(fleet: RolloutFleet, *, file: Path, folder: Path, engine_key_file: Path | None) -> int:
+    # Nothing runs yet, so that Ctrl-C may end this process at once, until `_stop_signals` asks it to stop.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # The proxies' and the executor's packages are heavy, and no other command needs them.
-    from rolloutfleet_operator.local import LocalFleet, LocalFleetError
+    from rolloutfleet_operator.local import LocalFleet
 
     screen = _Screen(console())
+    folder = state_dir if state_dir is not None else STATE_ROOT / fleet.metadata.name
     local = LocalFleet(
-        fleet, state_dir=folder, beside=file.parent, report=screen.report, engine_key_file=engine_key_file
+        fleet,
+        state_dir=folder,
+        beside=file.parent,
+        report=screen.report,
+        engine_key_file=engine_key_file,
+        new_ports=new_ports,
     )
+    raise typer.Exit(asyncio.run(_run(local, screen, folder=folder)))
+
+
+async def _run(local: "LocalFleet", screen: "_Screen", *, folder: Path) -> int:
+    from rolloutfleet_operator.local import LocalFleetError
+
     with _stop_signals(local) as asked_to_stop:
         try:
             with screen.starting():
@@ -71,7 +86,7 @@ async def _run(fleet: RolloutFleet, *, file: Path, folder: Path, engine_key_file
                     return 130
         except LocalFleetError as error:
             raise _start_failure(error, screen) from None
-        screen.show_addresses(local, file=file, state_dir=folder)
+        screen.show_addresses(local, state_dir=folder)
         try:
             await _unless(asked_to_stop, local.wait())
         except LocalFleetError as error:
@@ -113,6 +128,7 @@ class _stop_signals:
     def __exit__(self, *_: object) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
 
     def _on_signal(self) -> None:
         if self._asked.is_set():
@@ -160,7 +176,7 @@ class _Screen:
             grid.add_row(MARKS[phase], name, text)
         return grid
 
-    def show_addresses(self, local: "LocalFleet", *, file: Path, state_dir: Path) -> None:
+    def show_addresses(self, local: "LocalFleet", *, state_dir: Path) -> None:
         book = local.whereabouts()
         addresses = table("", "address")
         for proxy in book["proxies"]:

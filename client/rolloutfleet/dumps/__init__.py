@@ -5,6 +5,7 @@ docs/dumps.md describes the format itself.
 """
 
 from rolloutfleet.dumps.checks import Inspected, inspect, verify
+from rolloutfleet.dumps.files import Glance, glance, open_dump
 from rolloutfleet.dumps.form import (
     FORMAT,
     FORMAT_VERSION,
@@ -31,7 +32,7 @@ from rolloutfleet.dumps.names import (
     parse_dump_name,
     trajectory_dump_name,
 )
-from rolloutfleet.dumps.reading import decode, digest_of, read, read_head, read_shards, read_streamed
+from rolloutfleet.dumps.reading import decode, digest_of, load, read, read_head, read_shards, read_streamed
 from rolloutfleet.dumps.streamed import StreamedShard, StreamedTensor, StreamedTurn
 from rolloutfleet.dumps.tensors import DTYPES, Tensor, dtype_of_safetensors, safetensors_name
 
@@ -51,6 +52,7 @@ __all__ = [
     "DumpedShard",
     "DumpedTrajectory",
     "DumpedTurn",
+    "Glance",
     "IncomingShard",
     "Inspected",
     "Matching",
@@ -65,7 +67,10 @@ __all__ = [
     "dtype_of_safetensors",
     "dump_names",
     "encode",
+    "glance",
     "inspect",
+    "load",
+    "open_dump",
     "parse_dump_name",
     "read",
     "read_head",

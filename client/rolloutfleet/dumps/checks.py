@@ -14,6 +14,8 @@ from rolloutfleet.dumps.tensors import Tensor
 
 SAID_AT_MOST = 20
 """Problems of one file: a broken writer would make thousands."""
+SAID_LENGTH = 500
+"""Characters of each: it may hold what stands in the file."""
 
 _TOKENS = {"new_prompt_ids": "int32", "output_ids": "int32", "logprobs": "float32", "versions": "int32"}
 
@@ -43,12 +45,12 @@ def inspect(file: BinaryIO, *, name: str | None = None) -> Inspected:
     found = Inspected()
     try:
         for problem in _problems(file, name, found):
-            found.problems.append(problem)
+            found.problems.append(problem[:SAID_LENGTH])
             if len(found.problems) == SAID_AT_MOST:
                 found.problems.append("and more")
                 break
     except Damaged as error:
-        found.problems.append(str(error))
+        found.problems.append(str(error)[:SAID_LENGTH])
     return found
 
 

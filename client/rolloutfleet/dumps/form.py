@@ -107,6 +107,18 @@ class Matching(DumpPart):
     request: Digest
     reasonings: list[Annotated[tuple[int, str], Strict(False)]]
     """(message index, digest) of each reasoning that its request added."""
+    rules: str = "1"
+    """Which rules made the digests; a store in which others are in force makes them anew."""
+    call_ids: list[str | None] = []
+    """Of the tool calls that its own messages make, its output's included."""
+
+
+class DumpedReason(DumpPart):
+    """Why a turn starts a branch."""
+
+    message: Whole | None
+    """Index of the message that differs; None for what is no message's."""
+    field: str
 
 
 class DumpedTurn(DumpPart):
@@ -126,6 +138,7 @@ class DumpedTurn(DumpPart):
     reward: Finite | None
     """As it was given: raw."""
     mixed_cache: bool
+    branch_reason: DumpedReason | None = None
     delivered: bool
     created_at: Finite
     prompt_tokens: Whole

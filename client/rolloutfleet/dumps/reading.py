@@ -7,8 +7,9 @@ import base64
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -33,6 +34,7 @@ from rolloutfleet.dumps.form import (
     Part,
 )
 from rolloutfleet.dumps.tensors import Tensor
+from rolloutfleet.explain import what_is_wrong
 from rolloutfleet.tensors import form_of
 
 AnyPart = TypeVar("AnyPart", bound=BaseModel)
@@ -41,6 +43,11 @@ _DATA: Final = b'"data":"'
 _DATA_END: Final = b'"}}'
 _AT_ONCE: Final = 1 << 20
 """Bytes of a shard's line that are read at once."""
+LONGEST_HEAD: Final = 256 << 10
+"""Bytes of the first line. Metadata, the longest part of it, has up to 64 KiB."""
+LONGEST_LINE: Final = 512 << 20
+"""Bytes of any other that is read whole: a turn's messages are a request, of 64 MiB unless set otherwise."""
+_SURROGATE: Final = re.compile(r"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _HELD_BACK: Final = 8
 """Of them as many stay for the next round as hold the end of the line, where that is cut in two."""
 
@@ -90,7 +97,12 @@ def read_head(file: BinaryIO) -> DumpHead:
 
 def decode(content: bytes) -> Dump:
     """A whole dump. Raises Damaged."""
-    head, *rest = read(io.BytesIO(content))
+    return load(io.BytesIO(content))
+
+
+def load(file: BinaryIO) -> Dump:
+    """A whole dump from a file; one that is none is not read further than to where that shows. Raises Damaged."""
+    head, *rest = read(file)
     assert isinstance(head, DumpHead)
     end = rest.pop()
     assert isinstance(end, DumpEnd)
@@ -168,7 +180,7 @@ class _Lines:
 
     def first(self) -> bytes:
         """What stands before the turns, as an object."""
-        line = self._next()
+        line = self._next(LONGEST_HEAD)
         if not line.endswith(TURNS_MARK):
             raise Damaged("its first line is not that of a dump")
         return line.removesuffix(TURNS_MARK) + b"}"
@@ -182,19 +194,33 @@ class _Lines:
         self.count += not more
         data = self._file.readline(_AT_ONCE)
         if not more and data.startswith(END_MARK):
-            return data if data.endswith(b"\n") else data + self._file.readline()
+            return data if data.endswith(b"\n") else self._rest([data], LONGEST_LINE)
         if not data or (len(data) < _AT_ONCE and not data.endswith(b"\n")):
             raise Damaged(f"it breaks off in line {self.count}")
         self._digest.update(data)
         return data
 
-    def _next(self) -> bytes:
-        line = self._file.readline()
+    def _next(self, longest: int = LONGEST_LINE) -> bytes:
         self.count += 1
+        line = self._rest([], longest)
         if not line.endswith(b"\n"):
             raise Damaged(f"it breaks off in line {self.count}")
         self._digest.update(line)
         return line
+
+    def _rest(self, pieces: list[bytes], longest: int) -> bytes:
+        """The line to its end, behind the pieces of it that were read. What is no line of a dump is not read whole."""
+        length = sum(map(len, pieces))
+        while piece := self._file.readline(_AT_ONCE):
+            length += len(piece)
+            if length > longest:
+                raise Damaged(f"line {self.count} is longer than {longest} bytes")
+            if b"\0" in piece:
+                raise Damaged(f"line {self.count} is no JSON: it holds a zero byte")
+            pieces.append(piece)
+            if piece.endswith(b"\n"):
+                break
+        return b"".join(pieces)
 
     def end(self, line: bytes) -> DumpEnd:
         """What the last line says. Raises Damaged where it is not the last, or the digest is another."""
@@ -220,7 +246,8 @@ def _head(content: bytes) -> DumpHead:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise Damaged("it is no dump of RolloutFleet")
     if found.get("format_version") != FORMAT_VERSION:
-        raise Damaged(f"its format_version is {found.get('format_version')!r}, and this program knows {FORMAT_VERSION}")
+        version = repr(found.get("format_version"))[:80]
+        raise Damaged(f"its format_version is {version}, and this program knows {FORMAT_VERSION}")
     return _validated(DumpHead, found, 1)
 
 
@@ -230,9 +257,22 @@ def _part(kind: type[AnyPart], line: bytes, number: int) -> AnyPart:
 
 def _loads(content: bytes, number: int) -> Any:
     try:
-        return json.loads(content)
+        # UTF-8 alone: given bytes, json.loads takes other encodings too, and halves of letters.
+        text = content.decode()
+        found = json.loads(text, parse_constant=_refuse_constant)
+        if _SURROGATE.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Damaged(f"line {number} is no JSON: it holds half a letter, a surrogate without its other") from None
+    except UnicodeDecodeError:
+        raise Damaged(f"line {number} is no JSON: it is not UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise Damaged(f"line {number} is no JSON: {error}") from None
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _validated(kind: type[AnyPart], value: Any, number: int) -> AnyPart:
@@ -241,4 +281,4 @@ def _validated(kind: type[AnyPart], value: Any, number: int) -> AnyPart:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
-        raise Damaged(f"line {number}{f', {where}' if where else ''}: {problem['msg']}") from None
+        raise Damaged(f"line {number}{f', {where}' if where else ''}: {what_is_wrong(problem)}") from None

@@ -21,7 +21,7 @@ ROW_GROUP_BYTES: Final = 8 * 2**20
 """Of a parquet file; what is buffered before it is compressed and written."""
 RECORD_BYTES: Final = 512
 """Counted for what a record holds beside tensors and messages."""
-PYARROW_MISSING: Final = "writing parquet takes pyarrow: pip install 'rolloutfleet[parquet]'"
+PYARROW_MISSING: Final = "writing parquet takes pyarrow: pip install pyarrow"
 
 
 class FileForm(StrEnum):
@@ -219,6 +219,9 @@ def _schema(arrow: Any) -> Any:
             ("reward", real),
             ("finish_reason", text),
             ("mixed_cache", arrow.bool_()),
+            ("branch_reason", arrow.struct([("message", whole), ("field", text)])),
+            ("constrained", text),
+            ("biased_by", arrow.list_(text)),
             ("message", text),
         ]
     )

@@ -3,11 +3,9 @@
 `Fleet` is the same for code that blocks; it runs one of these.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, Unpack
 
@@ -19,13 +17,13 @@ from rolloutfleet.fleet.finding import Found, Options, TooOld
 from rolloutfleet.fleet.leases import Leases
 from rolloutfleet.fleet.owed import Owed
 from rolloutfleet.fleet.places import Place
-from rolloutfleet.fleet.proxies import Proxies
+from rolloutfleet.fleet.proxies import FLEET, Proxies
 from rolloutfleet.fleet.pulling import OnExit, Wanted
 from rolloutfleet.fleet.room import HELD, OPEN, Room, trajectory_ids
 from rolloutfleet.fleet.sessions import Handle, OnError, Sessions, SessionStatus, asked_to_start, checked
 from rolloutfleet.fleet.trajectories import Leased, Trajectory
 from rolloutfleet.fleet.waiting import Waiting
-from rolloutfleet.fleet.weights import FLEET, FleetWeights
+from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.wire import (
     AgentMay,
@@ -33,11 +31,13 @@ from rolloutfleet.wire import (
     Audit,
     ExportStyle,
     GiveReward,
+    LeftOpen,
     Pause,
     PauseMode,
     Proxy,
     Recover,
     Rewarded,
+    SessionState,
     SetVersion,
     StartedSession,
     Turn,
@@ -82,27 +82,30 @@ class AsyncSession(Handle):
         await self.fleet._end([self.session_id], error, self.on_error)
 
     async def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> Rewarded:
-        """As AsyncFleet.reward."""
+        """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
+
+        By default it does where no turn is named. The session goes on either way: `close_session` ends it.
+        """
         return await self.fleet.reward(self, reward, turn_id=turn_id, close=close)
 
     async def close(self) -> str | None:
-        """As AsyncFleet.close_session."""
+        """End a session; returns the trajectory that was made of its open turns, None where there were none."""
         return await self.fleet.close_session(self)
 
     async def delete(self) -> None:
-        """As AsyncFleet.delete."""
+        """End a session, and discard all of it that is not leased."""
         await self.fleet.delete(self)
 
     async def touch(self) -> None:
-        """As AsyncFleet.touch."""
+        """Keep a session from going stale."""
         await self.fleet.touch(self)
 
     async def status(self) -> SessionStatus:
-        """As AsyncFleet.status."""
+        """What the fleet says of a session. Raises Gone, NotKnown."""
         return await self.fleet.status(self)
 
     def turns(self) -> AsyncIterator[Turn]:
-        """As AsyncFleet.turns."""
+        """A session's turns, in order of commit, with ids, log-probabilities and versions."""
         return self.fleet.turns(self)
 
 
@@ -129,8 +132,8 @@ class AsyncGroup:
         await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
 
 
-Named = Handle | str
-"""A session, or its id."""
+Named = Handle | SessionStatus | str
+"""A session, what the fleet says of one, or its id."""
 
 
 class AsyncFleet(Found):
@@ -192,12 +195,12 @@ class AsyncFleet(Found):
 
     @property
     def version(self) -> int:
-        """The weights' version, as last heard."""
+        """The weights' version, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
         return self._weights.version
 
     @property
     def run(self) -> int:
-        """The weights' run, as last heard."""
+        """The weights' run, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
         return self._weights.run
 
     @property
@@ -285,7 +288,10 @@ class AsyncFleet(Found):
         on_error: OnError = "close",
         timeout: float | None = None,
     ) -> AsyncGroup:
-        """Start sessions for one task, which are exported together. Else as `start_session`."""
+        """Start sessions for one task, which are exported together, once the staleness budget has room for all of them.
+
+        `timeout`, `stale_after` and `on_error` are those of `start_session`. Raises TookTooLong.
+        """
         self._check_open()
         asked = asked_to_start(
             task_id=task_id,
@@ -349,6 +355,18 @@ class AsyncFleet(Found):
         """Of each session what the fleet says, or the error that it answers with. Never raises for one of them."""
         self._check_open()
         return await self._sessions.statuses([name_of(session) for session in sessions])
+
+    def sessions(
+        self, *, state: SessionState | None = None, task_id: str | None = None
+    ) -> AsyncIterator[SessionStatus]:
+        """The sessions that the fleet has, whoever started them: of each proxy the oldest first.
+
+        `state` and `task_id` choose among them; those that ended are listed until all of them has been acknowledged or
+        discarded. Raises NotEverywhere at the end where a proxy did not answer.
+        """
+        self._check_open()
+        check_choice("state", state, (None, "open", "closed", "deleted"))
+        return self._sessions.listed(state=state, task_id=task_id)
 
     def turns(self, session: Named) -> AsyncIterator[Turn]:
         """A session's turns, in order of commit, with ids, log-probabilities and versions."""
@@ -468,11 +486,7 @@ class AsyncFleet(Found):
         self._check_open()
         checked(Pause, {"mode": mode, "timeout": _number(timeout), "epoch": epoch})
         named = epoch if epoch is not None else (await self._weights.show()).epoch + 1
-        try:
-            return await self._weights.pause(mode=mode, timeout=timeout, epoch=named, strict=strict)
-        except asyncio.CancelledError:
-            self._owed.add("the end of a pause that was broken off", partial(self._end_pause, named), quietly=True)
-            raise
+        return await self._weights.pause(mode=mode, timeout=timeout, epoch=named, strict=strict)
 
     async def resume(self, *, epoch: int | None = None, strict: bool = False) -> Weights:
         """Engines go on, then proxies. `engines_failed` names engines that did not confirm."""
@@ -499,20 +513,28 @@ class AsyncFleet(Found):
         *,
         run: int | None = None,
         newer: Literal["drop", "keep"] = "drop",
+        open: LeftOpen = "keep",
+        confirm: bool = False,
         held: int | None = None,
         strict: bool = False,
     ) -> Weights:
         """Go on from a checkpoint: its last step plus one is the `version`. Begins a new run, by default the next.
 
-        What the fleet has of newer weights, or of a run that is over, is dropped or kept. The budget is set to
-        `version` batches and `held` ended sessions; unless that is given, those are counted that the fleet holds, and
-        sessions that still run count as running. Where each rank has a budget of its own, give each its share.
+        What the fleet has of newer weights, or of a run that is over, is dropped or kept. To drop to less than half of
+        the fleet's version needs `confirm=True`, where trajectories would go; else it raises Conflict
+        (`recovery_too_far`), which says how many, and nothing has changed. Sessions that earlier runs left open are
+        kept, closed or deleted, as `open` says.
+
+        The budget is set to `version` batches and `held` ended sessions; unless that is given, those are counted that
+        the fleet holds, and sessions that still run count as running. Where each rank has a budget of its own, give
+        each its share.
         """
         self._check_open()
-        checked(Recover, {"version": version, "run": run if run is not None else 0, "newer": newer})
+        values = {"version": version, "run": run if run is not None else 0, "newer": newer}
+        asked: Recover = checked(Recover, {**values, "open": open, "confirm": confirm})
         if run is None:
-            run = (await self._weights.show()).run + 1
-        answer = await self._weights.recover(Recover(version=version, run=run, newer=newer), strict=strict)
+            asked = asked.model_copy(update={"run": (await self._weights.show()).run + 1})
+        answer = await self._weights.recover(asked, strict=strict)
         if self._room is not None and self.staleness is not None:
             if held is None:
                 held = await self._adopted(self._room)
@@ -567,9 +589,6 @@ class AsyncFleet(Found):
     def _version_changed(self) -> None:
         if self._room is not None:
             self._room.changed()
-
-    async def _end_pause(self, epoch: int) -> None:
-        await self._weights.resume(epoch=epoch, strict=False)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -645,9 +664,9 @@ def by_lease(trajectories: Iterable[Leased]) -> dict[str, list[str]]:
     return found
 
 
-def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
+def check_choice(argument: str, value: object, choices: Sequence[str | None]) -> None:
     if value not in choices:
-        raise BadArgument(argument, f"is {value!r}; it can be {' or '.join(choices)}")
+        raise BadArgument(argument, f"is {value!r}; it can be {' or '.join(map(str, choices))}")
 
 
 def check_wanted(wanted: Wanted, as_: str) -> None:

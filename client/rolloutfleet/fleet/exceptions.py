@@ -4,6 +4,7 @@
       BadArgument         an argument is wrong; its name is in the message. Also a ValueError
       FleetClosed         the fleet object was closed, or belongs to another process
       Unreachable         no proxy that could answer did, within `patience`
+      NotHeardYet         what only the fleet can say, before it was asked anything
       TookTooLong         a wait with a `timeout` is over. Also a TimeoutError
       Refused             a proxy answered with an error: `code`, `status`, `param`, `details`
         KeyRefused        401, 403: the admin key is not this fleet's
@@ -45,6 +46,15 @@ class FleetClosed(FleetError):
 
 class Unreachable(FleetError):
     """Nobody answered."""
+
+    def __init__(self, message: str, *, sent: bool = False) -> None:
+        self.sent = sent
+        """Whether a proxy may have taken the call all the same."""
+        super().__init__(message)
+
+
+class NotHeardYet(FleetError):
+    """Nothing has been heard of the fleet so far that says this."""
 
 
 class TookTooLong(FleetError, TimeoutError):

@@ -41,12 +41,19 @@ class Found(ABC):
         admin_key_file: str | Path | None = None,
         **options: Unpack[Options],
     ) -> Self:
-        """As Whereabouts.from_url."""
+        """A fleet by the address of any of its proxies, or of what stands before them.
+
+        The key is `admin_key`, else in `admin_key_file`, else in the file that ROLLOUTFLEET_ADMIN_KEY_FILE names.
+        Raises BadArgument.
+        """
         return cls(Whereabouts.from_url(url, admin_key=admin_key, admin_key_file=admin_key_file), **options)
 
     @classmethod
     def from_file(cls, path: str | Path | None = None, **options: Unpack[Options]) -> Self:
-        """As Whereabouts.from_file."""
+        """A local fleet by its `fleet.json`, or the folder that has it; by default the one whose `up` runs here.
+
+        The key is in `admin_key_file`, else in the file that `fleet.json` names. Raises BadArgument.
+        """
         return cls(Whereabouts.from_file(path), **options)
 
     @classmethod
@@ -59,6 +66,10 @@ class Found(ABC):
         admin_key_file: str | Path | None = None,
         **options: Unpack[Options],
     ) -> Self:
-        """As Whereabouts.on_kubernetes."""
+        """A fleet by its name, from a pod of the same cluster: it answers at the Service of that name.
+
+        The namespace is the pod's own unless given. The key is found as in `from_url`, else where a pod finds it that
+        mounts the Secret `NAME-keys` at /etc/rolloutfleet/keys. The Kubernetes API is not asked. Raises BadArgument.
+        """
         where = Whereabouts.on_kubernetes(name, namespace=namespace, admin_key=admin_key, admin_key_file=admin_key_file)
         return cls(where, **options)

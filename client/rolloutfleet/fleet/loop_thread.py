@@ -26,7 +26,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="rolloutfleet", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="rolloutfleet", daemon=True)
         self._thread.start()
 
     @property
@@ -64,8 +64,13 @@ class LoopThread:
             asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLEAN_UP_PATIENCE)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLEAN_UP_PATIENCE)
-        if not self._thread.is_alive():
+
+    def _serve(self) -> None:
+        """All that the loop does, its end too: whoever stops it may be in a loop of its own, as in a notebook."""
+        try:
+            self._loop.run_forever()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
             self._loop.close()
 
     def _cancel(self, future: "concurrent.futures.Future[T]") -> None:

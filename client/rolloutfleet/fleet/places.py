@@ -28,6 +28,8 @@ class _Known:
     ended: bool = False
     gone: bool = False
     lost: bool = False
+    adopted: bool = False
+    """It was there before this trainer."""
     left: set[str] = field(default_factory=set)
     """Its closed trajectories."""
     too_old: set[str] = field(default_factory=set)
@@ -64,6 +66,10 @@ class Places:
     def ordinals(self) -> set[int]:
         return {known.ordinal for known in self._known.values() if known.ordinal is not None}
 
+    def adopted_running(self) -> int:
+        """How many sessions run that were there before this trainer."""
+        return sum(known.adopted and known.place is Place.RUNNING for known in self._known.values())
+
     def place(self, session_id: str) -> Place:
         known = self._known.get(session_id)
         return Place.NONE if known is None else known.place
@@ -77,7 +83,7 @@ class Places:
         """A session that was there before this trainer. The manager counts an ended one as held already."""
         if session_id in self._known:
             return
-        known = self._known[session_id] = _Known(ordinal, Place.NONE, ended=ended, left=set(left))
+        known = self._known[session_id] = _Known(ordinal, Place.NONE, ended=ended, adopted=True, left=set(left))
         if ended:
             known.place = known.deserved
         else:

@@ -20,8 +20,9 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable, refusal
-from rolloutfleet.fleet.retries import wait_before_retry
+from rolloutfleet.fleet.retries import draws_new_key, may_be_done, wait_before_new_key, wait_before_retry
 from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Proxy, ProxyList
 
 log = logging.getLogger("rolloutfleet.fleet")
@@ -30,12 +31,16 @@ CONNECT_PATIENCE: Final = 3.0
 ANSWER_PATIENCE: Final = 60.0
 """Seconds for one answer, where the call says nothing else."""
 AT_ONCE: Final = 32
+FLEET: Final = {"scope": "fleet"}
+"""The query of a call that covers all proxies."""
 LOOK_PATIENCE: Final = 3.0
 LOOK_INTERVAL: Final = 5.0
 AT_ONE_PROXY: Final = 64
 """Calls at once to one proxy. More wait for these; calls to other proxies don't."""
 _CONNECTIONS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=4.0)
 """An idle connection is given up before the proxy does it (5 s)."""
+_NOT_CONNECTED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+"""What fails before anything of a call was sent."""
 _OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -140,15 +145,24 @@ class Proxies:
         query: Mapping[str, str | int] | None = None,
         owner: int | None = None,
         key: str | None = None,
+        new_keys: bool = False,
         timeout: float = ANSWER_PATIENCE,
         patience: float | None = None,
     ) -> Answer:
         """The answer of the owner, or through any other proxy; asked again until `patience` is over.
 
-        So the call must be one that may be made twice. Raises Refused, or Unreachable.
+        So the call must be one that may be made twice. With `new_keys` another key may take the place of `key` as long
+        as nothing can have been done under that. Raises Refused, or Unreachable.
         """
         sent = await self.send(
-            method, path, body=body, query=query, owner=owner, key=key, timeout=timeout, patience=patience
+            *(method, path),
+            body=body,
+            query=query,
+            owner=owner,
+            key=key,
+            new_keys=new_keys,
+            timeout=timeout,
+            patience=patience,
         )
         return _read(sent, answer)
 
@@ -161,6 +175,7 @@ class Proxies:
         query: Mapping[str, str | int] | None = None,
         owner: int | None = None,
         key: str | None = None,
+        new_keys: bool = False,
         timeout: float = ANSWER_PATIENCE,
         patience: float | None = None,
     ) -> httpx.Response:
@@ -168,13 +183,17 @@ class Proxies:
         until = self.clock() + (self.patience if patience is None else patience)
         attempt = 0
         while True:
-            failure, wait = await self._round(
-                method, path, body=body, query=query, owner=owner, key=key, timeout=timeout, attempt=attempt
+            answer, done = await self._round(
+                method, path, body=body, query=query, owner=owner, key=key, timeout=timeout
             )
-            if isinstance(failure, httpx.Response):
-                return failure
+            if isinstance(answer, httpx.Response):
+                return answer
+            wait = wait_before_retry(answer, attempt=attempt, chance=self._rng.random())
+            new_keys = new_keys and not done
+            if wait is not None and new_keys and draws_new_key(answer):
+                key, wait = new_key(), wait_before_new_key(wait, keys=attempt + 1)
             if wait is None or self.clock() + wait > until:
-                raise failure
+                raise answer
             await asyncio.sleep(wait)
             attempt += 1
 
@@ -220,13 +239,14 @@ class Proxies:
         return answer
 
     async def _round(
-        self, method: str, path: str, *, owner: int | None, attempt: int, **asked: Any
-    ) -> tuple[httpx.Response | FleetError, float | None]:
-        """(the answer, or what went wrong, seconds until it is worth another round).
+        self, method: str, path: str, *, owner: int | None, **asked: Any
+    ) -> tuple[httpx.Response | FleetError, bool]:
+        """(the answer, or what went wrong; whether any proxy may have done it).
 
         The next proxy is asked where one can't be connected to; what it answers counts.
         """
         failure: FleetError = Unreachable("no proxy is known")
+        done = False
         for url in await self._addresses(owner):
             ordinal = next((each.ordinal for each in self.known.values() if each.url == url), None)
             if owner is None and ordinal is not None:
@@ -237,17 +257,17 @@ class Proxies:
             try:
                 answer = await self._once(method, url, path, **asked)
             except Unreachable as error:
-                failure = error
+                failure, done = error, done or may_be_done(error)
                 if ordinal is not None:
                     self._in_trouble(ordinal, str(error))
                 continue
             except Refused as error:
-                failure = error
+                failure, done = error, done or may_be_done(error)
                 break
             if ordinal is not None:
                 self._answered(ordinal)
-            return answer, None
-        return failure, wait_before_retry(failure, attempt=attempt, chance=self._rng.random())
+            return answer, True
+        return failure, done
 
     async def _look_at(self, ordinal: int) -> str | None:
         """Why it does not answer; None where it does. One that hangs would hold up what any other could answer.
@@ -320,7 +340,8 @@ class Proxies:
                 timeout=httpx.Timeout(timeout, connect=CONNECT_PATIENCE),
             )
         except (httpx.HTTPError, OSError) as error:
-            raise Unreachable(f"{method} {url}{path}: {type(error).__name__} {error}".rstrip()) from error
+            sent = not isinstance(error, _NOT_CONNECTED)
+            raise Unreachable(f"{method} {url}{path}: {failure_in_words(error)}", sent=sent) from error
         if answer.is_success:
             return answer
         raise refusal(answer)
@@ -362,4 +383,8 @@ def _read(answer: httpx.Response, form: type[Answer]) -> Answer:
         return form.model_validate_json(answer.content)
     except ValidationError as error:
         where = answer.request.url
-        raise FleetError(f"{where} answered with something else than a proxy does: {error}") from error
+        # Not in pydantic's words: they quote the answer, in which there may be a session's key.
+        fields = ", ".join(".".join(map(str, problem["loc"])) or "all of it" for problem in error.errors()[:10])
+        raise FleetError(
+            f"{where} answered with something else than a proxy does: {fields} is not as expected"
+        ) from None

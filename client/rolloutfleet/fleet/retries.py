@@ -6,12 +6,16 @@ answers them the second time as the first (docs/api.md). Which of these a call i
 
 from typing import Final
 
+from rolloutfleet.errors import OWNER_UNREACHABLE
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 
 FIRST_WAIT: Final = 0.1
 LONGEST_WAIT: Final = 2.0
 LONGEST_RETRY_AFTER: Final = 30.0
 """Seconds. A proxy that asks for more patience is asked again nevertheless: it may be another one by then."""
+
+NEW_KEYS_AT_ONCE: Final = 8
+"""Keys that are tried one after the other without a wait, as each is another proxy's to keep."""
 
 _LATER: Final = frozenset((408, 429, 503))
 
@@ -30,3 +34,23 @@ def wait_before_retry(failure: FleetError, *, attempt: int, chance: float) -> fl
         return None
     backed_off = min(FIRST_WAIT * 2.0 ** min(attempt, 16), LONGEST_WAIT) * (0.75 + 0.25 * chance)
     return max(backed_off, min(asked_for or 0.0, LONGEST_RETRY_AFTER))
+
+
+def may_be_done(failure: FleetError) -> bool:
+    """Whether a call that failed so may have been done, now or by an earlier one with its Idempotency-Key."""
+    if isinstance(failure, Refused):
+        return not draws_new_key(failure)
+    return not isinstance(failure, Unreachable) or failure.sent
+
+
+def draws_new_key(failure: FleetError) -> bool:
+    """Whether another Idempotency-Key may find a proxy that is up: the one that this key belongs to is not."""
+    return isinstance(failure, Refused) and failure.code == OWNER_UNREACHABLE
+
+
+def wait_before_new_key(wait: float, *, keys: int) -> float:
+    """Seconds until a call is made with the next key, after `keys` whose proxy could not be reached.
+
+    `wait` is as long as the same key would have to wait.
+    """
+    return 0.0 if keys < NEW_KEYS_AT_ONCE else wait

@@ -71,17 +71,25 @@ class Room:
                     await self._until_room(sessions)
         except TimeoutError:
             self.manager.on_dequeued(sessions)
-            raise TookTooLong(f"no room for {sessions} sessions within {timeout:g} s: {self.described()}") from None
+            raise TookTooLong(
+                f"no room for {sessions} sessions within {timeout:g} s: {self.described()}{self._advice()}"
+            ) from None
         except BaseException:
             self.manager.on_dequeued(sessions)
             raise
 
     def described(self) -> str:
         counts, version = self.manager.counts, self._version()
+        earlier = self.places.adopted_running()
         return (
             f"version {version}, {counts.running} running, {counts.accepted} accepted, "
             f"capacity {self.manager.capacity(version)}"
-        )
+        ) + (f"; {earlier} sessions of earlier runs are open" if earlier else "")
+
+    def _advice(self) -> str:
+        if not self.places.adopted_running():
+            return ""
+        return ". Close or delete them, or say how they end: recover(…, open='close')"
 
     async def _until_room(self, sessions: int) -> None:
         with self._waiting.line("waiting for room") as tell:

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 from pydantic import JsonValue, ValidationError
 
 from rolloutfleet.explain import explain
-from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotEverywhere, NotKnown
 from rolloutfleet.fleet.owed import Owed
-from rolloutfleet.fleet.proxies import Answer, Proxies, each, new_key, owner_of
+from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of
 from rolloutfleet.fleet.room import Room
 from rolloutfleet.wire import (
     Answered,
@@ -20,6 +20,8 @@ from rolloutfleet.wire import (
     Request,
     Rewarded,
     Session,
+    SessionList,
+    SessionState,
     StartedSessions,
     StartSessions,
     Turn,
@@ -72,7 +74,10 @@ class Sessions:
         if room is not None:
             await room.take(size, timeout=timeout)
         try:
-            started = await self._proxies.call("POST", "/sessions", StartedSessions, body=asked, key=new_key())
+            # A key belongs to one proxy, and where that is down another key's may be up.
+            started = await self._proxies.call(
+                "POST", "/sessions", StartedSessions, body=asked, key=new_key(), new_keys=True
+            )
         except BaseException:
             if room is not None:
                 room.manager.on_rejected(size)
@@ -141,6 +146,22 @@ class Sessions:
         """One each: what the fleet says, or the error that it answers with."""
         answers = await each([self.status(name) for name in session_ids])
         return dict(zip(session_ids, answers, strict=True))
+
+    async def listed(self, *, state: SessionState | None, task_id: str | None) -> AsyncIterator[SessionStatus]:
+        """Those of every proxy, each one's oldest first. Raises NotEverywhere at the end, where some did not answer."""
+        asked = {"state": state, "task_id": task_id}
+        query: dict[str, str | int] = {"limit": PAGE, **FLEET, **{name: of for name, of in asked.items() if of}}
+        failed: dict[int, str] = {}
+        while True:
+            page = await self._proxies.call("GET", "/sessions", SessionList, query=query)
+            failed.update({each.ordinal: each.error.message for each in page.failed})
+            for shown in page.sessions:
+                yield shown
+            if page.cursor is None:
+                break
+            query["cursor"] = page.cursor
+        if failed:
+            raise NotEverywhere("the list of sessions", failed)
 
     async def turns(self, session_id: str) -> AsyncIterator[Turn]:
         """In order of commit."""

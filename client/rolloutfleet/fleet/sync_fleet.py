@@ -1,6 +1,7 @@
-"""`Fleet`: `AsyncFleet` for code that blocks. docs/trainer.md shows how it is used.
+"""`Fleet`: `AsyncFleet` for code that blocks, also where an event loop runs already, as in a notebook.
 
-Every method does what the one of the same name there does; only the waiting is different.
+Every method does what the one of the same name there does; only the waiting is different. docs/trainer.md shows how it
+is used.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,9 +26,11 @@ from rolloutfleet.wire import (
     Audit,
     ExportStatus,
     ExportStyle,
+    LeftOpen,
     PauseMode,
     Proxy,
     Rewarded,
+    SessionState,
     Turn,
     Weights,
 )
@@ -52,27 +55,30 @@ class Session(Handle):
         self.fleet._end([self.session_id], error, self.on_error)
 
     def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> Rewarded:
-        """As Fleet.reward."""
+        """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
+
+        By default it does where no turn is named. The session goes on either way: `close_session` ends it.
+        """
         return self.fleet.reward(self, reward, turn_id=turn_id, close=close)
 
     def close(self) -> str | None:
-        """As Fleet.close_session."""
+        """End a session; returns the trajectory that was made of its open turns, None where there were none."""
         return self.fleet.close_session(self)
 
     def delete(self) -> None:
-        """As Fleet.delete."""
+        """End a session, and discard all of it that is not leased."""
         self.fleet.delete(self)
 
     def touch(self) -> None:
-        """As Fleet.touch."""
+        """Keep a session from going stale."""
         self.fleet.touch(self)
 
     def status(self) -> SessionStatus:
-        """As Fleet.status."""
+        """What the fleet says of a session. Raises Gone, NotKnown."""
         return self.fleet.status(self)
 
     def turns(self) -> list[Turn]:
-        """As Fleet.turns."""
+        """A session's turns, in order of commit, with ids, log-probabilities and versions."""
         return self.fleet.turns(self)
 
 
@@ -100,7 +106,11 @@ class Group:
 
 
 class Export:
-    """`with fleet.export(…) as export: for trajectory in export: …`. As AsyncExport."""
+    """`with fleet.export(…) as export: for trajectory in export: …`
+
+    When the block ends well, what was handed out is acknowledged and the rest given back; when it ends with an
+    exception, all of it is given back that was not acknowledged before.
+    """
 
     def __init__(self, loop: LoopThread, export: AsyncExport) -> None:
         self._loop = loop
@@ -108,22 +118,24 @@ class Export:
 
     @property
     def statuses(self) -> dict[str, ExportStatus]:
-        """As AsyncExport.statuses."""
+        """Of each session that was named, or that an answer told of: leased, not_ready, leased_elsewhere, gone, or
+        unknown, as it was when last asked."""
         return dict(self._export.statuses)
 
     @property
     def dropped(self) -> list[str]:
-        """As AsyncExport.dropped."""
+        """Trajectories that were too old, and so not handed out. They are acknowledged with the others."""
         return list(self._export.dropped)
 
     @property
     def leases(self) -> dict[str, frozenset[str]]:
-        """As AsyncExport.leases."""
+        """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
+        ahead is among them."""
         return self._loop.run(self._leases())
 
     @property
     def unreachable(self) -> dict[int, str]:
-        """As AsyncExport.unreachable."""
+        """Proxies that don't answer or ask to wait, and why: what they hold is still to come."""
         return self._export.unreachable
 
     def __enter__(self) -> Self:
@@ -145,11 +157,11 @@ class Export:
         return found
 
     def acknowledge(self, trajectories: Names) -> None:
-        """As AsyncExport.acknowledge."""
+        """They are trained, before the block ends. Raises BadArgument for what was not handed out, LeaseLost."""
         self._loop.run(self._export.acknowledge(trajectories))
 
     def release(self, trajectories: Names) -> None:
-        """As AsyncExport.release."""
+        """They are given back, to be exported again. Raises BadArgument for what was not handed out."""
         self._loop.run(self._export.release(trajectories))
 
     async def _leases(self) -> dict[str, frozenset[str]]:
@@ -160,7 +172,7 @@ class Export:
 
 
 class WeightUpdate:
-    """As AsyncWeightUpdate."""
+    """The whole of an update; see Fleet.weight_update."""
 
     def __init__(self, loop: LoopThread, update: AsyncWeightUpdate) -> None:
         self._loop = loop
@@ -217,7 +229,7 @@ class Fleet(Found):
         self.close()
 
     def close(self) -> None:
-        """As AsyncFleet.close."""
+        """Say what is still owed, for a few seconds, and close all connections. Sessions go on."""
         if self._loop.running:
             self._loop.run(self._fleet.close())
             self._loop.stop()
@@ -236,44 +248,47 @@ class Fleet(Found):
 
     @property
     def version(self) -> int:
-        """The weights' version, as last heard."""
+        """The weights' version, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
         return self._fleet.version
 
     @property
     def run(self) -> int:
-        """The weights' run, as last heard."""
+        """The weights' run, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
         return self._fleet.run
 
     @property
     def unreachable(self) -> dict[int, str]:
-        """As AsyncFleet.unreachable."""
+        """Proxies that did not answer when they were last asked, and why."""
         return self._fleet.unreachable
 
     @property
     def owed(self) -> list[str]:
-        """As AsyncFleet.owed."""
+        """What proxies that don't answer have still to be told; it is said again and again in the background."""
         return self._fleet.owed
 
     @property
     def unheard(self) -> frozenset[str]:
-        """As AsyncFleet.unheard."""
+        """Trajectories that were acknowledged, and whose proxies could not be told yet."""
         return self._fleet.unheard
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """As AsyncFleet.engines."""
+        """The engines' addresses, where a local fleet's file names them; else none."""
         return self._fleet.engines
 
     def remote_tensors(self, *, framework: Framework = "torch") -> "RemoteTensors":
-        """As AsyncFleet.remote_tensors."""
+        """Tensors that the proxies keep, by reference: what an export `as_="shards"` brings (docs/remote-tensors.md).
+
+        It waits in the calling thread, and is closed by whoever asked for it. Raises ImportError without torch.
+        """
         return self._fleet.remote_tensors(framework=framework)
 
     def proxies(self) -> list[Proxy]:
-        """As AsyncFleet.proxies."""
+        """Ordinal, address and state of every proxy, now."""
         return self._loop.run(self._fleet.proxies())
 
     def audit(self) -> Audit:
-        """As AsyncFleet.audit."""
+        """What became of everything, over all proxies; `failed` names those that did not answer."""
         return self._loop.run(self._fleet.audit())
 
     # Sessions
@@ -290,7 +305,11 @@ class Fleet(Found):
         on_error: OnError = "close",
         timeout: float | None = None,
     ) -> Session:
-        """As AsyncFleet.start_session."""
+        """Start a session, once the staleness budget has room; wait no longer than `timeout` for that.
+
+        `stale_after` is in seconds. `on_error` is what becomes of it where its `with` block ends with an exception:
+        `close` leaves what it has to be exported, `delete` discards it. Raises TookTooLong.
+        """
         group = self.start_group(
             1,
             task_id,
@@ -317,7 +336,10 @@ class Fleet(Found):
         on_error: OnError = "close",
         timeout: float | None = None,
     ) -> Group:
-        """As AsyncFleet.start_group."""
+        """Start sessions for one task, which are exported together, once the staleness budget has room for all of them.
+
+        `timeout`, `stale_after` and `on_error` are those of `start_session`. Raises TookTooLong.
+        """
         started = self._loop.run(
             self._fleet.start_group(
                 size,
@@ -351,31 +373,46 @@ class Fleet(Found):
     def reward(
         self, session: Named, reward: float, *, turn_id: str | None = None, close: bool | None = None
     ) -> Rewarded:
-        """As AsyncFleet.reward."""
+        """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
+
+        By default it does where no turn is named. The session goes on either way: `close_session` ends it.
+        """
         return self._loop.run(self._fleet.reward(session, reward, turn_id=turn_id, close=close))
 
     def close_session(self, session: Named) -> str | None:
-        """As AsyncFleet.close_session."""
+        """End a session; returns the trajectory that was made of its open turns, None where there were none."""
         return self._loop.run(self._fleet.close_session(session))
 
     def delete(self, session: Named) -> None:
-        """As AsyncFleet.delete."""
+        """End a session, and discard all of it that is not leased."""
         self._loop.run(self._fleet.delete(session))
 
     def touch(self, session: Named) -> None:
-        """As AsyncFleet.touch."""
+        """Keep a session from going stale."""
         self._loop.run(self._fleet.touch(session))
 
     def status(self, session: Named) -> SessionStatus:
-        """As AsyncFleet.status."""
+        """What the fleet says of a session. Raises Gone, NotKnown."""
         return self._loop.run(self._fleet.status(session))
 
     def statuses(self, sessions: Iterable[Named]) -> dict[str, SessionStatus | FleetError]:
-        """As AsyncFleet.statuses."""
+        """Of each session what the fleet says, or the error that it answers with. Never raises for one of them."""
         return self._loop.run(self._fleet.statuses(sessions))
 
+    def sessions(self, *, state: SessionState | None = None, task_id: str | None = None) -> list[SessionStatus]:
+        """The sessions that the fleet has, whoever started them: of each proxy the oldest first.
+
+        `state` and `task_id` choose among them; those that ended are listed until all of them has been acknowledged or
+        discarded. Raises NotEverywhere where a proxy did not answer.
+        """
+
+        async def listed() -> list[SessionStatus]:
+            return [shown async for shown in self._fleet.sessions(state=state, task_id=task_id)]
+
+        return self._loop.run(listed())
+
     def turns(self, session: Named) -> list[Turn]:
-        """As AsyncFleet.turns, all of them at once."""
+        """A session's turns, in order of commit, with ids, log-probabilities and versions: all of them at once."""
 
         async def listed() -> list[Turn]:
             return [turn async for turn in self._fleet.turns(session)]
@@ -404,7 +441,17 @@ class Fleet(Found):
         grace: float = 5.0,
         on_exit: OnExit = "acknowledge",
     ) -> Export:
-        """As AsyncFleet.export."""
+        """Closed trajectories of all proxies, leased ahead: a context manager, and an iterator within.
+
+        With `count` it waits until so many have come, and finishes the group that it is at; with `wait=False` too it
+        ends when nothing more is ready. Without, it ends when no proxy has anything ready; one that does not answer is
+        waited for `grace` seconds. `session_ids` or `group_id` name what is wanted; `wait` then waits until they are
+        all exportable. `page` trajectories are leased at once, and `prefetch` pages a proxy ahead of what is handed
+        out. `timeout` bounds the wait for the next one.
+
+        A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
+        given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
+        """
 
         async def made() -> AsyncExport:
             return self._fleet.export(
@@ -426,41 +473,55 @@ class Fleet(Found):
         return Export(self._loop, self._loop.run(made()))
 
     def acknowledge(self, trajectories: Iterable[Leased]) -> None:
-        """As AsyncFleet.acknowledge."""
+        """They are trained. For what an export with `on_exit="keep"` handed out, in this process or another.
+
+        Raises LeaseLost where another lease has some of them by now.
+        """
         self._loop.run(self._fleet.acknowledge(trajectories))
 
     def release(self, trajectories: Iterable[Leased]) -> None:
-        """As AsyncFleet.release."""
+        """They are given back: they can be exported again, with the same ids."""
         self._loop.run(self._fleet.release(trajectories))
 
     def renew(self, trajectories: Iterable[Leased], *, lease_seconds: float = 600.0) -> None:
-        """As AsyncFleet.renew."""
+        """Their leases run anew from now. Raises Conflict where one is over."""
         self._loop.run(self._fleet.renew(trajectories, lease_seconds=lease_seconds))
 
     # Weights
 
     def weights(self) -> Weights:
-        """As AsyncFleet.weights."""
+        """Run, version, epoch and pause, the newest that any proxy knows of."""
         return self._loop.run(self._fleet.weights())
 
     def set_version(self, version: int, *, epoch: int | None = None, strict: bool = False) -> Weights:
-        """As AsyncFleet.set_version."""
+        """The engines have these weights now. Backwards is refused.
+
+        Proxies that it did not reach are under `failed`; with `strict` that raises NotEverywhere.
+        """
         return self._loop.run(self._fleet.set_version(version, epoch=epoch, strict=strict))
 
     def pause(
         self, mode: PauseMode = "abort", *, timeout: float = 60.0, epoch: int | None = None, strict: bool = False
     ) -> Weights:
-        """As AsyncFleet.pause."""
+        """Return when nothing of the fleet generates; where that fails, it is not left paused.
+
+        The modes are in docs/weights.md; `timeout` is in seconds. `failed` and `strict` as in `set_version`.
+        """
         return self._loop.run(self._fleet.pause(mode, timeout=timeout, epoch=epoch, strict=strict))
 
     def resume(self, *, epoch: int | None = None, strict: bool = False) -> Weights:
-        """As AsyncFleet.resume."""
+        """Engines go on, then proxies. `engines_failed` names engines that did not confirm."""
         return self._loop.run(self._fleet.resume(epoch=epoch, strict=strict))
 
     def weight_update(
         self, version: int, *, mode: PauseMode = "abort", timeout: float = 60.0, strict: bool = False
     ) -> WeightUpdate:
-        """As AsyncFleet.weight_update."""
+        """`with fleet.weight_update(8):` put the weights of version 8 into the engines in the block.
+
+        The fleet is paused before it; after it the version is set everywhere, and the fleet goes on. If the block
+        fails, or what comes after it, the fleet stays paused: nobody knows what is in the engines. The exception says
+        so.
+        """
         return WeightUpdate(self._loop, self._fleet.weight_update(version, mode=mode, timeout=timeout, strict=strict))
 
     def recover(
@@ -469,11 +530,25 @@ class Fleet(Found):
         *,
         run: int | None = None,
         newer: Literal["drop", "keep"] = "drop",
+        open: LeftOpen = "keep",
+        confirm: bool = False,
         held: int | None = None,
         strict: bool = False,
     ) -> Weights:
-        """As AsyncFleet.recover."""
-        return self._loop.run(self._fleet.recover(version, run=run, newer=newer, held=held, strict=strict))
+        """Go on from a checkpoint: its last step plus one is the `version`. Begins a new run, by default the next.
+
+        What the fleet has of newer weights, or of a run that is over, is dropped or kept. To drop to less than half of
+        the fleet's version needs `confirm=True`, where trajectories would go; else it raises Conflict
+        (`recovery_too_far`), which says how many, and nothing has changed. Sessions that earlier runs left open are
+        kept, closed or deleted, as `open` says.
+
+        The budget is set to `version` batches and `held` ended sessions; unless that is given, those are counted that
+        the fleet holds, and sessions that still run count as running. Where each rank has a budget of its own, give
+        each its share.
+        """
+        return self._loop.run(
+            self._fleet.recover(version, run=run, newer=newer, open=open, confirm=confirm, held=held, strict=strict)
+        )
 
 
 async def _made(where: Whereabouts, options: Options) -> AsyncFleet:

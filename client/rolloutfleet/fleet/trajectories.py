@@ -121,7 +121,7 @@ def read_export(content: bytes, *, media_type: str) -> Page:
         export = Export.model_validate_json(content)
         return _page(export, _from_lists(export))
     except (ValueError, LookupError, TypeError, SafetensorError) as error:
-        raise FleetError(f"this is no export: {error!r}") from error
+        raise FleetError(f"this is no export ({type(error).__name__})") from error
 
 
 RowReader = Callable[[ExportedRow, int], Row]

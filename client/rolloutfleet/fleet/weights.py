@@ -10,36 +10,47 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from pydantic import BaseModel
 
 from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
-from rolloutfleet.fleet.exceptions import Conflict, FleetError, NotEverywhere, Refused, Unreachable
+from rolloutfleet.fleet.exceptions import Conflict, FleetError, NotEverywhere, NotHeardYet, Refused, Unreachable
 from rolloutfleet.fleet.owed import Owed
-from rolloutfleet.fleet.proxies import Proxies
+from rolloutfleet.fleet.proxies import ANSWER_PATIENCE, FLEET, Proxies
 from rolloutfleet.fleet.waiting import Waiting
-from rolloutfleet.wire import Continue, Failed, Pause, PauseMode, Recover, SetVersion, Weights
+from rolloutfleet.wire import Continue, ErrorDetail, Failed, Pause, PauseMode, Recover, SetVersion, Weights
 
 log = logging.getLogger("rolloutfleet.fleet")
 
-FLEET: Final = {"scope": "fleet"}
 MARGIN: Final = 30.0
 """Seconds that an answer may take beyond the pause's own time."""
 STRAGGLERS: Final = 5.0
 """Seconds that proxies get that run and were not reached at once."""
 AGAIN_AFTER: Final = 0.25
+_PAUSE: Final = "/pause"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What all proxies are told."""
+
+    what: str
+    """As a person would say it."""
+    method: str
+    path: str
+    body: BaseModel
+    timeout: float = ANSWER_PATIENCE
 
 
 class FleetWeights:
     """Where the weights are, and what moves them. One event loop's."""
 
     def __init__(self, proxies: Proxies, owed: Owed, waiting: Waiting, *, changed: Callable[[], None]) -> None:
-        self.run = 0
-        self.version = 0
-        self.known = False
-        """Whether a proxy has said where the weights are."""
+        self._newest: tuple[int, int] | None = None
+        """(run, version); None until a proxy has said where the weights are."""
         self._proxies = proxies
         self._owed = owed
         self._waiting = waiting
@@ -47,9 +58,24 @@ class FleetWeights:
         self._behind: dict[int, dict[str, tuple[str, BaseModel]]] = {}
         """Calls that proxies missed and that are still to be made, by ordinal and path."""
 
+    @property
+    def run(self) -> int:
+        """Raises NotHeardYet."""
+        return self._heard()[0]
+
+    @property
+    def version(self) -> int:
+        """Raises NotHeardYet."""
+        return self._heard()[1]
+
+    def _heard(self) -> tuple[int, int]:
+        if self._newest is None:
+            raise NotHeardYet("no proxy has said yet where the weights are; fleet.weights() asks")
+        return self._newest
+
     async def learn(self) -> None:
         """Ask for run and version, where no proxy has said them yet. Raises Unreachable, Refused."""
-        if not self.known:
+        if self._newest is None:
             await self.show()
 
     async def show(self) -> Weights:
@@ -60,74 +86,101 @@ class FleetWeights:
 
     def heard(self, run: int, version: int) -> None:
         """A proxy said where the weights are; what is older than what is known changes nothing."""
-        self.known = True
-        if (run, version) > (self.run, self.version):
-            self.run, self.version = run, version
+        if self._newest is None or (run, version) > self._newest:
+            self._newest = (run, version)
             self._changed()
 
     async def set_version(self, version: int, *, epoch: int | None, strict: bool) -> Weights:
         asked = SetVersion(version=version, epoch=epoch)
-        return await self._everywhere("the version", "PUT", "/version", asked, strict=strict)
+        return await self._everywhere(_Call("the version", "PUT", "/version", asked), strict=strict)
 
     async def pause(self, *, mode: PauseMode, timeout: float, epoch: int, strict: bool) -> Weights:
-        """With an epoch always, so that the call can be made again without being another pause."""
-        asked = Pause(mode=mode, timeout=timeout, epoch=epoch)
-        return await self._everywhere("the pause", "POST", "/pause", asked, timeout=timeout + MARGIN, strict=strict)
+        """With an epoch always, so that the call can be made again without being another pause.
+
+        Where it is broken off, or fails after some proxies have paused, they are told to go on.
+        """
+        call = _Call("the pause", "POST", _PAUSE, Pause(mode=mode, timeout=timeout, epoch=epoch), timeout + MARGIN)
+        broken_off, end = "the end of a pause that was broken off", partial(self._end_pause, epoch)
+        try:
+            answer = await self._lead(call)
+            try:
+                return await self._reach_the_rest(call, answer, strict=strict)
+            except FleetError:
+                with suppress(Refused):  # a newer pause, or none to end
+                    await self._owed.say(broken_off, end)
+                raise
+        except asyncio.CancelledError:
+            self._owed.add(broken_off, end, quietly=True)
+            raise
 
     async def resume(self, *, epoch: int | None, strict: bool) -> Weights:
         if epoch is None:
             epoch = (await self.show()).epoch
-        asked = Continue(epoch=epoch)
-        answer = await self._everywhere("the end of the pause", "POST", "/continue", asked, strict=strict)
+        call = _Call("the end of the pause", "POST", "/continue", Continue(epoch=epoch))
+        answer = await self._everywhere(call, strict=strict)
         until = self._proxies.clock() + STRAGGLERS
         while answer.engines_failed and self._proxies.clock() < until:
             await asyncio.sleep(AGAIN_AFTER)
-            answer = await self._lead("POST", "/continue", asked)
+            answer = await self._lead(call)
         if answer.engines_failed:
             log.warning("engines did not confirm that they go on: %s", answer.engines_failed)
         return answer
 
     async def recover(self, asked: Recover, *, strict: bool) -> Weights:
-        return await self._everywhere("the recovery", "POST", "/recover", asked, strict=strict)
+        return await self._everywhere(_Call("the recovery", "POST", "/recover", asked), strict=strict)
 
-    async def _everywhere(
-        self, what: str, method: str, path: str, body: BaseModel, *, strict: bool, timeout: float = 60.0
-    ) -> Weights:
-        """Make the call, and again until it has reached every proxy that runs, or their time is up."""
-        with self._waiting.line(what) as tell:
-            tell(f"{what}: asking", 0)
-            answer = await self._lead(method, path, body, timeout=timeout)
+    async def _end_pause(self, epoch: int) -> None:
+        await self.resume(epoch=epoch, strict=False)
+
+    async def _everywhere(self, call: _Call, *, strict: bool) -> Weights:
+        return await self._reach_the_rest(call, await self._lead(call), strict=strict)
+
+    async def _reach_the_rest(self, call: _Call, answer: Weights, *, strict: bool) -> Weights:
+        """Make the call again until it has reached every proxy that runs, or their time is up."""
+        with self._waiting.line(call.what) as tell:
             covered = set(answer.ordinals)
             failed = {each.ordinal: each for each in answer.failed}
             until = self._proxies.clock() + STRAGGLERS
             while running := await self._running(failed):
-                tell(f"{what}: waiting for proxies {', '.join(map(str, sorted(failed)))}", 0)
-                again = await self._led_by(running[0], method, path, body, timeout=timeout)
-                if again is not None:
+                tell(f"{call.what}: waiting for proxies {', '.join(map(str, sorted(failed)))}", 0)
+                again = await self._led_by(running[0], call)
+                if isinstance(again, Failed):
+                    failed[again.ordinal] = again
+                else:
                     covered |= set(again.ordinals)
-                failed = {ordinal: each for ordinal, each in failed.items() if ordinal not in covered}
+                    failed = {ordinal: each for ordinal, each in failed.items() if ordinal not in covered}
                 if self._proxies.clock() >= until:
                     break
                 if failed:
                     await asyncio.sleep(AGAIN_AFTER)
         self.heard(answer.run, answer.version)
-        self._report(what, failed, method, path, body, strict=strict)
+        self._report(call, failed, strict=strict)
         return answer.model_copy(
             update={"ordinals": sorted(covered), "failed": [failed[each] for each in sorted(failed)]}
         )
 
-    async def _lead(self, method: str, path: str, body: BaseModel, *, timeout: float = 60.0) -> Weights:
-        return await self._proxies.call(method, path, Weights, body=body, query=FLEET, timeout=timeout)
+    async def _lead(self, call: _Call) -> Weights:
+        with self._waiting.line(call.what) as tell:
+            tell(f"{call.what}: asking", 0)
+            return await self._proxies.call(
+                call.method, call.path, Weights, body=call.body, query=FLEET, timeout=call.timeout
+            )
 
-    async def _led_by(self, ordinal: int, method: str, path: str, body: BaseModel, *, timeout: float) -> Weights | None:
+    async def _led_by(self, ordinal: int, call: _Call) -> Weights | Failed:
+        """The answer of this proxy, or why it gave none.
+
+        Raises Refused where that concerns more than this proxy: the epoch or version is over, or it undid the pause.
+        """
         try:
-            answer = await self._proxies.ask(ordinal, method, path, body=body, query=FLEET, timeout=timeout)
-        except Conflict as error:
-            if error.code in (EPOCH_STALE, VERSION_BACKWARDS):
+            answer = await self._proxies.ask(
+                ordinal, call.method, call.path, body=call.body, query=FLEET, timeout=call.timeout
+            )
+        except Refused as error:
+            if call.path == _PAUSE or error.code in (EPOCH_STALE, VERSION_BACKWARDS):
                 raise
-            return None
-        except FleetError:
-            return None
+            return _failed(ordinal, error.said, error.code)
+        except FleetError as error:
+            return _failed(ordinal, str(error))
         return Weights.model_validate_json(answer.content)
 
     async def _running(self, failed: dict[int, Failed]) -> list[int]:
@@ -140,17 +193,15 @@ class FleetWeights:
                 found.append(ordinal)
         return found
 
-    def _report(
-        self, what: str, failed: dict[int, Failed], method: str, path: str, body: BaseModel, *, strict: bool
-    ) -> None:
+    def _report(self, call: _Call, failed: dict[int, Failed], *, strict: bool) -> None:
         if not failed:
             return
-        error = NotEverywhere(what, {ordinal: each.error.message for ordinal, each in failed.items()})
+        error = NotEverywhere(call.what, {ordinal: each.error.message for ordinal, each in failed.items()})
         known = self._behind.keys() >= failed.keys()
-        if path != "/pause":
+        if call.path != _PAUSE:
             # The end of the pause, or the next one, tells more than a pause would.
             for ordinal in failed:
-                self._tell_later(ordinal, method, path, body)
+                self._tell_later(ordinal, call.method, call.path, call.body)
         if strict:
             raise error
         log.log(logging.DEBUG if known else logging.WARNING, "%s", error)
@@ -178,3 +229,7 @@ class FleetWeights:
             if calls.get(path) == (method, body):
                 del calls[path]
         del self._behind[ordinal]
+
+
+def _failed(ordinal: int, why: str, code: str | None = None) -> Failed:
+    return Failed(ordinal=ordinal, error=ErrorDetail(message=why, type="server_error", code=code))

@@ -16,9 +16,7 @@ Framework = Literal["torch", "numpy"]
 NOT_IN_NUMPY: Final = frozenset(name for name in CODES if name.startswith(("bfloat", "float8")))
 FOREIGN: Final = 2
 """How numpy marks types that others registered with it."""
-TORCH_MISSING: Final = (
-    "PyTorch is not installed: pip install 'rolloutfleet[torch]'. (RemoteTensors work without: framework=\"numpy\")"
-)
+TORCH_MISSING: Final = 'PyTorch is not installed: pip install torch. (RemoteTensors work without: framework="numpy")'
 
 
 def import_torch() -> Any:

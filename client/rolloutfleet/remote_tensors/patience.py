@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.remote_tensors.answers import BrokenAnswer
 from rolloutfleet.remote_tensors.failures import OwnerUnavailable, Refused
 from rolloutfleet.wire import SHOULD_RETRY_HEADER
@@ -59,7 +60,7 @@ def patiently(
             asked = error.retry_after if isinstance(error, Passing) else None
             pause = max(wait, min(asked or 0.0, LONGEST_WAIT))
             if clock() + pause > until:
-                reason = str(error) or type(error).__name__
+                reason = failure_in_words(error) if isinstance(error, httpx.TransportError) else str(error)
                 raise OwnerUnavailable(f"{owner} gave no good answer for {seconds:.0f} s: {reason}") from error
         sleep(pause)
         wait = min(2 * wait, LONGEST_WAIT)

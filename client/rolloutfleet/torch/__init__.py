@@ -1,6 +1,6 @@
 """Trajectories as torch tensors, a dataset over an export, and clearing shards on all ranks together.
 
-Importing this needs PyTorch (`pip install 'rolloutfleet[torch]'`) and says so where it is missing; nothing else of
+Importing this needs PyTorch (`pip install torch`) and says so where it is missing; nothing else of
 `rolloutfleet` does. docs/torch.md explains it.
 """
 

@@ -90,7 +90,7 @@ def test_shards_come_in_pieces(monkeypatch: pytest.MonkeyPatch, tensor: Tensor, 
         (b'"dtype":"float64"', b'"dtype":"float0"', "dtype is"),
         (b'"shape":[2,3]', b'"shape":[-2,3]', "shape is"),
         (b'"data":', b'"date":', "is no shard"),
-        (b'"shard_id"', b'"shard"', "shard_id: Field required"),
+        (b'"shard_id"', b'"shard"', "shard_id: is missing"),
     ],
 )
 def test_what_is_no_shard_is_found(before: bytes, after: bytes, said: str) -> None:
@@ -224,7 +224,7 @@ def test_missing_shards_are_said() -> None:
         (b"{}\n", "its first line is not that of a dump"),
         (b'{"format":"other","turns":[\n', "it is no dump of RolloutFleet"),
         (b'{"format":"rolloutfleet-dump","format_version":2,"turns":[\n', "its format_version is 2"),
-        (b'{"format":"rolloutfleet-dump","format_version":1,"turns":[\n', "line 1, reason: Field required"),
+        (b'{"format":"rolloutfleet-dump","format_version":1,"turns":[\n', "line 1, reason: is missing"),
     ],
 )
 def test_what_is_no_dump_is_said(content: bytes, said: str) -> None:

@@ -33,11 +33,20 @@ def quickstart(tmp_path: Path) -> Iterator[Running]:
         yield running
 
 
+def snippets(text: str) -> str:
+    """The page's Python, as it is printed."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+
+
+def ran(folder: Path, code: str) -> "subprocess.CompletedProcess[str]":
+    """A trainer's process, to its end."""
+    script = folder / "page.py"
+    script.write_text(code)
+    return subprocess.run([sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=150)
+
+
 def test_the_page_runs(quickstart: Running, tmp_path: Path) -> None:
-    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(snippets))
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    done = ran(tmp_path, snippets(PAGE.read_text()))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("tokens,") == 8
     assert "\nsession_closed\n" in done.stdout
@@ -45,6 +54,40 @@ def test_the_page_runs(quickstart: Running, tmp_path: Path) -> None:
     audit = quickstart.proxy.audit()
     assert audit["turns"]["leased"] == audit["turns"]["live"] == 0
     assert [proxy.stats()["version"] for proxy in quickstart.proxies] == [2, 2]
+
+
+LEFT_BEHIND = """
+import os, signal
+for task in range(3):
+    with fleet.start_session(f"late-{task}") as session:
+        run_agent(session)
+run_agent(fleet.start_session("late-open"))
+print("left")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+TAKEN = """
+with fleet.export() as export:
+    print(sorted(each.task_id for each in export))
+"""
+
+
+def test_the_snippet_after_a_crash_loses_nothing_that_the_checkpoint_stands_on(
+    quickstart: Running, tmp_path: Path
+) -> None:
+    before, _, rest = PAGE.read_text().partition("\n## After a crash\n")
+    after, _, _ = rest.partition("\n## ")
+    assert "recover(" in after
+    crashed = ran(tmp_path, snippets(before) + LEFT_BEHIND)
+    assert (crashed.returncode, crashed.stdout.endswith("left\n")) == (-9, True), crashed.stderr
+    done = ran(tmp_path, snippets(after) + TAKEN)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0].startswith("run 1 {")
+    assert "'ended_sessions': 1" in said[0]
+    # (2 + 1 + 1) * 8, less the batch that was trained and the four that are held: more than may run at once.
+    assert said[0].endswith("room for 16")
+    assert said[1] == str(["late-0", "late-1", "late-2", "late-open"])
+    assert all(proxy.audit()["turns"]["discarded"] == {} for proxy in quickstart.proxies)
 
 
 def test_the_example_learns_also_while_a_proxy_is_killed(quickstart: Running, tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ from tests.client.fleet.conftest import whereabouts
 from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Session, Trajectory
 from rolloutfleet.fleet.proxies import new_key
 from rolloutfleet.staleness import StalenessManager
-from rolloutfleet_proxy.failpoints import AFTER_COMMIT, BEFORE_COMMIT, VARIABLE
-from rolloutfleet_proxy.fleet.peers import Peer
-from rolloutfleet_proxy.fleet.placement import order_by_key
+from rolloutfleet_proxy.failpoints import AFTER_COMMIT, AFTER_START, BEFORE_COMMIT, VARIABLE
+from rolloutfleet_proxy.fleet.placement import keeper_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -83,9 +82,8 @@ def check_halves(sessions: Sequence[AsyncSession | Session]) -> None:
 
 def keys_by_turns() -> Iterator[str]:
     """Idempotency-Keys of starts that fall to the first proxy, to the second, to the first, ..."""
-    both = [Peer(ordinal=ordinal, url="", state="ready", room=True) for ordinal in (0, 1)]
     for ordinal in itertools.cycle((0, 1)):
-        yield next(key for key in iter(new_key, None) if order_by_key(both, key)[0] == ordinal)
+        yield next(key for key in iter(new_key, None) if keeper_of(key, 2) == ordinal)
 
 
 def names(trajectories: list[Trajectory]) -> list[str]:
@@ -126,6 +124,39 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
         audit = await fleet.audit()
         assert (audit.turns.live, audit.turns.leased, audit.balanced) == (0, 0, True)
         assert audit.turns.acknowledged == audit.turns.created
+
+
+@pytest.mark.deadline
+async def test_twenty_sessions_start_within_five_seconds_with_one_of_two_proxies_down(two: Running) -> None:
+    two.proxies[1].kill()
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        async with asyncio.timeout(5):
+            sessions = [await fleet.start_session() for _ in range(20)]
+        assert {session.session_id[:2] for session in sessions} == {"s0"}
+        assert len({session.session_id for session in sessions}) == 20
+        await up_again(two.proxies[1])
+        assert (await fleet.audit()).sessions.created == 20, "no key started a second one"
+
+
+async def test_a_start_whose_proxy_died_over_it_is_asked_of_that_proxy_until_it_is_back(two: Running) -> None:
+    """It was committed, and its answer lost: only the proxy that is down knows of it."""
+    dying = two.proxies[1]
+    dying.stop()
+    dying.environment = {VARIABLE: AFTER_START}
+    key = next(key for key in keys_by_turns() if keeper_of(key, 2) == 1)
+    async with AsyncFleet(whereabouts(two), progress=False, patience=60) as fleet:
+        dying.start()
+        two.wait_until_complete()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("rolloutfleet.fleet.sessions.new_key", lambda: key)
+            starting = asyncio.create_task(fleet.start_session())
+            await asyncio.sleep(0)
+        await asyncio.to_thread(dying.wait_until_killed, 30)
+        dying.environment = {}
+        await up_again(dying)
+        session = await starting
+        assert session.session_id.startswith("s1")
+        assert (await fleet.audit()).sessions.created == 1
 
 
 async def test_an_export_that_a_dead_proxy_never_heard_leases_nothing_when_it_is_back(two: Running) -> None:
@@ -256,7 +287,7 @@ async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again
     """Rewards, closes, exports and acknowledgements lose their answers; each is made again, and done once."""
     counts = StalenessManager(max_concurrent=100, max_staleness=100, batch_size=20)
     async with AsyncFleet(whereabouts(two), patience=120, staleness=counts, progress=False) as fleet:
-        sessions = [await fleet.start_session() for _ in range(20)]
+        sessions = await sessions_by_turns(fleet, 20)
         await talk_all(sessions)
         async with dying(two.proxies[1], deaths=2) as deaths:
             for number, session in enumerate(sessions):

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from rolloutfleet.fleet import BadArgument, Conflict, Gone, KeyRefused, NotKnown, NotNow, Refused, Unreachable
 from rolloutfleet.fleet.exceptions import FleetError, refusal
-from rolloutfleet.fleet.retries import FIRST_WAIT, LONGEST_RETRY_AFTER, LONGEST_WAIT, wait_before_retry
+from rolloutfleet.fleet.retries import (
+    FIRST_WAIT,
+    LONGEST_RETRY_AFTER,
+    LONGEST_WAIT,
+    NEW_KEYS_AT_ONCE,
+    draws_new_key,
+    may_be_done,
+    wait_before_new_key,
+    wait_before_retry,
+)
 
 
 def answer(status: int, body: object = None, **headers: str) -> httpx.Response:
@@ -33,6 +42,21 @@ def test_not_now_is_tried_again_unless_the_proxy_says_no(status: int) -> None:
 def test_mistakes_of_the_caller_are_never_tried_again() -> None:
     for failure in (BadArgument("x", "y"), FleetError("no export")):
         assert wait_before_retry(failure, attempt=0, chance=0.0) is None
+
+
+def test_a_key_gives_way_to_a_new_one_only_where_nothing_can_have_been_done_under_it() -> None:
+    unreachable, broke_off = (
+        refusal(answer(503, error_body(f"owner_{how}"))) for how in ("unreachable", "unavailable")
+    )
+    assert draws_new_key(unreachable) and not may_be_done(unreachable)
+    assert not may_be_done(Unreachable("no connection"))
+    for failure in (broke_off, refusal(answer(503, error_body("draining"))), Unreachable("it broke off", sent=True)):
+        assert may_be_done(failure) and not draws_new_key(failure)
+
+
+def test_some_new_keys_are_tried_at_once_and_more_with_a_wait() -> None:
+    waits = [wait_before_new_key(1.0, keys=keys) for keys in range(1, 2 * NEW_KEYS_AT_ONCE)]
+    assert waits == sorted(waits) and set(waits) == {0.0, 1.0}
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True), st.none() | st.floats(0, 1e6))

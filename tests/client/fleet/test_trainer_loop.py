@@ -233,6 +233,9 @@ def test_errors_are_typed_and_carry_the_code(fleet: Fleet) -> None:
         ("version", lambda fleet: fleet.weight_update(-1)),
         ("mode", lambda fleet: fleet.pause("gently")),
         ("newer", lambda fleet: fleet.recover(1, newer="other")),
+        ("open", lambda fleet: fleet.recover(1, open="other")),
+        ("confirm", lambda fleet: fleet.recover(1, confirm=1)),
+        ("state", lambda fleet: fleet.sessions(state="other")),
     ],
 )
 def test_a_wrong_argument_is_named_and_nothing_is_asked(fleet: Fleet, argument: str, call: object) -> None:

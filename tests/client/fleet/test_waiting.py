@@ -36,7 +36,7 @@ def test_on_a_terminal_a_line_that_goes_away() -> None:
                 break
         elif process.poll() is not None:
             break
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert b"waiting for 3" in said
     assert b"3/4" in said
     assert b"never to be seen" not in said

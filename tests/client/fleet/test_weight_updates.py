@@ -3,18 +3,20 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import httpx
 import psutil
 import pytest
 from tests.capture.fleets import Fleet as Running
-from tests.capture.fleets import running_fleet
+from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.client.fleet.agents import talk
 from tests.client.fleet.conftest import whereabouts
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, NotEverywhere, Refused, StillPaused
+from rolloutfleet.fleet.proxies import Proxies
+from rolloutfleet_proxy.fleet.members import PATIENCE
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -62,9 +64,13 @@ async def agents(fleet: AsyncFleet, number: int = 4) -> AsyncIterator[None]:
 
 
 async def states(running: Running) -> list[tuple[int, int, bool]]:
+    return await states_of(running.proxies)
+
+
+async def states_of(proxies: Sequence[ProxyProcess]) -> list[tuple[int, int, bool]]:
     """(version, epoch, paused) as each proxy has it by itself."""
-    async with httpx.AsyncClient(headers={"authorization": f"Bearer {running.proxy.key}"}, timeout=30) as admin:
-        said = [(await admin.get(f"{proxy.url}/version")).json() for proxy in running.proxies]
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {proxies[0].key}"}, timeout=30) as admin:
+        said = [(await admin.get(f"{proxy.url}/version")).json() for proxy in proxies]
     return [(each["version"], each["epoch"], each["paused"]) for each in said]
 
 
@@ -151,6 +157,47 @@ async def test_an_engine_that_hangs_leaves_nothing_paused(two: Running) -> None:
         assert error.value.code == "pause_timeout"
         assert error.value.details["engines_failed"]
         await agree(two, version=version)
+
+
+async def test_a_pause_that_the_next_leader_undid_is_no_pause(two: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proxy 1 hangs while proxy 0 leads; led from itself later, it finds an engine that hangs."""
+    hung, engine = two.proxies[1].stats()["pid"], psutil.Process(two.engine.pid)
+    check = Proxies.check
+
+    async def awake(proxies: Proxies, ordinal: int) -> None:
+        os.kill(hung, signal.SIGCONT)
+        await check(proxies, ordinal)
+
+    async def after_the_first_lead(proxies: Proxies, ordinal: int) -> None:
+        if (await states_of(two.proxies[:1]))[0][2] and ordinal == 1:
+            engine.suspend()
+            monkeypatch.setattr(Proxies, "check", awake)
+            await awake(proxies, ordinal)
+        else:
+            await check(proxies, ordinal)
+
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        version = (await fleet.weights()).version
+        os.kill(hung, signal.SIGSTOP)
+        monkeypatch.setattr(Proxies, "check", after_the_first_lead)
+        try:
+            with pytest.raises(Refused) as error:
+                await fleet.pause(timeout=2 * PATIENCE + 2)
+        finally:
+            os.kill(hung, signal.SIGCONT)
+            engine.resume()
+        assert error.value.code == "pause_timeout"
+        await agree(two, version=version)
+
+
+async def test_a_pause_that_must_reach_every_proxy_and_does_not_is_ended(two: Running) -> None:
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        await fleet.proxies()
+        two.proxies[1].kill()
+        with pytest.raises(NotEverywhere) as error:
+            await fleet.pause(strict=True)
+        assert error.value.failed.keys() == {1}
+        assert not (await fleet.weights()).paused
 
 
 async def test_somebody_elses_newer_pause_is_not_undone(two: Running) -> None:

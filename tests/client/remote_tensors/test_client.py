@@ -423,7 +423,7 @@ def test_what_an_owner_did_not_acknowledge_is_seen_kept_in_mind_and_asked_for_ag
     two: list[ProxyProcess], mortal: ProxyProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     both = [two[0], mortal]
-    with at(both, delete_seconds=0.5) as tensors:
+    with at(both, delete_seconds=4.0) as tensors:
         away = [tensors.put(np.zeros(10), at=proxy.url) for proxy in both for _ in range(3)]
         tensors.fetch(away)
         mortal.kill()

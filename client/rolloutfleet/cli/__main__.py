@@ -1,3 +1,0 @@
-from rolloutfleet.cli import main
-
-main()
