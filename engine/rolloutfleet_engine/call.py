@@ -169,6 +169,33 @@ def reply_body(
     return body | {"prompt_token_ids": work.prompt} if work.return_prompt else body
 
 
+def aborted_body(
+    call: Call, work: Work, finish: FinishReason, *, version: str, times: dict[str, float]
+) -> dict[str, Any]:
+    """The answer to a request that SGLang aborts in its queue: a token without a log-probability, behind a prompt that
+    it has cut to one token."""
+    meta: dict[str, Any] = {
+        "id": call.rid,
+        "finish_reason": finish,
+        "prompt_tokens": 1,
+        "weight_version": version,
+        "num_retractions": 0,
+    }
+    if work.logprobs:
+        meta |= {"input_token_logprobs": [], "output_token_logprobs": [], "output_token_logprobs_length": 0}
+        if work.top_logprobs > 0:
+            meta |= {"input_top_logprobs": [], "output_top_logprobs": []}
+    meta |= {
+        "reasoning_tokens": 0,
+        "completion_tokens": 1,
+        "cached_tokens": 0,
+        "weight_versions": [{"version": version, "start": 0, "end": 1}],
+        "cached_tokens_details": None,
+        "dp_rank": None,
+    }
+    return {"text": "", "output_ids": [0], "meta_info": meta | times}
+
+
 def logprob_fields(call: Call, ids: Sequence[int], *, work: Work, model: Model) -> dict[str, Any]:
     entries = logprob_entries(ids, call.logprobs[: len(ids)], model=model, with_text=work.text_in_logprobs)
     prompt = work.prompt[work.logprob_start :] if work.logprob_start >= 0 else []

@@ -6,13 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvloop
 
 from rolloutfleet_engine.faults import KINDS, Fault
+from rolloutfleet_engine.grammar import BACKENDS
 from rolloutfleet_engine.model import model_path
 from rolloutfleet_engine.options import EngineOptions
+from rolloutfleet_engine.script import LoopOptions
 from rolloutfleet_engine.server import Server, create_engine
 
 DESCRIPTION = """\
@@ -35,6 +38,8 @@ while it runs:
   curl localhost:30000/faults -d '{"kind": "error_500"}'          the next call fails; DELETE forgets what waits
 """
 
+GRAMMAR_BACKEND = "refuse the grammars that SGLang refuses with this backend (default: %(default)s)"
+
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
@@ -54,10 +59,16 @@ def parser() -> argparse.ArgumentParser:
     add("--token-latency", type=seconds, default=0.0, help="seconds from token to token (default: %(default)s)")
     add("--jitter", type=share, default=0.0, help="share by which latencies vary, 0 to 1 (default: %(default)s)")
     add("--noncanonical", type=share, default=0.3, help="share of tokens written as two, 0 to 1 (default: %(default)s)")
+    add(
+        "--tool-rounds", type=int, metavar="N", help="answers that call a tool before the last one (default: by chance)"
+    )
+    add("--last-call", type=json_object, metavar="JSON", help="the tool call of the last answer: {name, arguments}")
     add("--stream-interval", type=int, default=1, help="tokens from event to event of a stream (default: %(default)s)")
     add("--max-context", type=int, help="tokens of prompt and output (default: the model's)")
     add("--weight-version", default=defaults.weight_version, help="the first weights' version (default: %(default)s)")
     add("--log-size", type=int, default=defaults.log_size, help="ended calls kept for GET /log (default: %(default)s)")
+    add("--grammar-backend", choices=BACKENDS, default=defaults.grammar_backend, help=GRAMMAR_BACKEND)
+    add("--api-key", metavar="KEY", help="asked for on every route but those for health (default: none)")
     add("--faults", type=faults, default=[], metavar="JSON", help=f"faults to begin with; kinds: {', '.join(KINDS)}")
     return made
 
@@ -76,6 +87,13 @@ def share(text: str) -> float:
     return value
 
 
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def faults(text: str) -> list[Fault]:
     try:
         return msgspec.json.decode(text, type=list[Fault])
@@ -92,10 +110,13 @@ def options_from(arguments: argparse.Namespace) -> EngineOptions:
         token_latency=arguments.token_latency,
         jitter=arguments.jitter,
         noncanonical=arguments.noncanonical,
+        loop=LoopOptions(rounds=arguments.tool_rounds, last_call=arguments.last_call),
         stream_interval=arguments.stream_interval,
         max_context=arguments.max_context,
         weight_version=arguments.weight_version,
         log_size=arguments.log_size,
+        grammar_backend=arguments.grammar_backend,
+        api_key=arguments.api_key,
     )
 
 

@@ -1,7 +1,8 @@
-"""Where an answer ends: an end token, a stop string, or the limit, in the order in which SGLang looks."""
+"""Where an answer ends: an end token, a stop string or pattern, or the limit, in the order in which SGLang looks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,11 @@ def end_of(
     SGLang 0.5.23 (`srt/managers/schedule_batch.py`, `update_finish_state`).
     """
     made = ids[:limit]
-    text_end = first_stop_string(made, sampling.stops(), model)
+    text_ends = (
+        first_stop_string(made, sampling.stops(), model),
+        first_stop_pattern(made, sampling.stop_patterns(), model),
+    )
+    text_end = min(filter(None, text_ends), key=lambda end: end[0], default=None)
     token_end = None if sampling.ignore_eos else first_of(made, model.end_ids.union(sampling.stop_token_ids or ()))
     if text_end is not None and (token_end is None or text_end[0] <= token_end):
         place, text = text_end
@@ -47,8 +52,20 @@ def first_stop_string(ids: Sequence[int], stops: Sequence[str], model: Model) ->
     return None
 
 
+def first_stop_pattern(ids: Sequence[int], patterns: Sequence[str], model: Model) -> tuple[int, str] | None:
+    """The place of the token at which a pattern is first found, and that pattern. One that is tied to the end of the
+    text may be found there though it isn't later."""
+    for place in range(len(ids) if patterns else 0):
+        text = model.decode(ids[: place + 1], skip_special_tokens=False)
+        for pattern in patterns:
+            if re.search(pattern, text):
+                return place, pattern
+    return None
+
+
 def shown_text(ids: Sequence[int], finish: FinishReason | None, sampling: SamplingParams, model: Model) -> str:
-    """The text of an answer: without its end token or stop string unless `no_stop_trim`.
+    """The text of an answer: without its end token or stop string unless `no_stop_trim`. SGLang looks for a pattern's
+    own letters as if it were a stop string, so what a pattern matched stays unless that is the pattern itself.
 
     An unfinished answer keeps back the bytes of a character that is not whole yet.
     """

@@ -13,6 +13,7 @@ from rolloutfleet_engine.call import Call
 from rolloutfleet_engine.ending import FinishReason, end_of
 from rolloutfleet_engine.faults import Fault, FaultQueue
 from rolloutfleet_engine.generation import Generation, Pace
+from rolloutfleet_engine.grammar import check_backend
 from rolloutfleet_engine.model import Model
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.requests import RequestRefused, Work
@@ -48,8 +49,13 @@ class Engine:
         self._continued = asyncio.Event()
         self._continued.set()
         self._updating = False
-        self._writer = Writer(model=self.model, seed=options.seed, noncanonical=options.noncanonical)
-        self._end_id = self.model.token_id("<|im_end|>") or min(self.model.end_ids, default=None)
+        self._writer = Writer(
+            model=self.model,
+            seed=options.seed,
+            noncanonical=options.noncanonical,
+            end_id=self.model.token_id("<|im_end|>") or min(self.model.end_ids, default=None),
+            loop=options.loop,
+        )
         self._rng = random.Random(options.seed)
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -79,12 +85,11 @@ class Engine:
         self.counters["refused"] += 1
 
     def begin(self, call: Call, work: Work) -> None:
-        """Decides what the call will get, and starts its clock."""
+        """Decides what the call will get, and starts its clock. Raises `GrammarRefused`."""
         sampling, fault = work.sampling, call.fault
-        draft = self._writer.draft(
-            work.prompt, sampling_seed=sampling.sampling_seed, at_least=work.limit if sampling.ignore_eos else 0
-        )
-        ids = draft.ids if sampling.ignore_eos or self._end_id is None else (*draft.ids, self._end_id)
+        check_backend(sampling, self.options.grammar_backend)
+        draft = self._writer.draft(work.prompt, sampling=sampling, limit=work.limit)
+        ids = draft.ids if draft.end is None else (*draft.ids, draft.end)
         made, finish = end_of(ids, limit=work.limit, sampling=sampling, model=self.model)
         if fault is not None and fault.kind in ("bare_abort", "abort_with_status"):
             made = made[: fault.after_tokens]
@@ -215,6 +220,7 @@ class Engine:
             "routing_key": call.routing_key,
             "traces": call.traces,
             "stream": work.stream if work is not None else None,
+            "sampling_params": {} if work is None else work.sampling.given(),
             "input_ids": array("i", work.prompt if work is not None else ()),
             "output_ids": array("i", call.ids[:made]),
             "output_logprobs": array("d", call.logprobs[:made]),

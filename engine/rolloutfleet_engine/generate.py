@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from rolloutfleet_engine.call import Call, reply_body
+from rolloutfleet_engine.call import Call, aborted_body, reply_body
 from rolloutfleet_engine.ending import shown_text
 from rolloutfleet_engine.engine import Engine
 from rolloutfleet_engine.exchange import JSON_TYPE, Exchange, encode
 from rolloutfleet_engine.faults import HTTP_ERRORS, SPOILERS
 from rolloutfleet_engine.requests import (
+    GrammarRefused,
     RequestRefused,
     Work,
     check_length,
@@ -56,7 +57,14 @@ async def generate(engine: Engine, exchange: Exchange) -> None:
         if await answered_with_fault(engine, exchange, call):
             outcome = "faults"
             return
-        engine.begin(call, work)
+        try:
+            engine.begin(call, work)
+        except GrammarRefused as refusal:
+            if not work.stream:
+                raise
+            outcome = "refused"
+            await stream_abort(engine, exchange, call, work, refusal)
+            return
         answered = await (stream_answer if work.stream else whole_answer)(engine, exchange, call, work)
         outcome = outcome_of(call, answered=answered)
     except RequestRefused as refusal:
@@ -83,6 +91,15 @@ async def refuse(exchange: Exchange, refusal: RequestRefused, *, stream: bool) -
     await exchange.start_events()
     error = {"message": str(refusal), "type": "invalid_request_error", "code": 400, "retryable": False}
     await exchange.event(encode({"error": error}))
+    await exchange.end_events()
+
+
+async def stream_abort(engine: Engine, exchange: Exchange, call: Call, work: Work, refusal: GrammarRefused) -> None:
+    """One event, as of an answer of one token that was aborted."""
+    await exchange.start_events()
+    finish = {"type": "abort", "message": str(refusal), "status_code": 400, "err_type": "BadRequestError"}
+    times = {"e2e_latency": engine.clock() - call.arrived, "response_sent_to_client_ts": time.time()}
+    await exchange.event(encode(aborted_body(call, work, finish, version=engine.version, times=times)))
     await exchange.end_events()
 
 

@@ -41,7 +41,8 @@ class Model:
         self.end_ids = self._end_ids()
         added = self.tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self._added_ids = frozenset(added)
+        self.added_ids = frozenset(added)
+        self.marks = {token.content: token_id for token_id, token in added.items()}
         self._ids = self.tokenizer.get_vocab()
         self._pieces = {token_id: piece for piece, token_id in self._ids.items()}
         self._bytes = self._bytes_of_tokens()
@@ -68,7 +69,7 @@ class Model:
 
     def splits(self, token_id: int) -> tuple[tuple[int, int], ...]:
         """The pairs of tokens that decode to what `token_id` decodes to; none for added tokens and single bytes."""
-        if token_id in self._added_ids:
+        if token_id in self.added_ids:
             return ()
         if token_id not in self._splits:
             self._splits[token_id] = self._find_splits(self._pieces.get(token_id, ""))
@@ -114,7 +115,7 @@ class Model:
             return None
         table = byte_of_character()
         return {
-            token_id: piece.encode() if token_id in self._added_ids else bytes(table[mark] for mark in piece)
+            token_id: piece.encode() if token_id in self.added_ids else bytes(table[mark] for mark in piece)
             for token_id, piece in self._pieces.items()
         }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rolloutfleet_engine.grammar import BACKENDS
 from rolloutfleet_engine.model import model_path
+from rolloutfleet_engine.script import LoopOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +33,9 @@ class EngineOptions:
     noncanonical: float = 0.3
     """Share of the tokens written as two others with the same text."""
 
+    loop: LoopOptions = field(default_factory=LoopOptions)
+    """How an agent's loop goes."""
+
     stream_interval: int = 1
     """Tokens between two events of a stream."""
 
@@ -43,3 +48,9 @@ class EngineOptions:
 
     health_timeout: float = 20.0
     """How long a health check waits for a paused engine before it says 503."""
+
+    grammar_backend: str = BACKENDS[0]
+    """What it refuses grammars like; one of `grammar.BACKENDS`."""
+
+    api_key: str | None = None
+    """What every call must bring but those for health; None: nothing."""

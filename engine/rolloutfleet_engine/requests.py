@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 from rolloutfleet_engine.model import Model
 
 DEFAULT_MAX_NEW_TOKENS = 128
+MAX_PATTERNS = 32
+MAX_PATTERN_BYTES = 256
 
 
 class RequestRefused(Exception):
@@ -18,6 +21,10 @@ class RequestRefused(Exception):
     def __init__(self, message: str, *, bare: bool = False) -> None:
         super().__init__(message)
         self.bare = bare
+
+
+class GrammarRefused(RequestRefused):
+    """A grammar that can't be compiled. SGLang finds it when the request is queued: a stream gets a token, aborted."""
 
 
 class SamplingParams(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -65,6 +72,19 @@ class SamplingParams(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, f
 
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else [text for text in self.stop or () if text]
+
+    def stop_patterns(self) -> list[str]:
+        return [self.stop_regex] if isinstance(self.stop_regex, str) else self.stop_regex or []
+
+    @property
+    def constrained(self) -> bool:
+        """Whether a grammar says which tokens may come: a bias can't let others in."""
+        return any(each is not None for each in (self.json_schema, self.regex, self.ebnf, self.structural_tag))
+
+    def given(self) -> dict[str, Any]:
+        """What the request said, nulls left out."""
+        named = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in named.items() if value is not None and value is not msgspec.UNSET}
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True):
@@ -151,6 +171,24 @@ def check_sampling(sampling: SamplingParams) -> None:
         raise RequestRefused("the simulated engine makes one answer a request: n must be 1")
 
 
+def check_patterns(patterns: list[str]) -> None:
+    if len(patterns) > MAX_PATTERNS:
+        raise RequestRefused(f"at most {MAX_PATTERNS} stop_regex patterns are allowed, got {len(patterns)}")
+    for pattern in patterns:
+        if (size := len(pattern.encode())) > MAX_PATTERN_BYTES:
+            raise RequestRefused(f"stop_regex is {size} bytes, over the {MAX_PATTERN_BYTES}-byte limit")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise RequestRefused(str(error)) from error
+
+
+def check_bias(bias: dict[str, float], vocabulary_size: int) -> None:
+    for token_id in bias:
+        if not token_id.isdecimal() or int(token_id) >= vocabulary_size:
+            raise RequestRefused(f"logit_bias must has keys in [0, {vocabulary_size - 1}], got {token_id}.")
+
+
 def check_length(prompt: int, max_new_tokens: int | None, *, context: int) -> None:
     if prompt >= context:
         raise RequestRefused(
@@ -181,6 +219,8 @@ def plan_work(request: GenerateRequest, sampling: SamplingParams, *, rid: str, m
     check_length(len(prompt), sampling.asked_tokens, context=context)
     check_ids(prompt, model.vocabulary_size)
     check_sampling(sampling)
+    check_patterns(sampling.stop_patterns())
+    check_bias(sampling.logit_bias or {}, model.vocabulary_size)
     return Work(
         rid=rid,
         prompt=prompt,

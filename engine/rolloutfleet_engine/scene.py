@@ -37,6 +37,9 @@ class Scene:
     rounds: int = 0
     """Answers the model has given since the last question."""
 
+    answers: int = 0
+    """Answers the model has given in all."""
+
     results: int = 0
     """Tool results since the last question."""
 
@@ -73,9 +76,11 @@ class ChatReader:
         self._start = model.token_id("<|im_start|>")
         self._end = model.token_id("<|im_end|>")
         self._result = model.token_id("<tool_response>")
-        self._system = model.encode("system\n")
-        self._user = model.encode("user\n")
-        self._assistant = model.encode("assistant\n")
+        # Without the end of the line, which is one token with what follows where a message begins with another.
+        self._system = model.encode("system")
+        self._user = model.encode("user")
+        self._assistant = model.encode("assistant")
+        self._header = model.encode("assistant\n")
         self._closed = model.encode("<think>\n\n</think>\n\n")
         self._open = model.encode("<think>\n")
 
@@ -94,18 +99,21 @@ class ChatReader:
 
     def read(self, ids: Sequence[int], *, thinking: Thinking) -> Scene:
         starts = [place for place, token_id in enumerate(ids) if token_id == self._start]
+        answers = [place for place in starts[:-1] if starts_with(ids, self._assistant, place + 1)]
         rounds = results = 0
         for place in reversed(starts[:-1]):
-            if starts_with(ids, self._assistant, place + 1):
+            if place in answers:
                 rounds += 1
             elif starts_with(ids, self._user, place + 1):
-                if ids[place + 1 + len(self._user)] != self._result:
+                begin = place + 1 + len(self._user)
+                if self._result not in ids[begin : begin + 2]:
                     break
                 until = ids.index(self._end, place) if self._end in ids[place:] else len(ids)
                 results += ids[place:until].count(self._result)
         return Scene(
             tools=self._tools(ids, starts),
             rounds=rounds,
+            answers=len(answers),
             results=results,
             excerpt=self._excerpt(ids, starts),
             thinking=thinking,
@@ -129,12 +137,12 @@ class ChatReader:
 
     @property
     def _line_ends(self) -> tuple[int, ...]:
-        return (self._user[-1],)
+        return (self._header[-1],)
 
     def _header_end(self, ids: Sequence[int]) -> int | None:
         for place in range(len(ids) - 1, -1, -1):
             if ids[place] == self._start:
-                return place + 1 + len(self._assistant) if starts_with(ids, self._assistant, place + 1) else None
+                return place + 1 + len(self._header) if starts_with(ids, self._header, place + 1) else None
         return None
 
     def _thinking_at_end(self, ids: Sequence[int], begin: int) -> Thinking:

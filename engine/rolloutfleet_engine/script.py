@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rolloutfleet_engine.phrases import NOUNS, PLACES, sentence
@@ -21,12 +23,32 @@ FLOURISHES = (
     "- first\n- second\n- third",
     "```python\nprint('hello')\n```",
 )
+ENDING_TOOLS = ("final_answer", "final_result", "submit")
+"""Tools by which smolagents, pydantic-ai and inspect-ai are told the answer: called instead of one in words."""
 DEPTH_LIMIT = 6
 
 
-def speak(scene: Scene, rng: random.Random) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopOptions:
+    """How an agent's loop goes."""
+
+    rounds: int | None = None
+    """Answers with one tool call each before the last one; None: up to three with some, by chance."""
+
+    last_call: Mapping[str, Any] | None = None
+    """The call, `{name, arguments}`, that tells an agent that all is done, where no tool of `ENDING_TOOLS` does."""
+
+
+def speak(scene: Scene, rng: random.Random, loop: LoopOptions) -> str:
     """The whole reply as text with Qwen's tags, without the end token."""
-    return reasoning(scene, rng) + (calls(scene, rng) if wants_tool(scene, rng) else answer(scene, rng))
+    ending = next((tool for tool in scene.tools if tool.name in ENDING_TOOLS), None)
+    working = replace(scene, tools=tuple(tool for tool in scene.tools if tool is not ending))
+    thought = reasoning(scene, rng)
+    if wants_tool(working, rng, loop):
+        return thought + (calls(working, rng) if loop.rounds is None else call(rng.choice(working.tools), rng))
+    if ending is not None:
+        return thought + call(ending, rng)
+    return thought + (answer(scene, rng) if loop.last_call is None else written_call(loop.last_call))
 
 
 def babble(rng: random.Random) -> str:
@@ -34,7 +56,9 @@ def babble(rng: random.Random) -> str:
     return " " + sentence(rng)
 
 
-def wants_tool(scene: Scene, rng: random.Random) -> bool:
+def wants_tool(scene: Scene, rng: random.Random, loop: LoopOptions) -> bool:
+    if loop.rounds is not None:
+        return bool(scene.tools) and scene.answers < loop.rounds
     if not scene.tools or scene.rounds >= len(CALL_CHANCES):
         return False
     return rng.random() < CALL_CHANCES[scene.rounds]
@@ -55,7 +79,10 @@ def calls(scene: Scene, rng: random.Random) -> str:
 
 def call(tool: Tool, rng: random.Random) -> str:
     arguments = value_for(tool.parameters, rng, root=tool.parameters)
-    body = {"name": tool.name, "arguments": arguments if isinstance(arguments, dict) else {}}
+    return written_call({"name": tool.name, "arguments": arguments if isinstance(arguments, dict) else {}})
+
+
+def written_call(body: Mapping[str, Any]) -> str:
     return f"<tool_call>\n{json.dumps(body, ensure_ascii=False)}\n</tool_call>"
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
+import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import uvicorn
 
@@ -45,6 +49,8 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("GET", "/log"): control.log,
 }
 PATHS = frozenset(path for _, path in ROUTES)
+WITHOUT_KEY = ("/health", "/ready")
+"""How the paths begin that take no key, as SGLang has it: probes have none."""
 
 
 class App:
@@ -60,13 +66,22 @@ class App:
         exchange = Exchange(scope, receive, send)
         route = ROUTES.get((exchange.method, exchange.path))
         try:
-            if route is not None:
+            if not self._may(exchange):
+                await exchange.answer({"error": "Unauthorized"}, 401)
+            elif route is not None:
                 await route(self.engine, exchange)
             else:
                 status, detail = (405, "Method Not Allowed") if exchange.path in PATHS else (404, "Not Found")
                 await exchange.answer({"detail": detail}, status)
         except ConnectionError:
             return
+
+    def _may(self, exchange: Exchange) -> bool:
+        key = self.engine.options.api_key
+        if key is None or exchange.path.startswith(WITHOUT_KEY):
+            return True
+        scheme, _, given = (exchange.header(b"authorization") or "").partition(" ")
+        return scheme.lower() == "bearer" and secrets.compare_digest(given.encode(), key.encode())
 
 
 def create_engine(options: EngineOptions | None = None, *, faults: Sequence[Fault] = ()) -> App:
@@ -103,3 +118,11 @@ class Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started:
             self._ready(self.servers[0].sockets[0].getsockname()[1])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn's own sends the signal once more in the end: a server that stopped as it was told would have failed.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, self.handle_exit, number, None)
+        yield

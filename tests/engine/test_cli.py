@@ -18,7 +18,7 @@ def test_help_teaches() -> None:
         assert name in said
 
 
-def test_one_line_says_that_it_is_ready() -> None:
+def test_one_line_says_that_it_is_ready_and_it_stops_when_told() -> None:
     arguments = ["--port", "0", "--served-model-name", "small", "--faults", '[{"kind": "nan"}]']
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -29,7 +29,7 @@ def test_one_line_says_that_it_is_ready() -> None:
                 assert json.load(reply)["faults"][0]["kind"] == "nan"
             os.kill(process.pid, signal.SIGTERM)
             assert process.stdout.read() == ""
-            process.wait(10)
+            assert process.wait(10) == 0, "it stopped as it was told"
         finally:
             process.kill()
 

@@ -3,13 +3,12 @@
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
-from tests.real.processes import free_ports
+from tests.gateways import gateway_command
 
 from rolloutfleet_engine.faults import Fault
 
@@ -23,20 +22,12 @@ async def gateway(connect: Callable[[str], Any]) -> AsyncIterator[Callable[..., 
     processes: list[subprocess.Popen[bytes]] = []
 
     async def starting(*engines: Any, failures: int = 3) -> Any:
-        port, metrics_port = free_ports(2)
-        command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--worker-urls", *(engine.url for engine in engines), "--policy", "manual", "--disable-retries"]
-        command += [
-            "--disable-circuit-breaker",
-            "--health-check-interval-secs",
-            "1",
-            "--worker-startup-timeout-secs",
-            "20",
-        ]
-        command += ["--health-failure-threshold", str(failures), "--health-success-threshold", "1"]
-        command += ["--health-check-timeout-secs", "1", "--prometheus-port", str(metrics_port), "--log-level", "error"]
-        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        asker = connect(f"http://127.0.0.1:{port}")
+        command = gateway_command(
+            [engine.url for engine in engines],
+            {"--health-failure-threshold": failures, "--health-check-timeout-secs": 1},
+        )
+        processes.append(subprocess.Popen(command.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        asker = connect(command.url)
         await until_status(asker, "/readiness", 200)
         return asker
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -269,3 +270,59 @@ async def test_information(engine: Callable[..., Any]) -> None:
     assert (await asker.http.get("/abort_request")).status_code == 405
     chat = await asker.post("/v1/chat/completions", messages=[{"role": "user", "content": "Hello?"}])
     assert chat.json()["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_a_stop_pattern_ends_with_the_token_that_completes_it_and_stays_in_the_text(
+    engine: Callable[..., Any], prompt: list[int], model: Model
+) -> None:
+    asker = engine(noncanonical=0.3)
+    whole = await asker.generate(prompt)
+    pattern = re.escape(whole["text"][20:23]) + "."
+    cut = await asker.generate(prompt, sampling_params={"stop_regex": ["no such text", pattern]})
+    assert cut["meta_info"]["finish_reason"] == {"type": "stop", "matched": pattern}
+    assert whole["output_ids"][: len(cut["output_ids"])] == cut["output_ids"] != whole["output_ids"]
+    assert re.search(pattern, cut["text"])
+    assert not re.search(pattern, model.decode(cut["output_ids"][:-1]))
+
+
+async def test_a_token_that_is_biased_up_is_all_that_comes_and_one_that_is_biased_down_never_does(
+    engine: Callable[..., Any], prompt: list[int], model: Model
+) -> None:
+    asker = engine()
+    [end] = [end for end in model.end_ids if end == (await asker.generate(prompt))["output_ids"][-1]]
+    only = await asker.generate(prompt, sampling_params={"logit_bias": {"300": 100}, "max_new_tokens": 9})
+    assert only["output_ids"] == [300] * 9
+    plain = await asker.generate(prompt)
+    without = await asker.generate(
+        prompt, sampling_params={"logit_bias": {str(each): -100 for each in plain["output_ids"]}}
+    )
+    assert not set(plain["output_ids"]) & set(without["output_ids"])
+    assert (len(without["output_ids"]), without["meta_info"]["finish_reason"]["type"]) == (400, "length")
+    ended = await asker.generate(prompt, sampling_params={"logit_bias": {str(end): 100}})
+    assert ended["output_ids"] == [end]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "told"),
+    [
+        ({"logit_bias": {"2048": 1}}, "logit_bias must has keys in [0, 2047], got 2048."),
+        ({"logit_bias": {"x": 1}}, "got x"),
+        ({"stop_regex": "("}, "unterminated"),
+        ({"stop_regex": ["a"] * 33}, "at most 32 stop_regex"),
+        ({"stop_regex": "a" * 257}, "over the 256-byte limit"),
+    ],
+)
+async def test_biases_and_patterns_are_checked_as_sglang_does(
+    engine: Callable[..., Any], prompt: list[int], sampling: dict[str, Any], told: str
+) -> None:
+    asker = engine()
+    reply = await asker.post("/generate", **asker.body(prompt, sampling_params=sampling))
+    assert reply.status_code == 400 and told in reply.text
+
+
+async def test_the_log_says_what_sampling_was_asked_for(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine()
+    asked = {"max_new_tokens": 5, "temperature": 0.5, "logit_bias": {"7": -1.0}, "custom_params": {"a": [1]}}
+    await asker.generate(prompt, sampling_params=asked)
+    [entry] = (await asker.http.get("/log")).json()["requests"]
+    assert entry["sampling_params"] == asked

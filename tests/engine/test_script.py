@@ -11,8 +11,9 @@ from renderers.qwen3 import Qwen3Renderer
 
 from rolloutfleet_engine.chat import prompt_text
 from rolloutfleet_engine.model import Model
+from rolloutfleet_engine.requests import SamplingParams
 from rolloutfleet_engine.scene import ChatReader, Scene, Thinking, Tool
-from rolloutfleet_engine.script import speak, value_for
+from rolloutfleet_engine.script import LoopOptions, speak, value_for
 from rolloutfleet_engine.writer import Writer
 
 TOOL = {
@@ -55,7 +56,7 @@ def renderer(model: Model) -> Qwen3Renderer:
 
 @pytest.fixture(scope="module")
 def writer(model: Model) -> Writer:
-    return Writer(model=model, seed=1, noncanonical=0.3)
+    return Writer(model=model, seed=1, noncanonical=0.3, end_id=model.token_id("<|im_end|>"))
 
 
 def fits(arguments: dict[str, Any]) -> bool:
@@ -75,7 +76,7 @@ def test_an_agents_loop_ends_with_an_answer(model: Model, renderer: Qwen3Rendere
         messages: list[dict[str, Any]] = [QUESTION]
         for _ in range(6):
             prompt = renderer.render(messages, tools=[TOOL], add_generation_prompt=True).token_ids
-            draft = writer.draft(prompt, sampling_seed=seed)
+            draft = writer.draft(prompt, sampling=SamplingParams(sampling_seed=seed))
             said = renderer.parse_response([*draft.ids, model.token_id("<|im_end|>")])
             seen["reasoning"] += bool(said.reasoning_content)
             calls = said.tool_calls or []
@@ -116,20 +117,26 @@ def test_the_reader_sees_how_far_the_loop_has_come(model: Model, renderer: Qwen3
 def test_a_prompt_that_rules_thinking_out_gets_none(model: Model, writer: Writer) -> None:
     prompt = model.encode(prompt_text([QUESTION], None) + "<think>\n\n</think>\n\n")
     for seed in range(20):
-        assert "think>" not in model.decode(writer.draft(prompt, sampling_seed=seed).ids)
+        assert "think>" not in model.decode(writer.draft(prompt, sampling=SamplingParams(sampling_seed=seed)).ids)
 
 
 def test_a_prompt_that_is_no_chat_gets_an_answer(model: Model, writer: Writer) -> None:
-    assert writer.draft(model.encode("once upon a time"), sampling_seed=None).ids
+    assert writer.draft(model.encode("once upon a time"), sampling=SamplingParams()).ids
 
 
-@given(cut=st.floats(0, 1), seed=st.integers(0, 50))
-def test_a_part_sent_again_is_continued(cut: float, seed: int, model: Model, writer: Writer) -> None:
+@given(cut=st.floats(0, 1), seed=st.integers(0, 50), bias=st.sampled_from([None, -100.0]))
+def test_a_part_sent_again_is_continued(
+    cut: float, seed: int, bias: float | None, model: Model, writer: Writer
+) -> None:
     """prompt + part → the rest, with the same log-probabilities: a cut generation ends as an uncut one."""
     prompt = model.encode(prompt_text([QUESTION], [TOOL]))
-    whole = writer.draft(prompt, sampling_seed=seed)
+    plain = writer.draft(prompt, sampling=SamplingParams(sampling_seed=seed))
+    away = None if bias is None else {str(plain.ids[len(plain.ids) // 2]): bias}
+    sampling = SamplingParams(sampling_seed=seed, logit_bias=away)
+    whole = writer.draft(prompt, sampling=sampling)
+    assert (whole.ids == plain.ids) == (bias is None)
     place = int(cut * len(whole.ids))
-    rest = writer.draft([*prompt, *whole.ids[:place]], sampling_seed=seed)
+    rest = writer.draft([*prompt, *whole.ids[:place]], sampling=sampling)
     assert rest.ids == whole.ids[place:]
     logprobs = writer.logprobs(whole, version="1", count=len(whole.ids))
     assert writer.logprobs(rest, version="1", count=len(rest.ids)) == logprobs[place:]
@@ -139,7 +146,7 @@ def test_a_part_sent_again_is_continued(cut: float, seed: int, model: Model, wri
 @given(seed=st.integers(), thinking=st.sampled_from(Thinking), rounds=st.integers(0, 4))
 def test_every_scene_can_be_spoken_to(seed: int, thinking: Thinking, rounds: int) -> None:
     scene = Scene(tools=(Tool(name="book", parameters={}),), rounds=rounds, thinking=thinking)
-    text = speak(scene, random.Random(seed))
+    text = speak(scene, random.Random(seed), LoopOptions())
     assert text.count("<tool_call>") == text.count("</tool_call>")
     assert text.count("</think>") == text.count("<think>") + (thinking is Thinking.OPEN)
     assert rounds < 3 or "<tool_call>" not in text
@@ -161,3 +168,45 @@ schemas = st.recursive(
 def test_any_schema_gets_a_value_that_is_json(schema: Any, seed: int) -> None:
     root = schema if isinstance(schema, dict) else {}
     json.dumps(value_for(schema, random.Random(seed), root=root))
+
+
+def test_messages_that_begin_with_an_empty_line_are_read_all_the_same(model: Model, renderer: Qwen3Renderer) -> None:
+    messages = [
+        {"role": "system", "content": "\nBe brief."},
+        {"role": "user", "content": "\nTwo rooms, please."},
+        {"role": "assistant", "content": "\nWhich?"},
+        {"role": "user", "content": "Any."},
+    ]
+    prompt = renderer.render(messages, tools=[TOOL], add_generation_prompt=True).token_ids
+    reader = ChatReader(model)
+    opening, thinking = next(iter(reader.openings(prompt)))
+    scene = reader.read(prompt[:opening], thinking=thinking)
+    assert [tool.name for tool in scene.tools] == ["book"]
+    assert (scene.rounds, scene.answers) == (0, 1)
+
+
+SUBMIT = Tool(name="submit", parameters={"type": "object", "properties": {"answer": {"type": "string"}}})
+BOOK = Tool(name="book", parameters={})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_loop_has_as_many_rounds_as_it_is_told(seed: int) -> None:
+    loop, rng = LoopOptions(rounds=3), random.Random(seed)
+    for answers in range(3):
+        assert speak(Scene(tools=(BOOK,), answers=answers), rng, loop).count("<tool_call>") == 1
+    assert "<tool_call>" not in speak(Scene(tools=(BOOK,), answers=3), rng, loop)
+    assert "<tool_call>" not in speak(Scene(answers=0), rng, loop), "nothing to call"
+
+
+@pytest.mark.parametrize("loop", [LoopOptions(), LoopOptions(rounds=2)])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tool_that_ends_the_loop_is_called_last_and_never_before(seed: int, loop: LoopOptions) -> None:
+    rng = random.Random(seed)
+    assert '"submit"' not in speak(Scene(tools=(BOOK, SUBMIT), answers=0), rng, LoopOptions(rounds=2))
+    assert '"name": "submit"' in speak(Scene(tools=(BOOK, SUBMIT), answers=3, rounds=3), rng, loop)
+
+
+def test_the_last_call_can_be_given() -> None:
+    call = {"name": "book", "arguments": {"command": "echo done"}}
+    text = speak(Scene(tools=(BOOK,), answers=1), random.Random(1), LoopOptions(rounds=1, last_call=call))
+    assert json.dumps(call) in text

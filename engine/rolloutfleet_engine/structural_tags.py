@@ -1,0 +1,161 @@
+"""SGLang's `structural_tag`, in the form that xgrammar compiles there, as a grammar of `llguidance`. Pure.
+
+Of its kinds those are taken that hold a chat's tool calls: texts, one token by its id, free text, regexes, JSON schemas
+and what joins them. A mark, which is an added token, is a token in texts too. Free text leaves out marks, and
+other words where these come next.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from rolloutfleet_engine.requests import GrammarRefused
+from rolloutfleet_engine.script import sentences, value_for
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+DEEPEST: Final = 64
+SPACING: Final[JsonCompileOptions] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON as `json.dumps` writes it: else spaces without end would be allowed."""
+
+NOTHING: Final = re.compile(r'root ::= (\w+)\n\1 ::= \1 "\w"')
+"""A grammar that matches nothing, of which SGLang has no other form."""
+EXAMPLES: Final = ("A", "1", "")
+"""One of these suits a regex."""
+
+Form = dict[str, Any]
+
+
+def lark_of(structural_tag: str, marks: Mapping[str, int]) -> str:
+    """The grammar; the tokens that `marks` names stand in its texts as tokens. Raises `GrammarRefused` for what is no
+    structural tag, or none of the kinds that are simulated."""
+    try:
+        given = json.loads(structural_tag)
+        return _Lark(marks).whole(given["format"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise GrammarRefused(f"Failed to compile structural_tag grammar: {error!r}") from None
+
+
+def example_of_tag(structural_tag: str, encode: Callable[[str], list[int]], rng: random.Random) -> list[int]:
+    """Tokens that suit a structural tag which `lark_of` takes, as far as its schemas are of the kinds that tools
+    declare."""
+    return _Example(encode, rng).of(json.loads(structural_tag)["format"])
+
+
+def example_of(schema: Any, rng: random.Random) -> str:
+    """JSON that suits a schema, as far as that is one of the kinds that tools declare."""
+    root = schema if isinstance(schema, dict) else {}
+    return json.dumps(value_for(schema, rng, root=root), ensure_ascii=False)
+
+
+class _Example:
+    def __init__(self, encode: Callable[[str], list[int]], rng: random.Random) -> None:
+        self._encode = encode
+        self._rng = rng
+
+    def of(self, form: Form) -> list[int]:
+        match form["type"]:
+            case "token":
+                return [int(form["token"])]
+            case "const_string":
+                return self._encode(form["value"])
+            case "json_schema":
+                return self._encode(example_of(form["json_schema"], self._rng))
+            case "regex":
+                return self._encode(next(text for text in EXAMPLES if re.fullmatch(form["pattern"], text)))
+            case "any_text":
+                return self._encode(sentences(self._rng, 1, 3))
+            case "tag":
+                return [*self._encode(form["begin"]), *self.of(form["content"]), *self._encode(form["end"])]
+            case "sequence":
+                return [token for element in form["elements"] for token in self.of(element)]
+            case "or":
+                return self.of(self._rng.choice(form["elements"]))
+            case "optional" if _is_nothing(form["content"]):
+                return []
+            case kind:
+                least, most = {"optional": (0, 1), "star": (0, 2), "plus": (1, 2)}[kind]
+                count = self._rng.randint(least, most)
+                return [token for _ in range(count) for token in self.of(form["content"])]
+
+
+class _Lark:
+    def __init__(self, marks: Mapping[str, int]) -> None:
+        self._marks = marks
+        self._terminals: dict[str, str] = {}
+        """Names by what stands for them."""
+        self._split = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))) or "(?!)")
+
+    def whole(self, form: Form) -> str:
+        start = self.of(form, 0)
+        return "\n".join([f"start: {start}", *(f"{name}: {text}" for text, name in self._terminals.items()), ""])
+
+    def of(self, form: Form, depth: int) -> str:
+        if depth > DEEPEST:
+            raise ValueError("it is nested too deep")
+        match form["type"]:
+            case "token":
+                return f"<[{int(form['token'])}]>"
+            case "const_string":
+                return self._text(form["value"])
+            case "json_schema" if form.get("style", "json") == "json":
+                return "%json " + json.dumps({**form["json_schema"], "x-guidance": SPACING})
+            case "any_text":
+                marks = [text for text in form.get("excludes", ()) if text in self._marks]
+                excluded = ",".join(str(self._marks[text]) for text in marks)
+                return f"<[^{excluded}]>*" if excluded else "<[*]>*"
+            case "regex":
+                return f"/{form['pattern']}/"
+            case "tag":
+                return f"{self._text(form['begin'])} {self.of(form['content'], depth + 1)} {self._text(form['end'])}"
+            case "sequence":
+                return " ".join(self._elements(form["elements"], depth + 1))
+            case "or":
+                return "(" + " | ".join(self.of(element, depth + 1) for element in form["elements"]) + ")"
+            case "optional" if _is_nothing(form["content"]):
+                return ""
+            case "optional" | "star" | "plus" as kind:
+                return f"({self.of(form['content'], depth + 1)})" + {"optional": "?", "star": "*", "plus": "+"}[kind]
+            case kind:
+                raise ValueError(f"the simulated engine knows no such format of type {kind!r}")
+
+    def _elements(self, elements: list[Form], depth: int) -> Iterator[str]:
+        rest = iter(zip(elements, [*elements[1:], {"type": "end"}], strict=True))
+        for element, following in rest:
+            words = [word for word in element.get("excludes", ()) if word not in self._marks]
+            if words and following["type"] == "const_string":
+                yield self._text_until(element["excludes"], words, following["value"])
+                next(rest)
+            else:
+                yield self.of(element, depth)
+
+    def _text_until(self, excludes: list[str], words: list[str], end: str) -> str:
+        """Text up to an end that holds the one word of those left out: a lexer takes as much as it can."""
+        (word,) = [word for word in words if word in end]
+        others = "|".join(_regex(each) for each in excludes if each != word)
+        twice = f"{_regex(word)}(?s:.*){_regex(word)}"
+        terminal = f"/(?s:.*){_regex(end)}/ & ~/(?s:.*)({twice}{others and '|' + others})(?s:.*)/"
+        return self._terminals.setdefault(terminal, f"TEXT_{len(self._terminals)}")
+
+    def _text(self, value: str) -> str:
+        parts: list[str] = []
+        place = 0
+        for found in self._split.finditer(value):
+            parts += [json.dumps(value[place : found.start()], ensure_ascii=False), f"<[{self._marks[found[0]]}]>"]
+            place = found.end()
+        return " ".join(part for part in (*parts, json.dumps(value[place:], ensure_ascii=False)) if part != '""')
+
+
+def _is_nothing(form: Form) -> bool:
+    """Whether it is a sequence that can't begin."""
+    first = form["elements"][0] if form["type"] == "sequence" else form
+    return first["type"] == "grammar" and NOTHING.fullmatch(first["grammar"]) is not None
+
+
+def _regex(text: str) -> str:
+    return re.escape(text).replace("/", "\\/").replace("\\\n", "\\n")
