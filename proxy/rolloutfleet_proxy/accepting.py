@@ -2,11 +2,14 @@
 
 libuv takes one connection of a listening socket in each round. Where rounds are long, because much is under way, the
 last of a crowd of new clients is then kept waiting for as many rounds as the crowd has heads: 13 s for 800, once.
+
+Where descriptors run short, each new connection takes the place of one that has no request in flight.
 """
 
 import asyncio
 import errno
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -23,10 +26,20 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 class Accepting:
     """Accepts on listening sockets, which stay their owner's to close, from its making until `close`."""
 
-    def __init__(self, sockets: Sequence[socket.socket], protocol: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        protocol: Callable[[], asyncio.Protocol],
+        *,
+        make_room: Callable[[], bool] = lambda: False,
+        short_from: int = sys.maxsize,
+    ) -> None:
+        """`make_room` closes a connection that can be spared, for each new one from descriptor `short_from` on."""
         self._loop = asyncio.get_running_loop()
         self._sockets = tuple(sockets)
         self._protocol = protocol
+        self._make_room = make_room
+        self._short_from = short_from
         self._beginning: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         for listening in self._sockets:
@@ -52,10 +65,14 @@ class Accepting:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _EXHAUSTED:
+                if error.errno not in _EXHAUSTED:
+                    continue  # that one client has gone again
+                if not self._make_room():
                     self._rest(error)
-                    return
-                continue  # that one client has gone again
+                return  # what gave way is closed before the next round
+            # The system gives the lowest number that is free: a high one means that all below it are taken.
+            if connection.fileno() >= self._short_from:
+                self._make_room()
             self._begin(connection)
 
     def _begin(self, connection: socket.socket) -> None:

@@ -1,23 +1,354 @@
-"""uvicorn's HTTP, with an answer's head and the first of its body in one write.
+"""uvicorn's HTTP within bounds: how large a request's head may be, how long it and the rest of a body may take.
 
-uvicorn writes them apart, and each write is a system call and a packet of its own.
+An answer's head and the first of its body leave in one write: uvicorn writes them apart, and each write is a system
+call and a packet of its own.
 """
 
 import asyncio
+import http
 from collections.abc import Iterable
-from typing import Any, cast
+from enum import Enum, auto
+from typing import Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from rolloutfleet.errors import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_TIMEOUT
+from rolloutfleet_proxy.connections import Connections
+from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.fleet.heads import MORE_BYTES, MORE_HEADERS, PASSED
+from rolloutfleet_proxy.memory.body_limit import framing
+from rolloutfleet_proxy.unread import Taking, in_the_system
+
+HEAD_BYTES: Final = 64 << 10
+"""Of a request's line and headers; of trailers, and of one chunk's extensions, too."""
+HEADERS: Final = 1000
+"""In a head, or in trailers. 64 KiB can hold 16,000 of them, which take megabytes as objects."""
+HEAD_SECONDS: Final = 15.0
+"""From a head's first byte, or from when a connection was made, to its last."""
+REST_SECONDS: Final = 30.0
+"""From an answer to the end of a body that it did not wait for."""
+UNREAD_SECONDS: Final = 60.0
+"""In which a client must take some of the answer that waits for it."""
+PEER_UNREAD_SECONDS: Final = 600.0
+"""The same for another proxy, which reads no faster than its own client, and in large pieces."""
+AHEAD: Final = 64
+"""Requests of one connection that wait for the answers before them."""
+LINGER_SECONDS: Final = 2.0
+"""What still comes behind a refusal is read for so long: a closed socket would reset the connection, and the client
+might never see the answer."""
 
 _HEAD = b"HTTP/1.1 "
+
+
+class _Reading(Enum):
+    """What comes next over a connection."""
+
+    NOTHING = auto()
+    """A new request, or none."""
+    HEAD = auto()
+    BODY = auto()
+
+
+class _Refused(Exception):
+    """Raised in the parser's callbacks, which ends the parsing."""
+
+    def __init__(self, answer: ApiError) -> None:
+        self.answer = answer
 
 
 class HttpProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any], *, connections: Connections
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self._others = connections
+        self._reading = _Reading.NOTHING
+        self._since = 0.0
+        """When the client began to owe what it owes now, or to rest."""
+        self._used = False
+        """Whether a request has ever been answered here."""
+        self._unparsed = 0
+        """Bytes since the parser last came to the end of a head, a piece of a body or a request."""
+        self._advanced = False
+        self._from_peer = False
+        """Whether the request has come from another proxy, or says so: then its head may be a little larger."""
+        self._piece = 0
+        """Bytes that the parser was given last."""
+        self._since_begun = 0
+        """No fewer than the newest request has come to: what came in one piece with its beginning counts as well."""
+        self._deaf = False
+        """It was refused: what still comes is not looked at."""
+        self._answering: RequestResponseCycle | None = None
+        self._last: ApiError | None = None
+        """What it was refused with, while answers before it are under way."""
+        self._framing: list[tuple[bytes, bytes]] = []
+        """Headers that say how long the body is of a request that asks for another protocol."""
+        self._replaying = False
+        """The parser is told these headers; the app has them."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        joining = _Joining(cast(asyncio.Transport, transport), self.loop)
-        super().connection_made(cast(asyncio.Transport, joining))
+        self._joining = _Joining(cast(asyncio.Transport, transport), self.loop)
+        super().connection_made(cast(asyncio.Transport, self._joining))
+        self._taking = Taking()
+        self.headers = []
+        self._others.begins(self)
+        self._rest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._others.ends(self)
+        answering = self._answering
+        if answering is not None and not answering.response_complete:
+            # uvicorn tells the newest request alone, which may wait behind this one.
+            answering.disconnected = True
+            answering.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        if self._reading is _Reading.NOTHING and not self._unparsed:
+            self._since = self.loop.time()
+        try:
+            if len(data) <= self._room():
+                self._parse(data)
+            else:
+                self._parse_in_parts(data)
+        except _Refused as refused:
+            self._refuse(refused.answer)
+
+    def on_message_begin(self) -> None:
+        if self._replaying:
+            return
+        super().on_message_begin()
+        self._reading, self._from_peer = _Reading.HEAD, False
+        self._since_begun = self._piece
+
+    def on_url(self, url: bytes) -> None:
+        if not self._replaying:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._replaying:
+            return
+        super().on_header(name, value)
+        self._from_peer = self._from_peer or self.headers[-1][0] in PASSED
+
+    def on_headers_complete(self) -> None:
+        if self._replaying:
+            return
+        if self._since_begun > self._most() and self._head_bytes() > self._most():
+            raise _Refused(_too_large())
+        self._check_number()
+        if len(self.pipeline) >= AHEAD:
+            raise _Refused(_invalid(f"More than {AHEAD} requests were sent ahead of their answers."))
+        self._others.leaves(self)
+        if self.parser.should_upgrade():
+            self._framing = list(framing(self.headers).items())
+        super().on_headers_complete()
+        self._reading, self._advanced = _Reading.BODY, True
+        # What is called a header from here on is a trailer, and never reaches the request.
+        self.headers = []
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._advanced = True
+
+    def on_message_complete(self) -> None:
+        if self._framing:
+            return  # Only for the parser: its body comes yet.
+        super().on_message_complete()
+        self._reading, self._advanced = _Reading.NOTHING, True
+        if self.cycle.response_complete:
+            self._rest()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, without its timer for each connection."""
+        self.server_state.total_requests += 1
+        self._used = True
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._last is not None:
+            self._say_last(self._last)
+        else:
+            self._rest()
+
+    def look(self, now: float) -> None:
+        waited = now - self._since
+        if self._deaf or self.transport.is_closing():
+            return
+        if self._reading is _Reading.HEAD or self._unparsed:
+            if waited > HEAD_SECONDS:
+                self._refuse(_too_slow())
+        elif waited > self._patience():
+            self.transport.close()
+
+    def is_unread(self, now: float) -> bool:
+        """Also while it is being closed: that waits for what was written to be taken."""
+        waiting = self.transport.get_write_buffer_size()
+        if not waiting:
+            return False
+        taken = self._joining.written - waiting - in_the_system(self.transport)
+        patience = PEER_UNREAD_SECONDS if self._from_peer else UNREAD_SECONDS
+        return self._taking.nothing_for(taken, now) > patience
+
+    def give_way(self) -> None:
+        # Not closed but aborted: what the client does not take of its last answer must not keep the descriptor.
+        self.transport.abort()
+
+    def _patience(self) -> float:
+        """Seconds that it may stay as it is, with no head under way."""
+        if self._reading is _Reading.BODY:
+            return REST_SECONDS
+        return self.timeout_keep_alive if self._used else HEAD_SECONDS
+
+    def _rest(self) -> None:
+        self._since = self.loop.time()
+        self._others.rests(self)
+
+    def _parse_in_parts(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left and not self.transport.is_closing():
+            room = self._room()
+            self._parse(left[:room])
+            left = left[room:]
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Raises _Refused for what is no HTTP, or too much of it."""
+        self._advanced = False
+        self._piece = len(data)
+        self._since_begun += self._piece
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, _Refused):
+                raise error.__context__ from None
+            raise _Refused(_invalid("This is no HTTP/1.1 request.")) from None
+        self._unparsed = 0 if self._advanced else self._unparsed + self._piece
+        if self._room() <= 0:
+            raise _Refused(_too_large())
+        self._check_number()
+
+    def _room(self) -> int:
+        """Bytes that may come yet before the parser comes to the next end."""
+        return self._most() - self._unparsed
+
+    def _most(self) -> int:
+        """Bytes that the head may have."""
+        return HEAD_BYTES + (MORE_BYTES if self._from_peer else 0)
+
+    def _check_number(self) -> None:
+        """Raises _Refused."""
+        if len(self.headers) > HEADERS + (MORE_HEADERS if self._from_peer else 0):
+            raise _Refused(_too_many_headers())
+
+    def _head_bytes(self) -> int:
+        """Of the head that has just come to its end, with no more space in it than must be."""
+        line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n")
+        return line + sum(len(name) + len(value) + len(":\r\n") for name, value in self.headers) + len("\r\n")
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._pass_over()
+
+    def _pass_over(self) -> None:
+        """Go on as if no other protocol had been asked for, as RFC 9110, section 7.8, lets a server do.
+
+        The parser takes all behind such a head for the other protocol. So a fresh one is told how long the body is.
+        """
+        self.parser = httptools.HttpRequestParser(self)
+        lines, self._framing = self._framing, []
+        if lines:
+            self._replaying = True
+            head = [b"POST / HTTP/1.1", *(name + b": " + value for name, value in lines), b"", b""]
+            self.parser.feed_data(b"\r\n".join(head))
+            self._replaying = False
+
+    def _refuse(self, answer: ApiError) -> None:
+        """Answer in its turn, behind those before it, and let go of what still comes."""
+        self._deaf = True
+        self._others.refused(answer.code)
+        if self.transport.is_closing():
+            return
+        answering = self._answering
+        if self._reading is _Reading.BODY and self.pipeline:
+            self.pipeline.popleft()  # It is the newest, and nobody has begun with it.
+        elif self._reading is _Reading.BODY and answering is not None:
+            self._refuse_rest(answering, answer)
+            return
+        if answering is None or answering.response_complete:
+            self._say_last(answer)
+        else:
+            self._last = answer
+
+    def _refuse_rest(self, answering: RequestResponseCycle, answer: ApiError) -> None:
+        """It is the rest of a body that the app may be waiting for."""
+        if answering.response_complete:
+            self._linger()
+        elif answering.response_started:
+            self.transport.close()
+        else:
+            # For the app, which waits for what never ends, the client has left.
+            answering.disconnected = True
+            answering.message_event.set()
+            self._say_last(answer)
+
+    def _say_last(self, answer: ApiError) -> None:
+        self.transport.write(_raw(answer))
+        self._linger()
+
+    def _linger(self) -> None:
+        self._others.rests(self)
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nobody here can mend what clients ask for."""
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(400, INVALID_REQUEST, message, close=True)
+
+
+def _too_large() -> ApiError:
+    message = f"The request's line and headers are larger than the {HEAD_BYTES} bytes that are allowed."
+    return ApiError(431, HEAD_TOO_LARGE, message, close=True)
+
+
+def _too_many_headers() -> ApiError:
+    return ApiError(
+        431, HEAD_TOO_LARGE, f"The request has more than the {HEADERS} headers that are allowed.", close=True
+    )
+
+
+def _too_slow() -> ApiError:
+    message = f"The request's line and headers did not come within {HEAD_SECONDS:g} s."
+    return ApiError(408, REQUEST_TIMEOUT, message, close=True)
+
+
+def _raw(answer: ApiError) -> bytes:
+    body = answer.body()
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)), *answer.headers()]
+    head = b"HTTP/1.1 %d %s\r\n" % (answer.status, http.HTTPStatus(answer.status).phrase.encode())
+    return b"".join((head, *(b"%s: %s\r\n" % header for header in headers), b"\r\n", body))
 
 
 class _Joining:
@@ -27,11 +358,14 @@ class _Joining:
         self._transport = transport
         self._loop = loop
         self._head: bytes | None = None
+        self.written = 0
+        """Bytes so far."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
+        self.written += len(data)
         if self._head is not None:
             head, self._head = self._head, None
             self._transport.writelines((head, data))
@@ -43,6 +377,10 @@ class _Joining:
 
     def writelines(self, pieces: Iterable[bytes]) -> None:
         self.write(b"".join(pieces))
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
 
     def close(self) -> None:
         self._flush()

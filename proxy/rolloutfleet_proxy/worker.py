@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -25,12 +26,14 @@ from rolloutfleet.wire import DrainThen
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.accepting import Accepting
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
+from rolloutfleet_proxy.connections import Connections, for_clients
 from rolloutfleet_proxy.http_protocol import HttpProtocol
 from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.logs.setup import set_up
 from rolloutfleet_proxy.memory import allocator, collector, resident
 from rolloutfleet_proxy.parent.channel import Channel
 from rolloutfleet_proxy.parent.decisions import MISTAKE
+from rolloutfleet_proxy.parent.run import NOT_FOR_WORKERS
 from rolloutfleet_proxy.proxy import RETIRING, Start, prepare
 from rolloutfleet_proxy.reloading import take
 from rolloutfleet_proxy.restarts.boots import Crash
@@ -127,6 +130,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._parent = parent
+        self._connections = Connections(refused=self._note_refused)
 
     def quiesce(self, why: str) -> None:
         if self._app.proxy is None:
@@ -135,7 +139,13 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
-        self._accepting = Accepting(sockets or [], self._protocol)
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._accepting = Accepting(
+            sockets or [],
+            self._protocol,
+            make_room=self._connections.make_room,
+            short_from=sys.maxsize if most == resource.RLIM_INFINITY else for_clients(most),
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.quiesce, "SIGTERM")
         self._parent.serve()
 
@@ -144,14 +154,25 @@ class _Server(uvicorn.Server):
         self._accepting.close()
         assert self._app.proxy is not None
         self._app.proxy.drains.refuse_all()
+        # Whoever is still sending a body is told to come again, rather than cancelled without a word.
+        asyncio.get_running_loop().call_later(LAST_BODIES, self._app.proxy.under_way.cut)
         # Whoever has just connected is about to ask, and would take a closed connection for an error.
         await asyncio.sleep(LINGER)
         await super().shutdown(sockets)
 
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS_A_LOOK == 0:
+            self._connections.look()
+        return await super().on_tick(counter)
+
     def _protocol(self) -> asyncio.Protocol:
         return HttpProtocol(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=None
+            self.config, self.server_state, app_state=self.lifespan.state, connections=self._connections
         )
+
+    def _note_refused(self, code: str) -> None:
+        if self._app.proxy is not None:
+            self._app.proxy.metrics.refuse(code)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -160,12 +181,17 @@ class _Server(uvicorn.Server):
 
 LINGER = 0.1
 """Seconds in which connections that were accepted last are still answered."""
+LAST_BODIES = 2.0
+"""Seconds in which bodies of requests that were accepted last come to their end; well within `CUT_GRACE`."""
+TICKS_A_LOOK = 10
+"""uvicorn ticks ten times a second."""
 
 
 def main() -> None:
     """Serve until told to end. Exits with 2 where the settings or the store can't be used."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_WORKERS)
     _end_with(os.getppid())
     parent = ParentProcess(Channel(socket.socket(fileno=int(sys.argv[1]))))
     try:
@@ -207,6 +233,7 @@ def _server(app: ProxyApp, parent: ParentProcess) -> _Server:
         app,
         loop="uvloop",
         http=HttpProtocol,
+        ws="none",
         lifespan="on",
         access_log=False,
         # Its lines go the way of all others.
