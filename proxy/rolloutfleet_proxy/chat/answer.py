@@ -64,7 +64,8 @@ def usage(*, prompt_tokens: int, completion_tokens: int, cached_tokens: int | No
 
 
 class Answers:
-    """Writes answers. `token_bytes` gives the bytes that a token stands for."""
+    """Writes answers. They name the model as the request did, or else `model`; `token_bytes` gives the bytes that a
+    token stands for."""
 
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model = model
@@ -83,7 +84,7 @@ class Answers:
                 "id": turn.name,
                 "object": "chat.completion",
                 "created": int(turn.created_at),
-                "model": self._model,
+                "model": self._model_of(request),
                 "choices": [choice],
                 "usage": _turn_usage(turn),
             }
@@ -91,7 +92,7 @@ class Answers:
 
     def stream(self, name: str, created: float, request: ChatRequest) -> AnswerStream:
         """The writer of a stream for the turn of this name; `created` in seconds since the epoch."""
-        return AnswerStream(name, int(created), self._model, include_usage=request.include_usage)
+        return AnswerStream(name, int(created), self._model_of(request), include_usage=request.include_usage)
 
     def whole_stream(self, turn: Turn, request: ChatRequest) -> bytes:
         """A committed turn as a stream, all at once: one chunk for the reasoning, the content and each tool call."""
@@ -125,6 +126,9 @@ class Answers:
             for text, logprob, row in zip(map(self._token_bytes, ids), logprobs, rows, strict=True)
         ]
         return {"content": content, "refusal": None}
+
+    def _model_of(self, request: ChatRequest) -> str:
+        return self._model if request.model is None else request.model
 
     def _alternative(self, logprob: float, token_id: int) -> TopLogprob:
         text = self._token_bytes(token_id)

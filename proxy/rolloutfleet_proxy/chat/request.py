@@ -1,39 +1,50 @@
 """A typed parse of a chat completion request. Pure.
 
-What can be honoured is read, in SGLang's words where it is a sampling parameter; what can't is a 400 that names
-the parameter, never ignored in silence. The parameters are the OpenAI API's and, of SGLang's extensions, those
-that change how tokens are drawn.
+What is honoured is read, in SGLang's words where it is a sampling parameter. The parameters are the OpenAI API's and,
+of SGLang's extensions, those that change how tokens are drawn. Agents come as they are: what changes nothing that is
+promised is taken and named (`ChatRequest.ignored`), and only what would make the answer or its capture another thing
+than was asked for is a 400 that names the parameter. Strictly read, what would be named is a 400 too.
 
-- *Ignored, because nothing that the client gets depends on them*: `metadata`, `prompt_cache_key`,
-  `prompt_cache_options`, `prompt_cache_retention`, `safety_identifier`, `service_tier`, `store`, `user`, and a
-  tool's `strict` (its schema is rendered, not enforced).
-- *Refused unless neutral*: `audio`, `function_call`, `functions`, `logit_bias` (sglang-router 0.3.2 leaves it out
-  of what it sends on, in silence), `modalities` beyond text, `moderation`, `n` beyond 1,
-  `parallel_tool_calls: false`, `prediction`, `tool_choice` beyond auto and none, `verbosity`,
-  `web_search_options`, tools that are no functions, content parts that are no text.
-- *Unknown*: refused, by name. Unknown fields of a message are kept: they take part in matching (`messages`).
+- *Without effect, as the OpenAI API has it too*: `metadata`, `prompt_cache_key`, `prompt_cache_options`,
+  `prompt_cache_retention`, `safety_identifier`, `service_tier`, `store`, `user`, and a tool's `strict` (its schema is
+  rendered, not enforced).
+- *Held to by a grammar*: `tool_choice` beyond auto and none, `parallel_tool_calls: false`. Where the chat format has no
+  such grammar, where the engines take none, and where the request has its own (`regex`, `ebnf`, a structural tag), they
+  are wishes that nothing enforces, and named; so is `parallel_tool_calls` beside `min_tokens`. Where a call must come
+  there is no text for a `response_format` to hold; where one may come, JSON holds the reply.
+- *Ignored, and named*: `moderation`, `prediction`, `verbosity`, `web_search_options`, `seed: -1`, `reasoning_effort`
+  where the chat format has no such argument, and every field that is not known here: those of other providers
+  (`provider`, `transforms`, `usage`, `thinking`), of vLLM, and those of SGLang that would override the capture (`rid`,
+  `skip_special_tokens`, `stream_interval`, …) or run code in the engine (`custom_logit_processor`).
+- *Refused unless neutral*: `audio`, `function_call`, `functions`, `modalities` beyond text, `n` beyond 1, tools that
+  are no functions, content parts that are no text.
+- Unknown fields of a message are kept: some chat formats write some (`messages`).
 - `max_tokens` is the older name of `max_completion_tokens`; both may be given if they agree.
-- `reasoning_effort` is a template argument of those chat formats that have one.
-- `seed` and `response_format` are passed on; an engine honours a seed when it samples deterministically, and the
-  gateway takes no negative one.
+- `seed` and `response_format` are passed on; an engine honours a seed when it samples deterministically.
+- `regex`, `ebnf` and `structural_tag` are SGLang's; one grammar holds a turn, so they exclude each other and a
+  `response_format` with one. SGLang's other own fields are in `engine_fields`.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta as Rule
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rolloutfleet.errors import INVALID_JSON
+from rolloutfleet.spec import LONGEST_MODEL_NAME
+from rolloutfleet_proxy.chat import engine_fields, grammars
+from rolloutfleet_proxy.chat.depth import MAX_DEPTH, check_depth, too_deep
+from rolloutfleet_proxy.chat.mistakes import refused
+from rolloutfleet_proxy.chat.tool_choice import Choice, choice_of, named_function
 from rolloutfleet_proxy.digests import digest16
-from rolloutfleet_proxy.errors import ApiError, invalid, missing, unknown, unsupported
+from rolloutfleet_proxy.engines.generation import grammar_of
+from rolloutfleet_proxy.errors import invalid, missing, no_json, unknown, unsupported
+from rolloutfleet_proxy.tokens.call_grammar import Wanted
 from rolloutfleet_proxy.turns.messages import TemplateArgs
 
-MAX_DEPTH: Final = 64
-"""Levels of objects and arrays in a free-form value: a tool's schema, template arguments, call arguments."""
 MAX_STOPS: Final = 32
 """SGLang's own bound (`sampling/sampling_params.py`)."""
 MAX_TOP_LOGPROBS: Final = 20
@@ -41,13 +52,40 @@ MAX_TOP_LOGPROBS: Final = 20
 
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
-_ANY_OBJECT_SCHEMA = '{"type":"object"}'
+_ANY_SEED = -1
+"""What several frameworks send for none."""
 
 _Fraction = Annotated[float, Rule(ge=0, le=1)]
 _Penalty = Annotated[float, Rule(ge=-2, le=2)]
-_TokenId = Annotated[int, Rule(ge=0, le=_MAX_INT32)]
 _TokenCount = Annotated[int, Rule(ge=1, le=_MAX_INT32)]
+_Grammar = Annotated[str, Rule(min_length=1)]
 _StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """How requests are read."""
+
+    strict: bool = False
+    """Refuse what would otherwise be ignored."""
+    takes_effort: bool = True
+    """Whether the chat format has an argument `reasoning_effort`."""
+    vocabulary_size: int | None = None
+    """The tokens that the model has; None where that is not to be checked."""
+    holds_calls: bool = False
+    """Whether there is a grammar of the chat format's tool calls."""
+
+
+LENIENT: Final = Reading()
+
+
+class HeldCalls(Struct, frozen=True, kw_only=True):
+    """A choice of tools that a grammar holds the reply to."""
+
+    wanted: Wanted
+    wishes: tuple[str, ...] = ()
+    """The fields that are without effect where the engines take no such grammar."""
+    otherwise: dict[str, Any] = {}
+    """What is sampled with then: the grammar of a `response_format`, which the calls came before."""
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
@@ -55,13 +93,16 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
 
     `messages` and `template.tools` are as sent: `messages.conversation` and the chat format read them.
     `template.tools` is None for an empty list and for `tool_choice: "none"`, whose model is told of no tools.
+    `calls` is what the reply is held to by a grammar; None where it is free.
     `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
     `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
+    `ignored` are the paths of what has no effect (`verbosity`, `messages[0].content[1].annotations`).
     """
 
     messages: list[dict[str, Any]]
     model: str | None
     template: TemplateArgs
+    calls: HeldCalls | None
     max_tokens: int | None
     sampling: dict[str, Any]
     stops: tuple[str, ...]
@@ -69,16 +110,12 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     include_usage: bool
     logprobs: bool
     top_logprobs: int
-
-
-class _StreamOptions(Struct, forbid_unknown_fields=True):
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    ignored: tuple[str, ...] = ()
 
 
 class _Body(Struct, forbid_unknown_fields=True):
     messages: Annotated[list[dict[str, Any]], Rule(min_length=1)]
-    model: str | None = None
+    model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
@@ -87,7 +124,7 @@ class _Body(Struct, forbid_unknown_fields=True):
     response_format: dict[str, Any] | None = None
 
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Rule(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
@@ -101,22 +138,28 @@ class _Body(Struct, forbid_unknown_fields=True):
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Rule(gt=0, le=2)] | None = None
-    seed: Annotated[int, Rule(ge=0, le=_MAX_INT64)] | None = None
+    seed: Annotated[int, Rule(ge=_ANY_SEED, le=_MAX_INT64)] | None = None
     min_tokens: Annotated[int, Rule(ge=0, le=_MAX_INT32)] | None = None
     ignore_eos: bool | None = None
     stop: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | _StopString | None = None
-    stop_token_ids: Annotated[list[_TokenId], Rule(max_length=1024)] | None = None
+    stop_token_ids: Annotated[list[engine_fields.TokenId], Rule(max_length=1024)] | None = None
+    regex: _Grammar | None = None
+    ebnf: _Grammar | None = None
+    structural_tag: grammars.Tag | None = None
+    logit_bias: engine_fields.Biases | None = None
+    stop_regex: engine_fields.Patterns | None = None
+    custom_params: engine_fields.CustomParams | None = None
 
     n: Literal[1] | None = None
     modalities: list[Literal["text"]] | None = None
     audio: None = None
     function_call: None = None
     functions: None = None
-    logit_bias: Annotated[dict[str, float], Rule(max_length=0)] | None = None
-    moderation: None = None
-    prediction: None = None
-    verbosity: None = None
-    web_search_options: None = None
+
+    moderation: Any = None
+    prediction: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
 
     metadata: Any = None
     prompt_cache_key: Any = None
@@ -126,6 +169,10 @@ class _Body(Struct, forbid_unknown_fields=True):
     service_tier: Any = None
     store: Any = None
     user: Any = None
+
+
+class _LenientBody(_Body, forbid_unknown_fields=False):
+    """The same, of which what is not known is left out."""
 
 
 _SAMPLING = (
@@ -143,38 +190,76 @@ _SAMPLING = (
 )
 """Our name, SGLang's name."""
 
+_NAMED = ("moderation", "prediction", "verbosity", "web_search_options")
+"""The OpenAI API's, which nothing here has a use for."""
+
 _decode = msgspec.json.Decoder(_Body).decode
-_ERROR = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
-_FIELD = re.compile(r"^Object (?:contains unknown|missing required) field `(?P<field>[^`]*)`$", re.DOTALL)
+_decode_leniently = msgspec.json.Decoder(_LenientBody).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_FIELDS = frozenset(_Body.__struct_fields__)
+_LONGEST_PATH = 200
+_UNKNOWN = "Object contains unknown field"
 
 
-def parse_chat(body: bytes) -> ChatRequest:
+def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
     """Read a request's body once. Raises ApiError 400 that names the parameter at fault."""
-    try:
-        parsed = _decode(body)
-    except msgspec.ValidationError as error:
-        raise _refused(str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, INVALID_JSON, f"The body is no JSON that can be read: {error}.") from None
-
+    ignored: list[str] = []
+    parsed = _read(body, ignored)
     for index, message in enumerate(parsed.messages):
         # The plain message is by far the most common one.
         if len(message) == 2 and type(message.get("content")) is str and message.get("role") in _PLAIN_ROLES:
             continue
-        _check_message(message, at=f"messages[{index}]")
+        _check_message(message, ignored, at=f"messages[{index}]")
+    tools, choice = _tools(parsed)
     stops = _stops(parsed.stop)
-    return ChatRequest(
+    sampling = _sampling(parsed, stops, reading, ignored)
+    if parsed.min_tokens and choice.wishes == ("parallel_tool_calls",):
+        # Few ask for that themselves: frameworks send it with every call.
+        reading = replace(reading, holds_calls=False)
+    calls, sampling = _calls(choice, sampling, reading, ignored)
+    if parsed.min_tokens and (calls is not None or grammar_of(sampling) is not None):
+        # SGLang rules the end tokens out until then, and a grammar at its end all others: it answers with a 500.
+        raise invalid("min_tokens", "A grammar says where the answer ends, and min_tokens too: keep one.")
+    request = ChatRequest(
         messages=parsed.messages,
         model=parsed.model,
-        template=TemplateArgs(_tools(parsed), _template_kwargs(parsed)),
+        template=TemplateArgs(
+            None if choice.hides_tools else tools or None, _template_kwargs(parsed, reading, ignored)
+        ),
+        calls=calls,
         max_tokens=_max_tokens(parsed),
-        sampling=_sampling(parsed, stops),
+        sampling=sampling,
         stops=stops,
         stream=parsed.stream or False,
-        include_usage=_include_usage(parsed),
+        include_usage=_include_usage(parsed, ignored),
         logprobs=parsed.logprobs or False,
         top_logprobs=_top_logprobs(parsed),
+        ignored=tuple(ignored),
     )
+    if reading.strict and ignored:
+        raise unknown(ignored[0][:_LONGEST_PATH])
+    return request
+
+
+def _read(body: bytes, ignored: list[str]) -> _Body:
+    try:
+        try:
+            parsed = _decode(body)
+        except msgspec.ValidationError as error:
+            if not str(error).startswith(_UNKNOWN):
+                raise
+            parsed = _decode_leniently(body)
+            ignored += [name for name, value in _decode_fields(body).items() if _is_unknown(name, value)]
+    except msgspec.ValidationError as error:
+        raise refused(error) from None
+    except (ValueError, RecursionError) as error:
+        raise no_json(error) from None
+    ignored += [name for name in _NAMED if getattr(parsed, name) is not None]
+    return parsed
+
+
+def _is_unknown(name: str, value: msgspec.Raw) -> bool:
+    return name not in _FIELDS and bytes(value) != b"null"
 
 
 def body_digest(body: bytes) -> bytes:
@@ -191,7 +276,7 @@ _KNOWN_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "aud
 _PART_FIELDS = frozenset({"type", "text", "cache_control"})
 
 
-def _check_message(message: dict[str, Any], *, at: str) -> None:
+def _check_message(message: dict[str, Any], ignored: list[str], *, at: str) -> None:
     role = message.get("role")
     if role is None:
         raise missing(f"{at}.role")
@@ -200,7 +285,7 @@ def _check_message(message: dict[str, Any], *, at: str) -> None:
     if role != "tool" and role not in _PLAIN_ROLES:
         raise invalid(f"{at}.role", "A role is one of system, developer, user, assistant and tool.")
 
-    _check_content(message.get("content"), role=role, at=f"{at}.content")
+    _check_content(message.get("content"), ignored, role=role, at=f"{at}.content")
     for field in _TEXT_FIELDS:
         if not isinstance(message.get(field), str | None):
             raise invalid(f"{at}.{field}", f"{field} is a string.")
@@ -213,10 +298,10 @@ def _check_message(message: dict[str, Any], *, at: str) -> None:
         raise invalid(f"{at}.tool_call_id", "Only a tool message answers a tool call.")
     _check_tool_calls(message.get("tool_calls"), role=role, at=f"{at}.tool_calls")
     for field in message.keys() - _KNOWN_FIELDS:
-        _check_depth(message[field], at=f"{at}.{field}")
+        check_depth(message[field], at=f"{at}.{field}")
 
 
-def _check_content(content: Any, *, role: str, at: str) -> None:
+def _check_content(content: Any, ignored: list[str], *, role: str, at: str) -> None:
     if type(content) is str:
         return
     if content is None:
@@ -226,10 +311,10 @@ def _check_content(content: Any, *, role: str, at: str) -> None:
     if type(content) is not list:
         raise invalid(at, "Content is a string or a list of text parts.")
     for index, part in enumerate(content):
-        _check_part(part, at=f"{at}[{index}]")
+        _check_part(part, ignored, at=f"{at}[{index}]")
 
 
-def _check_part(part: Any, *, at: str) -> None:
+def _check_part(part: Any, ignored: list[str], *, at: str) -> None:
     if type(part) is not dict:
         raise invalid(at, "A content part is an object.")
     kind = part.get("type")
@@ -241,9 +326,12 @@ def _check_part(part: Any, *, at: str) -> None:
         raise unsupported(f"{at}.type", f"only text parts can be rendered, not {kind[:40]!r}.")
     if type(part.get("text")) is not str:
         raise invalid(f"{at}.text", "A text part has a string as its text.")
-    for field in part.keys() - _PART_FIELDS:
-        raise unknown(f"{at}.{field}")
-    _check_depth(part.get("cache_control"), at=f"{at}.cache_control")
+    for field, value in part.items():
+        if field not in _PART_FIELDS:
+            check_depth(value, at=f"{at}.{field}")
+            if value is not None:
+                ignored.append(f"{at}.{field}")
+    check_depth(part.get("cache_control"), at=f"{at}.cache_control")
 
 
 def _check_tool_call_id(value: Any, *, at: str) -> None:
@@ -271,33 +359,18 @@ def _check_tool_call(call: Any, *, at: str) -> None:
         raise unsupported(f"{at}.type", "only functions can be called.")
     if not isinstance(call.get("id"), str | None):
         raise invalid(f"{at}.id", "A tool call's id is a string.")
-    function = _named_function(call, of="tool call", at=f"{at}.function")
+    function = named_function(call, of="tool call", at=f"{at}.function")
     _check_arguments(function.get("arguments"), at=f"{at}.function.arguments")
     for field in call.keys() - {"id", "type", "function"}:
-        _check_depth(call[field], at=f"{at}.{field}")
+        check_depth(call[field], at=f"{at}.{field}")
     for field in function.keys() - {"name", "arguments"}:
-        _check_depth(function[field], at=f"{at}.function.{field}")
-
-
-def _named_function(owner: dict[str, Any], *, of: str, at: str) -> dict[str, Any]:
-    """The function that a tool or a call of one names."""
-    function = owner.get("function")
-    if function is None:
-        raise missing(at)
-    if type(function) is not dict:
-        raise invalid(at, f"A {of}'s function is an object.")
-    name = function.get("name")
-    if name is None:
-        raise missing(f"{at}.name")
-    if type(name) is not str or not name:
-        raise invalid(f"{at}.name", "A function's name is a string.")
-    return function
+        check_depth(function[field], at=f"{at}.function.{field}")
 
 
 def _check_arguments(arguments: Any, *, at: str) -> None:
     """A string, which need be no JSON (a model wrote it), or an object, as some agents send it back."""
     if arguments is None or type(arguments) is dict:
-        _check_depth(arguments, at=at)
+        check_depth(arguments, at=at)
     elif type(arguments) is not str:
         raise invalid(at, "Arguments are a string of JSON.")
     elif arguments.count("[") + arguments.count("{") > MAX_DEPTH:
@@ -305,26 +378,40 @@ def _check_arguments(arguments: Any, *, at: str) -> None:
         try:
             value = msgspec.json.decode(arguments)
         except RecursionError:
-            raise _too_deep(at) from None
+            raise too_deep(at) from None
         except ValueError:
             return
-        _check_depth(value, at=at)
+        check_depth(value, at=at)
 
 
 # Tools and templates
 
 
-def _tools(parsed: _Body) -> list[dict[str, Any]] | None:
-    for index, tool in enumerate(parsed.tools or ()):
+def _tools(parsed: _Body) -> tuple[list[dict[str, Any]], Choice]:
+    tools = parsed.tools or []
+    for index, tool in enumerate(tools):
         _check_tool(tool, at=f"tools[{index}]")
-    choice = parsed.tool_choice
-    if choice not in (None, "auto", "none"):
-        if isinstance(choice, dict) or choice == "required":
-            raise unsupported("tool_choice", "only auto and none can be honoured.")
-        raise invalid("tool_choice", "tool_choice is auto or none.")
-    if parsed.parallel_tool_calls is False:
-        raise unsupported("parallel_tool_calls", "the model is free to make several calls.")
-    return None if choice == "none" else parsed.tools or None
+    return tools, choice_of(parsed.tool_choice, parsed.parallel_tool_calls, tools)
+
+
+def _calls(
+    choice: Choice, sampling: dict[str, Any], reading: Reading, ignored: list[str]
+) -> tuple[HeldCalls | None, dict[str, Any]]:
+    """What the reply's calls are held to, and the sampling beside that.
+
+    A grammar of the request's own comes before, and JSON behind.
+    """
+    if choice.wanted is None and not choice.wishes:
+        return None, sampling
+    if "json_schema" in sampling and not choice.required:
+        return None, sampling  # JSON is no call.
+    if choice.wanted is not None and reading.holds_calls:
+        beside = {name: value for name, value in sampling.items() if name != "json_schema"}
+        if grammar_of(beside) is None:
+            otherwise = {name: value for name, value in sampling.items() if name not in beside}
+            return HeldCalls(wanted=choice.wanted, wishes=choice.wishes, otherwise=otherwise), beside
+    ignored += choice.wishes
+    return None, sampling
 
 
 def _check_tool(tool: dict[str, Any], *, at: str) -> None:
@@ -333,46 +420,30 @@ def _check_tool(tool: dict[str, Any], *, at: str) -> None:
         raise missing(f"{at}.type")
     if kind != "function":
         raise unsupported(f"{at}.type", "only functions are tools here.")
-    function = _named_function(tool, of="tool", at=f"{at}.function")
+    function = named_function(tool, of="tool", at=f"{at}.function")
     if not isinstance(function.get("description"), str | None):
         raise invalid(f"{at}.function.description", "A function's description is a string.")
     if not isinstance(function.get("parameters"), dict | None):
         raise invalid(f"{at}.function.parameters", "A function's parameters are a JSON schema.")
-    _check_depth(tool, at=at)
+    check_depth(tool, at=at)
 
 
-def _template_kwargs(parsed: _Body) -> dict[str, Any] | None:
+def _template_kwargs(parsed: _Body, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
     kwargs = parsed.chat_template_kwargs
-    _check_depth(kwargs, at="chat_template_kwargs")
+    check_depth(kwargs, at="chat_template_kwargs")
     effort = parsed.reasoning_effort
-    if effort is None:
+    if effort is not None and not reading.takes_effort:
+        ignored.append("reasoning_effort")
+    if effort is None or not reading.takes_effort:
         return kwargs or None
     if kwargs and kwargs.get("reasoning_effort", effort) != effort:
         raise invalid("reasoning_effort", "chat_template_kwargs has another reasoning_effort.")
     return {**(kwargs or {}), "reasoning_effort": effort}
 
 
-def _check_depth(value: Any, *, at: str) -> None:
-    """Level by level, so that a hostile value costs neither stack nor more than its size."""
-    level = [value] if type(value) in (dict, list) else []
-    depth = 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise _too_deep(at)
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) is dict or type(inner) is list
-        ]
-
-
-def _too_deep(at: str) -> ApiError:
-    return invalid(at, f"It is nested deeper than {MAX_DEPTH} levels.")
-
-
 # Sampling and the answer's form
+
+_STREAM_OPTIONS = ("include_usage", "include_obfuscation")
 
 
 def _max_tokens(parsed: _Body) -> int | None:
@@ -391,70 +462,48 @@ def _stops(stop: list[str] | str | None) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def _sampling(parsed: _Body, stops: tuple[str, ...]) -> dict[str, Any]:
-    sampling = {}
+def _sampling(parsed: _Body, stops: tuple[str, ...], reading: Reading, ignored: list[str]) -> dict[str, Any]:
+    sampling: dict[str, Any] = {}
     for name, theirs in _SAMPLING:
         value = getattr(parsed, name)
         if value is not None:
             sampling[theirs] = value
+    if parsed.seed == _ANY_SEED:
+        del sampling["sampling_seed"]
+        ignored.append("seed")
     if parsed.top_k == 0:
         raise invalid("top_k", "top_k is -1 (off) or at least 1.")
     if stops:
         sampling["stop"] = list(stops)
-    if parsed.response_format is not None:
-        schema = _json_schema(parsed.response_format)
-        if schema is not None:
-            sampling["json_schema"] = schema
-    return sampling
+    if parsed.stop_regex:
+        sampling["stop_regex"] = engine_fields.stop_patterns(parsed.stop_regex)
+    if parsed.logit_bias:
+        sampling["logit_bias"] = engine_fields.logit_bias(parsed.logit_bias, vocabulary_size=reading.vocabulary_size)
+    if parsed.custom_params:
+        sampling["custom_params"] = engine_fields.custom_params(parsed.custom_params)
+    return sampling | grammars.of(
+        regex=parsed.regex,
+        ebnf=parsed.ebnf,
+        structural_tag=parsed.structural_tag,
+        response_format=parsed.response_format,
+    )
 
 
-def _json_schema(response_format: dict[str, Any]) -> str | None:
-    """SGLang's `json_schema` sampling parameter, as its own chat route makes it (`serving_chat.py`)."""
-    kind = response_format.get("type")
-    if kind is None:
-        raise missing("response_format.type")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return _ANY_OBJECT_SCHEMA
-    if kind != "json_schema":
-        raise unsupported("response_format.type", "it is one of text, json_object and json_schema.")
-    given = response_format.get("json_schema")
-    if type(given) is not dict:
-        raise invalid("response_format.json_schema", "It is an object with a schema.")
-    schema = given.get("schema")
-    if type(schema) is not dict:
-        raise invalid("response_format.json_schema.schema", "It is a JSON schema.")
-    _check_depth(schema, at="response_format.json_schema.schema")
-    return msgspec.json.encode(schema).decode()
-
-
-def _include_usage(parsed: _Body) -> bool:
+def _include_usage(parsed: _Body, ignored: list[str]) -> bool:
     options = parsed.stream_options
     if options is None:
         return False
     if not parsed.stream:
         raise invalid("stream_options", "stream_options is for streams only.")
-    return options.include_usage or False
+    for name, value in options.items():
+        if name not in _STREAM_OPTIONS:
+            ignored.append(f"stream_options.{name}")
+        elif not isinstance(value, bool | None):
+            raise invalid(f"stream_options.{name}", f"{name} is true or false.")
+    return options.get("include_usage") or False
 
 
 def _top_logprobs(parsed: _Body) -> int:
     if parsed.top_logprobs and not parsed.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
     return parsed.top_logprobs or 0
-
-
-def _refused(error: str) -> ApiError:
-    """Name the parameter from the decoder's own words: `what - at `$.path``."""
-    found = _ERROR.match(error)
-    what, path = (found["what"], found["path"] or "") if found else (error, "")
-    path = path.removesuffix("[...]")
-    field = _FIELD.match(what)
-    if field is not None:
-        param = f"{path}.{field['field']}" if path else field["field"]
-        return missing(param) if "missing" in what else unknown(param[:200])
-    if not path:
-        return ApiError(400, INVALID_JSON, f"The body is no chat request: {what}.")
-    if what.startswith(("Invalid enum value", "Expected `null`", "Expected `object` of length <= 0")):
-        return unsupported(path, "this value can't be honoured.")
-    return invalid(path, f"Invalid value for {path}: {what}.")

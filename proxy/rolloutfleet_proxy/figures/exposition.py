@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rolloutfleet.installed import own_version
 from rolloutfleet_proxy.figures import histograms
 from rolloutfleet_proxy.figures.metrics import CleanupTally, Metrics
 
@@ -24,7 +25,7 @@ class Present:
     """What is so at the moment of a scrape, beside what was counted."""
 
     ledger: Mapping[str, Any] = field(default_factory=lambda: {"turns": {}, "sessions": {}})
-    """What /audit answers."""
+    """The sums of /audit, not recounted."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the process tree by kind."""
     caches: Mapping[str, int] = field(default_factory=dict)
@@ -56,7 +57,10 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     yield _labelled("calls_passed_on", "Chat calls of other proxies' sessions", "outcome", metrics.passed_on)
     yield _requests(metrics.requests)
     yield _labelled("refused", "Errors answered, by code or reason", "reason", metrics.refused)
+    yield _labelled("fields_ignored", "Chat calls with a field without effect", "field", metrics.ignored.counts)
     yield _labelled("turns", "Committed turns: first, extending a parent, starting a branch", "kind", metrics.turns)
+    yield _labelled("branches", "Turns that start a branch, by what differs", "reason", metrics.branches)
+    yield _labelled("follow_ups", "Turns that follow an answer: extending, branch", "kind", metrics.follow_ups)
     yield _labelled("turns_ended", "Turns that were begun, by what became of them", "outcome", metrics.turns_ended)
     yield _labelled("turns_unwaited", "Turns whose caller had gone when they ended", "outcome", metrics.unwaited)
     yield _labelled("tokens", "Tokens of committed turns", "kind", metrics.tokens)
@@ -157,7 +161,7 @@ def _software() -> Metric:
 @cache
 def _versions() -> dict[str, str]:
     return {
-        "version": _version(SOFTWARE[0]),
+        "version": own_version(),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         **{name: _version(name) for name in SOFTWARE[1:]},

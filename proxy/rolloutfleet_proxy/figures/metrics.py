@@ -9,11 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rolloutfleet_proxy.figures.histograms import Histogram
+from rolloutfleet_proxy.figures.ignored_fields import IgnoredFields
 from rolloutfleet_proxy.figures.phases import STEPS
 
 COMMITTED = "committed"
 REPLAYED = "replayed"
 JOINED = "joined"
+FIRST = "first"
+EXTENDING = "extending"
+BRANCH = "branch"
+"""How a turn stands to those before it."""
 _ANSWERED = frozenset((COMMITTED, REPLAYED, JOINED))
 
 SECONDS = (
@@ -51,8 +56,14 @@ class Metrics:
         """From a chat call's arrival to its end."""
         self.refused: Counter[str] = Counter()
         """Answers that were errors, by code; a reply that was no evidence also by the reason."""
+        self.ignored = IgnoredFields()
+        """Chat calls with a field that has no effect."""
         self.turns: Counter[str] = Counter()
         """Committed turns: first of their session, extending a parent, or starting a branch."""
+        self.branches: Counter[str] = Counter()
+        """Turns that start a branch, by the field in which they part from an earlier turn."""
+        self.follow_ups: Counter[str] = Counter()
+        """Turns that come after others and hold an answer: extending, branch."""
         self.tokens: Counter[str] = Counter()
         """Tokens of committed turns: prompt, completion."""
         self.turn_tokens = {"prompt": Histogram(TOKENS), "completion": Histogram(TOKENS)}

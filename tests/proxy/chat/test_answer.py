@@ -44,6 +44,7 @@ def turn(**fields: Any) -> Turn:
             "versions": [(1, 5)],
             "finish_reason": "stop",
             "mixed_cache": False,
+            "branch_reason": None,
             "extras": {},
             "reward": None,
             "created_at": 1_700_000_000.75,

@@ -6,24 +6,32 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.wording import LIBRARIES
 
 from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_PARAMETER
-from rolloutfleet_proxy.chat.request import MAX_DEPTH, ChatRequest, body_digest, parse_chat
+from rolloutfleet_proxy.chat.depth import MAX_DEPTH
+from rolloutfleet_proxy.chat.request import LENIENT, ChatRequest, Reading, body_digest, parse_chat
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS
 from rolloutfleet_proxy.turns.messages import NO_ARGS
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
 TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
 
+STRUCTURE = {"begin": "<find>", "schema": {"type": "object"}, "end": "</find>"}
+TRIGGERED = {"type": "structural_tag", "structures": [STRUCTURE], "triggers": ["<find"]}
+FORMAT = {"type": "structural_tag", "format": {"type": "any_text"}}
+
 
 def parse(**fields: Any) -> ChatRequest:
     return parse_chat(json.dumps({"messages": [USER]} | fields).encode())
 
 
-def refusal(body: bytes) -> ApiError:
+def refusal(body: bytes, reading: Reading = LENIENT) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        parse_chat(body)
+        parse_chat(body, reading)
     assert caught.value.status == 400
     return caught.value
 
@@ -101,6 +109,8 @@ def test_null_is_absent() -> None:
         {"stream_options": None},
         {"stop": []},
         {"logit_bias": {}},
+        {"custom_params": {}},
+        {"stop_regex": []},
     ],
 )
 def test_neutral_and_ignored_values_change_nothing(value: dict[str, Any]) -> None:
@@ -138,6 +148,170 @@ def test_tools_are_kept_as_sent() -> None:
     assert parse(tools=[tool], tool_choice="none").template.tools is None
 
 
+NAMED = {"type": "function", "function": {"name": "find"}}
+OTHER = {"type": "function", "function": {"name": "other"}}
+
+
+def allowed(mode: str, *tools: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
+IGNORED: list[tuple[dict[str, Any], str]] = [
+    ({"verbosity": "low"}, "verbosity"),
+    ({"prediction": {"type": "content"}}, "prediction"),
+    ({"web_search_options": {}}, "web_search_options"),
+    ({"moderation": {}}, "moderation"),
+    ({"seed": -1}, "seed"),
+    ({"input_ids": [1]}, "input_ids"),
+    ({"skip_special_tokens": False}, "skip_special_tokens"),
+    ({"thinking": {"type": "enabled"}}, "thinking"),
+    ({"custom_logit_processor": "{}"}, "custom_logit_processor"),
+    ({"": 1}, ""),
+    ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": NAMED}, "tool_choice"),
+    ({"tools": [TOOL, OTHER], "tool_choice": allowed("auto", NAMED)}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": allowed("required", NAMED)}, "tool_choice"),
+    ({"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls"),
+    ({"stream": True, "stream_options": {"more": 1}}, "stream_options.more"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello", "x": 1}]}]},
+        "messages[0].content[0].x",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "path"), IGNORED)
+def test_what_has_no_effect_is_named_or_read_strictly_refused(fields: dict[str, Any], path: str) -> None:
+    request = parse(**fields)
+    assert request.ignored == (path,)
+    plain = parse(**{name: value for name, value in fields.items() if name in ("messages", "stream", "tools")})
+    assert replace(request, ignored=()) == replace(plain, ignored=())
+    with pytest.raises(ApiError) as refused:
+        parse_chat(body(**fields), Reading(strict=True))
+    assert (refused.value.status, refused.value.param) == (400, path)
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ({"type": "function", "function": {"name": "other"}}, "tool_choice.function.name"),
+        ({"type": "function", "function": {"name": 1}}, "tool_choice.function.name"),
+        (allowed("some", NAMED), "tool_choice.allowed_tools.mode"),
+        (allowed("auto", {"type": "function"}), "tool_choice.allowed_tools.tools[0].function"),
+    ],
+)
+def test_a_choice_that_names_no_declared_tool_is_refused(choice: Any, param: str) -> None:
+    assert refusal(body(tools=[TOOL], tool_choice=choice)).param == param
+
+
+def test_without_tools_nothing_is_wished_of_them() -> None:
+    assert parse(tool_choice="required", parallel_tool_calls=False) == parse()
+
+
+HOLDING = Reading(strict=True, holds_calls=True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "names", "required"),
+    [
+        ("required", None, ["find", "other"], True),
+        (NAMED, None, ["find"], True),
+        (allowed("required", NAMED), False, ["find"], True),
+        (allowed("auto", NAMED), None, ["find"], False),
+        (allowed("auto"), None, [], False),
+    ],
+)
+def test_where_a_grammar_can_hold_it_a_choice_is_honoured_and_not_named(
+    choice: Any, parallel: bool | None, names: list[str], required: bool
+) -> None:
+    fields = {"tools": [TOOL, OTHER], "tool_choice": choice, "parallel_tool_calls": parallel}
+    request = parse_chat(body(**fields), HOLDING)
+    assert request.calls is not None
+    wanted = request.calls.wanted
+    assert [function.name for function in wanted.functions] == names
+    assert (wanted.required, wanted.single) == (required, parallel is False)
+    assert request.calls.wishes == ("tool_choice", *(["parallel_tool_calls"] if parallel is False else []))
+    assert request.ignored == ()
+    assert request.template.tools == [TOOL, OTHER]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tool_choice": "auto"},
+        {"tool_choice": "none", "parallel_tool_calls": False},
+        {"tool_choice": allowed("auto", NAMED, OTHER), "parallel_tool_calls": True},
+    ],
+)
+def test_a_choice_that_leaves_all_open_takes_no_grammar(fields: dict[str, Any]) -> None:
+    assert parse_chat(body(tools=[TOOL, OTHER], **fields), HOLDING).calls is None
+
+
+def test_one_call_at_most_is_held_by_a_grammar_where_there_is_one() -> None:
+    tools = {"tools": [TOOL, OTHER], "parallel_tool_calls": False}
+    for choice, names in ((None, ["find", "other"]), ("auto", ["find", "other"]), (allowed("auto", NAMED), ["find"])):
+        request = parse_chat(body(**tools, tool_choice=choice), HOLDING)
+        assert request.calls is not None and request.ignored == ()
+        wanted = request.calls.wanted
+        assert ([function.name for function in wanted.functions], wanted.required, wanted.single) == (
+            names,
+            False,
+            True,
+        )
+        assert request.calls.wishes[-1] == "parallel_tool_calls"
+    without = parse_chat(body(**tools))
+    assert (without.calls, without.ignored) == (None, ("parallel_tool_calls",))
+    at_least = parse_chat(body(**tools, min_tokens=1), Reading(holds_calls=True))
+    assert (at_least.calls, at_least.ignored) == (None, ("parallel_tool_calls",))
+
+
+@pytest.mark.parametrize("grammar", [{"regex": "a"}, {"ebnf": 'root ::= "a"'}])
+def test_a_grammar_of_the_requests_own_holds_the_whole_reply_and_the_choice_is_named(grammar: dict[str, Any]) -> None:
+    asked = body(tools=[TOOL], tool_choice="required", parallel_tool_calls=False, **grammar)
+    request = parse_chat(asked, Reading(holds_calls=True))
+    assert (request.calls, request.ignored) == (None, ("tool_choice", "parallel_tool_calls"))
+    assert request.sampling == grammar
+    assert refusal(asked, HOLDING).param == "tool_choice"
+
+
+def test_a_response_format_is_for_text_and_gives_way_to_a_call_that_must_come() -> None:
+    json_object = {"response_format": {"type": "json_object"}}
+    request = parse_chat(body(tools=[TOOL], tool_choice="required", **json_object), HOLDING)
+    assert request.calls is not None and request.sampling == {}
+    assert list(request.calls.otherwise) == ["json_schema"]
+    request = parse_chat(body(tools=[TOOL], parallel_tool_calls=False, **json_object), HOLDING)
+    assert request.calls is None and list(request.sampling) == ["json_schema"]
+
+
+@pytest.mark.parametrize(
+    "names", [["a b"], ["a:b"], ["a\x00"], ['a"b'], [f"f{number}" for number in range(MOST_FUNCTIONS + 1)]]
+)
+def test_functions_that_no_grammar_can_write_leave_the_choice_a_wish(names: list[str]) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    request = parse_chat(body(tools=tools, tool_choice="required"), Reading(holds_calls=True))
+    assert (request.calls, request.ignored) == (None, ("tool_choice",))
+
+
+@pytest.mark.parametrize(
+    "grammar", [{"regex": "a+"}, {"response_format": {"type": "json_object"}}, {"tool_choice": "required"}]
+)
+def test_a_least_number_of_tokens_and_a_grammar_exclude_each_other(grammar: dict[str, Any]) -> None:
+    assert refusal(body(tools=[TOOL], min_tokens=5, **grammar), Reading(holds_calls=True)).param == "min_tokens"
+    assert parse_chat(body(tools=[TOOL], min_tokens=0, **grammar), HOLDING if "tool_choice" in grammar else LENIENT)
+
+
+def test_a_required_call_of_no_tool_is_refused() -> None:
+    choice = allowed("required")
+    assert refusal(body(tools=[TOOL], tool_choice=choice)).param == "tool_choice.allowed_tools.tools"
+
+
+def test_reasoning_effort_is_named_where_the_chat_format_has_no_such_argument() -> None:
+    without = parse_chat(body(reasoning_effort="low"), Reading(takes_effort=False))
+    assert (without.template, without.ignored) == (NO_ARGS, ("reasoning_effort",))
+    assert refusal(body(reasoning_effort=1)).param == "reasoning_effort"
+
+
 def test_reasoning_effort_is_a_template_argument() -> None:
     assert parse(reasoning_effort="low").template.kwargs == {"reasoning_effort": "low"}
     both = parse(reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
@@ -157,6 +331,29 @@ def test_every_kind_of_message() -> None:
         {"role": "user", "content": "d", "mood": {"odd": [1]}},
     ]
     assert parse(messages=messages).messages == messages
+
+
+def test_the_engines_own_fields_are_read() -> None:
+    reading = Reading(vocabulary_size=2000)
+    given = {"logit_bias": {"0": -100, "1999": 0.5}, "stop_regex": r"\d+\.|[.!?]$", "custom_params": {"budget": 5}}
+    assert parse_chat(body(**given), reading).sampling == given | {"stop_regex": [r"\d+\.|[.!?]$"]}
+    assert parse(stop_regex=["a", "(?:and|or)"]).sampling == {"stop_regex": ["a", "(?:and|or)"]}
+    with pytest.raises(ApiError) as beyond:
+        parse_chat(body(logit_bias={"2000": 1}), reading)
+    assert (beyond.value.status, beyond.value.param) == (400, "logit_bias.2000")
+
+
+@pytest.mark.parametrize("tag", [FORMAT, TRIGGERED], ids=["format", "structures"])
+def test_a_structural_tag_is_taken_as_text_as_an_object_and_as_a_response_format(tag: dict[str, Any]) -> None:
+    text = json.dumps(tag)
+    assert parse(structural_tag=text).sampling == {"structural_tag": text}
+    for asked in ({"structural_tag": tag}, {"response_format": tag}):
+        assert json.loads(parse(**asked).sampling["structural_tag"]) == tag
+
+
+@pytest.mark.parametrize("other", [{"regex": "a"}, {"ebnf": "root ::= [a]"}, {"response_format": FORMAT}])
+def test_a_structural_tag_beside_another_grammar_is_refused(other: dict[str, Any]) -> None:
+    assert refusal(body(structural_tag=FORMAT, **other)).param in ("structural_tag", "response_format")
 
 
 # What is refused
@@ -181,23 +378,40 @@ FIELDS: dict[str, list[Any]] = {
     "presence_penalty": [-2.1, 2.1, False],
     "frequency_penalty": [-2.1, 2.1, False],
     "repetition_penalty": [0, 2.1, True],
-    "seed": [2**63, -1, 0.5, True, "1"],
+    "seed": [2**63, -2, 0.5, True, "1"],
     "min_tokens": [-1, 0.5, True],
     "ignore_eos": [1, "true"],
     "stop": [1, "", ["a", ""], ["a"] * 33, {}, [1], "x" * 1001],
     "stop_token_ids": [1, "1", [-1], [True], [1.5], [2**31], [1] * 1025],
-    "logit_bias": [{"1": 1}, [], {"1": "x"}],
+    "logit_bias": [
+        *([], "1", {"x": 1}, {"01": 1}, {"-1": 1}, {"1.0": 1}, {str(2**31): 1}),
+        *({"1": "x"}, {"1": True}, {"1": 100.5}, {"1": -101}, {str(token): 1 for token in range(1025)}),
+    ],
+    "stop_regex": [
+        *(1, "", {}, [""], [1], ["a"] * 33, "a" * 257, "\u00e9" * 129, "(", ["a", "*"], "a{2,1}", "(?P<a>"),
+        *("(a+)+b", "(a|a)*b", "(?:a|b|ab){40}", "a?" * 60, r"(a)\1", "(?:(?:a{1,9}){1,9}){1,9}", ".*" * 4),
+    ],
+    "structural_tag": [
+        *(1, "", [], "[]", "{", "1", {}, "{}", {"type": "structural_tag"}, {"type": "json", "format": {}}),
+        *({**TRIGGERED, "type": None}, {**TRIGGERED, "format": {}}, {**TRIGGERED, "triggers": None}),
+        *({**TRIGGERED, "triggers": []}, {**TRIGGERED, "triggers": [""]}, {**TRIGGERED, "structures": []}),
+        *({**TRIGGERED, "structures": ["x"]}, {**TRIGGERED, "triggers": ["<other"]}, {**FORMAT, "format": "x"}),
+        *({**TRIGGERED, "structures": [{**STRUCTURE, field: 1}]} for field in ("begin", "end", "schema")),
+        json.dumps({**FORMAT, "x": nested(MAX_DEPTH)}),
+    ],
+    "custom_params": [
+        *(1, "x", [], {"a": [[1]]}, {"a": {"b": {}}}, {"a": 2**63}, {"__sglang_reasoning_in_grammar": True}),
+        *({str(number): 1 for number in range(65)}, {"a": "x" * 65_536}),
+    ],
+    "regex": [1, "", []],
+    "ebnf": [1, "", []],
     "n": [2, 0, "1", True, 1.0],
     "modalities": [["audio"], "text", ["text", "audio"]],
     "audio": [{"voice": "a"}],
     "function_call": ["auto"],
     "functions": [[], [{}]],
-    "moderation": [{}],
-    "prediction": [{"type": "content"}],
-    "verbosity": ["low"],
-    "web_search_options": [{}],
-    "parallel_tool_calls": [False, 1],
-    "tool_choice": ["required", {"type": "function"}, 1, "some", True, []],
+    "parallel_tool_calls": [1, "false"],
+    "tool_choice": [{"type": "function"}, {"type": "custom"}, {"type": "allowed_tools"}, 1, "some", True, []],
 }
 
 
@@ -213,9 +427,7 @@ def test_a_bad_field_is_named(name: str, value: Any) -> None:
     assert error.code in (INVALID_REQUEST, UNSUPPORTED_PARAMETER)
 
 
-@pytest.mark.parametrize(
-    "name", ["audio", "functions", "logit_bias", "n", "modalities", "web_search_options", "tool_choice"]
-)
+@pytest.mark.parametrize("name", ["audio", "functions", "n", "modalities"])
 def test_what_cannot_be_honoured_says_so(name: str) -> None:
     assert refusal(body(**{name: FIELDS[name][0]})).code == UNSUPPORTED_PARAMETER
 
@@ -235,7 +447,6 @@ IN_MESSAGES: list[tuple[Any, str]] = [
     ({"role": "user", "content": [{"text": "a"}]}, "messages[0].content[0].type"),
     ({"role": "user", "content": [{"type": 1}]}, "messages[0].content[0].type"),
     ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
-    ({"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}, "messages[0].content[0].x"),
     *[
         ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": kind}]}, "messages[0].content[1].type")
         for kind in ("image_url", "input_audio", "file", "refusal", "video_url")
@@ -310,7 +521,6 @@ def test_a_bad_tool_is_named_by_its_path(tool: Any, param: str) -> None:
     [
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
-        ({"stream": True, "stream_options": {"more": 1}}, "stream_options.more"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
         ({"response_format": {}}, "response_format.type"),
@@ -324,12 +534,56 @@ def test_a_bad_tool_is_named_by_its_path(tool: Any, param: str) -> None:
         ),
         ({"chat_template_kwargs": {"a": nested(MAX_DEPTH)}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"reasoning_effort": "high"}, "reasoning_effort": "low"}, "reasoning_effort"),
-        ({"input_ids": [1]}, "input_ids"),
-        ({"": 1}, ""),
     ],
 )
 def test_what_does_not_fit_together_is_named(fields: dict[str, Any], param: str) -> None:
     assert refusal(body(**fields)).param == param
+
+
+def number(name: str, text: str) -> bytes:
+    return json.dumps({"messages": [USER], name: 12345}).replace("12345", text).encode()
+
+
+WRONG: list[tuple[bytes, str]] = [
+    *((body(**{name: value}), name) for name, values in FIELDS.items() for value in values),
+    *((body(messages=[message]), param) for message, param in IN_MESSAGES),
+    *((body(tools=[tool]), param) for tool, param in IN_TOOLS),
+    *((number(name, text), name) for name in ("temperature", "seed", "max_tokens") for text in ("1e999", "9" * 5000)),
+    (b"{}", "messages"),
+    *((text, "The body") for text in (b"[]", b"1", b"null", b"", b"{", b'{"messages": NaN}', b"\xff")),
+]
+"""Bodies, and the field that is wrong in each."""
+
+
+@pytest.mark.parametrize(("text", "field"), WRONG, ids=lambda value: repr(value[:60]))
+def test_a_message_names_the_field_in_no_librarys_words(text: bytes, field: str) -> None:
+    error = refusal(text)
+    assert field in error.message
+    assert error.param is None or error.param in error.message
+    assert not LIBRARIES.search(error.message), error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"max_tokens": 0}, "max_tokens", "max_tokens must be greater than or equal to 1."),
+        ({"temperature": "1"}, "temperature", "temperature must be a number, not text."),
+        ({"top_logprobs": 1.5}, "top_logprobs", "must be a whole number, not a number with a decimal point."),
+        ({"stop": ["a", ""]}, "stop[1]", "stop[1] must not be empty."),
+        ({"stop": "x" * 1001}, "stop", "stop must have at most 1000 characters."),
+        ({"stop": ["a"] * 33}, "stop", "stop must have at most 32 entries."),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "A name in logit_bias must be a whole number, not text."),
+        ({"logit_bias": {"1": 101}}, "logit_bias", "A value in logit_bias must be less than or equal to 100."),
+        ({"messages": [USER, "hi"]}, "messages[1]", "messages[1] must be an object, not text."),
+        ({"n": 2}, "n", "give 1, or leave it out."),
+        ({"functions": [{}]}, "functions", "give tools instead."),
+        ({"messages": [{"role": "king"}]}, "messages[0].role", "messages[0].role: A role is one of"),
+    ],
+)
+def test_a_message_says_what_to_write(fields: dict[str, Any], param: str, said: str) -> None:
+    error = refusal(body(**fields))
+    assert error.param == param
+    assert said in error.message
 
 
 def test_no_messages_at_all() -> None:

@@ -1,0 +1,82 @@
+"""A body that has the wrong types or is out of bounds, in our words: its field, and what to write there. Pure.
+
+The decoder says it as ``Expected `int` >= 1 - at `$.max_tokens` ``; none of its words are passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rolloutfleet.errors import INVALID_JSON
+from rolloutfleet_proxy.errors import ApiError, invalid, missing, unsupported
+
+_LONGEST_PATH: Final = 200
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`$", re.DOTALL)
+_TYPE = re.compile(r"^Expected `(?P<types>[^`]*)`, got `(?P<given>[^`]*)`$")
+_BOUND = re.compile(r"^Expected `(?P<type>[^`]*)` (?P<length>of length )?(?P<sign>[<>]=?) (?P<bound>\S+)$")
+
+_KINDS = {
+    "str": "text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+_GIVEN = {**_KINDS, "float": "a number with a decimal point"}
+_SIGNS = {
+    ">=": "greater than or equal to",
+    ">": "greater than",
+    "<=": "less than or equal to",
+    "<": "less than",
+}
+_PARTS = {"str": "characters", "array": "entries", "object": "entries"}
+_INSTEAD = {
+    "n": "give 1, or leave it out.",
+    "modalities": "give text alone, or leave it out.",
+    "function_call": "give tool_choice instead.",
+    "functions": "give tools instead.",
+}
+"""What to write where no other value can be honoured."""
+
+
+def refused(error: Exception) -> ApiError:
+    """400 for what the decoder of chat requests says."""
+    found = _WHERE.match(str(error))
+    assert found is not None
+    what, path = found["what"], (found["path"] or "")[:_LONGEST_PATH]
+    lacking = _MISSING.match(what)
+    if lacking is not None:
+        return missing(f"{path}.{lacking['field']}" if path else lacking["field"])
+    if not path:
+        return ApiError(400, INVALID_JSON, f"The body {_must(what)}.")
+    # Of an entry of an object the decoder tells no name.
+    field, _, within = path.partition("[...]")
+    if what.startswith(("Invalid enum value", "Expected `null`")):
+        return unsupported(path, _INSTEAD.get(path.partition("[")[0], "leave it out."))
+    subject = f"A name in {field}" if found["key"] else f"A value in {field}" if path != field or within else field
+    return invalid(field, f"{subject} {_must(what)}.")
+
+
+def _must(what: str) -> str:
+    """`must be a whole number, not text`"""
+    wrong_type = _TYPE.match(what)
+    if wrong_type is not None:
+        kinds = [_KINDS.get(kind, kind) for kind in wrong_type["types"].split(" | ") if kind != "null"]
+        return f"must be {_either(kinds)}, not {_GIVEN.get(wrong_type['given'], 'this')}"
+    beyond = _BOUND.match(what)
+    if beyond is None:
+        return "must be a number of 64 bits" if "out of range" in what else "must be of another form"
+    bound = beyond["bound"].removesuffix(".0")
+    if not beyond["length"]:
+        return f"must be {_SIGNS[beyond['sign']]} {bound}"
+    if beyond["sign"] == ">=":
+        return "must not be empty" if bound == "1" else f"must have at least {bound} {_PARTS[beyond['type']]}"
+    return f"must have at most {bound} {_PARTS[beyond['type']]}"
+
+
+def _either(kinds: list[str]) -> str:
+    return kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} or {kinds[-1]}"

@@ -1,0 +1,116 @@
+"""`tool_choice` and `parallel_tool_calls`: what calls a reply may make. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from rolloutfleet_proxy.errors import invalid, missing, unsupported
+from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS, Function, Wanted
+from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
+from rolloutfleet_proxy.tokens.call_syntax import FUNCTION_NAME
+
+AUTO: Final = "auto"
+NONE: Final = "none"
+REQUIRED: Final = "required"
+
+Tool = dict[str, Any]
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """What a request says of its calls."""
+
+    hides_tools: bool = False
+    required: bool = False
+    """A call must come."""
+    wanted: Wanted | None = None
+    """As a grammar can hold a reply to it; None where nothing is asked for, or no grammar can."""
+    wishes: tuple[str, ...] = ()
+    """The fields that are without effect where no grammar holds."""
+
+
+def choice_of(tool_choice: Any, parallel: bool | None, tools: list[Tool]) -> Choice:
+    """Raises ApiError 400 that names the field at fault: a choice names declared tools alone, as the API has it."""
+    mode, names = _mode_and_names(tool_choice, tools)
+    if mode == NONE or not tools:
+        return Choice(hides_tools=mode == NONE)
+    required = mode == REQUIRED
+    one = ("parallel_tool_calls",) if parallel is False else ()
+    chosen = () if mode == AUTO and names is None else ("tool_choice",)
+    if not chosen and not one:
+        return Choice()
+    wanted = _wanted(tools, names, required=required, single=parallel is False)
+    return Choice(required=required, wanted=wanted, wishes=(*chosen, *one))
+
+
+def named_function(owner: dict[str, Any], *, of: str, at: str) -> dict[str, Any]:
+    """The function that a tool or a call of one names."""
+    function = owner.get("function")
+    if function is None:
+        raise missing(at)
+    if type(function) is not dict:
+        raise invalid(at, f"A {of}'s function is an object.")
+    name = function.get("name")
+    if name is None:
+        raise missing(f"{at}.name")
+    if type(name) is not str or not name:
+        raise invalid(f"{at}.name", "A function's name is a string.")
+    return function
+
+
+def _wanted(tools: list[Tool], names: frozenset[str] | None, *, required: bool, single: bool) -> Wanted | None:
+    """None where a function can't be written in a grammar, or they are too many for one."""
+    chosen = {tool["function"]["name"]: tool["function"] for tool in tools}
+    if names is not None:
+        chosen = {name: function for name, function in chosen.items() if name in names}
+    writable = all(map(FUNCTION_NAME.fullmatch, chosen))
+    if not writable or len(chosen) > MOST_FUNCTIONS or (required and not chosen):
+        return None
+    schemas = arguments_schemas([function.get("parameters") for function in chosen.values()])
+    functions = tuple(map(Function, chosen, schemas))
+    return Wanted(functions=functions, required=required, single=single)
+
+
+def _mode_and_names(choice: Any, tools: list[Tool]) -> tuple[str, frozenset[str] | None]:
+    """auto, none or required, and the functions that it leaves; None for all."""
+    if choice is None:
+        return AUTO, None
+    if type(choice) is str and choice in (AUTO, NONE, REQUIRED):
+        return choice, None
+    kind: str | None = choice.get("type") if type(choice) is dict else None
+    if kind == "function":
+        return REQUIRED, frozenset([_declared(choice, _names(tools), at="tool_choice")])
+    if kind == "allowed_tools":
+        return _allowed(choice.get("allowed_tools"), tools, at="tool_choice.allowed_tools")
+    if kind is not None and type(kind) is str:
+        raise unsupported("tool_choice.type", "only functions can be called.")
+    raise invalid("tool_choice", "tool_choice is auto, none, required, a function, or allowed_tools.")
+
+
+def _allowed(allowed: Any, tools: list[Tool], *, at: str) -> tuple[str, frozenset[str] | None]:
+    if type(allowed) is not dict or type(allowed.get("tools")) is not list:
+        raise invalid(at, "It is an object with a mode and a list of tools.")
+    mode = allowed.get("mode")
+    if mode not in (AUTO, REQUIRED):
+        raise invalid(f"{at}.mode", "A mode is auto or required.")
+    names, declared = [], _names(tools)
+    for index, tool in enumerate(allowed["tools"]):
+        if type(tool) is not dict:
+            raise invalid(f"{at}.tools[{index}]", "A tool is an object.")
+        names.append(_declared(tool, declared, at=f"{at}.tools[{index}]"))
+    if mode == REQUIRED and not names:
+        raise invalid(f"{at}.tools", "A call is required, and no tool is allowed: list one, or use mode auto.")
+    everything = declared <= set(names)
+    return mode, None if everything else frozenset(names)
+
+
+def _names(tools: list[Tool]) -> set[str]:
+    return {tool["function"]["name"] for tool in tools}
+
+
+def _declared(choice: dict[str, Any], names: set[str], *, at: str) -> str:
+    name: str = named_function(choice, of="choice", at=f"{at}.function")["name"]
+    if name not in names:
+        raise invalid(f"{at}.function.name", "No tool of that name is declared.")
+    return name
