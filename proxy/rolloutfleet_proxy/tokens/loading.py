@@ -115,7 +115,7 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
         ids = found.full(messages, TemplateArgs(tools))
         text = vocabulary.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
     except (Unrenderable, ValueError) as error:
-        log.warning("%s: the renderer %s doesn't fit: %s", vocabulary.name_or_path, renderer, error)
+        log.warning("%s: the renderer %s doesn't fit: %s", vocabulary.name_or_path, renderer, error.__cause__ or error)
         return None
     if vocabulary.decode(ids) != text:
         log.warning("%s: the renderer %s differs from its chat template", vocabulary.name_or_path, renderer)

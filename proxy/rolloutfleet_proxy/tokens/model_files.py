@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.tokens.template import ChatTemplate
 
 _FILES = [
@@ -92,7 +93,15 @@ def _downloaded(name: str, *, token: str | None, download_to: Path | None) -> Pa
     except HFValidationError as error:
         raise ModelUnreadable(f"{name} is no directory, and can't be a model's name: {error}") from error
     except (HfHubHTTPError, OSError) as error:
-        raise ModelUnreadable(f"{name} is no directory, and can't be fetched: {error}") from error
+        raise ModelUnreadable(f"{name} is no directory, and can't be fetched: {_why_not_fetched(error)}") from error
+
+
+def _why_not_fetched(error: Exception) -> str:
+    """What the library says names the request."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is None:
+        return f"the hub was not reached ({type(error).__name__}: {failure_in_words(error)})"
+    return f"the hub answered with status {status} ({type(error).__name__})"
 
 
 def _tokenizer(directory: Path) -> Tokenizer:

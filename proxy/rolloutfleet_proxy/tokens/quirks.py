@@ -16,7 +16,9 @@
 6. A reasoning mark spelled with ordinary tokens (`<`, `/think>`) is rightly no mark to Qwen3's scan of tokens, but then
    its split of the text takes it for one. The tail of such reasoning becomes content. Left as it is: it is the model's
    own odd text, and tokens are unharmed.
-7. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
+7. Its errors are those of its code (`'int' object has no attribute 'items'`), and the few that say something speak of
+   Python. `refusal` has other words for these, and `faults` finds out which field is meant.
+8. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
    `create_renderer` here imports the one that is asked for.
 """
 
@@ -32,6 +34,7 @@ import renderers.parsers
 import renderers.parsing
 from renderers import RendererConfig
 
+from rolloutfleet_proxy.tokens.template import TemplateRefusal
 from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
 from rolloutfleet_proxy.turns.messages import Message, joined_text
 
@@ -42,6 +45,17 @@ _VERBATIM = frozenset({"default", "inkling", "laguna-xs-2.1", "laguna-s-2.1", "l
 _STRIPS_CONTENT = frozenset({"glm-4.5", "glm-5", "glm-5.1", "glm-5.3"})
 _KNOWS_DEVELOPERS = frozenset({"gpt-oss"})
 _NEEDS_TOOL_NAMES = frozenset({"gpt-oss"})
+# (role, field) of what formats write beside role, content, reasoning and tool calls: two conversations that differ
+# there are not the same, and a bridge, which renders no earlier message, would not see it. A model's own template is
+# never bridged: there a full render tells.
+_WRITTEN = {
+    "gpt-oss": {("tool", "name")},
+    "gemma4": {("tool", "name"), *((role, "tool_responses") for role in ROLES)},
+    "inkling": {("tool", "name")},
+    "kimi-k2": {("tool", "name")},
+    "kimi-k2.5": {(role, "name") for role in ROLES},
+    "deepseek-v4": {(role, field) for role in ROLES for field in ("task", "wo_eos", "response_format")},
+}
 _MARK_ONLY_AT_START = {"gemma4": "<|channel>", "llama-3": "<|end_header_id|>"}
 GEMMA_THOUGHT = "thought\n"
 _DEEPSEEK = frozenset({"deepseek-v3", "deepseek-r1"})
@@ -53,7 +67,15 @@ _TAIL_TOKENS = 64
 
 
 class Unrenderable(ValueError):
-    """Messages, tools or template arguments that a model's chat format has no form for."""
+    """Messages, tools or template arguments that a model's chat format has no form for.
+
+    `param` is the field of the request. None where it is not known which part of the request is at fault: the message
+    is then no more than what the format says of it, which may be nothing.
+    """
+
+    def __init__(self, message: str, *, param: str | None = "messages") -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class _StrictJson(ModuleType):
@@ -81,8 +103,18 @@ def strict_json() -> None:
     renderers.parsers.json = module
 
 
+def written_fields(name: str) -> frozenset[tuple[str, str]]:
+    """(role, field) of what counts where the messages of two conversations are compared, beside what always does."""
+    return frozenset(_WRITTEN.get(name, ()))
+
+
+def system_roles(name: str) -> tuple[str, ...]:
+    """The roles of system messages that a format tells apart."""
+    return ("system", "developer") if name in _KNOWS_DEVELOPERS else ("system",)
+
+
 def create_renderer(tokenizer: Any, config: RendererConfig) -> Any:
-    """`renderers.create_renderer` (7)."""
+    """`renderers.create_renderer` (8)."""
     name = type(config).__name__.removesuffix("Config")
     renderer = getattr(renderers, name, None)
     if renderer is None:  # one that isn't named so: automatic, or the user's own
@@ -153,6 +185,28 @@ def _renderable(name: str, message: Message, tool_names: Mapping[str, str]) -> M
     if role == "tool" and not form.get("name") and message.get("tool_call_id") in tool_names:
         form["name"] = tool_names[message["tool_call_id"]]
     return form
+
+
+_SAID = {
+    "single tool call": "one message can make one call",
+    "Unconsumed tool message": "a tool message must directly follow the assistant's message whose call it answers",
+    "Developer messages require content": "its content must not be empty",
+    "must be at the beginning": "a system message must come first",
+    "DeepSeek V4 task": "there is no such task",
+    "tools_in_user_message": "with tools_in_user_message a user's message must follow the system message",
+    "tools in the first user message": "with tools_in_user_message there must be a user's message",
+}
+"""Words of the errors of `renderers`, and ours (7)."""
+
+
+def refusal(name: str, error: Exception) -> Unrenderable:
+    """What a format's error says, in our words or its template's (7)."""
+    text = str(error)
+    if "No user query found" in text:
+        return Unrenderable(f"the chat format {name} needs a message of a user")
+    if isinstance(error, TemplateRefusal):
+        return Unrenderable(text, param=None)
+    return Unrenderable(next((ours for theirs, ours in _SAID.items() if theirs in text), ""), param=None)
 
 
 def _tool_names(messages: Sequence[Message]) -> dict[str, str]:

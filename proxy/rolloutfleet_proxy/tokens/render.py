@@ -21,17 +21,27 @@ from pydantic import TypeAdapter, ValidationError
 from renderers import RendererConfig
 from renderers.base import merge_chat_template_kwargs
 
+from rolloutfleet.explain import what_is_wrong
+from rolloutfleet_proxy.tokens.beside_calls import Beside, beside_calls, said_apart, says_beside_calls
+from rolloutfleet_proxy.tokens.call_grammar import Wanted, structural_tag, thinking_at
+from rolloutfleet_proxy.tokens.call_syntax import marks_and_forms
+from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
+from rolloutfleet_proxy.tokens.outer_space import outer_space
 from rolloutfleet_proxy.tokens.quirks import (
     Unrenderable,
     assistant_mark,
     create_renderer,
     generation_tail,
+    refusal,
     renderable,
     strict_json,
+    system_roles,
+    written_fields,
 )
 from rolloutfleet_proxy.tokens.reading import Parsed, Reader, cut_at
+from rolloutfleet_proxy.tokens.system_messages import placed, places_of, speaks_later, unheard
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
-from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
+from rolloutfleet_proxy.turns.messages import NO_ARGS, Message, Rules, TemplateArgs
 
 TOKENS_DIFFER = "tokens_differ"
 """Why a turn starts a branch though its messages continue an earlier turn: its rendered tokens don't."""
@@ -39,6 +49,10 @@ TOKENS_DIFFER = "tokens_differ"
 _KEPT_RENDERERS = 16
 _LONGEST_KEPT = 4096
 """Characters of template arguments for which a renderer is kept: their number alone would not bound what they take."""
+_KWARGS = "chat_template_kwargs"
+_LONGEST_NAME = 100
+_OWN_WORDS = ("value_error", "assertion_error")
+"""Kinds of errors that `renderers` words itself."""
 _config_of = TypeAdapter(RendererConfig).validate_python
 
 strict_json()
@@ -113,6 +127,15 @@ class ChatFormat:
         self._assistant_mark: list[int] = [mark for mark in marks if mark is not None]
         self._others: dict[str, Any] = {}
         self._lock = Lock()
+        self._calls = marks_and_forms(renderer, vocabulary, self.stop_token_ids)
+        self._places = places_of(self._written, kinds=system_roles(renderer))
+        self._beside = beside_calls(self._written)
+        self.rules = Rules(
+            written_fields(renderer),
+            plain=outer_space(self._written, reasoned=False),
+            reasoned=outer_space(self._written, reasoned=True),
+        )
+        """By which messages are compared before tokens are."""
 
     # Messages to tokens
 
@@ -138,7 +161,7 @@ class ChatFormat:
                 checked += 1
                 return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=True)
 
-        ids = renders.full(renderable(self.name, messages), args)
+        ids = self._whole(messages, args, renders)
         for index, candidate in enumerate(candidates):
             prompt_ids, output_ids = candidate.load()
             checked += 1
@@ -154,9 +177,80 @@ class ChatFormat:
         Else None. Raises Unrenderable.
         """
         if deepest is None:
-            return Prompt(renders.full(renderable(self.name, messages), args), None, None, 0, 0, bridged=False)
+            return self._whole_at_once(messages, args, renders)
         ids = self._extended(messages, args, deepest, renders)
         return None if ids is None else Prompt(ids, 0, None, 1, 1, bridged=True)
+
+    def _whole_at_once(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> Prompt | None:
+        """None also where it would take more renders to say what is wrong with the messages."""
+        try:
+            return Prompt(self._written_whole(messages, args, renders), None, None, 0, 0, bridged=False)
+        except Unrenderable as error:
+            if error.param is not None:
+                raise
+            return None
+
+    def _whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> array[int]:
+        try:
+            return self._written_whole(messages, args, renders)
+        except Unrenderable as error:
+            if error.param is not None:
+                raise
+            raise self._placed_fault(str(error), messages, args, renders) from error
+
+    def _written_whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> array[int]:
+        asked = renderable(self.name, messages)
+        self._check_said(asked)
+        ids = renders.full(self._said(placed(asked, self._places, start=0)), args)
+        self._check_heard(asked, ids, start=0)
+        return ids
+
+    def _placed_fault(
+        self, said: str, messages: Sequence[Message], args: TemplateArgs, renders: Renders
+    ) -> Unrenderable:
+        def writes(messages: Sequence[Message], args: TemplateArgs) -> bool:
+            try:
+                self._written_whole(messages, args, renders)
+            except Unrenderable:
+                return False
+            return True
+
+        place = place_of_fault(writes, messages, args)
+        return Unrenderable(f"the chat format {self.name} can't write it: {said or what_to_write(place)}", param=place)
+
+    def _said(self, messages: list[Message]) -> list[Message]:
+        """The messages, as the format can hold what is said beside tool calls."""
+        return messages if self._beside is Beside.TOGETHER else said_apart(messages)
+
+    def _check_said(self, messages: Sequence[Message]) -> None:
+        """Raises Unrenderable where what is said beside tool calls is lost."""
+        lost = (index for index, message in enumerate(messages) if says_beside_calls(message))
+        index = next(lost, None) if self._beside is Beside.NOWHERE else None
+        if index is not None:
+            raise Unrenderable(
+                f"the chat format {self.name} drops the content of a message with tool_calls: use two messages",
+                param=f"messages[{index}].content",
+            )
+
+    def _check_heard(self, messages: Sequence[Message], ids: array[int], *, start: int) -> None:
+        """Raises Unrenderable where a later system message is not in what was written; `start` messages came before."""
+        # The first message of a conversation is what every format has a place for, or refuses.
+        behind_first = [{"role": "user"}, *messages] if start else messages
+        if speaks_later(behind_first):
+            index = unheard(behind_first, self.decode(ids))
+            if index is not None:
+                place = start + index - (len(behind_first) - len(messages))
+                raise Unrenderable(
+                    f"the chat format {self.name} drops what messages[{place}] says: say it in the first message, or "
+                    f"as a user",
+                    param=f"messages[{place}].content",
+                )
+
+    def _written(self, messages: list[Message]) -> str | None:
+        try:
+            return self.vocabulary.decode(self.full(messages, NO_ARGS))
+        except Unrenderable:
+            return None
 
     def _extended(
         self, messages: Sequence[Message], args: TemplateArgs, candidate: Candidate, renders: Renders
@@ -167,8 +261,12 @@ class ChatFormat:
             return None
         prompt_ids, output_ids = candidate.load()
         tail, output = self._open_end(prompt_ids, output_ids)
-        extension = renders.extension(tail, output, new, args)
-        return None if extension is None else _joined(prompt_ids, output_ids) + extension
+        written = placed(new, self._places, start=candidate.length)
+        extension = renders.extension(tail, output, written, args)
+        if extension is None:
+            return None
+        self._check_heard(new, extension, start=candidate.length)
+        return _joined(prompt_ids, output_ids) + extension
 
     def extension(
         self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
@@ -177,8 +275,8 @@ class ChatFormat:
         packed = self.vocabulary.packed(output)
         try:
             rendered = renderer.bridge_to_next_turn(tail, packed, messages, tools=args.tools or None)
-        except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
-            raise Unrenderable(f"the chat format {self.name} refuses the messages: {error}") from error
+        except (ValueError, TypeError, KeyError, AttributeError, AssertionError):
+            return None  # A full render says what is wrong.
         if rendered is None:
             return None
         prior = tail + packed
@@ -192,7 +290,7 @@ class ChatFormat:
         try:
             ids = renderer.render_ids(messages, tools=args.tools or None, add_generation_prompt=True)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
-            raise Unrenderable(f"the chat format {self.name} refuses the messages: {error}") from error
+            raise refusal(self.name, error) from error
         return unpacked(ids)
 
     # Tokens to messages
@@ -221,12 +319,29 @@ class ChatFormat:
         renderer = self._renderer_for(args.kwargs)
         return Reader(self.name, renderer, self.vocabulary, tail, args.tools or None, seed)
 
+    @property
+    def holds_calls(self) -> bool:
+        """Whether there is a grammar of the format's tool calls."""
+        return self._calls is not None
+
+    def call_grammar(self, prompt_ids: Sequence[int], wanted: Wanted) -> str:
+        """What holds the reply to a prompt to the calls that are wanted, as a `structural_tag`."""
+        assert self._calls is not None, "no grammar of this format's calls"
+        marks, forms = self._calls
+        return structural_tag(wanted, marks, forms, thinking_at(prompt_ids, marks))
+
     def decode(self, ids: Sequence[int]) -> str:
         return self.vocabulary.decode(ids)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token; OpenAI's `token` is these as UTF-8 (`errors="replace"`), `bytes` these as a list."""
         return self.vocabulary.token_bytes(token_id)
+
+    def takes(self, argument: str) -> bool:
+        """Whether the format has a template argument of that name."""
+        if self._config._allow_opaque_template_kwargs:
+            return argument in str(self.vocabulary.chat_template or "")
+        return argument in type(self._config).template_field_names()
 
     @property
     def cache_nbytes(self) -> int:
@@ -246,16 +361,36 @@ class ChatFormat:
                 try:
                     config = merge_chat_template_kwargs(self._config, template_kwargs)
                     renderer = create_renderer(Packing(self.vocabulary), config)
-                except (ValidationError, ValueError, TypeError) as error:
-                    raise Unrenderable(
-                        f"chat_template_kwargs don't fit the chat format {self.name}: {error}"
-                    ) from error
+                except ValidationError as error:
+                    raise self._wrong_argument(error, template_kwargs) from None
+                except (ValueError, TypeError) as error:
+                    raise self._unknown_argument(template_kwargs) from error
                 if len(key) > _LONGEST_KEPT:
                     return renderer
                 while len(self._others) >= _KEPT_RENDERERS:
                     del self._others[next(iter(self._others))]
                 self._others[key] = renderer
         return renderer
+
+    def _wrong_argument(self, error: ValidationError, kwargs: Mapping[str, Any]) -> Unrenderable:
+        first = error.errors()[0]
+        theirs = str(first["ctx"]["error"]) if first["type"] in _OWN_WORDS else ""
+        named = first["loc"] or [name for name in kwargs if name in theirs]
+        if not named:
+            return Unrenderable(f"the chat format {self.name} does not take these together", param=_KWARGS)
+        wrong = what_is_wrong(first)
+        if theirs:
+            contradicts = "thinking_retention" in theirs
+            wrong = f"{'contradicts thinking_retention' if contradicts else 'has no such value'}: leave it out"
+        return Unrenderable(f"for the chat format {self.name}, {named[0]} {wrong}", param=_argument(str(named[0])))
+
+    def _unknown_argument(self, kwargs: Mapping[str, Any]) -> Unrenderable:
+        known = type(self._config).template_field_names()
+        unknown = next((name[:_LONGEST_NAME] for name in kwargs if name not in known), None)
+        if unknown is None or self._config._allow_opaque_template_kwargs:
+            return Unrenderable(f"the chat format {self.name} does not take these: leave them out", param=_KWARGS)
+        takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+        return Unrenderable(f"the chat format {self.name} has no argument {unknown}: {takes}", param=_argument(unknown))
 
     def _open_end(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> tuple[list[int], list[int]]:
         """The last, still open stretch of a turn, as (prompt, output): all that a bridge looks at.
@@ -266,6 +401,11 @@ class ChatFormat:
         if cut is not None:
             return list(output_ids[cut : cut + 1]), list(output_ids[cut + 1 :])
         return list(prompt_ids[_last(prompt_ids, self._stops) or 0 :]), list(output_ids)
+
+
+def _argument(name: str) -> str:
+    """The path of a template argument; one of them is a field of its own."""
+    return name if name == "reasoning_effort" else f"{_KWARGS}.{name}"
 
 
 def _joined(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> array[int]:

@@ -74,6 +74,8 @@ class _Answer(msgspec.Struct, omit_defaults=True):
     """Token ids as int32; None where the format can't extend the turn."""
     refused: str | None = None
     """What was wrong with the messages."""
+    param: str | None = None
+    """And where (`Unrenderable.param`)."""
 
 
 class RenderProcess:
@@ -157,7 +159,7 @@ class RenderProcess:
 
 def _ids_of(answer: _Answer) -> array[int] | None:
     if answer.refused is not None:
-        raise Unrenderable(answer.refused)
+        raise Unrenderable(answer.refused, param=answer.param)
     return None if answer.ids is None else array("i", answer.ids)
 
 
@@ -192,7 +194,7 @@ def _answer(chat_format: ChatFormat, ask: _Ask) -> _Answer:
         else:
             ids = chat_format.extension(*ask.bridge, ask.messages, ask.args)
     except Unrenderable as error:
-        return _Answer(refused=str(error))
+        return _Answer(refused=str(error), param=error.param)
     return _Answer(ids=None if ids is None else ids.tobytes())
 
 

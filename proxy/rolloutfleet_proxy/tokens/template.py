@@ -15,6 +15,12 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+_LONGEST_SAID = 200
+
+
+class TemplateRefusal(ValueError):
+    """A template calls `raise_exception`; the message says so in the template's words."""
+
 
 class ChatTemplate:
     """`source` is the jinja text, `tokens` the special tokens it may name (`bos_token`, `eos_token`...)."""
@@ -47,7 +53,7 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         **kwargs: Any,
     ) -> str:
-        """Raises ValueError where the template refuses the messages."""
+        """Raises ValueError where the template can't be applied to the messages, TemplateRefusal where it says why."""
         try:
             return self._template.render(
                 messages=list(messages),
@@ -56,8 +62,11 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **(self._tokens | kwargs),
             )
+        except _Raised as error:
+            said = str(error).strip()[:_LONGEST_SAID].rstrip(".")
+            raise TemplateRefusal(f"the model's chat template refuses it with the words {said!r}") from None
         except (TemplateError, TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"the chat template refuses the messages: {error}") from error
+            raise ValueError("the model's chat template fails") from error
 
 
 class _Generation(Extension):
@@ -80,5 +89,9 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+class _Raised(TemplateError):
+    pass
+
+
 def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
+    raise _Raised(str(message))

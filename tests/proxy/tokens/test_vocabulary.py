@@ -11,9 +11,12 @@ from tests.proxy.tokens.models.families import FAMILIES, chat_format
 from tokenizers import Tokenizer, decoders, models
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.tokens.template import ChatTemplate
+from rolloutfleet_proxy.tokens.template import ChatTemplate, TemplateRefusal
 from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
 from rolloutfleet_proxy.turns.messages import NO_ARGS
+
+LOOKS_AT_TEXT = {"gemma4"}
+"""Formats whose parser looks at ordinary tokens too (`quirks`), so that theirs are not packed."""
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +78,9 @@ def test_ids_outside_the_vocabulary_say_nothing(vocabulary: Vocabulary) -> None:
     assert vocabulary.decode([run]) == "inside"
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - LOOKS_AT_TEXT))
 def test_packing_changes_nothing_that_a_parser_sees(models_folder: Path, name: str) -> None:
     model, family = chat_format(name, models_folder), FAMILIES[name]
-    if name == "gemma4":
-        pytest.skip("looks at ordinary tokens too: see quirks")
     words = st.sampled_from(["a", " b\n", "\n\n", "<", "{", '{"name": "find", "arguments": {}}', "find", "json"])
     marks = st.sampled_from([*family.special, *family.plain, *family.marks])
     replies = [family.reply(" r ", "c ", [("find", {"n": 1})]), family.reply("", "", [])] if family.reply else []
@@ -107,15 +108,19 @@ class TestTemplates:
         assert template.render(messages, mood="odd") == '<s>"é<""b"odd'
 
     def test_it_is_a_sandbox(self) -> None:
-        with pytest.raises(ValueError, match="refuses"):
+        with pytest.raises(ValueError, match="fails"):
             ChatTemplate("{{ messages.__class__.__mro__ }}").render([])
-        with pytest.raises(ValueError, match="refuses"):
+        with pytest.raises(ValueError, match="fails"):
             ChatTemplate("{{ messages.append(1) }}").render([])
 
-    @pytest.mark.parametrize("source", ["{{ messages[0].x.y }}", "{{ raise_exception('no') }}", "{{ 1 + 'a' }}"])
-    def test_what_goes_wrong_is_one_error(self, source: str) -> None:
-        with pytest.raises(ValueError, match="refuses the messages"):
+    @pytest.mark.parametrize("source", ["{{ messages[0].x.y }}", "{{ 1 + 'a' }}", "{{ messages[0].x() }}"])
+    def test_what_goes_wrong_is_one_error_without_the_librarys_words(self, source: str) -> None:
+        with pytest.raises(ValueError, match=r"^the model's chat template fails$"):
             ChatTemplate(source).render([{}])
+
+    def test_what_a_template_says_itself_is_passed_on(self) -> None:
+        with pytest.raises(TemplateRefusal, match="with the words 'Roles must alternate'"):
+            ChatTemplate("{{ raise_exception('Roles must alternate.') }}").render([{}])
 
 
 def test_an_id_below_zero_stands_for_nothing_and_hides_no_packed_run(vocabulary: Vocabulary) -> None:

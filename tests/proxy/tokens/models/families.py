@@ -295,6 +295,30 @@ FAMILIES = {
     )
 }
 
+VARIANTS = {
+    family.name: family
+    for family in (
+        *(Family(name, (*QWEN_SPECIAL, *QWEN_VISION), QWEN_PLAIN) for name in ("qwen3.6", "qwen3.8", "qwen3-vl")),
+        Family("prime-qwen3", QWEN_SPECIAL, QWEN_PLAIN),
+        *(Family(name, (*QWEN_SPECIAL, "<image>"), QWEN_PLAIN) for name in ("nemotron-3-ultra", "nemotron-3.5")),
+        *(Family(name, GLM_SPECIAL, GLM_PLAIN) for name in ("glm-5.1", "glm-5.3")),
+        *(
+            Family(name, FAMILIES["laguna-xs.2"].special, FAMILIES["laguna-xs.2"].plain)
+            for name in ("laguna-m.1", "laguna-s-2.1", "laguna-xs-2.1")
+        ),
+        Family(
+            "deepseek-v4",
+            (
+                *DEEPSEEK_SPECIAL,
+                *(f"<{BAR}{name}{BAR}>" for name in ("User", "Assistant", "latest_reminder", "action", "query")),
+                *(f"<{BAR}{name}{BAR}>" for name in ("authority", "domain", "title", "read_url")),
+            ),
+            (f"{BAR}DSML{BAR}", "<think>", "</think>"),
+        ),
+    )
+}
+"""Formats that stand on one of those, or of which little is tried."""
+
 PHRASES = (
     "The agent reads a file, calls a tool and answers with what it found. ",
     'user assistant system model thought function name arguments parameter {"city": "Oslo", "n": 12} ',
@@ -342,6 +366,6 @@ def chat_format(name: str, directory: Path) -> ChatFormat:
 
         file = real.vocabulary_file()
         if file is None:
-            pytest.skip("TIKTOKEN_ENCODINGS_BASE names no folder with the harmony vocabulary")
+            pytest.skip("the harmony vocabulary is not here; `make harmony` fetches it by cargo")
         return load(real.write_model(directory / name, file))
-    return load(write_model(directory / name.replace(".", "-"), FAMILIES[name]), renderer=name)
+    return load(write_model(directory / name.replace(".", "-"), (FAMILIES | VARIANTS)[name]), renderer=name)

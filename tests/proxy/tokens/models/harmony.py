@@ -1,6 +1,7 @@
 """gpt-oss: the harmony vocabulary, where its file can be had. `openai_harmony` checks the file, so none can be made up.
 
-It lies in the folder that TIKTOKEN_ENCODINGS_BASE names (`openai_harmony` reads it there too).
+It lies in the folder that TIKTOKEN_ENCODINGS_BASE names (`openai_harmony` reads it there too);
+`make harmony` fetches it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from pathlib import Path
 
 from tests.proxy.tokens.models.families import HARMONY_TOKENS
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from toolchain.harmony import FILE
 
 from rolloutfleet_proxy.tokens.vocabulary import _BYTE_OF_LETTER
-
-FILE = "o200k_base.tiktoken"
 
 
 def vocabulary_file() -> Path | None:
