@@ -39,6 +39,8 @@ class Counts:
     marked_turns: int = 0
     dropped_trajectories: int = 0
     dropped_turns: int = 0
+    ended_sessions: int = 0
+    """That earlier runs had left open."""
 
 
 def mark(transaction: Transaction, session: int, number: int) -> Mark | None:
@@ -68,6 +70,11 @@ def count_dropped(transaction: Transaction, session: int, number: int, found: Ma
     """Note that a marked trajectory has been discarded."""
     (turns,) = transaction.rows("SELECT turns FROM trajectories WHERE session = ? AND number = ?", (session, number))[0]
     _count(transaction, found.run, Counts(dropped_trajectories=1, dropped_turns=turns))
+
+
+def count_ended(transaction: Transaction, run: int, sessions: int) -> None:
+    """Note that the recovery ended sessions that were open."""
+    _count(transaction, run, Counts(ended_sessions=sessions))
 
 
 def counts(transaction: Transaction, run: int) -> Counts:
@@ -108,5 +115,5 @@ def _judged(transaction: Transaction, session: int, number: int, recoveries: lis
 def _count(transaction: Transaction, run: int, more: Counts) -> None:
     all_counts = json.loads(transaction.fact(_COUNTS, "{}"))
     known = all_counts.get(str(run), {})
-    all_counts[str(run)] = {name: known.get(name, 0) + n for name, n in asdict(more).items()}
+    all_counts[str(run)] = {**known, **{name: known.get(name, 0) + n for name, n in asdict(more).items() if n}}
     transaction.set_fact(_COUNTS, json.dumps(all_counts))

@@ -14,10 +14,19 @@ from typing import Any, Self
 import msgspec
 
 from rolloutfleet_proxy.store.transaction import CREATED, LIVE, TURNS, Transaction
+from rolloutfleet_proxy.turns.branching import BranchReason
+from rolloutfleet_proxy.turns.matching import Digests, Matching, in_force
+from rolloutfleet_proxy.turns.messages import Rules
 from rolloutfleet_proxy.turns.tree import Node
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+
+CONSTRAINED = "constrained"
+"""In a turn's `extras`: the kind of grammar that it was sampled under, one of `engines.generation.GRAMMARS`."""
+BIASED_BY = "biased_by"
+"""In a turn's `extras`: what else changed the distribution that it was sampled from, of `engines.generation.BIASES`."""
 
 
 class SessionOver(Exception):
@@ -37,7 +46,7 @@ class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None
     start: int
     length: int
-    reasonings: tuple[tuple[int, bytes], ...]
+    matching: Matching
     messages: list[dict[str, Any]]
     tools: dict[str, Any] | None
     output: dict[str, Any]
@@ -99,9 +108,22 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[tuple[int, int]]
     finish_reason: str
     mixed_cache: bool
+    branch_reason: BranchReason | None
     extras: dict[str, Any]
     reward: float | None
     created_at: float
+
+    @property
+    def constrained(self) -> str | None:
+        """The kind of grammar that it was sampled under."""
+        found: str | None = self.extras.get(CONSTRAINED)
+        return found
+
+    @property
+    def biased_by(self) -> list[str] | None:
+        """The sampling parameters that may have changed the distribution that its log-probabilities are of."""
+        found: list[str] | None = self.extras.get(BIASED_BY)
+        return found
 
     def versions_by_token(self) -> list[int]:
         return [version for version, tokens in self.versions for _ in range(tokens)]
@@ -109,7 +131,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 _INSERT = """
 INSERT INTO turns (session, number, name, parent, state, delivered, history, request, body, idempotency_key,
-    start, length, reasonings, messages, tools, output, prompt_ids, prompt_tokens, output_ids, logprobs, versions,
+    start, length, matching, messages, tools, output, prompt_ids, prompt_tokens, output_ids, logprobs, versions,
     finish_reason, mixed_cache, run, extras, created_at)
 VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
@@ -138,7 +160,7 @@ def commit_turn(transaction: Transaction, turn: NewTurn) -> int:
             turn.idempotency_key,
             turn.start,
             turn.length,
-            _encode([(index, digest.hex()) for index, digest in turn.reasonings]),
+            turn.matching.encode(),
             _encode(turn.messages),
             None if turn.tools is None else _encode(turn.tools),
             _encode(turn.output),
@@ -180,6 +202,7 @@ def committed(new: NewTurn, number: int) -> Turn:
         versions=new.versions,
         finish_reason=new.finish_reason,
         mixed_cache=new.mixed_cache,
+        branch_reason=new.matching.branch_reason,
         extras=new.extras or {},
         reward=None,
         created_at=new.created_at,
@@ -191,25 +214,33 @@ def set_delivered(transaction: Transaction, session: int, number: int, delivered
     transaction.execute("UPDATE turns SET delivered = ? WHERE session = ? AND number = ?", (delivered, session, number))
 
 
-def load_nodes(connection: sqlite3.Connection, session: int) -> list[tuple[Node, Brief]]:
-    """The session's tree as memory holds it, in order of commit."""
-    rows = connection.execute(
-        "SELECT number, parent, start, length, history, reasonings, name, body, idempotency_key, delivered,"
-        " prompt_tokens + length(output_ids) / 4 FROM turns WHERE session = ? ORDER BY number",
+def load_nodes(connection: sqlite3.Connection, session: int, rules: Rules) -> list[tuple[Node, Brief]]:
+    """The session's tree as memory holds it, in order of commit; digests that other rules made are made anew."""
+    stored: dict[int, Digests] = {}
+    rows: list[tuple[tuple[Any, ...], Brief]] = []
+    for row in connection.execute(
+        "SELECT number, parent, start, length, name, body, idempotency_key, delivered,"
+        " prompt_tokens + length(output_ids) / 4, request, history, matching"
+        " FROM turns WHERE session = ? ORDER BY number",
         (session,),
-    )
-    return [(_node(row[:6]), _brief(row[6:])) for row in rows]
+    ):
+        request, history, matching = row[9:]
+        stored[row[0]] = Digests(request, history, Matching.decode(matching))
+        rows.append((row[:4], _brief(row[4:9])))
+    digested = in_force(connection, session, rules, stored)
+    return [(_node(row, digested[row[0]]), brief) for row, brief in rows]
 
 
-def _node(row: tuple[Any, ...]) -> Node:
-    number, parent, start, length, history, reasonings = row
+def _node(row: tuple[Any, ...], digests: Digests) -> Node:
+    number, parent, start, length = row
     return Node(
         turn=number,
         parent=parent,
         start=start,
         length=length,
-        history=history,
-        reasonings=tuple((index, bytes.fromhex(digest)) for index, digest in _decode(reasonings)),
+        history=digests.history,
+        reasonings=digests.matching.reasonings,
+        call_ids=digests.matching.call_ids,
     )
 
 
@@ -226,7 +257,7 @@ def _brief(row: tuple[Any, ...]) -> Brief:
 
 _SELECT = """
 SELECT session, number, name, parent, trajectory, messages, output, prompt_ids, prompt_tokens, output_ids, logprobs,
-    versions, finish_reason, mixed_cache, extras, reward, created_at FROM turns
+    versions, finish_reason, mixed_cache, extras, reward, created_at, matching FROM turns
 """
 
 
@@ -286,4 +317,5 @@ def _turn(row: tuple[Any, ...]) -> Turn:
         extras={} if row[14] is None else _decode(row[14]),
         reward=row[15],
         created_at=row[16],
+        branch_reason=Matching.decode(row[17]).branch_reason,
     )

@@ -1,7 +1,8 @@
 """A session's tree of turns: which of them a request continues.
 
 Pure. A node knows its own messages only by digest (`messages.Conversation`): the chain after its request's
-messages, the chain after its own answer, and the digests of the reasoning that its own messages carry.
+messages, the chain after its own answer, the digests of the reasoning that its own messages carry, and the ids of
+their tool calls.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rolloutfleet_proxy.turns.messages import Conversation
 
 _NODE_BYTES = 600
 _REASONING_BYTES = 150
+_CALL_BYTES = 100
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -30,6 +32,8 @@ class Node(msgspec.Struct, frozen=True):
     """The chain after the answer."""
     reasonings: tuple[tuple[int, bytes], ...] = ()
     """(index, digest) of those own messages that carry reasoning."""
+    call_ids: tuple[str | None, ...] = ()
+    """Of the tool calls of its own messages, in order."""
 
 
 class Tree:
@@ -40,6 +44,7 @@ class Tree:
         self._by_history: dict[bytes, list[Node]] = {}
         self._children: dict[int | None, list[Node]] = {}
         self._reasonings = 0
+        self._calls = 0
         for node in nodes:
             self.add(node)
 
@@ -49,7 +54,7 @@ class Tree:
     @property
     def nbytes(self) -> int:
         """About how much memory the tree takes, for a cache that is bounded in bytes."""
-        return _NODE_BYTES * (1 + len(self._nodes)) + _REASONING_BYTES * self._reasonings
+        return _NODE_BYTES * (1 + len(self._nodes)) + _REASONING_BYTES * self._reasonings + _CALL_BYTES * self._calls
 
     def add(self, node: Node) -> None:
         """Add a turn, after its parent.
@@ -68,13 +73,22 @@ class Tree:
         self._by_history.setdefault(node.history, []).append(node)
         self._children.setdefault(node.parent, []).append(node)
         self._reasonings += len(node.reasonings)
+        self._calls += len(node.call_ids)
 
     def get(self, turn: int) -> Node | None:
         return self._nodes.get(turn)
 
-    def children(self, turn: int) -> list[Node]:
-        """The turns that continue `turn`, oldest first."""
+    def children(self, turn: int | None) -> list[Node]:
+        """The turns that continue `turn`, oldest first; those without parent for None."""
         return list(self._children.get(turn, ()))
+
+    def call_ids(self, node: Node) -> list[str | None]:
+        """The ids of all tool calls of a turn and of those that it continues, in order."""
+        path = [node.call_ids]
+        while node.parent is not None:
+            node = self._nodes[node.parent]
+            path.append(node.call_ids)
+        return [call_id for ids in reversed(path) for call_id in ids]
 
     def matches(self, conversation: Conversation) -> list[Node]:
         """The turns whose history is a prefix of the conversation, deepest first, ties newest first.

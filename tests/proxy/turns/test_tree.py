@@ -1,4 +1,4 @@
-"""Which turn a request continues (design.md, a turn, step 2; the reasoning rule; ties)."""
+"""Which turn a request continues."""
 
 from typing import Any
 
