@@ -1,8 +1,8 @@
 """The gateway's client: `/generate` through it, and what it doesn't pass on straight to the engines.
 
-sglang-router sends on only `/generate` of what is needed here; aborts, pauses and continues go to each engine
-(`POST /abort_request`, `/pause_generation`, `/continue_generation`, SGLang 0.5.23). A generation is sent once: only
-a connection that could not be made is tried again, since nothing had left by then.
+The gateway, smg, is asked for `/generate` alone. Aborts, pauses and continues go to each engine (`POST /abort_request`,
+`/pause_generation`, `/continue_generation`, SGLang 0.5.23); docs/gateway.md says why not through the gateway. A
+generation is sent once: only a connection that could not be made is tried again, since nothing had left by then.
 
 SGLang ends with a request id all those that begin with it, so no rid may be the beginning of another one.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 from msgspec import Struct
+from yarl import URL
 
 from rolloutfleet.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -28,12 +30,20 @@ from rolloutfleet.errors import (
     ENGINE_UNREACHABLE,
     INVALID_REQUEST,
 )
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.engines import big_reply, plain_reply
-from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Response, Unreachable
+from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Connector, Response, Unreachable
 from rolloutfleet_proxy.engines.cutting import Cutter
 from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check
+from rolloutfleet_proxy.engines.grammar_refusals import GrammarRefused, is_grammar_refusal
 from rolloutfleet_proxy.engines.reply_stream import BigEvent, Chunk, EventSplitter, StreamedError, StreamedReply
+from rolloutfleet_proxy.engines.token_watch import TokenWatch
 from rolloutfleet_proxy.errors import ApiError
+
+
+class _Unconfirmed(Exception):
+    """An engine or the gateway answered with an error status."""
+
 
 PauseMode = Literal["abort", "retract", "in_place"]
 OnChunk = Callable[[Chunk], None]
@@ -61,8 +71,11 @@ LONGEST_REST = 0.05
 """Seconds."""
 _END_OF_STREAM = 0.25
 """Seconds that a complete stream has to end in; then its connection is closed rather than kept."""
+_NO_ENGINE = "model_not_found"
+"""What smg calls a 404 while it has no engine at all: it looks for one by a model that no request names."""
 _SHOWN_AT_ONCE = 1000
 _MAX_ERROR_BODY = 1 << 16
+_KEYS_REMEMBERED = 16
 
 _encode = msgspec.json.Encoder().encode
 
@@ -130,6 +143,27 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in values if value and value.isascii() and value.isprintable()}
 
 
+class GatewayKey:
+    """The key that gateway and engines ask for. Nothing that comes from them says it to a caller."""
+
+    def __init__(self, key: str | None) -> None:
+        self.headers: dict[str, str] = {}
+        self._sent: deque[str] = deque(maxlen=_KEYS_REMEMBERED)
+        self.replace(key)
+
+    def replace(self, key: str | None) -> None:
+        self.headers = {} if key is None else _bearer(key)
+        if key is not None:
+            # As it stands in a JSON text, too.
+            self._sent += [key, _encode(key).decode()[1:-1]]
+
+    def left_out_of(self, text: str) -> str:
+        """The text without this key and those before it: whatever listens there may say what it was sent."""
+        for key in self._sent:
+            text = text.replace(key, "[key]")
+        return text
+
+
 class Engine:
     """Client of one gateway and the engines behind it; closed by `aclose`."""
 
@@ -139,20 +173,23 @@ class Engine:
         *,
         engine_urls: Iterable[str] = (),
         api_key: str | None = None,
+        control_key: Callable[[], str | None] = lambda: None,
         silence: float = 600.0,
         connect_timeout: float = 5.0,
         big_reply: int = BIG_REPLY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`silence`: seconds without a byte after which a generation is given up. `engine_urls`: the engines, where
-        the gateway's own list is not to be asked for."""
+        """`silence`: seconds without a byte, of a stream without a new token, after which a generation is given up.
+        `engine_urls`: the engines, where the gateway's own list is not to be asked for. `control_key` gives the key to
+        ask for it, where that is another one: it is another after the gateway was replaced."""
         self._gateway = gateway_url.rstrip("/")
         self.generate_url = f"{self._gateway}/generate"
         self._fixed_engines = tuple(url.rstrip("/") for url in engine_urls)
-        self._authorization = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._key = GatewayKey(api_key)
+        self._control_key = control_key
         self._generations = Connections(
             self._gateway,
-            headers={"Content-Type": "application/json", **self._authorization},
+            headers={"Content-Type": "application/json"},
             silence=silence,
             connect_timeout=connect_timeout,
         )
@@ -165,6 +202,10 @@ class Engine:
         self._streams = 0
         self._aborts: set[asyncio.Task[dict[str, str]]] = set()
 
+    def use_key(self, api_key: str | None) -> None:
+        """Send this key with requests from now on."""
+        self._key.replace(api_key)
+
     async def aclose(self) -> None:
         """Let aborts under way end, then close all connections."""
         if self._aborts:
@@ -175,42 +216,56 @@ class Engine:
 
     # Generation
 
-    async def generate(self, request: GenerateRequest, on_chunk: OnChunk | None = None) -> Evidence:
+    async def generate(
+        self,
+        request: GenerateRequest,
+        on_chunk: OnChunk | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Evidence:
         """One round: send, read, check. With `on_chunk` the reply is streamed, and new tokens are handed over as
-        they come.
+        they come; without a new token for `silence` seconds of `clock`, which may stand still, it is given up.
 
         Raises ApiError (an engine's error, no engine, silence) and Refused (the reply is no evidence). Cancelled, it
         closes the connection, which ends the engine's work; `abort` makes sure of that.
         """
-        response = await self._send(request, stream=on_chunk is not None)
+        try:
+            if on_chunk is None:
+                async with self._answered(request, stream=False) as response:
+                    return await self._read_whole(response, request.expected())
+            async with TokenWatch(self._silence, clock) as watch, self._answered(request, stream=True) as response:
+                with self._streaming():
+                    return await self._read_stream(response, request, on_chunk, watch)
+        except (AbortedWithError, StreamedError) as error:
+            raise engine_failure(error.status, self._key.left_out_of(error.message)) from None
+        except Refused as refused:
+            raise Refused(refused.reason, self._key.left_out_of(refused.message)) from None
+        except TimeoutError:
+            raise self._silent(streamed=on_chunk is not None) from None
+        except BrokenOff as error:
+            raise ApiError(502, ENGINE_ERROR, f"The engine's reply broke off: {error}.") from None
+
+    @asynccontextmanager
+    async def _answered(self, request: GenerateRequest, *, stream: bool) -> AsyncIterator[Response]:
+        """The response to a request, once its status is 200. Raises ApiError, and TimeoutError where nothing comes."""
+        response = await self._send(request, stream=stream)
         try:
             if response.status != 200:
                 raise await self._failure(response)
-            if on_chunk is None:
-                return await self._read_whole(response, request.expected())
-            with self._streaming():
-                return await self._read_stream(response, request, on_chunk)
-        except (AbortedWithError, StreamedError) as error:
-            raise engine_failure(error.status, error.message) from None
-        except TimeoutError:
-            raise self._silent() from None
-        except BrokenOff as error:
-            raise ApiError(502, ENGINE_ERROR, f"The engine's reply broke off: {error}.") from None
+            yield response
         finally:
             response.close()
 
     async def _send(self, request: GenerateRequest, *, stream: bool) -> Response:
         body = request.body(stream=stream)
-        headers = {ROUTING_KEY_HEADER: request.routing_key, **request.headers}
+        headers = {ROUTING_KEY_HEADER: request.routing_key, **request.headers, **self._key.headers}
         for delay in (*CONNECT_DELAYS, None):
             try:
-                return await self._generations.post("/generate", body, headers)
+                return await self._generations.post("/generate", body, headers, timed=not stream)
             except Unreachable as error:
                 if delay is None:
                     message = f"The gateway can't be reached: {error}."
                     raise ApiError(503, ENGINE_UNREACHABLE, message, retry_after=RETRY_AFTER) from None
-            except TimeoutError:
-                raise self._silent() from None
             except BrokenOff as error:
                 raise ApiError(502, ENGINE_ERROR, f"The gateway broke off: {error}.") from None
             await asyncio.sleep(delay)
@@ -232,14 +287,28 @@ class Engine:
         async with self._readers:
             return await big_reply.read(reply, expected)
 
-    async def _read_stream(self, response: Response, request: GenerateRequest, on_chunk: OnChunk) -> Evidence:
+    async def _read_stream(
+        self, response: Response, request: GenerateRequest, on_chunk: OnChunk, watch: TokenWatch
+    ) -> Evidence:
         splitter = EventSplitter(big=self._big_reply, max_bytes=MAX_REPLY)
         streamed = StreamedReply(with_logprobs=request.with_logprobs)
+        biggest = 0
         async for data in response.pieces(rest=self._rest):
             events = splitter.feed(data)
-            last = next((event for event in events if isinstance(event, BigEvent) and not event.unfinished), None)
+            big = [event for event in events if isinstance(event, BigEvent)]
+            last = next((event for event in big if not event.unfinished), None)
             # A big event that is unfinished is left out: what it has comes again with the next one.
             chunk = streamed.add([event for event in events if not isinstance(event, BigEvent)])
+            if streamed.count > request.max_new_tokens:
+                message = f"{streamed.count} tokens came where {request.max_new_tokens} were asked for."
+                raise Refused(Reason.TOO_MANY_TOKENS, message)
+            # One that is larger than those before it has more tokens than they.
+            grown = max((event.nbytes for event in big), default=0)
+            if chunk is not None or grown > biggest:
+                watch.came()
+            biggest = max(biggest, grown)
+            if last is not None or streamed.reply is not None:
+                watch.end()
             if last is not None:
                 evidence = await self._read_apart(_each(last.pieces), request.expected())
                 streamed.check_sent(evidence.output_ids)
@@ -274,16 +343,18 @@ class Engine:
             body += data
             if len(body) > _MAX_ERROR_BODY:
                 break
+        if response.status == 404 and error_code(body) == _NO_ENGINE:
+            return engine_failure(503, "the gateway knows of none")
         return engine_failure(
             response.status,
-            error_message(body) or f"status {response.status}",
+            error_message(self._key.left_out_of(body.decode("utf-8", "replace")).encode()) or "it gave no reason",
             retry_after=_seconds(response.headers.get("retry-after")),
         )
 
-    def _silent(self) -> ApiError:
-        return ApiError(
-            504, ENGINE_TIMEOUT, f"The engine sent nothing for {self._silence:g} s; the generation was given up."
-        )
+    def _silent(self, *, streamed: bool) -> ApiError:
+        what = "no new token" if streamed else "nothing"
+        message = f"The engine sent {what} for {self._silence:g} s; the generation was given up."
+        return ApiError(504, ENGINE_TIMEOUT, message)
 
     # Engines
 
@@ -294,20 +365,16 @@ class Engine:
         if self._known is not None and self._clock() - self._known[0] < WORKERS_FRESH:
             return self._known[1]
         try:
-            async with self._control("GET", f"{self._gateway}/workers", timeout=CONTROL_TIMEOUT) as response:
+            listing = self._control("GET", f"{self._gateway}/workers", timeout=CONTROL_TIMEOUT, key=self._control_key())
+            async with listing as response:
                 listed = msgspec.json.decode(await response.read())
             urls = tuple(worker["url"].rstrip("/") for worker in listed["workers"])
-        except (
-            aiohttp.ClientError,
-            OSError,
-            TimeoutError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-        ) as error:
-            message = f"The gateway's list of engines can't be had: {error!r}."
-            raise ApiError(503, ENGINE_UNREACHABLE, message, retry_after=RETRY_AFTER) from None
+        except _Unconfirmed as error:
+            raise _no_engines(str(error)) from None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _no_engines(failure_in_words(error)) from None
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise _no_engines("what it answered is no such list") from None
         self._known = (self._clock(), urls)
         return urls
 
@@ -340,6 +407,20 @@ class Engine:
             return False
         return 503 in statuses
 
+    async def refuses(self, body: Mapping[str, Any], *, naming: str, at: str | None = None) -> bool | None:
+        """Whether a generation is refused with a word named, by the gateway or what is behind it, or by the engine `at`
+        an address; False where it is answered, None where neither came."""
+        url = f"{at or self._gateway}/generate"
+        try:
+            request = self._control("POST", url, timeout=CONTROL_TIMEOUT, content=dict(body), check=False)
+            async with request as response:
+                answer = await response.content.read(_MAX_ERROR_BODY)
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+        if response.status == 200:
+            return False
+        return True if response.status in (400, 422) and naming.encode() in answer else None
+
     async def _ready_status(self, url: str) -> int | None:
         try:
             async with self._control("GET", f"{url}/ready", timeout=CONTROL_TIMEOUT, check=False) as response:
@@ -356,7 +437,7 @@ class Engine:
     async def _tell_all(self, path: str, content: dict[str, Any], *, timeout: float) -> dict[str, str]:
         urls = await self.engines()
         answers = await asyncio.gather(*(self._tell(url + path, content, timeout=timeout) for url in urls))
-        return {url: error for url, error in zip(urls, answers, strict=True) if error is not None}
+        return {shown(url): error for url, error in zip(urls, answers, strict=True) if error is not None}
 
     async def _tell(self, url: str, content: dict[str, Any], *, timeout: float) -> str | None:
         try:
@@ -364,29 +445,40 @@ class Engine:
                 await response.read()
         except TimeoutError:
             return f"no answer within {timeout:g} s"
+        except _Unconfirmed as error:
+            return str(error)
         except (aiohttp.ClientError, OSError) as error:
-            return repr(error)
+            return failure_in_words(error)
         return None
 
     @asynccontextmanager
     async def _control(
-        self, method: str, url: str, *, timeout: float, content: dict[str, Any] | None = None, check: bool = True
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout: float,
+        content: dict[str, Any] | None = None,
+        check: bool = True,
+        key: str | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         async with self._http().request(
             method,
             url,
             json=content,
-            headers=self._authorization,
+            headers=self._key.headers if key is None else _bearer(key),
             timeout=aiohttp.ClientTimeout(total=timeout),
-            raise_for_status=check,
+            allow_redirects=False,
         ) as response:
+            if check and not 200 <= response.status < 300:
+                raise _Unconfirmed(f"it answered with status {response.status}")
             yield response
 
     def _http(self) -> aiohttp.ClientSession:
         # Made at the first use: aiohttp wants the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0, ttl_dns_cache=10),
+                connector=Connector(limit=0, keepalive_timeout=60.0, ttl_dns_cache=10),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
                 auto_decompress=False,
@@ -395,12 +487,28 @@ class Engine:
         return self._session
 
 
+def shown(url: str) -> str:
+    """An address as it may be named: without the user and password that there may be in it."""
+    return str(URL(url).with_user(None))
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _no_engines(why: str) -> ApiError:
+    message = f"The gateway's list of engines can't be had: {why}."
+    return ApiError(503, ENGINE_UNREACHABLE, message, retry_after=RETRY_AFTER)
+
+
 def engine_failure(status: int, message: str, *, retry_after: float | None = None) -> ApiError:
     """What a client is told of an engine's or gateway's own error."""
     said = message[:500]
     if status in (400, 422):
         if is_context_length(message):
             return ApiError(400, CONTEXT_LENGTH_EXCEEDED, said, param="messages")
+        if is_grammar_refusal(message):
+            return GrammarRefused(said)
         return ApiError(400, INVALID_REQUEST, f"The engine refused the request: {said}")
     if status == 429:
         message = f"The engine is overloaded: {said}"
@@ -429,6 +537,22 @@ def error_message(body: bytes) -> str:
     if isinstance(content, dict):
         content = content.get("message") or content
     return content if isinstance(content, str) else _encode(content).decode()[:500]
+
+
+def error_code(body: bytes) -> str | None:
+    """The code of an error body in OpenAI's form."""
+    try:
+        return msgspec.json.decode(body, type=_Coded).error.code
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Code(Struct):
+    code: str | None = None
+
+
+class _Coded(Struct):
+    error: _Code
 
 
 def _seconds(value: str | None) -> float | None:

@@ -9,25 +9,73 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+from rolloutfleet.http_failures import failure_in_words
 
 KEPT = 60.0
 """Seconds that a connection is kept unused."""
+MOST_INTERIM = 16
+"""Interim responses (1xx) to one request at the most: HTTP sets no bound, and aiohttp none either."""
+_HEAD_AT_ONCE = 1 << 12
+"""Bytes of heads that are read in one go: the shortest interim response has 17."""
 _LARGE_BODY = 1 << 19
 _MOST_BUFFERED = 1 << 18
 """Bytes that wait for their reader before no more are taken from the network."""
 
 
 class Unreachable(Exception):
-    """No connection could be made: nothing was sent."""
+    """No connection could be made: nothing was sent. It says why in our words, as `BrokenOff` does."""
 
 
 class BrokenOff(Exception):
     """The connection ended before the response did, or what came is no HTTP."""
+
+
+class _Bounded(ResponseHandler):
+    """A connection that is closed for too many interim responses."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._interim = 0
+        self._answered = False
+
+    def set_response_params(self, **params: Any) -> None:
+        self._interim, self._answered = 0, False
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        while len(data) > _HEAD_AT_ONCE and not self._answered and self._parser is not None:
+            super().data_received(data[:_HEAD_AT_ONCE])
+            data = data[_HEAD_AT_ONCE:]
+            if self.exception() is not None:
+                return
+        super().data_received(data)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        code = data[0].code
+        self._interim += 100 <= code < 200 and code != 101
+        self._answered = self._answered or code >= 200
+        if self._interim <= MOST_INTERIM:
+            super().feed_data(data, size)
+        elif self.transport is not None and not self.transport.is_closing():
+            self.set_exception(aiohttp.ClientPayloadError("too many interim responses"))
+            self.transport.close()
+
+
+class Connector(aiohttp.TCPConnector):
+    """As aiohttp's, whose connections bound what comes before a response."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        handler: type[ResponseHandler] = _Bounded
+        self._factory = partial(handler, loop=self._loop)
 
 
 class Connections:
@@ -41,24 +89,32 @@ class Connections:
         self._url = url.rstrip("/")
         self._headers = dict(headers)
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=silence)
+        self._untimed = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
+    async def post(self, path: str, body: bytes, headers: Mapping[str, str], *, timed: bool = True) -> Response:
         """Send a request; returns when the response's head is there. `close` the response, whatever happens.
 
+        Redirects are not followed: body and key are for this server alone. Unless `timed` silence is borne.
         Raises Unreachable, BrokenOff, TimeoutError after the silence, and ValueError for a header of several lines.
         Cancelled, it closes the connection.
         """
         # aiohttp warns of large bodies given as bytes, because it would write them in one go.
         data: Any = body if len(body) < _LARGE_BODY else BytesIO(body)
         try:
-            response = await self._http().post(self._url + path, data=data, headers={**self._headers, **headers})
+            response = await self._http().post(
+                self._url + path,
+                data=data,
+                headers={**self._headers, **headers},
+                timeout=self._timeout if timed else self._untimed,
+                allow_redirects=False,
+            )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Unreachable(str(error)) from None
+            raise Unreachable(failure_in_words(error)) from None
         except TimeoutError:
             raise TimeoutError from None
         except (aiohttp.ClientError, OSError) as error:
-            raise BrokenOff(repr(error)) from None
+            raise BrokenOff(failure_in_words(error)) from None
         return Response(response)
 
     async def aclose(self) -> None:
@@ -70,8 +126,7 @@ class Connections:
         # Made at the first use: aiohttp wants the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT, ttl_dns_cache=10),
-                timeout=self._timeout,
+                connector=Connector(limit=0, keepalive_timeout=KEPT, ttl_dns_cache=10),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
                 auto_decompress=False,
@@ -143,4 +198,4 @@ def _go_on(transport: asyncio.ReadTransport) -> None:
 def _of_reading(error: Exception) -> Exception:
     # aiohttp's response keeps its error, and the error's frames would keep the response, and the call with it.
     error.__traceback__ = None
-    return TimeoutError() if isinstance(error, TimeoutError) else BrokenOff(repr(error))
+    return TimeoutError() if isinstance(error, TimeoutError) else BrokenOff(failure_in_words(error))

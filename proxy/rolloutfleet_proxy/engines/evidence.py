@@ -202,6 +202,13 @@ def check(reply: Reply, expected: Expected) -> Evidence:
     )
 
 
+def check_finish(finish_reason: Any) -> None:
+    """Of an event of a stream, None but of the last. A request that SGLang aborts in its queue comes with a token that
+    has no log-probability (0.5.23): the error is what counts. Raises AbortedWithError, Refused."""
+    if finish_reason is not None:
+        _finish(finish_reason)
+
+
 def of_arrays(
     meta: MetaRest,
     expected: Expected,

@@ -3,10 +3,8 @@
 import logging
 from time import perf_counter
 
-from yarl import URL
-
 from rolloutfleet.errors import EVIDENCE_REFUSED
-from rolloutfleet_proxy.engines.client import GenerateRequest
+from rolloutfleet_proxy.engines.client import GenerateRequest, shown
 from rolloutfleet_proxy.engines.evidence import Refused
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.logs.calls import milliseconds
@@ -25,7 +23,7 @@ def tell(error: ApiError | Refused, request: GenerateRequest, *, url: str, began
             request_id=request.headers.get(REQUEST_ID, ""),
             session_id=request.routing_key,
             turn_id=request.rid,
-            url=str(URL(url).with_user(None)),
+            url=shown(url),
             elapsed_ms=milliseconds(perf_counter() - began),
             error_type=error_type(error),
             code=code,

@@ -4,7 +4,7 @@ A weight update cuts generations (`abort`): the part is kept, and once the fleet
 again with the budget reduced. The rounds joined are one turn whose tokens each have their version. A turn that is
 cut too often ends with `length`.
 
-Where a grammar holds (`response_format`), a part can't be continued, since the engine would begin the grammar anew:
+Where a grammar holds (`GRAMMARS`), a part can't be continued, since the engine would begin the grammar anew:
 such a turn starts from its prompt again.
 """
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,9 +35,31 @@ PAUSED_POLLS = 60
 """How often an engine that was paused by someone else is asked again before a round is sent to it regardless; it
 would hold the round."""
 
-_GRAMMAR = "json_schema"
+STRUCTURAL_TAG = "structural_tag"
+GRAMMARS = ("json_schema", "regex", "ebnf", STRUCTURAL_TAG)
+"""SGLang's sampling parameters that hold a generation to a grammar; it takes one of them."""
+BIASES: Mapping[str, Any] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+    "min_new_tokens": 0,
+    "logit_bias": {},
+    "custom_params": {},
+}
+"""SGLang's sampling parameters that change logits before log-probabilities are taken of them, or that may, with the
+values at which they change none. Temperature is none of them, nor are those that only cut the distribution's tail."""
 _NOTHING_RUNS = frozenset({400, 429, 503})
 """Answers after which no engine works for the request."""
+
+
+def grammar_of(sampling: Mapping[str, Any]) -> str | None:
+    """Which of `GRAMMARS` holds, if one does."""
+    return next((name for name in GRAMMARS if name in sampling), None)
+
+
+def biases_of(sampling: Mapping[str, Any]) -> list[str]:
+    """Which of `BIASES` are in force."""
+    return [name for name, neutral in BIASES.items() if sampling.get(name, neutral) != neutral]
 
 
 class Weights(Protocol):
@@ -49,6 +71,7 @@ class Weights(Protocol):
     def paused(self) -> bool: ...
     @property
     def lately_resumed(self) -> bool: ...
+    def served(self) -> float: ...
 
 
 class Submission(Protocol):
@@ -113,7 +136,7 @@ class Generation(Struct, frozen=True, kw_only=True):
                 return _whole(parts)
             if part is not None and len(part.output_ids):
                 _check_continuable(request, streamed=on_chunk is not None)
-                if _GRAMMAR not in request.sampling:
+                if grammar_of(request.sampling) is None:
                     parts.append(part)
                     made += part.output_ids
             if len(made) >= request.max_new_tokens:
@@ -131,7 +154,9 @@ class Generation(Struct, frozen=True, kw_only=True):
         evidence: Evidence | None = None
         try:
             with _UntilCut(self.submission.cut):
-                evidence = await self.engine.generate(request, None if on_chunk is None else arrivals)
+                evidence = await self.engine.generate(
+                    request, None if on_chunk is None else arrivals, clock=self.weights.served
+                )
         except BaseException as error:
             if isinstance(error, ApiError | Refused):
                 self.on_failure(failures.tell(error, request, url=self.engine.generate_url, began=began))
@@ -229,7 +254,7 @@ def _next_round(request: GenerateRequest, made: array[int], *, number: int) -> G
 
 def _check_continuable(request: GenerateRequest, *, streamed: bool) -> None:
     """What has been shown to a client can't be taken back to begin a grammar again."""
-    if streamed and _GRAMMAR in request.sampling:
+    if streamed and grammar_of(request.sampling) is not None:
         raise _cut_short()
 
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from rolloutfleet_proxy.engines.cutting import Cutter
-from rolloutfleet_proxy.engines.evidence import Alternative, Reason, Refused, Reply, Token, decode
+from rolloutfleet_proxy.engines.evidence import Alternative, Reason, Refused, Reply, Token, check_finish, decode
 
 _DATA = b"data:"
 _DONE = b"[DONE]"
@@ -61,6 +61,10 @@ class BigEvent:
     pieces: list[bytes]
     unfinished: bool
     """More events follow."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.pieces))
 
 
 class EventSplitter:
@@ -153,7 +157,7 @@ class StreamedReply:
         return len(self._ids)
 
     def add(self, events: Sequence[bytes]) -> Chunk | None:
-        """Read events that came together; what is new in them. Raises Refused or StreamedError."""
+        """Read events that came together; what is new in them. Raises Refused, AbortedWithError or StreamedError."""
         events = [event for event in events if len(event) > _SHORT or event.strip() != _DONE]
         if self._repeats:
             events = events[-1:]
@@ -173,6 +177,7 @@ class StreamedReply:
         if self._repeats and not self._with_logprobs and _UNFINISHED in event and self._read_new_ids(event):
             return
         reply = self._decode(event)
+        check_finish(reply.meta_info.finish_reason)
         count, total, seen = len(reply.output_ids), reply.meta_info.completion_tokens, len(self._ids)
         if self._repeats or (count == total and seen):
             self._repeats = True

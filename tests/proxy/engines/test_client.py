@@ -26,6 +26,7 @@ from rolloutfleet.errors import (
 from rolloutfleet_proxy.engines import big_reply
 from rolloutfleet_proxy.engines import client as engine_module
 from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, extended_json, ids_json, passed_on
+from rolloutfleet_proxy.engines.connections import MOST_INTERIM
 from rolloutfleet_proxy.engines.evidence import Reason, Refused, check, decode
 from rolloutfleet_proxy.engines.reply_stream import Chunk
 from rolloutfleet_proxy.errors import ApiError
@@ -255,6 +256,7 @@ async def test_a_reply_becomes_evidence(server: Server, streamed: bool) -> None:
 async def test_chunks_of_many_streams_are_read_together(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """One stream counts for many here, and so rests as long as any."""
     monkeypatch.setattr("rolloutfleet_proxy.engines.client.STREAM_READS", 1.0)
+    monkeypatch.setattr("rolloutfleet_proxy.engines.client.LONGEST_REST", 0.5)
     count = 60
 
     async def behave(exchange: Exchange) -> None:
@@ -398,6 +400,154 @@ async def test_silence_in_mid_stream_is_504(server: Server) -> None:
     assert len(server.seen) == 1
 
 
+def event(made: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(made, separators=(",", ":")).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+async def test_a_stream_past_its_budget_is_refused_and_none_of_it_is_passed_on(
+    server: Server, incremental: bool
+) -> None:
+    async def behave(exchange: Exchange) -> None:
+        await exchange.begin_stream()
+        made = 0
+        while True:
+            made += 1
+            ids = [5] if incremental else [5] * made
+            await exchange.send(event(reply(ids, completion_tokens=made, finish_reason=None)))
+            await asyncio.sleep(0.001)
+
+    server.behaviour = behave
+    shown: list[int] = []
+    async with client(server, silence=5.0) as engine:
+        with pytest.raises(Refused) as caught:
+            await engine.generate(request(max_new_tokens=20), lambda chunk: shown.extend(chunk.output_ids))
+        assert caught.value.reason == Reason.TOO_MANY_TOKENS
+        await asyncio.wait_for(server.left.wait(), 5)
+    assert 0 < len(shown) <= 20
+
+
+def empty_incremental(made: dict[str, Any]) -> bytes:
+    return event({**made, "output_ids": [], "meta_info": {**made["meta_info"], "output_token_logprobs": []}})
+
+
+NO_TOKENS = {
+    "comments": b": still here\n\n",
+    "the same tokens again": event(reply(IDS[:1], finish_reason=None)),
+    "no tokens": empty_incremental(reply(IDS[:1], finish_reason=None)),
+    "other events": b"event: ping\n\n",
+    "one endless line": b"data: ",
+}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("said", NO_TOKENS.values(), ids=NO_TOKENS)
+async def test_a_stream_without_a_new_token_is_504(server: Server, said: bytes, first: bool) -> None:
+    async def behave(exchange: Exchange) -> None:
+        await exchange.begin_stream()
+        if first:
+            await exchange.send(event(reply(IDS[:1], finish_reason=None)))
+        elif b"output_ids" in said:
+            await asyncio.Event().wait()
+        while True:
+            await exchange.send(said)
+            await asyncio.sleep(0.01)
+
+    server.behaviour = behave
+    async with client(server, silence=0.4) as engine:
+        error = await asyncio.wait_for(failure(engine, streamed=True), 20)
+        assert (error.status, error.code) == (504, ENGINE_TIMEOUT)
+        await asyncio.wait_for(server.left.wait(), 5)
+    assert len(server.seen) == 1
+
+
+async def test_a_stream_that_goes_on_slowly_is_read_to_its_end(server: Server) -> None:
+    async def behave(exchange: Exchange) -> None:
+        await exchange.begin_stream()
+        for made in range(1, 6):
+            await asyncio.sleep(0.4)
+            await exchange.send(event(reply([5] * made, **({} if made == 5 else {"finish_reason": None}))))
+        await exchange.send(b"data: [DONE]\n\n")
+        await exchange.send(b"")
+
+    server.behaviour = behave
+    async with client(server, silence=1.2) as engine:
+        assert len((await engine.generate(request(), lambda chunk: None)).output_ids) == 5
+
+
+async def test_a_pause_is_no_silence_of_a_stream(server: Server) -> None:
+    now = 0.0
+    came = asyncio.Event()
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.begin_stream()
+        await exchange.send(event(reply(IDS[:1], finish_reason=None)))
+        came.set()
+        await asyncio.Event().wait()
+
+    server.behaviour = behave
+    async with client(server, silence=0.2) as engine:
+        call = asyncio.ensure_future(engine.generate(request(), lambda chunk: None, clock=lambda: now))
+        await came.wait()
+        await asyncio.sleep(1.0)
+        assert not call.done(), "the clock stands still"
+        now = 0.21
+        with pytest.raises(ApiError) as caught:
+            await asyncio.wait_for(call, 5)
+    assert caught.value.code == ENGINE_TIMEOUT
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(server: Server, others: list[Server], status: int) -> None:
+    elsewhere = others[0]
+    server.behaviour = lambda exchange: exchange.answer(b"", status, f"Location: {elsewhere.url}/x\r\n")
+    async with client(server, api_key="k") as engine:
+        for streamed in (False, True):
+            assert (await failure(engine, streamed=streamed)).status == 502
+        with pytest.raises(ApiError):
+            await engine.engines()
+    async with client(server, engine_urls=[server.url]) as engine:
+        assert str(status) in (await engine.pause("abort"))[server.url]
+        assert not await engine.any_paused()
+    assert not elsewhere.seen
+
+
+@both
+@pytest.mark.parametrize("code", [100, 102, 103])
+async def test_a_flood_of_interim_responses_is_ended_and_holds_nothing(
+    server: Server, streamed: bool, code: int
+) -> None:
+    sent = 0
+
+    async def behave(exchange: Exchange) -> None:
+        nonlocal sent
+        while True:
+            exchange.writer.write(b"HTTP/1.1 %d X\r\n\r\n" % code * 10_000)
+            sent += 10_000
+            await exchange.writer.drain()
+            await asyncio.sleep(0)
+
+    server.behaviour = behave
+    async with client(server, silence=30.0) as engine, Ticker() as ticker:
+        error = await asyncio.wait_for(failure(engine, streamed=streamed), 10)
+        assert (error.status, error.code) == (502, ENGINE_ERROR)
+        with pytest.raises(ApiError):
+            await engine.engines()
+    assert ticker.longest < 0.05
+
+
+async def test_some_interim_responses_are_passed_over(server: Server) -> None:
+    async def behave(exchange: Exchange) -> None:
+        exchange.writer.write(b"HTTP/1.1 102 Processing\r\n\r\n" * MOST_INTERIM)
+        await exchange.answer(reply())
+
+    server.behaviour = behave
+    async with client(server) as engine:
+        for _ in range(3):
+            assert (await engine.generate(request())).output_ids.tolist() == IDS
+    assert server.connections == 1
+
+
 async def close(exchange: Exchange) -> None:
     exchange.writer.close()
 
@@ -534,6 +684,58 @@ async def test_a_gateway_that_does_not_say_is_503(server: Server, body: bytes) -
         with pytest.raises(ApiError) as caught:
             await engine.engines()
         assert (caught.value.status, caught.value.code) == (503, ENGINE_UNREACHABLE)
+
+
+BROKEN = {
+    "no HTTP": b"220 ready\r\n",
+    "no answer": b"",
+    "a bad length": b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+    "a bad chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a bad header": b"HTTP/1.1 200 OK\r\nno header\r\n\r\n",
+    "half an answer": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
+    "an error": b"HTTP/1.1 500 the-key-of-the-gateway\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+async def test_a_request_that_fails_is_told_in_our_own_words(server: Server, data: bytes) -> None:
+    async def behave(exchange: Exchange) -> None:
+        exchange.writer.write(data)
+        await exchange.writer.drain()
+        exchange.writer.close()
+
+    server.behaviour = behave
+    key = "the-key-of-the-gateway"
+    said: list[str] = []
+    async with client(server, api_key=key) as engine:
+        for streamed in (False, True):
+            said.append((await failure(engine, streamed=streamed)).message)
+        with pytest.raises(ApiError) as caught:
+            await engine.engines()
+        said.append(caught.value.message)
+    # A user and password in an address are kept to ourselves, too.
+    named = server.url.replace("http://", "http://user:the-password@")
+    async with client(server, engine_urls=[named]) as engine:
+        failed = await engine.pause("abort")
+        assert set(failed) == {server.url}
+        said += failed.values()
+    assert not [text for text in said if key in text or "password" in text or "aiohttp" in text or "Error(" in text]
+
+
+async def test_what_an_engine_says_of_a_request_is_told_without_the_key(server: Server) -> None:
+    keys = ["the-key-of-the-gateway", 'a "newer" key']
+
+    async def behave(exchange: Exchange) -> None:
+        said = f"{'x' * 480} you sent {exchange.headers['authorization']}"
+        await exchange.answer({"error": {"message": said}}, 400)
+
+    server.behaviour = behave
+    async with client(server, api_key=keys[0]) as engine:
+        for key in keys:
+            engine.use_key(key)
+            error = await failure(engine)
+            assert f"Bearer {key}" == server.seen[-1].headers["authorization"]
+            assert "x you sent Bearer" in error.message and key[:4] not in error.message
 
 
 async def test_an_engine_that_is_not_ready_is_paused(server: Server, others: list[Server]) -> None:

@@ -235,7 +235,7 @@ async def test_what_follows_quickly_is_read_together() -> None:
     async with serving(quick) as (server, client):
         response = await client.post("/generate", b"", {})
         pieces = []
-        async for piece in response.pieces(rest=lambda: 0.1):
+        async for piece in response.pieces(rest=lambda: 0.5):
             pieces.append(piece)
             read.set()
         response.close()
