@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from rolloutfleet_proxy.store.database import Database
+from rolloutfleet_proxy.store.database import PAGE, Database
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import StoreFull, Writer
 
 BEGIN_SHARE, BEGIN_PAGES = 0.25, 1024
 """Pages are given back once so many are free, and so large a share of the file."""
@@ -25,19 +26,19 @@ REST: Final = 0.03
 _CHECK_EVERY: Final = 8
 
 
-def is_due(*, free: int, pages: int) -> bool:
-    """Whether so many free pages of a file are worth the work."""
-    return free >= max(BEGIN_PAGES, BEGIN_SHARE * pages)
+def is_due(*, free: int, pages: int, owed: int = 0) -> bool:
+    """Whether so many free pages of a file are worth the work. They are where as many are `owed` to the reserve."""
+    return free >= max(BEGIN_PAGES, BEGIN_SHARE * pages) or owed > 0
 
 
-def surplus(*, free: int, pages: int) -> int:
-    """How many of them are to go."""
-    return max(0, free - int(max(LEAVE_PAGES, LEAVE_SHARE * (pages - free))))
+def surplus(*, free: int, pages: int, owed: int = 0) -> int:
+    """How many of them are to go: all but a few, and those few too where they are owed."""
+    return max(0, min(free, owed), free - int(max(LEAVE_PAGES, LEAVE_SHARE * (pages - free))))
 
 
-def give_back(transaction: Transaction, *, clock: Callable[[], float] = time.perf_counter) -> int:
+def give_back(transaction: Transaction, *, owed: int = 0, clock: Callable[[], float] = time.perf_counter) -> int:
     """Take free pages off the file's end for a short while; returns how many are still to go."""
-    left = surplus(free=_pragma(transaction, "freelist_count"), pages=_pragma(transaction, "page_count"))
+    left = surplus(free=_pragma(transaction, "freelist_count"), pages=_pragma(transaction, "page_count"), owed=owed)
     ends = clock() + SECONDS_AT_ONCE
     while left and clock() < ends:
         for _ in range(min(_CHECK_EVERY, left)):
@@ -50,12 +51,16 @@ def give_back(transaction: Transaction, *, clock: Callable[[], float] = time.per
 async def compact(database: Database, writer: Writer) -> bool:
     """Give back what is free, if that is worth it; returns whether it was."""
     free, pages = await writer.run(lambda t: (_pragma(t, "freelist_count"), _pragma(t, "page_count")))
-    if not is_due(free=free, pages=pages):
+    owed = _owed_pages(database)
+    if not is_due(free=free, pages=pages, owed=owed):
         return False
-    left = surplus(free=free, pages=pages)
-    while left:
-        left = await writer.run(give_back)
-        await asyncio.sleep(REST)
+    left = surplus(free=free, pages=pages, owed=owed)
+    if not left:
+        return False
+    with contextlib.suppress(StoreFull):  # with nothing left in reserve; later there may be
+        while left:
+            left = await writer.run(partial(give_back, owed=_owed_pages(database)), frees=True)
+            await asyncio.sleep(REST)
     # The file itself ends sooner only with the next checkpoint, which a quiet store would not come to.
     await asyncio.to_thread(_checkpoint, database)
     return True
@@ -64,6 +69,11 @@ async def compact(database: Database, writer: Writer) -> bool:
 def _checkpoint(database: Database) -> None:
     with contextlib.closing(database.connect()) as connection:
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _owed_pages(database: Database) -> int:
+    """Pages' worth of the reserve that is missing: the file's free ones are then of more use to the disk."""
+    return 0 if database.reserve is None else database.reserve.owed // PAGE
 
 
 def _pragma(transaction: Transaction, name: str) -> int:

@@ -1,18 +1,35 @@
 """Opening a store's folder: one process at a time, one file, known settings."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from rolloutfleet_proxy.store import schema
+from rolloutfleet_proxy.store import log_index, schema
+from rolloutfleet_proxy.store.reserve import Reserve
 
 FILE = "store.sqlite3"
 LOCK = "lock"
+
+PAGES = 4 << 20
+"""Bytes of the file's pages that a connection keeps in memory, unless said otherwise."""
+LASTING = 3
+"""Connections that are open as long as the store is: those of the writer and of the two readers."""
+
+MOST_LOGGED: Final = 16 << 20
+LOGGED_SHARE: Final = 1 / 32
+"""Bytes of log, or a share of a small disk, from which on a checkpoint brings it into the store's file: fewer, larger
+ones cost less for each turn, but on a full disk the reserve has to hold what one adds to the file."""
+MOST_LOG_KEPT: Final = 64 << 20
+PAGE: Final = 4096
+"""Bytes of a page of the store's file."""
 
 
 class StoreUnusable(Exception):
@@ -39,40 +56,130 @@ class Database:
     store_id: str
     lock: int
     """File descriptor that holds the folder's lock; freed by the kernel when the process dies."""
+    pages: int = PAGES
+    """Bytes of pages that each connection keeps at the most."""
+    reserve: Reserve | None = None
+    """Space for what frees, on a disk that is full."""
+    anchor: sqlite3.Connection | None = None
+    """Held open with the reserve: the last connection to close removes the log and the memory that is shared beside
+    it, and on a full disk they could not be made again."""
+    index: int | None = None
+    """File descriptor that holds the log's index, where that has to be given its blocks (`log_index`)."""
 
     @property
     def path(self) -> Path:
         return self.folder / FILE
 
     def connect(self, *, read_only: bool = False) -> sqlite3.Connection:
-        return _connect(self.path, read_only=read_only)
+        return _connect(self.path, read_only=read_only, pages=self.pages)
+
+    @property
+    def cached_bytes(self) -> int:
+        """About what the connections keep of the file's pages. SQLite forgets none before it has as many as it may."""
+        return LASTING * min(self.pages, store_bytes(self.folder))
 
     def close(self) -> None:
+        if self.anchor is not None:
+            self.anchor.close()
+        if self.index is not None:
+            os.close(self.index)
+        if self.reserve is not None:
+            self.reserve.close()
         os.close(self.lock)
 
 
-def open_database(folder: Path, belonging: Belonging | None = None) -> Database:
+def open_database(
+    folder: Path,
+    belonging: Belonging | None = None,
+    *,
+    cache_bytes: int = LASTING * PAGES,
+    with_reserve: bool = False,
+) -> Database:
     """Lock the folder, make or migrate its file, give it an id if it is new, and stamp it with its fleet.
+
+    All lasting connections together keep `cache_bytes` of its pages in memory. With a reserve it opens on a disk that
+    is full, too.
 
     Raises StoreUnusable where another process has the folder, the file is newer than this program, or it is no
     store at all; StoreOfAnotherFleet where it is another fleet's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
+    reserve: Reserve | None = None
     try:
         with _explained(folder):
-            _prepare(folder / FILE)
-        with _explained(folder), contextlib.closing(_connect(folder / FILE)) as connection:
-            _refuse_newer(folder, schema.version(connection))
-            schema.migrate(connection)
-            if belonging is not None:
-                _stamp(folder, connection, belonging)
-            connection.execute("INSERT OR IGNORE INTO facts VALUES ('store_id', ?)", (secrets.token_hex(6),))
-            store_id: str = connection.execute("SELECT value FROM facts WHERE name = 'store_id'").fetchone()[0]
+            reserve = Reserve.on(folder) if with_reserve else None
+            made = _open(folder, belonging, reserve)
     except BaseException:
+        if reserve is not None:
+            reserve.close()
         os.close(lock)
         raise
-    return Database(folder=folder, store_id=store_id, lock=lock)
+    if reserve is None:
+        made.connection.close()
+    return Database(
+        folder=folder,
+        store_id=made.store_id,
+        lock=lock,
+        pages=cache_bytes // LASTING,
+        reserve=reserve,
+        anchor=None if reserve is None else made.connection,
+        index=made.index,
+    )
+
+
+def no_room(error: sqlite3.Error) -> bool:
+    """Whether it was for want of room that the disk refused something."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    # The shared memory beside the log is made larger as that grows, and says so in its own way.
+    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    store_id: str
+    connection: sqlite3.Connection
+    """Left open."""
+    index: int | None
+
+
+def _open(folder: Path, belonging: Belonging | None, reserve: Reserve | None) -> _Made:
+    """Make what is missing. Opening needs a little room, which a full disk has in reserve."""
+    try:
+        return _make(folder, belonging, lasting=reserve is not None)
+    except (sqlite3.Error, OSError) as error:
+        if reserve is None or not _may_be_full(error) or not reserve.give_up():
+            raise
+    try:
+        return _make(folder, belonging, lasting=True)
+    finally:
+        reserve.take()
+
+
+def _make(folder: Path, belonging: Belonging | None, *, lasting: bool) -> _Made:
+    """`lasting`: the connection stays open as long as the store is, and so does the log's index."""
+    _prepare(folder / FILE)
+    with contextlib.ExitStack() as failing:
+        index = log_index.hold(folder / f"{FILE}-shm") if lasting else None
+        if index is not None:
+            failing.callback(os.close, index)
+        connection = failing.enter_context(contextlib.closing(_connect(folder / FILE)))
+        _refuse_newer(folder, schema.version(connection))
+        schema.migrate(connection)
+        if belonging is not None:
+            _stamp(folder, connection, belonging)
+        connection.execute("INSERT OR IGNORE INTO facts VALUES ('store_id', ?)", (secrets.token_hex(6),))
+        store_id: str = connection.execute("SELECT value FROM facts WHERE name = 'store_id'").fetchone()[0]
+        failing.pop_all()
+    return _Made(store_id, connection, index)
+
+
+def _may_be_full(error: sqlite3.Error | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
+    # To open a file is to make others beside it, of which it is only said that they can't be opened.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 
 
 def store_bytes(folder: Path) -> int:
@@ -87,20 +194,32 @@ def _prepare(path: Path) -> None:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
 
 
-def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+def _connect(path: Path, *, read_only: bool = False, pages: int = PAGES) -> sqlite3.Connection:
     # Autocommit mode: transactions are begun and ended by the writer alone, in plain sight.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    try:
+        _set_up(connection, path, read_only=read_only, pages=pages)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_up(connection: sqlite3.Connection, path: Path, *, read_only: bool, pages: int) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA busy_timeout = 5000")
-    connection.execute("PRAGMA cache_size = -4096")
+    connection.execute(f"PRAGMA cache_size = -{max(1, pages >> 10)}")  # in KiB
+    # Else each page of what is deleted would be written once more, in zeros: to free needs room, then.
+    connection.execute("PRAGMA secure_delete = FAST")
+    # What a transaction needs to be undone in part would else be a file, on a disk that may be the full one.
+    connection.execute("PRAGMA temp_store = MEMORY")
     if read_only:
         connection.execute("PRAGMA query_only = ON")
     else:
-        # A checkpoint copies pages under the writer: fewer, larger ones cost less for each turn.
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")
-        connection.execute("PRAGMA journal_size_limit = 67108864")
-    return connection
+        share = int(LOGGED_SHARE * shutil.disk_usage(path.parent).total)
+        connection.execute(f"PRAGMA wal_autocheckpoint = {max(64, min(MOST_LOGGED, share) // PAGE)}")
+        connection.execute(f"PRAGMA journal_size_limit = {max(1 << 20, min(MOST_LOG_KEPT, share))}")
 
 
 def _lock(folder: Path) -> int:
@@ -130,12 +249,13 @@ def _stamp(folder: Path, connection: sqlite3.Connection, belonging: Belonging) -
             f"{folder / FILE} holds data of an earlier fleet of this name, uid {found[0]}. To take it over, set "
             f"proxies.storage.adopt to that uid (`adopt` in a proxy's settings); to begin anew, delete the claim."
         )
-    connection.execute("INSERT OR REPLACE INTO facts VALUES ('fleet_uid', ?)", (belonging.fleet_uid,))
+    if found is None or found[0] != belonging.fleet_uid:
+        connection.execute("INSERT OR REPLACE INTO facts VALUES ('fleet_uid', ?)", (belonging.fleet_uid,))
 
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, OSError) as error:
         raise StoreUnusable(f"{folder / FILE} can't be opened as a store: {error}") from error

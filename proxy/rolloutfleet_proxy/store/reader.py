@@ -1,4 +1,4 @@
-"""Short reads beside the writer: one read-only connection on a thread of its own."""
+"""Reads beside the writer: a read-only connection on a thread of its own, for short reads or for long ones."""
 
 import asyncio
 import sqlite3
@@ -12,11 +12,14 @@ T = TypeVar("T")
 
 
 class Reader:
-    """`await reader.run(query)` runs a function of a read-only connection in one consistent snapshot."""
+    """`await reader.run(query)` runs a function of a read-only connection in one consistent snapshot.
 
-    def __init__(self, database: Database) -> None:
+    One query at a time: what takes long has a reader of its own, so that nobody's call waits for it.
+    """
+
+    def __init__(self, database: Database, *, name: str = "store-reader") -> None:
         self._connection = database.connect(read_only=True)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     async def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._snapshot, query)

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-LATEST = 1
+LATEST = 3
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -201,7 +201,39 @@ CREATE TABLE dump_files (
 ) STRICT, WITHOUT ROWID;
 """
 
-_MIGRATIONS = {1: _V1}
+_V2 = """
+-- JSON: {rules, reasonings: [[message index, reasoning digest in hex], ...], call_ids, branch_reason: {message, field}
+-- or null}; of the oldest rules the reasonings alone. In their old column, since what stands behind the long ones is
+-- slow to read.
+ALTER TABLE turns RENAME COLUMN reasonings TO matching;
+"""
+
+_V3 = """
+-- Sessions whose rows are gone, but for turns that are still to be deleted. Nobody finds these, and no sum counts them;
+-- nor those that are open of a session that was deleted, which are discarded with it.
+CREATE TABLE freed_sessions (id INTEGER PRIMARY KEY) STRICT;
+"""
+
+_COUNTED = """
+-- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
+CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
+    UPDATE facts SET value = value + 1 WHERE name = 'keys';
+END;
+CREATE TRIGGER key_freed AFTER DELETE ON sessions BEGIN
+    UPDATE facts SET value = value - 1 WHERE name = 'keys';
+END;
+CREATE TRIGGER shard_counted AFTER INSERT ON shards BEGIN
+    UPDATE facts SET value = value + 1 WHERE name = 'shards';
+END;
+CREATE TRIGGER shard_uncounted AFTER DELETE ON shards BEGIN
+    UPDATE facts SET value = value - 1 WHERE name = 'shards';
+END;
+INSERT OR REPLACE INTO facts SELECT 'keys', count(*) FROM sessions;
+INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
+"""
+"""Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
+
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 
@@ -215,3 +247,16 @@ def migrate(connection: sqlite3.Connection) -> None:
     """Bring the file to `LATEST`, each step in a transaction of its own."""
     for step in range(version(connection) + 1, LATEST + 1):
         connection.executescript(f"BEGIN IMMEDIATE; {_MIGRATIONS[step]} PRAGMA user_version = {step}; COMMIT;")
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = 'key_kept'").fetchone():
+        _count(connection)
+
+
+def _count(connection: sqlite3.Connection) -> None:
+    try:
+        connection.executescript(f"BEGIN IMMEDIATE; {_COUNTED} COMMIT;")
+    except sqlite3.OperationalError as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        # A proxy serves on a full disk, too. Until there is room at its start, rows are counted where it is asked.
+        if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+            raise

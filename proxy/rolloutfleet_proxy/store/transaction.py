@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 
 class Transaction:
-    """One group's transaction, as the operations in it see it. Used on the writer thread alone."""
+    """A group's transaction, as one operation of it sees it. Used on the writer thread alone."""
 
     def __init__(self, connection: sqlite3.Connection, *, served: float, wall: float) -> None:
         self._connection = connection
@@ -29,6 +29,8 @@ class Transaction:
         """Seconds that this store has been served, over all its boots: the clock of idleness and leases."""
         self.wall = wall
         """Seconds since the epoch, for people to read."""
+        self.deleted = 0, 0
+        """Turns, and their bytes, that this operation has deleted; it may delete only so many (`remains`)."""
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:

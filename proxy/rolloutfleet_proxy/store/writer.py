@@ -1,6 +1,7 @@
 """The one thread that writes: it gathers what is waiting, commits it together, and only then lets answers go."""
 
 import asyncio
+import contextlib
 import errno
 import queue
 import sqlite3
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.store.clock import ServedClock
-from rolloutfleet_proxy.store.database import Database
+from rolloutfleet_proxy.store.database import Database, no_room
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ def patience(*, last_group: int, since: float, waiting: int) -> float:
 class _Job:
     operation: Callable[[Transaction], Any]
     future: asyncio.Future[Any]
+    frees: bool = False
     result: Any = None
     error: BaseException | None = None
 
@@ -61,10 +63,13 @@ class Writer:
 
     An operation is a function of a Transaction. It may raise: then what it wrote is undone, the others of its
     group stand, and the caller gets the exception. Operations run in the order of their `run` calls.
+
+    What frees rows, or leads to that, says so: on a disk that is full it is written in the database's reserve.
     """
 
     def __init__(self, database: Database, clock: ServedClock, *, wall: Callable[[], float] = time.time) -> None:
         self._connection = database.connect()
+        self._reserve = database.reserve
         self._clock = clock
         self._wall = wall
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -80,16 +85,16 @@ class Writer:
         """Operations that the thread has not taken yet."""
         return self._jobs.qsize()
 
-    def submit(self, operation: Callable[[Transaction], T]) -> "asyncio.Future[T]":
+    def submit(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> "asyncio.Future[T]":
         """Queue an operation; the future ends when it is on disk. Cancelling the future does not undo it."""
         if self._closed:
             raise StoreClosed("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(operation, future))
+        self._jobs.put(_Job(operation, future, frees))
         return future
 
-    async def run(self, operation: Callable[[Transaction], T]) -> T:
-        return await self.submit(operation)
+    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
+        return await self.submit(operation, frees=frees)
 
     async def close(self) -> None:
         """Commit what is queued, save the served clock, and end the thread."""
@@ -129,29 +134,51 @@ class Writer:
     def _commit(self, jobs: list[_Job]) -> None:
         """Commit the group; where the disk refuses it, each operation alone, so that small ones may still fit."""
         error = self._attempt(jobs)
-        if error is None:
-            return
-        if len(jobs) == 1:
-            jobs[0].error = error
-            return
-        for job in jobs:
-            job.error = self._attempt([job]) or job.error
+        if error is not None:
+            for job in jobs:
+                # Alone it would be refused once more.
+                failed = error if len(jobs) == 1 else self._attempt([job])
+                if isinstance(failed, StoreFull) and job.frees:
+                    failed = self._attempt_in_reserve(job, failed)
+                job.error = failed or job.error
+        elif self._reserve is not None and self._reserve.owed:
+            self._reserve.take()
+
+    def _attempt_in_reserve(self, job: _Job, error: StoreFull) -> Exception | None:
+        """One operation in the space that is held for it, which is taken again before anybody else writes."""
+        if self._reserve is None or not self._reserve.give_up():
+            return error
+        try:
+            return self._attempt([job])
+        finally:
+            self._reuse_log()
+            self._reserve.take()
+
+    def _reuse_log(self) -> None:
+        """Bring the log into the file, so that what comes next is written over it and needs no room of its own.
+
+        Readers are not waited for: the next time will do.
+        """
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        self._connection.execute("PRAGMA busy_timeout = 5000")
 
     def _attempt(self, jobs: list[_Job]) -> Exception | None:
         """One transaction over `jobs`. Returns what stopped all of it, or None."""
         connection = self._connection
-        transaction = Transaction(connection, served=self._clock.now(), wall=self._wall())
+        served, wall = self._clock.now(), self._wall()
         counts: Counter[tuple[str, str, str]] = Counter()
         before = connection.total_changes
         changed = True
         try:
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
-                self._run_one(job, transaction, counts)
+                self._run_one(job, Transaction(connection, served=served, wall=wall), counts)
             failpoints.reach(failpoints.IN_TRANSACTION)
             write_counts(connection, counts)
             changed = connection.total_changes > before
-            self._clock.save(connection, transaction.served)
+            self._clock.save(connection, served)
             failpoints.reach(failpoints.BEFORE_COMMIT)
             connection.execute("COMMIT")
             failpoints.reach(failpoints.AFTER_COMMIT)
@@ -180,7 +207,6 @@ class Writer:
         else:
             connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")
-            transaction.take_counts()
 
     def _undo(self) -> None:
         if self._connection.in_transaction:
@@ -208,7 +234,6 @@ def _disk_refused(error: sqlite3.Error) -> bool:
 
 
 def _explain(error: sqlite3.Error) -> Exception:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
+    if no_room(error):
         return StoreFull(f"no room on the store's disk ({errno.errorcode[errno.ENOSPC]})")
     return StoreBroken(f"the store's disk refused a write: {error}") if _disk_refused(error) else error

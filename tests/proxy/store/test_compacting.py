@@ -34,15 +34,22 @@ def test_what_is_worth_the_work() -> None:
     assert surplus(free=200, pages=100_000) == 0
 
 
+def test_what_a_full_disk_is_owed_is_given_back_at_once() -> None:
+    assert is_due(free=10, pages=100_000, owed=1000)
+    assert surplus(free=200, pages=100_000, owed=1000) == 200, "down to the last page"
+    assert surplus(free=3000, pages=10_000, owed=1000) == 2650, "and as much as without"
+    assert surplus(free=300, pages=10_000, owed=100) == 100
+
+
 async def test_a_file_shrinks_after_a_crowd_while_others_write(
     opened: tuple[Database, Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, writer = opened
     steps: list[float] = []
 
-    def timed(transaction: Transaction) -> int:
+    def timed(transaction: Transaction, *, owed: int) -> int:
         began = time.thread_time()
-        left = give_back(transaction)
+        left = give_back(transaction, owed=owed)
         steps.append(time.thread_time() - began)
         return left
 
@@ -54,7 +61,7 @@ async def test_a_file_shrinks_after_a_crowd_while_others_write(
             lambda t: t.executemany("INSERT INTO crowd (body) VALUES (?)", ((bytes(20_000),) for _ in range(50)))
         )
     await writer.run(lambda t: t.execute("DELETE FROM crowd WHERE id > 5"))
-    assert database.path.stat().st_size > MEGABYTES * 1_000_000 - 4_000_000
+    assert store_bytes(database.folder) > MEGABYTES * 1_000_000
     shrinking = asyncio.create_task(compact(database, writer))
     waits: list[float] = []
     while not shrinking.done():

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from rolloutfleet_proxy.sessions.trajectories import delete_session
 from rolloutfleet_proxy.store import schema
-from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import (
     FILE,
@@ -26,6 +27,7 @@ from rolloutfleet_proxy.store.database import (
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import CREATED, DISCARDED, LIVE, TURNS, Transaction
 from rolloutfleet_proxy.store.writer import COMPANY, SPACING, StoreClosed, StoreFull, Writer, patience
+from rolloutfleet_proxy.testing import SyncStore
 
 
 @pytest.fixture
@@ -71,14 +73,14 @@ def test_a_commit_waits_for_company_only_while_there_is_some() -> None:
 
 
 async def test_operations_of_many_share_commits(writer: Writer) -> None:
-    seen: list[Transaction] = []
+    seen: list[float] = []
 
     async def agent() -> None:
         for _ in range(20):
-            await writer.run(seen.append)
+            await writer.run(lambda transaction: seen.append(transaction.served))
 
     await asyncio.gather(*(agent() for _ in range(COMPANY)))
-    groups = len(set(map(id, seen)))
+    groups = len(set(seen))
     assert len(seen) == 20 * COMPANY
     assert groups <= 40
 
@@ -112,6 +114,42 @@ async def test_counters_change_with_the_rows_and_audit_says_when_they_disagree(
 
     await writer.run(lambda transaction: transaction.move(TURNS, DISCARDED, LIVE))
     assert not audit(database.connect())["balanced"]
+
+
+def test_the_ledger_says_what_the_audit_says_and_reads_no_rows_that_grow(tmp_path: Path) -> None:
+    """/metrics needs no key."""
+    store = SyncStore(tmp_path)
+    for session, _ in store.start(3):
+        store.commit(session, name=f"turn-{session}")
+    statements: list[str] = []
+    store.connection.set_trace_callback(statements.append)
+    sums = ledger(store.connection)
+    store.connection.set_trace_callback(None)
+    assert sums == {name: value for name, value in audit(store.connection).items() if name in sums}
+    assert sums["keys"] == 3 and sums["turns"]["live"] == 3
+    plans = [row[3] for sql in statements for row in store.rows(f"EXPLAIN QUERY PLAN {sql}")]
+    assert plans and all("SEARCH facts" in plan or "SEARCH ledger" in plan for plan in plans)
+    store.close()
+
+
+def test_an_older_store_counts_its_keys_and_shards_when_it_is_opened(tmp_path: Path) -> None:
+    store = SyncStore(tmp_path)
+    store.start(2)
+    store.close()
+    connection = sqlite3.connect(tmp_path / FILE)
+    for trigger in ("key_kept", "key_freed", "shard_counted", "shard_uncounted"):
+        connection.execute(f"DROP TRIGGER {trigger}")
+    connection.execute("DELETE FROM facts WHERE name IN ('keys', 'shards')")
+    connection.commit()
+    connection.close()
+
+    store = SyncStore(tmp_path)
+    (session, _), *_ = store.start(2)
+    assert ledger(store.connection)["keys"] == 4 == audit(store.connection)["keys"]
+    store.run(lambda transaction: delete_session(transaction, session))
+    store.run(lambda transaction: delete_session(transaction, session + 1))
+    assert ledger(store.connection)["keys"] == 2 == audit(store.connection)["keys"]
+    store.close()
 
 
 async def test_a_full_store_refuses_keeps_what_was_there_and_goes_on_when_there_is_room(
