@@ -1,10 +1,14 @@
-"""Is there room here? The limits of one proxy: open sessions, bytes of store and shards, and what its disk has left."""
+"""Is there room here? The limits of one proxy: open sessions, bytes of store and shards, and what its disk has left.
+
+What is about to be written takes its room first: many starts at once would all find the same last place free.
+"""
 
 import contextlib
 import shutil
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rolloutfleet.spec import STORE_SHARE_OF_STORAGE, LimitsSpec
@@ -16,6 +20,20 @@ RESERVE_SHARE = 0.02
 """Bytes of the disk, or a share of a small one, that are left to calls under way: with less, no call is begun."""
 LOOK_AGAIN = 1.0
 """Seconds for which a look at a disk with room is taken for true."""
+
+
+class Places:
+    """Room that the sessions of one start may take, on the writer's thread, before they are written."""
+
+    def __init__(self, admission: "Admission", sessions: int) -> None:
+        self._admission = admission
+        self._sessions = sessions
+        self.taken = False
+
+    def take(self) -> bool:
+        """Whether there is room; from then on it is taken. Asked again by the same start, it has it already."""
+        self.taken = self.taken or self._admission.reserve(self._sessions)
+        return self.taken
 
 
 class Admission:
@@ -38,16 +56,55 @@ class Admission:
         self._clock = clock
         self._looked = float("-inf")
         self.sessions_open = sessions_open
+        self._lock = threading.Lock()
+        self._sessions_reserved = 0
+        self._bytes_reserved = 0
 
     def has_room(self, sessions: int) -> bool:
         """Whether so many more sessions fit."""
         most = self.limits.sessions
-        return (most is None or self.sessions_open + sessions <= most) and self.has_bytes(0)
+        taken = self.sessions_open + self._sessions_reserved
+        return (most is None or taken + sessions <= most) and self.has_bytes(0)
+
+    @contextlib.contextmanager
+    def places(self, sessions: int) -> Iterator[Places]:
+        """Room to be taken within the block. What was taken counts as open sessions where the block ends well; with an
+        exception it is given back."""
+        places = Places(self, sessions)
+        opened = 0
+        try:
+            yield places
+            opened = sessions
+        finally:
+            if places.taken:
+                with self._lock:
+                    self._sessions_reserved -= sessions
+                    self.sessions_open += opened
+
+    def reserve(self, sessions: int) -> bool:
+        """Take room for so many sessions, if there is."""
+        with self._lock:
+            if not self.has_room(sessions):
+                return False
+            self._sessions_reserved += sessions
+            return True
 
     def has_bytes(self, nbytes: int) -> bool:
         """Whether so many more bytes fit, where there is room at all."""
         held = self._held_bytes()
-        return held < (most := self._most_bytes(held)) and held + nbytes <= most
+        taken = held + self._bytes_reserved
+        return taken < (most := self._most_bytes(held)) and taken + nbytes <= most
+
+    @contextlib.contextmanager
+    def bytes_on_their_way(self, nbytes: int) -> Iterator[bool]:
+        """Whether so many more bytes fit. They count as held until the block ends, by when the shelf counts them."""
+        fits = self.has_bytes(nbytes)
+        taken = nbytes if fits else 0
+        self._bytes_reserved += taken
+        try:
+            yield fits
+        finally:
+            self._bytes_reserved -= taken
 
     def check_disk(self) -> None:
         """Raises StoreFull where a turn may find no room when it is to be committed: its generation would be wasted.

@@ -1,4 +1,4 @@
-"""Who is calling: the admin, or one session by its key. Promise 10."""
+"""Who is calling: the admin, or one session by its key; and the files that keys are read from. Promise 10."""
 
 import hashlib
 import hmac
@@ -73,6 +73,24 @@ def first_admin_key(file: Path) -> str:
     if not lines:
         raise BadKeyFile("there is no admin key")
     return lines[0]
+
+
+def gateway_key(file: Path | None) -> str | None:
+    """The key that gateway and engines ask for; None where no file is named.
+
+    Raises BadKeyFile where it can't be read, is empty, or holds what can't stand in a header.
+    """
+    if file is None:
+        return None
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadKeyFile(f"the gateway's key file {file} can't be read: {error}") from None
+    if not key:
+        raise BadKeyFile(f"the gateway's key file {file} is empty")
+    if not (key.isascii() and key.isprintable()):
+        raise BadKeyFile(f"the gateway's key file {file} holds more than one line of plain letters")
+    return key
 
 
 def make_admin_key(file: Path) -> None:

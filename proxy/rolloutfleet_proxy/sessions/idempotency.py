@@ -76,11 +76,16 @@ def recall(source: Transaction | sqlite3.Connection, call: KeyedCall) -> str | N
 
 
 def remember(transaction: Transaction, call: KeyedCall, answer: str) -> None:
-    """Keep an answer, given as JSON; the oldest ones go when there are too many, or too old ones."""
+    """Keep an answer, given as JSON."""
     transaction.execute(
         "INSERT INTO idempotency (scope, key, body, answer, answered) VALUES (?, ?, ?, ?, ?)",
         (call.scope, call.key, call.body, answer, transaction.served),
     )
+    prune(transaction)
+
+
+def prune(transaction: Transaction) -> None:
+    """Forget the oldest answers where there are too many, and those that are too old."""
     transaction.execute(
         "DELETE FROM idempotency WHERE id <= (SELECT max(id) FROM idempotency) - ? OR answered < ?",
         (KEPT, transaction.served - KEPT_SECONDS),

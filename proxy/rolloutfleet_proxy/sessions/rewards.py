@@ -5,7 +5,7 @@ from rolloutfleet.wire import GiveReward, Rewarded
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions.sessions import DELETED, touch
 from rolloutfleet_proxy.sessions.trajectories import BY_REWARD, close_turns, trajectory_name
-from rolloutfleet_proxy.store.transaction import DISCARDED, Row, Transaction
+from rolloutfleet_proxy.store.transaction import DISCARDED, LIVE, Row, Transaction
 
 
 def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Rewarded:
@@ -57,7 +57,7 @@ def _turn(transaction: Transaction, session: int, newest: int, turn_id: str | No
     if row is None:
         raise ApiError(404, TURN_UNKNOWN, f"The session has no turn {turn_id!r}.", param="turn_id")
     *found, state = row
-    if state == DISCARDED:
+    if state != LIVE:
         raise ApiError(
             409, REWARD_FROZEN, f"Turn {row[1]} was discarded: it can't be rewarded any more.", should_retry=False
         )

@@ -22,6 +22,7 @@ from rolloutfleet_proxy.sessions.calls import Calls
 from rolloutfleet_proxy.sessions.tombstones import Gone
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import CREATED, LIVE, SESSIONS, Transaction
+from rolloutfleet_proxy.turns.messages import PLAIN_RULES, Rules
 from rolloutfleet_proxy.turns.rows import Brief, load_nodes
 from rolloutfleet_proxy.turns.tree import Node, Tree
 
@@ -32,7 +33,7 @@ OPEN = "open"
 CLOSED = "closed"
 DELETED = "deleted"
 
-_BYTES = 2_000
+_BYTES = 1_500
 """About what a session without turns takes in memory."""
 
 
@@ -152,7 +153,7 @@ def start(transaction: Transaction, owner: Owner, asked: NewSessions) -> tuple[s
 
 
 def replace_keys(transaction: Transaction, owner: Owner, names: Sequence[str]) -> list[Started]:
-    """Give sessions new keys; the old ones are void from then on. Raises LookupError where one is gone."""
+    """Give sessions new keys; the old ones are void from then on. Raises LookupError, which names one that is gone."""
     started = [Started(name, owner.key()) for name in names]
     for session in started:
         changed = transaction.execute(
@@ -175,17 +176,34 @@ def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
     return {"open": row[0], "ended": row[1] - row[0]}
 
 
-def list_sessions(
-    connection: sqlite3.Connection, *, state: str | None, after: int, limit: int, served: float
-) -> list[tuple[int, dict[str, Any]]]:
-    """(row id, what the list shows) of sessions in order of creation, from behind row `after`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Which sessions are listed, and from where on."""
+
+    state: str | None = None
+    task_id: str | None = None
+    newest_first: bool = False
+    after: int | None = None
+    """The row that the page before ended with."""
+    limit: int
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether some are left out, so that to fill a page may take a look at every row."""
+        return self.state is not None or self.task_id is not None
+
+
+def list_sessions(connection: sqlite3.Connection, asked: Listing, *, served: float) -> list[tuple[int, dict[str, Any]]]:
+    """(row id, what the list shows) of sessions in order of creation, or against it.
 
     `served` is the served clock now, in seconds.
     """
+    behind, order = ("<", "DESC") if asked.newest_first else (">", "ASC")
     rows = connection.execute(
         "SELECT id, name, group_name, task_id, state, turns, tokens, trajectories, created_at, touched, fate"
-        " FROM sessions WHERE id > ? AND (? IS NULL OR state = ?) ORDER BY id LIMIT ?",
-        (after, state, state, limit),
+        f" FROM sessions WHERE (:after IS NULL OR id {behind} :after) AND (:state IS NULL OR state = :state)"
+        f" AND (:task_id IS NULL OR task_id = :task_id) ORDER BY id {order} LIMIT :limit",
+        {"after": asked.after, "state": asked.state, "task_id": asked.task_id, "limit": asked.limit},
     )
     return [
         (
@@ -213,8 +231,10 @@ _SELECT = (
 )
 
 
-def load(connection: sqlite3.Connection, *, name: str | None = None, key: bytes | None = None) -> Session | Gone | None:
-    """A session and its tree by name or by its key's hash; its tombstone; or None."""
+def load(
+    connection: sqlite3.Connection, *, name: str | None = None, key: bytes | None = None, rules: Rules = PLAIN_RULES
+) -> Session | Gone | None:
+    """A session and its tree by name or by its key's hash; its tombstone; or None. `rules` are those in force."""
     column, value = ("name", name) if name is not None else ("key_hash", key)
     row = connection.execute(f"{_SELECT} {column} = ?", (value,)).fetchone()
     if row is None:
@@ -234,21 +254,38 @@ def load(connection: sqlite3.Connection, *, name: str | None = None, key: bytes 
         created_at=row[11],
         imported=bool(row[12]),
     )
-    for node, brief in load_nodes(connection, session.id):
+    for node, brief in load_nodes(connection, session.id, rules):
         session.add(node, brief, 0)
     session.tokens = row[10]
     return session
 
 
-class Sessions:
-    """Finds sessions: in memory where lately used, else in the store."""
+class _Read:
+    """A read of the store that is under way."""
 
-    def __init__(self, reader: Reader, *, cache_bytes: int) -> None:
+    __slots__ = ("followed",)
+
+    def __init__(self) -> None:
+        self.followed: set[str] = set()
+        """Sessions of which memory has followed a commit since the read began: it may have seen older rows."""
+
+
+class Sessions:
+    """Finds sessions: in memory where lately used, else in the store.
+
+    Memory follows each commit that it is told of (`committed`, `changed`, `change_key`, `forget`). A read that such a
+    commit overtook may bring back what was before it: a revoked key, a freed session as an open one, a tree that lacks
+    a turn. What a read may become is decided in `_settled` alone.
+    """
+
+    def __init__(self, reader: Reader, *, cache_bytes: int, rules: Rules = PLAIN_RULES) -> None:
         self._reader = reader
+        self._rules = rules
         self._lately: ByteCache[str, Session] = ByteCache(cache_bytes)
         # All that anyone still holds, cached or not: two loads of one session must never give two trees.
         self._alive: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._by_key: WeakValueDictionary[bytes, Session] = WeakValueDictionary()
+        self._reads: set[_Read] = set()
 
     @property
     def cached_bytes(self) -> int:
@@ -258,41 +295,61 @@ class Sessions:
         """The session that a key opens. The comparison of hashes takes constant time."""
         hashed = key_hash(key)
         session = self._by_key.get(hashed)
-        if session is not None and compare_digest(session.key_hash, hashed):
-            self.used(session)
-            return session
-        return self._keep(await self._reader.run(lambda connection: load(connection, key=hashed)))
+        if session is None or not compare_digest(session.key_hash, hashed):
+            found = await self._find(key=hashed)
+            if not isinstance(found, Session) or not compare_digest(found.key_hash, hashed):
+                # Memory may know of a newer key than the one that the read found the session by.
+                return None if isinstance(found, Session) else found
+            session = found
+        self.used(session)
+        return session
 
     async def named(self, name: str) -> Session | Gone | None:
-        session = self._alive.get(name)
-        if session is not None:
-            self.used(session)
-            return session
-        return self._keep(await self._reader.run(lambda connection: load(connection, name=name)))
+        found = self._alive.get(name) or await self._find(name=name)
+        if isinstance(found, Session):
+            self.used(found)
+        return found
 
     def started(self, session: Session) -> None:
         """Take in a session just made: its first call most likely comes soon."""
-        self._keep(session)
+        if session.name not in self._alive:
+            self._take_in(session)
+        self.used(session)
 
     def used(self, session: Session) -> None:
-        """Note that a session was used, and its size now."""
-        self._lately.put(session.name, session, session.nbytes)
+        """Note that a session was used, and its size now. One that was forgotten stays so, whoever still holds it."""
+        if self._alive.get(session.name) is session:
+            self._lately.put(session.name, session, session.nbytes)
+
+    def committed(self, session: Session) -> None:
+        """Follow the store, where a turn of the session was committed, or its end; memory's own copy shows it."""
+        self._follow(session.name)
+        self.used(session)
 
     def change_key(self, name: str, key: str) -> None:
         """Follow the store, where a session has another key now."""
-        session = self._alive.get(name)
+        session = self.changed(name)
         if session is not None:
             self._by_key.pop(session.key_hash, None)
             session.key_hash = key_hash(key)
             self._by_key[session.key_hash] = session
 
     def forget(self, name: str) -> Session | None:
-        """Drop what memory holds of a session whose rows are gone; returns that."""
+        """Drop what memory holds of a session whose rows are gone, or others than before; returns that."""
+        self._follow(name)
         session = self._alive.pop(name, None)
         self._lately.pop(name)
         if session is not None:
             self._by_key.pop(session.key_hash, None)
         return session
+
+    def changed(self, name: str) -> Session | None:
+        """Follow the store, where somebody who knows no more than its name changed a session.
+
+        Returns what memory holds of it, which the caller brings in line.
+        """
+        self._follow(name)
+        return self._alive.get(name)
 
     def calls_in_flight(self, name: str) -> int:
         """Of a session; one that memory does not hold has none."""
@@ -307,11 +364,37 @@ class Sessions:
     def in_memory(self, matches: Callable[[Session], bool]) -> list[Session]:
         return [session for session in self._alive.values() if matches(session)]
 
-    def _keep(self, found: Session | Gone | None) -> Session | Gone | None:
-        if not isinstance(found, Session):
-            return found
-        # While the store was read, another call may have done the same, and turns may have been added to its copy.
-        session = self._alive.setdefault(found.name, found)
+    def _follow(self, name: str) -> None:
+        for read in self._reads:
+            read.followed.add(name)
+
+    async def _find(self, *, name: str | None = None, key: bytes | None = None) -> Session | Gone | None:
+        while True:
+            read = _Read()
+            self._reads.add(read)
+            try:
+                found = await self._reader.run(
+                    lambda connection: load(connection, name=name, key=key, rules=self._rules)
+                )
+            finally:
+                self._reads.discard(read)
+            if not isinstance(found, Session):
+                return found
+            session = self._settled(found, read)
+            if session is not None:
+                return session
+
+    def _settled(self, found: Session, read: _Read) -> Session | None:
+        """What a session that was read becomes: nothing where memory holds it, as that is newer; nor where a commit
+        overtook the read, which has then to be made again (None); else what memory holds from now on."""
+        alive = self._alive.get(found.name)
+        if alive is not None:
+            return alive
+        if found.name in read.followed:
+            return None
+        self._take_in(found)
+        return found
+
+    def _take_in(self, session: Session) -> None:
+        self._alive[session.name] = session
         self._by_key[session.key_hash] = session
-        self.used(session)
-        return session

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rolloutfleet_proxy.sessions import remains
 from rolloutfleet_proxy.store.transaction import Transaction
 
 STALE: Final = "stale"
@@ -23,8 +24,8 @@ TOMBSTONE_AGE: Final = 7 * 86400.0
 REST: Final = 0
 """Stands for a session's unclosed turns where its dumps are listed by trajectory number."""
 
-_OF_A_SESSION: Final = (("shards", "session"), ("turns", "session"), ("trajectories", "session"), ("sessions", "id"))
-"""(table, column) of all rows that go with a session."""
+_OF_A_SESSION: Final = (("shards", "session"), ("trajectories", "session"), ("sessions", "id"))
+"""(table, column) of the rows that go with a session at once, whatever the number of its turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class Gone:
     """Numbers of the trajectories that were dumped, and `REST` where the unclosed turns were."""
 
 
-def find(connection: sqlite3.Connection, *, column: str, value: str | bytes | None) -> Gone | None:
+def find(source: sqlite3.Connection | Transaction, *, column: str, value: str | bytes | None) -> Gone | None:
     """The tombstone of this `name` or `key_hash`."""
-    row = connection.execute(f"SELECT name, reason, dumped FROM tombstones WHERE {column} = ?", (value,)).fetchone()
+    row = source.execute(f"SELECT name, reason, dumped FROM tombstones WHERE {column} = ?", (value,)).fetchone()
     return None if row is None else Gone(row[0], row[1], tuple(json.loads(row[2])))
 
 
@@ -51,6 +52,8 @@ def bury(
     dumped: Mapping[int, Sequence[int]] | None = None,
 ) -> tuple[str, ...]:
     """Delete the rows of sessions, by row id, and leave tombstones; returns their names.
+
+    Of turns there may be many: those that this operation may not delete any more are left to `remains`.
 
     Their reason is `reclaimed`, else what became of each. `dumped` says which trajectories went to dumps.
     """
@@ -67,6 +70,7 @@ def bury(
         names += transaction.rows("SELECT name FROM sessions WHERE id = ?", (session,))[0]
         for table, column in _OF_A_SESSION:
             transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (session,))
+        remains.leave(transaction, session)
     prune(transaction)
     return tuple(names)
 

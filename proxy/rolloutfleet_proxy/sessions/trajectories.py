@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN
@@ -27,6 +25,7 @@ from rolloutfleet_proxy.store.transaction import (
     Transaction,
 )
 from rolloutfleet_proxy.turns import lineage
+from rolloutfleet_proxy.turns.matching import load_comparable
 
 READY: Final = "ready"
 """A closed trajectory that training may take. Its turns count as live."""
@@ -38,6 +37,10 @@ ELSEWHERE: Final = "elsewhere"
 
 BY_REWARD: Final = "reward"
 BY_CLOSE: Final = "close"
+
+VOID: Final = "void"
+"""A turn that was discarded by itself. As long as `live`, so that an UPDATE changes one page of a long row, and not all
+of it: to discard needs room on a disk that is full. Older rows say `discarded`."""
 
 # Why something was discarded, beside `deleted`.
 EMPTY: Final = "empty"
@@ -77,7 +80,7 @@ class Kin:
     parent: int | None
     request: bytes
     """Digest chain of the request's messages."""
-    reasonings: tuple[tuple[int, str], ...]
+    reasonings: tuple[tuple[int, bytes], ...]
     """(message index, digest) of the reasoning that its request added."""
     wanted: bool
     """Somebody received it or rewarded it, or it is of an earlier trajectory."""
@@ -153,8 +156,8 @@ def delete_session(transaction: Transaction, session: int) -> Ended:
     name, state = _session(transaction, session)
     if state == DELETED:
         raise ApiError(410, SESSION_DELETED, f"Session {name} has been deleted.")
+    # Rows of turns are long, and stay as they are: what is open of a session that is deleted counts as discarded.
     transaction.move(TURNS, LIVE, DISCARDED, _count_open(transaction, session), reason=DELETED)
-    transaction.execute("UPDATE turns SET state = 'discarded' WHERE session = ? AND trajectory IS NULL", (session,))
     ready = transaction.rows("SELECT number FROM trajectories WHERE session = ? AND state = 'ready'", (session,))
     for (number,) in ready:
         move_trajectory(transaction, session, number, DISCARDED, reason=DELETED)
@@ -308,7 +311,7 @@ def discard_orphans(transaction: Transaction, session: int, number: int | None =
         return 0
     found = orphans(_kin(transaction, session, number))
     transaction.executemany(
-        "UPDATE turns SET state = 'discarded' WHERE session = ? AND number = ?",
+        f"UPDATE turns SET state = '{VOID}' WHERE session = ? AND number = ?",
         [(session, turn) for turn in sorted(found)],
     )
     transaction.move(TURNS, LIVE, DISCARDED, len(found), reason=ORPHAN)
@@ -317,22 +320,23 @@ def discard_orphans(transaction: Transaction, session: int, number: int | None =
 
 def _kin(transaction: Transaction, session: int, open_as: int | None) -> list[Kin]:
     rows = transaction.rows(
-        "SELECT number, parent, request, reasonings, length, delivered OR reward IS NOT NULL OR trajectory IS NOT ?"
+        "SELECT number, parent, length, delivered OR reward IS NOT NULL OR trajectory IS NOT ?"
         " FROM turns WHERE session = ? AND state = 'live'",
         (open_as, session),
     )
+    digests = load_comparable(transaction, session)
     return [
         Kin(
             number=number,
             parent=parent,
-            request=request,
+            request=digests[number].request,
             # The last message is the turn's own answer, which its siblings need not share.
             reasonings=tuple(
-                (index, digest) for index, digest in msgspec.json.decode(reasonings) if index < length - 1
+                (index, digest) for index, digest in digests[number].matching.reasonings if index < length - 1
             ),
             wanted=bool(wanted),
         )
-        for number, parent, request, reasonings, length, wanted in rows
+        for number, parent, length, wanted in rows
     ]
 
 

@@ -39,7 +39,7 @@ def test_a_wait_ends_unwoken_when_patience_does_and_says_so_each_time() -> None:
 
 
 async def test_a_wake_up_before_the_wait_and_one_in_it_are_both_told() -> None:
-    with contextlib.closing(Listener(patience=0.001)) as listener:
+    with contextlib.closing(Listener(patience=0.5)) as listener:
         listener.wake()
         assert await listener.wait()
         asyncio.get_running_loop().call_soon(listener.wake)

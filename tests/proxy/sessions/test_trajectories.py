@@ -10,6 +10,7 @@ from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.trajectories import (
     BY_REWARD,
+    VOID,
     Ended,
     Kin,
     close_session,
@@ -25,6 +26,7 @@ from rolloutfleet_proxy.sessions.trajectories import (
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.transaction import ACKNOWLEDGED, DISCARDED, LEASED
 from rolloutfleet_proxy.testing import SyncStore
+from rolloutfleet_proxy.turns.matching import Matching
 
 
 @pytest.fixture
@@ -176,7 +178,7 @@ def test_orphans_are_counted_and_left_out(store: SyncStore) -> None:
     store.commit(session, name="lost", parent=1, asks="same", delivered=False)
     store.commit(session, name="again", parent=1, asks="same")
     close(store, session)
-    assert turns(store, session) == [(1, 1, "live"), (2, 1, "discarded"), (3, 1, "live")]
+    assert turns(store, session) == [(1, 1, "live"), (2, 1, VOID), (3, 1, "live")]
     assert sums(store)["turns"]["discarded"] == {"orphan": 1}
     assert store.rows("SELECT turns FROM trajectories") == [(2,)]
 
@@ -204,7 +206,7 @@ def test_a_rewarded_turn_is_no_orphan(store: SyncStore) -> None:
 def test_other_reasoning_was_another_request(store: SyncStore) -> None:
     [(session, _)] = store.start()
     for name, thought in (("lost", b"a" * 16), ("again", b"b" * 16)):
-        store.commit(session, name=name, asks="same", delivered=False, reasonings=((0, thought),))
+        store.commit(session, name=name, asks="same", delivered=False, matching=Matching("2", ((0, thought),)))
     close(store, session)
     assert sums(store)["turns"]["discarded"] == {}
 
