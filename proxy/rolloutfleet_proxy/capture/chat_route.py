@@ -13,9 +13,10 @@ from typing import Any
 
 from rolloutfleet.errors import CLIENT_GONE, INTERNAL
 from rolloutfleet_proxy.api.access import session_with_key
-from rolloutfleet_proxy.capture import turn
+from rolloutfleet_proxy.capture import departures, turn
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
-from rolloutfleet_proxy.chat.request import ChatRequest, body_digest, parse_chat
+from rolloutfleet_proxy.chat.request import ChatRequest, Reading, body_digest, parse_chat
+from rolloutfleet_proxy.engines.generation import STRUCTURAL_TAG
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.figures.metrics import JOINED, REPLAYED
 from rolloutfleet_proxy.logs import logger
@@ -35,10 +36,13 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
 
 _PATH = re.compile(r"^(?:/sessions/([^/]+))?/v1/chat/completions$")
 _RETRIED = re.compile(r"0*[1-9][0-9]*")
 RETRY_COUNT = "x-stainless-retry-count"
+IGNORED = b"x-rolloutfleet-ignored"
+"""Header of an answer: the request's fields that had no effect."""
 _COMMENT = b": waiting for the engine\n\n"
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -67,6 +71,12 @@ class ChatRoute:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
+        self._reading = Reading(
+            strict=proxy.settings.compatibility.requests == "strict",
+            takes_effort=proxy.chat_format.takes("reasoning_effort"),
+            vocabulary_size=proxy.chat_format.vocabulary_size,
+            holds_calls=proxy.chat_format.holds_calls,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = _PATH.match(scope["path"])
@@ -117,11 +127,14 @@ class ChatRoute:
             body = await _read_body(receive, headers, held, limit=self._proxy.settings.body_limit)
             read = await self._read_apart(headers, body) if len(body) >= turn.LARGE_REQUEST else None
             await self._proxy.pace.turn()
+            if _is_retry(headers):
+                await departures.noted()
         session = await self._open(session, key)
         # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
         attempt = read[0] if read else _attempt(headers, body)
         found = earlier(session, attempt)
-        request = read[1] if read else parse_chat(body)
+        request = read[1] if read else parse_chat(body, self._reading)
+        self._proxy.metrics.ignored.count(request.ignored)
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
         del body, read  # A call may last for minutes, and nobody reads these again.
         while found is None and drains.holds(retry=attempt.marked):
@@ -153,7 +166,15 @@ class ChatRoute:
     async def _read_apart(self, headers: dict[str, str], body: bytes) -> tuple[Attempt, ChatRequest]:
         loop, thread = asyncio.get_running_loop(), self._proxy.large_bodies
         attempt = await loop.run_in_executor(thread, _attempt, headers, body)
-        return attempt, await loop.run_in_executor(thread, parse_chat, body)
+        return attempt, await loop.run_in_executor(thread, parse_chat, body, self._reading)
+
+    def _ignored(self, request: ChatRequest, *, wished_only: bool) -> Headers:
+        """Names what has no effect, as far as that is known when the status leaves."""
+        paths = request.ignored
+        if wished_only and request.calls is not None:
+            paths = (*paths, *request.calls.wishes)
+        names = self._proxy.metrics.ignored.names(paths)
+        return [(IGNORED, ", ".join(names).encode())] if names else []
 
     async def _replay(self, session: Session, number: int, request: ChatRequest, told: ChatCall, send: Send) -> None:
         """Give a committed turn again, from its row."""
@@ -164,11 +185,13 @@ class ChatRoute:
         self._proxy.note_use(session)
         answers = self._proxy.answers
         told.status = 200
+        ignored = self._ignored(request, wished_only=made.constrained != STRUCTURAL_TAG)
         if request.stream:
-            await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+            headers = [*_STREAM_HEADERS, *ignored]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": answers.whole_stream(made, request)})
         else:
-            await _send_json(send, answers.completion(made, request))
+            await _send_json(send, answers.completion(made, request), ignored)
         _note_answered(told, made)
 
     async def _wait(
@@ -184,7 +207,7 @@ class ChatRoute:
         leaving = asyncio.ensure_future(_left(receive))
         try:
             if call.events is not None:
-                await self._stream(call, told, leaving, send)
+                await self._stream(call, request, told, leaving, send)
             else:
                 await self._complete(call, request, told, leaving, send)
         except ClientLeft:
@@ -205,20 +228,29 @@ class ChatRoute:
             raise ClientLeft
         made = call.outcome.result()
         told.status = 200
-        await _send_json(send, self._proxy.answers.completion(made, request))
+        ignored = self._ignored(request, wished_only=call.wished_only)
+        await _send_json(send, self._proxy.answers.completion(made, request), ignored)
         _note_answered(told, made)
 
-    async def _stream(self, call: Call, told: ChatCall, leaving: "asyncio.Future[None]", send: Send) -> None:
+    async def _stream(
+        self, call: Call, request: ChatRequest, told: ChatCall, leaving: "asyncio.Future[None]", send: Send
+    ) -> None:
         """Send events as they come, and comments while there are none.
 
         The status waits for the first of either, so that what fails before it is an ordinary HTTP error.
         """
         with contextlib.closing(call.listen(patience=self._proxy.settings.stream_comment)) as listener:
             leaving.add_done_callback(listener.wake)
-            await self._send_events(call, told, leaving, listener, send)
+            await self._send_events(call, request, told, leaving, listener, send)
 
     async def _send_events(
-        self, call: Call, told: ChatCall, leaving: "asyncio.Future[None]", listener: Listener, send: Send
+        self,
+        call: Call,
+        request: ChatRequest,
+        told: ChatCall,
+        leaving: "asyncio.Future[None]",
+        listener: Listener,
+        send: Send,
     ) -> None:
         assert call.events is not None
         started = False
@@ -242,7 +274,8 @@ class ChatRoute:
             if news and not started:
                 started = True
                 told.status = 200
-                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+                headers = [*_STREAM_HEADERS, *self._ignored(request, wished_only=call.wished_only)]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
             if news or ended:
                 await send({"type": "http.response.body", "body": news, "more_body": not ended})
             if ended:
@@ -320,8 +353,8 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _send_json(send: Send, body: bytes) -> None:
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+async def _send_json(send: Send, body: bytes, more: Headers) -> None:
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -11,25 +11,29 @@
 import asyncio
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rolloutfleet.errors import CANCELLED, CONTEXT_LENGTH_EXCEEDED, INTERNAL, MODEL_NOT_FOUND, TOKEN_LIMIT, TURN_LIMIT
+from msgspec.structs import replace
+
+from rolloutfleet.errors import CANCELLED, CONTEXT_LENGTH_EXCEEDED, INTERNAL, TOKEN_LIMIT, TURN_LIMIT
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.capture.turn_stream import TurnStream
 from rolloutfleet_proxy.chat.answer import CACHED_TOKENS, TOP_LOGPROBS, finish_reason
+from rolloutfleet_proxy.chat.model_names import check_served
 from rolloutfleet_proxy.chat.request import ChatRequest
-from rolloutfleet_proxy.engines.client import GenerateRequest, ids_json, joined_json, passed_on
+from rolloutfleet_proxy.engines.client import GenerateRequest, OnChunk, ids_json, joined_json, passed_on
 from rolloutfleet_proxy.engines.evidence import Evidence, Refused
-from rolloutfleet_proxy.engines.generation import Generation
-from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid
-from rolloutfleet_proxy.figures.metrics import COMMITTED
+from rolloutfleet_proxy.engines.generation import STRUCTURAL_TAG, Generation, biases_of, grammar_of
+from rolloutfleet_proxy.engines.grammar_refusals import GrammarRefused
+from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid, unsupported
+from rolloutfleet_proxy.figures.metrics import BRANCH, COMMITTED, EXTENDING, FIRST
 from rolloutfleet_proxy.figures.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.ids import random_hex
-from rolloutfleet_proxy.logs.events import TurnEndedUnwaited, emit
+from rolloutfleet_proxy.logs.events import TurnBranched, TurnEndedUnwaited, emit
 from rolloutfleet_proxy.logs.requests import REQUEST_ID
 from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
@@ -41,9 +45,29 @@ from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.reading import Parsed
 from rolloutfleet_proxy.tokens.render import Candidate, Prompt
 from rolloutfleet_proxy.tokens.render_process import RenderProcessFailed
-from rolloutfleet_proxy.turns.messages import Conversation, append, conversation, reasoning_digest
+from rolloutfleet_proxy.turns.branching import TOKENS, Asked, BranchReason, load_reason, starts_branch
+from rolloutfleet_proxy.turns.matching import Matching
+from rolloutfleet_proxy.turns.messages import (
+    Conversation,
+    Message,
+    append,
+    call_ids,
+    conversation,
+    reasoning_digest,
+    renamed,
+)
 from rolloutfleet_proxy.turns.paths import Path
-from rolloutfleet_proxy.turns.rows import Brief, NewTurn, SessionOver, Turn, commit_turn, committed, load_ids
+from rolloutfleet_proxy.turns.rows import (
+    BIASED_BY,
+    CONSTRAINED,
+    Brief,
+    NewTurn,
+    SessionOver,
+    Turn,
+    commit_turn,
+    committed,
+    load_ids,
+)
 from rolloutfleet_proxy.turns.tree import Node
 from rolloutfleet_proxy.weights.weights import Submission
 
@@ -60,10 +84,10 @@ UNKNOWN_CONTEXT_BUDGET = 4096
 def begin(
     proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt, headers: dict[str, str], held: Held
 ) -> Call:
-    """Start a turn. Raises ApiError 400 where the session's limits leave no room for it, 404 for another model, 507
-    where the disk has too little room left to keep it."""
-    if request.model not in (None, proxy.settings.model):
-        raise ApiError(404, MODEL_NOT_FOUND, f"This fleet serves {proxy.settings.model}.", param="model")
+    """Start a turn. Raises ApiError 400 where the session's limits leave no room for it, 404 for a model that is not
+    served, 507 where the disk has too little room left to keep it."""
+    if request.model is not None:
+        check_served(request.model, proxy.settings)
     _check_limits(session)
     try:
         proxy.admission.check_disk()
@@ -122,7 +146,9 @@ class _Making:
         asked = await self._asked()
         nodes = self.session.tree.matches(asked)[:MOST_CANDIDATES]
         path = await self.proxy.paths.get(self.session.id, nodes[0].turn) if nodes else None
-        prompt = await self._prompt(nodes, path)
+        deepest = self._continued(asked, nodes[0] if nodes else None)
+        prompt = await self._prompt(deepest.messages, nodes, path)
+        reason = await self._branch_reason(deepest, prompt)
         phases.begin(PAUSE)
         phases.prompt_tokens = len(prompt.ids)
         prompt_json = _prompt_json(prompt, path)
@@ -135,7 +161,8 @@ class _Making:
         parsed = await self._parse(prompt, evidence)
         if stream is not None:
             stream.finish(parsed.message)
-        new = self._row(asked, prompt, parent, evidence, parsed, submission)
+        continued = deepest if parent is deepest.node else self._continued(asked, parent)
+        new = self._row(asked, prompt, continued, reason, evidence, parsed, submission)
         made = await self._commit(new, prompt, Path(prompt.ids, new.output_ids, prompt_json, evidence.ids_json))
         if stream is not None:
             stream.end(made)
@@ -143,7 +170,7 @@ class _Making:
 
     async def _asked(self) -> Conversation:
         request = self.request
-        digest = partial(conversation, request.messages, request.template)
+        digest = partial(conversation, request.messages, request.template, self.proxy.chat_format.rules)
         if self.call.held is None or self.call.held.nbytes < LARGE_REQUEST:
             return digest()
         self._refuse_hopeless()
@@ -163,24 +190,49 @@ class _Making:
                 param="messages",
             )
 
-    async def _prompt(self, nodes: Sequence[Node], path: Path | None) -> Prompt:
+    def _continued(self, asked: Conversation, node: Node | None) -> "_Continued":
+        known = [] if node is None or not asked.call_ids else self.session.tree.call_ids(node)
+        same = known == asked.call_ids[: len(known)]
+        return _Continued(node, known, self.request.messages if same else renamed(self.request.messages, known))
+
+    async def _prompt(self, messages: list[Message], nodes: Sequence[Node], path: Path | None) -> Prompt:
         """`path` is the deepest turn's, most likely the parent's; those of others are read if it comes to that."""
         candidates = [Candidate(node.length, partial(self._load, node.turn)) for node in nodes]
         if path is not None:
             candidates[0] = Candidate(nodes[0].length, lambda: path[:2])
         try:
             return await self.proxy.tokenizing.prompt(
-                self.request.messages,
+                messages,
                 self.request.template,
                 candidates,
                 begun=partial(self.call.phases.begin, TOKENISE_IN),
             )
         except Unrenderable as error:
-            raise invalid("messages", f"{error}.") from None
+            raise invalid(error.param, f"{error}.") from None
         except RenderProcessFailed as error:
             raise ApiError(503, INTERNAL, f"{error}.", retry_after=1.0) from None
         except LookupError:
             raise ended(self.session) from None
+
+    async def _branch_reason(self, deepest: "_Continued", prompt: Prompt) -> BranchReason | None:
+        """Which difference keeps the request from extending a turn by messages; else, whether tokens do."""
+        start = deepest.length
+        others = self.session.tree.children(None if deepest.node is None else deepest.node.turn)
+        found = None
+        if others and starts_branch(self.request.messages, start):
+            following = Asked(
+                deepest.messages,
+                self.request.template,
+                self.proxy.chat_format.rules,
+                start,
+                deepest.call_ids,
+            )
+            found = await self.proxy.reader.run(
+                partial(load_reason, session=self.session.id, others=others, asked=following)
+            )
+        if found is None and prompt.branch_reason is not None:
+            return BranchReason(start - 1, TOKENS)
+        return found
 
     def _load(self, number: int) -> tuple["array[int]", "array[int]"]:
         """Called on the tokenizer's thread, which may wait for a read."""
@@ -228,7 +280,7 @@ class _Making:
             headers=passed_on(self.headers),
         )
         try:
-            evidence = await generation.run(asked, None if stream is None else stream.feed)
+            evidence = await self._run(generation, asked, prompt, None if stream is None else stream.feed)
         except Refused as refused:
             self.proxy.metrics.refuse(refused.reason)
             raise evidence_refused(refused.reason, refused.message) from None
@@ -236,6 +288,29 @@ class _Making:
         if evidence.version_differs:
             self.proxy.metrics.version_differences += 1
         return evidence
+
+    async def _run(
+        self, generation: Generation, asked: GenerateRequest, prompt: Prompt, on_chunk: OnChunk | None
+    ) -> Evidence:
+        """Under the grammar of the calls that are wanted, as far as the engines take one."""
+        calls, grammars = self.request.calls, self.proxy.call_grammars
+        if calls is None:
+            return await generation.run(asked, on_chunk)
+        if grammars.taken():
+            grammar = self.proxy.chat_format.call_grammar(prompt.ids, calls.wanted)
+            try:
+                evidence = await generation.run(_sampled(asked, {STRUCTURAL_TAG: grammar}), on_chunk)
+            except GrammarRefused as refusal:
+                grammars.refused(refusal)
+            else:
+                grammars.answered()
+                return evidence
+        if self.proxy.settings.compatibility.requests == "strict":
+            raise unsupported(calls.wishes[0], "the engines take no grammar that could hold a reply to it.")
+        self.call.wished_only = True
+        self.proxy.metrics.ignored.count(calls.wishes)
+        # With an id of its own: an engine may not have forgotten the one that it refused.
+        return await generation.run(replace(_sampled(asked, calls.otherwise), rid=f"{asked.rid}.wish"), on_chunk)
 
     def _budget(self, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ApiError 400 where prompt and budget exceed the context."""
@@ -254,7 +329,7 @@ class _Making:
         return asked or context - prompt_tokens
 
     def _sampling(self) -> dict[str, Any]:
-        """The request's, with the chat format's own stop tokens: the engine is given ids, and knows of no format."""
+        """The request's, with the chat format's stop tokens: the engine is given ids, and knows of no format."""
         own = self.proxy.chat_format.stop_token_ids
         given = self.request.sampling.get("stop_token_ids", ())
         return {**self.request.sampling, "stop_token_ids": [*own, *given], "skip_special_tokens": False}
@@ -265,35 +340,37 @@ class _Making:
             evidence.output_ids,
             self.request.template,
             seed=self.name.encode(),
-            stop=evidence.matched if isinstance(evidence.matched, str) else None,
+            # What a pattern of `stop_regex` matched is the model's text, and stays.
+            stop=evidence.matched if evidence.matched in self.request.stops else None,
         )
 
     def _row(
         self,
         asked: Conversation,
         prompt: Prompt,
-        parent: Node | None,
+        continued: "_Continued",
+        reason: BranchReason | None,
         evidence: Evidence,
         parsed: Parsed,
         submission: Submission,
     ) -> NewTurn:
-        start = 0 if parent is None else parent.length
+        start, parent = continued.length, continued.node
         covered = 0 if parent is None else self.session.briefs[parent.turn].tokens
         length = len(self.request.messages) + 1
-        reasonings = [*asked.reasonings[start:], reasoning_digest(parsed.message)]
+        messages = continued.messages[start:]
         return NewTurn(
             session=self.session.id,
             name=self.name,
             parent=None if parent is None else parent.turn,
             delivered=not self.call.abandoned,
-            history=append(asked.chains[-1], parsed.message),
+            history=append(asked.chains[-1], parsed.message, self.proxy.chat_format.rules),
             request=asked.chains[-1],
             body=self.attempt.body,
             idempotency_key=self.attempt.idempotency_key,
             start=start,
             length=length,
-            reasonings=tuple((start + index, digest) for index, digest in enumerate(reasonings) if digest is not None),
-            messages=self.request.messages[start:],
+            matching=self._matching(asked, start, [*messages, parsed.message], reason),
+            messages=messages,
             tools=self._tools() if parent is None else None,
             output=parsed.message,
             prompt_ids=prompt.ids[covered:],
@@ -308,6 +385,15 @@ class _Making:
             created_at=self.began,
         )
 
+    def _matching(self, asked: Conversation, start: int, own: list[Message], reason: BranchReason | None) -> Matching:
+        reasonings = [*asked.reasonings[start:], reasoning_digest(own[-1])]
+        return Matching(
+            rules=self.proxy.chat_format.rules.name,
+            reasonings=tuple((start + index, digest) for index, digest in enumerate(reasonings) if digest is not None),
+            call_ids=tuple(call_ids(own)),
+            branch_reason=reason,
+        )
+
     def _tools(self) -> dict[str, Any] | None:
         """What the prompt was rendered with beside the messages; children share it."""
         tools, kwargs = self.request.template.tools, self.request.template.kwargs
@@ -315,11 +401,23 @@ class _Making:
 
     def _extras(self, evidence: Evidence) -> dict[str, Any] | None:
         extras: dict[str, Any] = {}
+        grammar = self._grammar()
+        biases = biases_of(self.request.sampling)
+        if grammar is not None:
+            extras[CONSTRAINED] = grammar
+        if biases:
+            extras[BIASED_BY] = biases
         if evidence.cached_tokens:
             extras[CACHED_TOKENS] = evidence.cached_tokens
         if evidence.top_logprobs is not None:
             extras[TOP_LOGPROBS] = evidence.top_logprobs
         return extras or None
+
+    def _grammar(self) -> str | None:
+        calls = self.request.calls
+        if calls is None:
+            return grammar_of(self.request.sampling)
+        return grammar_of(calls.otherwise) if self.call.wished_only else STRUCTURAL_TAG
 
     async def _commit(self, new: NewTurn, prompt: Prompt, path: Path) -> Turn:
         """From here on only the store decides: a caller who leaves, or a session that is closed, changes nothing."""
@@ -336,7 +434,7 @@ class _Making:
         made = committed(new, number)
         first = not self.session.turns
         self.session.add(_node(made, new), Brief.of(new), new.new_tokens)
-        self.proxy.sessions.used(self.session)
+        self.proxy.sessions.committed(self.session)
         self.proxy.paths.keep(self.session.id, number, path)
         self._count(made, prompt, first=first)
         failpoints.reach(failpoints.BEFORE_ANSWER)
@@ -344,14 +442,47 @@ class _Making:
 
     def _count(self, made: Turn, prompt: Prompt, *, first: bool) -> None:
         metrics = self.proxy.metrics
+        reason = made.branch_reason
+        kind = EXTENDING if made.parent is not None and reason is None else FIRST if first else BRANCH
+        if kind != FIRST and any(message["role"] == "assistant" for message in self.request.messages):
+            metrics.follow_ups[kind] += 1
+        if reason is not None:
+            metrics.branches[reason.field] += 1
+            emit(_branched(self.headers, self.session, made, reason))
         metrics.committed(
-            "extending" if made.parent is not None else "first" if first else "branch",
+            kind,
             prompt_tokens=made.prompt_tokens,
             completion_tokens=len(made.output_ids),
             seconds=self.call.phases.seconds(),
         )
         metrics.prefix_checks["passed"] += prompt.passed
         metrics.prefix_checks["failed"] += prompt.checked - prompt.passed
+
+
+@dataclass(frozen=True, slots=True)
+class _Continued:
+    """The request as it continues a turn, or none. Made once: to know a turn's calls is to look at all before it."""
+
+    node: Node | None
+    call_ids: list[str | None]
+    """Of the tool calls up to the turn's end."""
+    messages: list[Message]
+    """The request's, with these ids: some formats write them."""
+
+    @property
+    def length(self) -> int:
+        """Messages that the turn covers."""
+        return 0 if self.node is None else self.node.length
+
+
+def _branched(headers: dict[str, str], session: Session, made: Turn, reason: BranchReason) -> TurnBranched:
+    return TurnBranched(
+        request_id=headers.get(REQUEST_ID, ""),
+        session_id=session.name,
+        turn_id=made.name,
+        message=-1 if reason.message is None else reason.message,
+        field=reason.field,
+    )
 
 
 def _tell_nobody(proxy: Proxy, session: Session, name: str, headers: dict[str, str], fate: str) -> None:
@@ -366,6 +497,10 @@ def _check_limits(session: Session) -> None:
         raise ApiError(400, TURN_LIMIT, f"Rollout stopped: this session's limit is {turns} turns.")
     if tokens is not None and session.tokens >= tokens:
         raise ApiError(400, TOKEN_LIMIT, f"Rollout stopped: this session's limit is {tokens} tokens.")
+
+
+def _sampled(asked: GenerateRequest, grammar: Mapping[str, Any]) -> GenerateRequest:
+    return replace(asked, sampling={**asked.sampling, **grammar})
 
 
 def _prompt_json(prompt: Prompt, path: Path | None) -> bytes:
@@ -384,7 +519,8 @@ def _node(made: Turn, new: NewTurn) -> Node:
         start=new.start,
         length=new.length,
         history=new.history,
-        reasonings=new.reasonings,
+        reasonings=new.matching.reasonings,
+        call_ids=new.matching.call_ids,
     )
 
 
