@@ -1,29 +1,35 @@
 """The proxy as an ASGI app: which request goes where, and what every error looks like."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutfleet.errors import (
     DRAINING,
     INTERNAL,
-    INVALID_JSON,
     INVALID_REQUEST,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
 )
+from rolloutfleet.explain import path_text, what_is_wrong
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.api import drain, dumps, exports, figures, models, peers, rewards, sessions, shards, weights
+from rolloutfleet_proxy.api.access import require_key_of_somewhere
+from rolloutfleet_proxy.api.body_time import BodyTime
+from rolloutfleet_proxy.api.no_route import which_are_there
 from rolloutfleet_proxy.api.request_bodies import BodyRefused, RequestBodies
+from rolloutfleet_proxy.capture import departures
 from rolloutfleet_proxy.capture.chat_route import ChatRoute, is_retry, serves
-from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError, no_json
 from rolloutfleet_proxy.fleet.forwarding import Forwarding
 from rolloutfleet_proxy.housekeeping import kept
 from rolloutfleet_proxy.logs.requests import Requests
@@ -40,6 +46,8 @@ from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 
 MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
+_ROUTES = (figures, models, sessions, rewards, exports, dumps, shards, weights, drain, peers)
+_TEMPLATES = [route.path for module in _ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
 
 
 def create_app(settings: ProxySettings, source: SettingsSource | None = None, start: Start | None = None) -> "ProxyApp":
@@ -89,9 +97,11 @@ class ProxyApp:
                     metrics=proxy.metrics,
                     is_chat=serves,
                     holds=proxy.adopted.holds,
+                    check_key=lambda scope: require_key_of_somewhere(proxy, Headers(scope=scope)),
                     passing=partial(_passing, proxy),
                 )
-                self._serve = Requests(forwarding, proxy.metrics, speaks_for_itself=serves)
+                timed = BodyTime(forwarding, drains=proxy.drains, under_way=proxy.under_way)
+                self._serve = Requests(timed, proxy.metrics, speaks_for_itself=serves)
                 measuring = asyncio.create_task(proxy.note_boot(), name="boot")
                 yield
                 measuring.cancel()
@@ -108,7 +118,10 @@ async def _passing(proxy: Proxy, scope: MutableMapping[str, Any]) -> AsyncIterat
     Raises ApiError 503 where it is cut.
     """
     chat = serves(scope)
-    if proxy.drains.over or (chat and proxy.drains.holds(retry=is_retry(scope))):
+    retry = chat and is_retry(scope)
+    if retry:
+        await departures.noted()
+    if proxy.drains.over or (chat and proxy.drains.holds(retry=retry)):
         await proxy.drains.passed()
     if not chat:
         with proxy.under_way.one():
@@ -158,8 +171,15 @@ def _body_limit(settings: ProxySettings) -> LimitOf:
 
 
 def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
-    app = FastAPI(title="RolloutFleet proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)  # type: ignore[arg-type]
-    for module in (figures, models, sessions, rewards, exports, dumps, shards, weights, drain, peers):
+    app = FastAPI(
+        title="RolloutFleet proxy",
+        lifespan=lifespan,  # type: ignore[arg-type]
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    for module in _ROUTES:
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
@@ -195,20 +215,31 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> Re
     """400 for the first thing that is wrong, named by its path in the body, query or path."""
     problem = error.errors()[0]
     if problem["type"] == "json_invalid":
-        return _answer(request, ApiError(400, INVALID_JSON, f"The body is no JSON: {problem['ctx']['error']}."))
-    _, *where = problem["loc"]
-    name = ".".join(str(part) for part in where) or None
-    message = f"{name}: {problem['msg']}" if name else problem["msg"]
-    return _answer(request, ApiError(400, INVALID_REQUEST, message, param=name))
+        return _answer(request, no_json(error.__cause__))
+    name = _path(problem["loc"][1:]) or None
+    of = f"{name}: " if name else "The body "
+    if problem["type"] == "value_error":
+        of = ""  # Written for these very requests, it names its fields itself.
+    return _answer(request, ApiError(400, INVALID_REQUEST, f"{of}{what_is_wrong(problem)}.", param=name))
+
+
+def _path(location: Sequence[int | str]) -> str:
+    """`metadata.a[1]`: behind each step into free JSON the library puts the kind of value that it found there."""
+    if location[:1] == ("metadata",):
+        location = [location[0], *location[1::2]]
+    return path_text(location) if location else ""
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
     if isinstance(error, BodyRefused):
         return _answer(request, error.answer)
+    if error.status_code == 400:  # FastAPI's answer to a body that is no text, or nested too deep
+        return _answer(request, no_json(error.__cause__))
     code = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}.get(error.status_code, INVALID_REQUEST)
-    return _answer(
-        request, ApiError(error.status_code, code, f"{request.method} {request.url.path}: {error.detail.rstrip('.')}.")
-    )
+    message = f"{request.method} {request.url.path}: {error.detail.rstrip('.')}."
+    if code in (NOT_FOUND, METHOD_NOT_ALLOWED):
+        message += f" {which_are_there(request.url.path, _TEMPLATES)}"
+    return _answer(request, ApiError(error.status_code, code, message))
 
 
 async def _answer_store_error(request: Request, error: Exception) -> Response:

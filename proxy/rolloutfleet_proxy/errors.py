@@ -10,6 +10,7 @@ answer of those that a retry can't change carries `x-should-retry: false`, which
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ import msgspec
 from rolloutfleet.errors import (
     CONTEXT_LENGTH_EXCEEDED,
     EVIDENCE_REFUSED,
+    INVALID_JSON,
     INVALID_REQUEST,
     UNSUPPORTED_PARAMETER,
 )
@@ -93,8 +95,17 @@ class ApiError(Exception):
 
 
 def invalid(param: str | None, message: str) -> ApiError:
-    """400: a value that is of the wrong type, form or range."""
+    """400: a value that is of the wrong type, form or range. A message that doesn't name the field gets its path."""
+    if param is not None and not re.search(rf"(?<![\w.]){re.escape(param)}(?!\w)", message):
+        message = f"{param}: {message}"
     return ApiError(400, INVALID_REQUEST, message, param=param)
+
+
+def no_json(error: BaseException | None) -> ApiError:
+    """400: a body that can't be read as JSON. Of what the decoder says only the place is told, where it knows one."""
+    at = getattr(error, "pos", None)
+    where = f" from its character {at + 1} on" if type(at) is int else ""
+    return ApiError(400, INVALID_JSON, f"The body can't be read as JSON{where}.")
 
 
 def missing(param: str) -> ApiError:

@@ -11,6 +11,7 @@ from rolloutfleet_proxy.exports import leases
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.reloading import followed
+from rolloutfleet_proxy.sessions import remains
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.store.compacting import compact
 
@@ -27,7 +28,9 @@ async def kept(proxy: Proxy, source: SettingsSource | None = None) -> AsyncItera
         "leases": _every(lambda: EVERY, lambda: _end_leases(proxy)),
         "shards": _every(lambda: EVERY, proxy.shards.tick),
         "sweep": _sweep(proxy),
+        "remains": _every(lambda: EVERY, lambda: remains.clear(proxy.writer)),
         "compact": _every(lambda: EVERY, lambda: _compact(proxy)),
+        "probe": proxy.probing.run(proxy.engine),
     }
     ticking = [asyncio.create_task(each, name=name) for name, each in work.items()]
     if proxy.cleanup.folder is None:
@@ -63,4 +66,4 @@ async def _compact(proxy: Proxy) -> None:
 
 
 async def _end_leases(proxy: Proxy) -> None:
-    proxy.forget(await proxy.writer.run(leases.expire))
+    proxy.forget(await proxy.writer.run(leases.expire, frees=True))

@@ -24,7 +24,10 @@ from rolloutfleet_proxy.dumps.adopted import Adopted
 from rolloutfleet_proxy.dumps.folder import DumpFolder, folder_of
 from rolloutfleet_proxy.dumps.importing import Importer
 from rolloutfleet_proxy.engines.client import Engine
+from rolloutfleet_proxy.engines.grammar_refusals import CallGrammars
+from rolloutfleet_proxy.engines.probing import Probing
 from rolloutfleet_proxy.figures.metrics import Metrics
+from rolloutfleet_proxy.fleet import extent
 from rolloutfleet_proxy.fleet.gathering import Gatherer
 from rolloutfleet_proxy.fleet.peers import Peer, Peers
 from rolloutfleet_proxy.fleet.placement import Placement
@@ -42,7 +45,14 @@ from rolloutfleet_proxy.restarts.boots import Crash
 from rolloutfleet_proxy.restarts.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.restarts.under_way import UnderWay
 from rolloutfleet_proxy.sessions.admission import Admission
-from rolloutfleet_proxy.sessions.auth import AdminKeys, BadKeyFile, first_admin_key, load_admin_keys, make_admin_key
+from rolloutfleet_proxy.sessions.auth import (
+    AdminKeys,
+    BadKeyFile,
+    first_admin_key,
+    gateway_key,
+    load_admin_keys,
+    make_admin_key,
+)
 from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state, touch
 from rolloutfleet_proxy.shards.shelf import Shards
@@ -55,6 +65,7 @@ from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 from rolloutfleet_proxy.turns.paths import Paths
+from rolloutfleet_proxy.weights.recovery import Applied
 from rolloutfleet_proxy.weights.weights import Weights
 
 STORE_FOLDER = "store"
@@ -69,8 +80,8 @@ RETIRING = 20.0
 """Seconds in which an ephemeral proxy dumps all it has when it is stopped: within a pod's grace, which is
 `drain_timeout` and 30 more."""
 
-_SESSIONS_SHARE, _IDS_SHARE, _TEXT_SHARE = 0.25, 0.5, 0.25
-"""Of the caches' bytes: for sessions' trees, for the ids of turns, and for text with its ids."""
+_SESSIONS_SHARE, _IDS_SHARE, _TEXT_SHARE, _PAGES_SHARE = 0.25, 0.4375, 0.1875, 0.125
+"""Of the caches' bytes: for sessions' trees, for the ids of turns, for text with its ids, and for the store's pages."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -84,6 +95,8 @@ class Proxy:
     clock: ServedClock
     writer: Writer
     reader: Reader
+    recounting: Reader
+    """For reads that may look at all there is, and take as long as there is much."""
     shards: Shards
     gatherer: Gatherer
     sessions: Sessions
@@ -110,6 +123,8 @@ class Proxy:
     """The one thread on which requests of many megabytes are read, one at a time: `/health` goes on beside it."""
     under_way: UnderWay
     drains: Drains
+    probing: Probing
+    call_grammars: CallGrammars
     settings_error: str | None = None
     """What is wrong with settings that were read since the start, if something is."""
     settings_waiting: tuple[str, ...] = ()
@@ -131,10 +146,17 @@ class Proxy:
         sessions, folder = self.settings.sessions, folder_of(self.settings)
         return Orders(
             Patience(sessions.stale_after, sessions.unclaimed_after),
-            None if folder is None else DumpWriter(folder, ordinal=self.owner.ordinal),
+            None if folder is None else DumpWriter(folder, ordinal=self.owner.ordinal, owed=self._owed_on(folder)),
             keep_age=sessions.dump.keep.age,
             keep_bytes=sessions.dump.keep.bytes,
         )
+
+    def _owed_on(self, folder: Path) -> Callable[[], int]:
+        """What the disk of a folder owes to the store, where it is the store's own."""
+        reserve, store = self.database.reserve, self.database.folder
+        if reserve is None or not _on_one_disk(folder, store):
+            return lambda: 0
+        return lambda: reserve.owed
 
     def as_peer(self) -> Peer:
         """This proxy, as its peers see it."""
@@ -148,13 +170,14 @@ class Proxy:
 
     def write_soon(self, operation: Callable[[Transaction], object]) -> None:
         """Write what no answer waits for. A failure is logged; the rows then say less, never something wrong."""
-        self.writer.submit(operation).add_done_callback(_log_failure)
+        _write_soon(self.writer, operation)
 
     def end_session(self, session: Session, state: str, *, freed: Iterable[str]) -> None:
         """Follow the store: the session has ended, so its calls in flight do, and rows that are gone are forgotten."""
         if session.state == OPEN:
             self.admission.sessions_open -= 1
         session.state = state
+        self.sessions.committed(session)
         session.calls.end_all(ended(session))
         self.drains.look_again()
         self.paths.forget(session.id, session.briefs)
@@ -172,6 +195,10 @@ class Proxy:
         self.weights.hold_for(settings.sessions.max_hold)
         self.peers.follow(settings.replicas)
 
+    def use_admin_keys(self, keys: AdminKeys) -> None:
+        """These are the admin's from now on."""
+        self.admin = keys
+
     def follow_freed(self, freed: Freed) -> None:
         """Follow the store: sessions have been reclaimed."""
         self.admission.sessions_open -= freed.were_open
@@ -179,6 +206,16 @@ class Proxy:
         for session, newest in freed.reclaimed:
             # Memory may have let go of the session, and still hold ids of its turns.
             self.paths.forget(session, range(1, newest + 1))
+
+    def follow_recovery(self, applied: Applied) -> None:
+        """Follow the store: a recovery has ended sessions, and freed rows."""
+        for name, state in applied.ended:
+            session = self.sessions.changed(name)
+            if session is None:
+                self.admission.sessions_open -= 1
+            else:
+                self.end_session(session, state, freed=())
+        self.forget(applied.freed)
 
     def cut_calls(self) -> list[Session]:
         """End what is under way with a 503, as the proxy stops; returns the sessions that had calls."""
@@ -234,6 +271,7 @@ class Proxy:
             "sessions": self.sessions.cached_bytes,
             "ids": self.paths.cached_bytes,
             "text": self.tokenizing.cache_nbytes,
+            "pages": self.database.cached_bytes,
         }
 
     def queue_lengths(self) -> dict[str, int]:
@@ -278,7 +316,12 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
     """
     admin = _admin_keys(settings)
     async with AsyncExitStack() as stack:
-        database = open_database(settings.state_dir / STORE_FOLDER, _belonging(settings))
+        database = open_database(
+            settings.state_dir / STORE_FOLDER,
+            _belonging(settings),
+            cache_bytes=int(_PAGES_SHARE * settings.cache_bytes),
+            with_reserve=True,
+        )
         stack.callback(database.close)
         owner = Owner(settings.ordinal, database.store_id)
         clock = ServedClock(database.connect(read_only=True))
@@ -286,6 +329,8 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
         stack.push_async_callback(writer.close)
         reader = Reader(database)
         stack.callback(reader.close)
+        recounting = Reader(database, name="store-recount")
+        stack.callback(recounting.close)
         shards = await Shards.open(settings.state_dir / SHARDS_FOLDER, writer, reader)
         stack.callback(shards.close)
         tokenizing = await _open_tokenizing(settings, start.chat_format)
@@ -293,7 +338,8 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
         engine = Engine(
             settings.gateway_url,
             engine_urls=settings.engine_urls,
-            api_key=_gateway_key(settings),
+            api_key=gateway_key(settings.gateway_api_key_file),
+            control_key=partial(_control_key, settings.gateway_control_key_file),
             silence=settings.engine_timeout,
         )
         stack.push_async_callback(engine.aclose)
@@ -308,9 +354,15 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             max_hold=settings.sessions.max_hold,
             served=clock.now,
         )
-        peers = Peers(settings)
+        peers = Peers(
+            settings,
+            ever=await reader.run(extent.load),
+            grown=lambda ever: _write_soon(writer, partial(extent.save, ever=ever)),
+        )
         stack.push_async_callback(peers.close)
-        sessions = Sessions(reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes))
+        sessions = Sessions(
+            reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes), rules=tokenizing.chat_format.rules
+        )
         seals = Seals()
         gatherer = Gatherer(
             shards,
@@ -349,6 +401,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             clock=clock,
             writer=writer,
             reader=reader,
+            recounting=recounting,
             shards=shards,
             gatherer=gatherer,
             sessions=sessions,
@@ -367,7 +420,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
                 weights, ordinal=owner.ordinal, engines=EngineCommands(engine), clock=time.monotonic
             ),
             peers=peers,
-            placement=Placement(peers),
+            placement=Placement(peers, writer),
             dumps=dumps,
             importer=Importer(writer, reader, shards, folder=dumps, adopted=adopted),
             adopted=adopted,
@@ -381,8 +434,10 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             large_bodies=large_bodies,
             under_way=under_way,
             drains=drains,
+            probing=Probing(),
+            call_grammars=CallGrammars(time.monotonic),
         )
-        weights.on_freed = proxy.forget
+        weights.on_recovered = proxy.follow_recovery
         proxy.importer.on_changed = proxy.forget
         await proxy.importer.recover()
         stack.push_async_callback(proxy.write_last_words)
@@ -400,7 +455,7 @@ def prepare(settings: ProxySettings) -> ChatFormat:
     Raises BadKeyFile and ModelUnreadable.
     """
     _admin_keys(settings)
-    _gateway_key(settings)
+    gateway_key(settings.gateway_api_key_file)
     return _load(_model_source(settings))
 
 
@@ -447,15 +502,19 @@ def _admin_key_file(settings: ProxySettings) -> Path:
     return settings.admin_key_file or settings.state_dir / ADMIN_KEY_FILE
 
 
-def _gateway_key(settings: ProxySettings) -> str | None:
-    file = settings.gateway_api_key_file
+def _on_one_disk(folder: Path, other: Path) -> bool:
+    """`folder` need not be there yet: then it will be on the disk of the nearest folder above it."""
+    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), other)
+    return there.stat().st_dev == other.stat().st_dev
+
+
+def _control_key(file: Path | None) -> str | None:
+    """Read at each use; None where there is none that could stand in a header, as while its Secret is made anew."""
     try:
-        key = None if file is None else file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadKeyFile(f"the gateway's key file {file} can't be read: {error}") from None
-    if key is not None and not (key.isascii() and key.isprintable()):
-        raise BadKeyFile(f"the gateway's key file {file} holds more than one line of plain letters")
-    return key
+        key = None if file is None else file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return key if key and key.isprintable() else None
 
 
 def _is_loopback(host: str) -> bool:
@@ -463,6 +522,10 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _write_soon(writer: Writer, operation: Callable[[Transaction], object]) -> None:
+    writer.submit(operation).add_done_callback(_log_failure)
 
 
 def _log_failure(future: Any) -> None:

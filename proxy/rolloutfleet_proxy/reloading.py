@@ -1,4 +1,4 @@
-"""Settings and admin keys that take effect while the proxy runs: their files are read again when they change, the
+"""Settings and keys that take effect while the proxy runs: their files are read again when they change, the
 settings also on SIGHUP.
 
 A file that can't be used changes nothing: what was in force stays so, and the log and /stats say what is wrong. What
@@ -8,16 +8,18 @@ only a restart can change is named there until it comes.
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rolloutfleet.settings import LIVE_SETTINGS, NOT_LIVE, ProxySettings
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
-from rolloutfleet_proxy.sessions.auth import BadKeyFile, load_admin_keys
+from rolloutfleet_proxy.sessions.auth import BadKeyFile, gateway_key, load_admin_keys
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource, Told
+
+T = TypeVar("T")
 
 LOOKS: Final = 1.0
 """Seconds between looks at the file."""
@@ -55,8 +57,14 @@ def _differences(before: dict[str, Any], after: dict[str, Any], within: str = ""
 
 @contextlib.asynccontextmanager
 async def followed(proxy: Proxy, source: SettingsSource | None) -> AsyncIterator[None]:
-    """The proxy's settings follow their source, and its admin keys their file, until the block ends."""
-    tasks = [asyncio.create_task(_follow_keys(proxy), name="admin keys")]
+    """The proxy's settings follow their source, and its keys their files, until the block ends."""
+    following = _follow_key(proxy.admin_key_file, load_admin_keys, proxy.use_admin_keys, what="the admin keys")
+    tasks = [asyncio.create_task(following, name="admin keys")]
+    if proxy.settings.gateway_api_key_file is not None:
+        following = _follow_key(
+            proxy.settings.gateway_api_key_file, gateway_key, proxy.engine.use_key, what="the gateway's keys"
+        )
+        tasks.append(asyncio.create_task(following, name="gateway's keys"))
     if source is not None:
         tasks.append(asyncio.create_task(_Following(proxy, source).run(), name="settings"))
     try:
@@ -109,21 +117,20 @@ class _Following:
             logger.info("settings of generation %d are in force", taken.in_force.generation)
 
 
-async def _follow_keys(proxy: Proxy) -> None:
-    """A key that is added or taken away is so within seconds: that is how keys rotate."""
-    seen = await asyncio.to_thread(_content, proxy.admin_key_file)
+async def _follow_key(file: Path, load: Callable[[Path], T], use: Callable[[T], None], *, what: str) -> None:
+    """What a key file says is in force within seconds: that is how keys rotate."""
+    seen: bytes | None = None
     while True:
+        content = await asyncio.to_thread(_content, file)
+        if content != seen:
+            seen = content
+            try:
+                use(await asyncio.to_thread(load, file))
+            except BadKeyFile as error:
+                logger.error("%s can't be used, and the earlier ones stay valid: %s", what, error)
+            else:
+                logger.info("%s were read", what)
         await asyncio.sleep(LOOKS)
-        content = await asyncio.to_thread(_content, proxy.admin_key_file)
-        if content == seen:
-            continue
-        seen = content
-        try:
-            proxy.admin = await asyncio.to_thread(load_admin_keys, proxy.admin_key_file)
-        except BadKeyFile as error:
-            logger.error("the admin keys can't be used, and the earlier ones stay valid: %s", error)
-        else:
-            logger.info("the admin keys were read again: %d are valid", len(proxy.admin))
 
 
 def _content(file: Path | None) -> bytes | None:

@@ -10,15 +10,15 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
+from rolloutfleet.explain import what_is_wrong
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet.unknown import Place, without_unknown
 
 ENVIRONMENT = "ROLLOUTFLEET_"
 
@@ -56,9 +56,12 @@ class SettingsSource:
         for name, value in vars(self._parsed).items():
             if name != "settings" and value is not None:
                 given[name] = value
-        unknown = _take_unknown(given) if given.get("checked") is True else ()
+        unknown: list[Place] = []
+        if given.get("checked") is True:
+            given, unknown = without_unknown(given, ProxySettings)
         settings = _checked(given)
-        return Told(settings.model_copy(update={"generation": 0}) if unknown else settings, unknown)
+        names = tuple(".".join(map(str, where)) for where in unknown)
+        return Told(settings.model_copy(update={"generation": 0}) if unknown else settings, names)
 
 
 def read_settings(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> ProxySettings:
@@ -71,19 +74,6 @@ def _checked(given: dict[str, Any]) -> ProxySettings:
         return ProxySettings.model_validate(given)
     except ValidationError as error:
         raise BadSettings(_in_words(error)) from None
-
-
-def _take_unknown(given: dict[str, Any]) -> tuple[str, ...]:
-    """Take out what no field is there for, and return its names. Other mistakes are left to whoever checks."""
-    try:
-        ProxySettings.model_validate(given)
-    except ValidationError as error:
-        unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
-        for *path, last in unknown:
-            within: Any = reduce(getitem, path, given)  # type: ignore[arg-type]
-            del within[last]
-        return tuple(".".join(map(str, where)) for where in unknown)
-    return ()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,7 +141,7 @@ def _put(target: dict[str, Any], name: str, value: Any) -> None:
 
 def _in_words(error: ValidationError) -> str:
     lines = [
-        f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}: {problem['msg']}"
+        f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}: {what_is_wrong(problem)}"
         for problem in error.errors()
     ]
     return "\n".join(lines)

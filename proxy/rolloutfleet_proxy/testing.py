@@ -15,6 +15,8 @@ from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.turns.matching import Matching
+from rolloutfleet_proxy.turns.messages import PLAIN_RULES
 from rolloutfleet_proxy.turns.rows import NewTurn, commit_turn
 
 T = TypeVar("T")
@@ -105,7 +107,7 @@ class InlineStore:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         schema.migrate(self.connection)
 
-    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]:
+    def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> Awaitable[T]:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         done.set_result(operation(Transaction(self.connection, served=0.0, wall=0.0)))
         return done
@@ -143,7 +145,7 @@ def new_turn(
         "idempotency_key": None,
         "start": covered,
         "length": covered + 2,
-        "reasonings": (),
+        "matching": Matching(PLAIN_RULES.name),
         "messages": [{"role": "user", "content": asks or name}],
         "tools": None,
         "output": {"role": "assistant", "content": text},

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -19,7 +20,9 @@ from rolloutfleet_proxy.cleanup.freeing import free
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.exports.forms import json_pieces
 from rolloutfleet_proxy.exports.leases import Grant, acknowledge, expire, grant, release, renew
+from rolloutfleet_proxy.sessions import remains
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
+from rolloutfleet_proxy.sessions.remains import clear_some
 from rolloutfleet_proxy.sessions.rewards import give_reward
 from rolloutfleet_proxy.sessions.trajectories import close_session, delete_session
 from rolloutfleet_proxy.store.audit import audit
@@ -155,6 +158,8 @@ class Accounting(RuleBasedStateMachine):
     def begin(self, groups: list[list[list[tuple[int, bool, bool]]]]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="rolloutfleet-accounting-"))
         self.store = SyncStore(self.folder)
+        self.few_at_once = patch.object(remains, "TURNS_AT_ONCE", 2)
+        self.few_at_once.start()
         self.sessions: list[ModelSession] = []
         self.leases: list[ModelLease] = []
         self.trained: set[str] = set()
@@ -167,6 +172,7 @@ class Accounting(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
+            self.few_at_once.stop()
             self.store.close()
             shutil.rmtree(self.folder)
 
@@ -521,6 +527,10 @@ class Accounting(RuleBasedStateMachine):
         return [session for session in members if session.ready()] if late else []
 
     @rule()
+    def delete_what_is_left(self) -> None:
+        self.store.run(clear_some)
+
+    @rule()
     def restart(self) -> None:
         self.store.reopen()
 
@@ -550,8 +560,12 @@ class Accounting(RuleBasedStateMachine):
         assert there == {session.name: session.state for session in self.there()}
         buried = {name for (name,) in self.store.rows("SELECT name FROM tombstones")}
         assert buried == {session.name for session in self.sessions if session.freed}
-        rows = dict(self.store.rows("SELECT name, reward FROM turns"))
+        rows = dict(
+            self.store.rows("SELECT turns.name, reward FROM turns JOIN sessions ON sessions.id = turns.session")
+        )
         assert rows == {turn.name: turn.reward for session in self.there() for turn in session.turns}
+        left = self.store.rows("SELECT DISTINCT session FROM turns WHERE session NOT IN (SELECT id FROM sessions)")
+        assert left == self.store.rows("SELECT id FROM freed_sessions ORDER BY id"), "none is forgotten"
 
 
 class AccountingOfSingleTurns(Accounting):

@@ -11,6 +11,7 @@ from rolloutfleet.errors import (
     SESSION_UNKNOWN,
 )
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.ids import owner_of_key
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import gone
 from rolloutfleet_proxy.sessions.auth import presented_key
@@ -25,10 +26,11 @@ def proxy_of(request: Request) -> Proxy:
 
 
 async def require_admin(request: Request) -> None:
-    """Lets the admin's key pass. Raises ApiError 401 or 403."""
-    key = presented_key(request.headers)
-    if not proxy_of(request).admin.match(key):
-        raise _no_key() if key is None else ApiError(403, FORBIDDEN_SCOPE, "This needs the admin key.")
+    """Lets the admin's key pass. Raises ApiError 401, or 403 for a session's key."""
+    proxy = proxy_of(request)
+    if not proxy.admin.match(presented_key(request.headers)):
+        await require_known_key(proxy, request.headers)
+        raise ApiError(403, FORBIDDEN_SCOPE, "This needs the admin key.")
 
 
 async def require_known_key(proxy: Proxy, headers: Mapping[str, str]) -> None:
@@ -38,6 +40,16 @@ async def require_known_key(proxy: Proxy, headers: Mapping[str, str]) -> None:
         raise _no_key()
     if not proxy.admin.match(key) and await proxy.sessions.with_key(key) is None:
         raise _unknown_key()
+
+
+async def require_key_of_somewhere(proxy: Proxy, headers: Mapping[str, str]) -> None:
+    """Lets pass also the keys of sessions at other proxies, and of stores that are lost: only they could tell.
+
+    Raises ApiError 401.
+    """
+    owner = owner_of_key(presented_key(headers) or "")
+    if owner is None or owner == proxy.owner or owner.ordinal >= proxy.peers.ever:
+        await require_known_key(proxy, headers)
 
 
 def require_session(action: str | None = None) -> Callable[[Request, str], Awaitable[Session]]:

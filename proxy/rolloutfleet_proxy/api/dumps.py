@@ -3,20 +3,22 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Annotated, Any, BinaryIO, Final
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from rolloutfleet.dumps import DumpName, parse_dump_name
-from rolloutfleet.errors import DUMP_UNKNOWN, INTERNAL, NOT_DRAINING
+from rolloutfleet.dumps import Damaged, DumpName, Glance, parse_dump_name
+from rolloutfleet.errors import DUMP_DAMAGED, DUMP_UNKNOWN, INTERNAL, NOT_DRAINING
 from rolloutfleet.wire import DumpState, ImportDumps, ImportedDumps, Retired
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.bodies import CHUNK, PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.dumps.folder import Listed
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError, invalid
-from rolloutfleet_proxy.fleet.forwarding import FORWARDED, PassedOn
+from rolloutfleet_proxy.fleet.forwarding import PassedOn
+from rolloutfleet_proxy.fleet.heads import FORWARDED
 from rolloutfleet_proxy.ids import SESSION, owner_of_name
 from rolloutfleet_proxy.proxy import Proxy
 
@@ -86,7 +88,10 @@ async def show_dump(name: str, request: Request, proxy: ThisProxy) -> Response:
     if dump is None:
         raise invalid("name", f"{name[:200]!r} is no name of a dump.")
     with _readable():
-        file = await asyncio.to_thread(proxy.dumps.open, dump)
+        try:
+            file = await asyncio.to_thread(proxy.dumps.open, dump)
+        except Damaged as error:
+            raise ApiError(409, DUMP_DAMAGED, f"{name}: {error}.", param="name", should_retry=False) from None
     if file is None:
         owner = _elsewhere(proxy, dump)
         if owner is None or FORWARDED in request.headers:
@@ -117,7 +122,7 @@ def _readable() -> Iterator[None]:
 
 
 def _shown(proxy: Proxy, file: Listed) -> dict[str, Any]:
-    head = file.head
+    head = file.head or Glance()
     return {
         "name": str(file.name),
         "session_id": file.name.session_id,
@@ -125,10 +130,7 @@ def _shown(proxy: Proxy, file: Listed) -> dict[str, Any]:
         "state": file.state,
         "bytes": file.bytes,
         "modified": file.modified,
-        "group_id": head and head.session.group_id,
-        "task_id": head and head.session.task_id,
-        "reason": head and head.reason,
-        "dumped_at": head and head.dumped_at,
+        **asdict(head),
         "ordinal": proxy.owner.ordinal,
     }
 

@@ -21,6 +21,7 @@ from rolloutfleet.wire import (
     Renewed,
     RenewLease,
 )
+from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.bodies import PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.negotiation import preferred
@@ -31,7 +32,7 @@ from rolloutfleet_proxy.exports.forms import HeaderTooLarge, References, json_pi
 from rolloutfleet_proxy.exports.leases import Grant, LeaseChange
 from rolloutfleet_proxy.exports.reads import ExportGone
 from rolloutfleet_proxy.exports.shards import ExportShards, references
-from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_names
+from rolloutfleet_proxy.fleet.forwarding import Named, PassedOn, check_owner, owner_of_names
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
@@ -68,8 +69,13 @@ async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Sc
     call = keyed_call(
         request.headers.get(IDEMPOTENCY_KEY_HEADER), scope="export", body=asked.model_dump_json().encode()
     )
-    granted = await proxy.writer.run(lambda transaction: leases.grant(transaction, proxy.owner, asked, call))
+    # What can't be leased can't be acknowledged, which is how a full disk gets room.
+    granted = await proxy.writer.run(
+        lambda transaction: leases.grant(transaction, proxy.owner, asked, call), frees=True
+    )
     proxy.forget(granted.freed)
+    if granted.lease is not None:
+        failpoints.reach(failpoints.AFTER_EXPORT)
     try:
         pieces, headers = await _body(proxy, granted, media)
         first = await first_chunk(pieces)
@@ -85,6 +91,7 @@ async def acknowledge(lease_id: LeaseId, proxy: ThisProxy, asked: AckLease | Non
     """Trained: the trajectories named, or all of the lease. Again, it answers the same."""
     named = None if asked is None else asked.trajectory_ids
     done = await _change(proxy, lambda transaction: leases.acknowledge(transaction, lease_id, named))
+    failpoints.reach(failpoints.AFTER_ACK)
     return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids, ordinals=[proxy.owner.ordinal])
 
 
@@ -114,12 +121,13 @@ async def _elsewhere(proxy: Proxy, asked: AskExport) -> int | None:
     owner = owner_of_names(asked.session_ids or (), group=asked.group_id, param=param, own=proxy.owner, here=here)
     if owner is None or owner.ordinal == proxy.owner.ordinal:
         return None
-    check_owner(owner, proxy.owner, replicas=proxy.peers.replicas, ephemeral=proxy.settings.ephemeral)
+    named: Named = "session" if asked.session_ids else "group"
+    check_owner(owner, proxy.owner, peers=proxy.peers, ephemeral=proxy.settings.ephemeral, named=named)
     return owner.ordinal
 
 
 async def _change(proxy: Proxy, operation: Any) -> LeaseChange:
-    done: LeaseChange = await proxy.writer.run(operation)
+    done: LeaseChange = await proxy.writer.run(operation, frees=True)
     proxy.forget(done.freed)
     return done
 

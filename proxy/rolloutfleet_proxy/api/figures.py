@@ -16,7 +16,7 @@ from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.proxy import STORE_FOLDER, Proxy
 from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.sessions.sessions import count_by_state
-from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.database import store_bytes
 
 router = APIRouter()
@@ -44,6 +44,7 @@ async def ready(proxy: ThisProxy, response: Response) -> dict[str, Any]:
         "store_id": proxy.owner.store_id,
         "sessions_open": seen.sessions_open,
         "room": seen.room,
+        "proxies_ever": proxy.peers.ever,
         "weights": proxy.weights.state.as_json(),
     }
 
@@ -60,7 +61,7 @@ async def stats(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dic
 
 async def _stats(proxy: Proxy) -> dict[str, Any]:
     sessions, booted, taken = await asyncio.gather(
-        proxy.reader.run(count_by_state), proxy.reader.run(boots.load), asyncio.to_thread(resident.of_tree)
+        proxy.recounting.run(count_by_state), proxy.reader.run(boots.load), asyncio.to_thread(resident.of_tree)
     )
     weights = proxy.weights
     return {
@@ -83,16 +84,25 @@ async def _stats(proxy: Proxy) -> dict[str, Any]:
         "collections": proxy.collections.figures(),
         "drain": proxy.drains.shown(),
         "boots": booted,
-        "store": {"full": await asyncio.to_thread(proxy.admission.is_full)},
+        "store": {"full": await asyncio.to_thread(proxy.admission.is_full), "reserved": _is_reserved(proxy)},
         "dump": _dump(proxy),
         "settings": {
             "generation": proxy.settings.generation,
             "error": proxy.settings_error,
             "needs_restart": list(proxy.settings_waiting),
         },
+        "gateway": {"loses": proxy.probing.loses, "probes": proxy.probing.requests},
         "refused": dict(proxy.metrics.refused),
         "prefix_checks": dict(proxy.metrics.prefix_checks),
+        "follow_ups": dict(proxy.metrics.follow_ups),
+        "branches": dict(proxy.metrics.branches),
     }
+
+
+def _is_reserved(proxy: Proxy) -> bool:
+    """Whether the room that freeing needs on a full disk is held as a whole."""
+    reserve = proxy.database.reserve
+    return reserve is not None and not reserve.owed
 
 
 def _dump(proxy: Proxy) -> dict[str, Any]:
@@ -109,7 +119,7 @@ def _dump(proxy: Proxy) -> dict[str, Any]:
 @router.get("/audit", dependencies=[AdminOnly])
 async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
     """Promise 5: what came and what became of it, from counters and recounted from rows; in fleet scope added up."""
-    own = await proxy.reader.run(audit)
+    own = await proxy.recounting.run(audit)
     own["shards"]["orphans"] = await proxy.shards.orphans.count()
     if scope == PROXY:
         return {**own, "ordinals": [proxy.owner.ordinal]}
@@ -119,11 +129,11 @@ async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict
 
 @router.get("/metrics")
 async def metrics(proxy: ThisProxy) -> Response:
-    """For Prometheus."""
-    ledger, taken = await asyncio.gather(proxy.reader.run(audit), asyncio.to_thread(resident.of_tree))
+    """For Prometheus. It needs no key, so it reads nothing that grows with the store."""
+    sums, taken = await asyncio.gather(proxy.reader.run(ledger), asyncio.to_thread(resident.of_tree))
     weights = proxy.weights
     present = Present(
-        ledger=ledger,
+        ledger=sums,
         memory=asdict(taken),
         caches=proxy.cache_sizes(),
         queues=proxy.queue_lengths(),

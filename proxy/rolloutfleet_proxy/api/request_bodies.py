@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutfleet_proxy.api.access import require_known_key
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
-from rolloutfleet_proxy.memory.body_limit import LimitOf, declared_length, too_large
+from rolloutfleet_proxy.memory.body_limit import LimitOf, declared_length, has_body, too_large
 from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
 
@@ -41,7 +41,7 @@ class RequestBodies:
         self._to_disk = to_disk
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _has_body(scope):
+        if scope["type"] != "http" or not has_body(scope["headers"]):
             await self._app(scope, receive, send)
             return
         proxy, headers, limit = self._proxy, Headers(scope=scope), self._limit_of(scope)
@@ -55,6 +55,7 @@ class RequestBodies:
         in_memory = not self._to_disk(scope)
         try:
             if in_memory:
+                _read_as_json(scope)
                 held.expect(length)
             await self._app(scope, _counted(receive, held if in_memory else None, limit=limit), send)
         except ApiError as error:
@@ -63,10 +64,10 @@ class RequestBodies:
             held.release()
 
 
-def _has_body(scope: Scope) -> bool:
-    """As RFC 9112, section 6, has it."""
-    lengths = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
-    return b"transfer-encoding" in lengths or lengths.get(b"content-length", b"0") != b"0"
+def _read_as_json(scope: Scope) -> None:
+    """All these bodies are JSON, whatever they are called: `curl -d` calls them a form, and FastAPI heeds that."""
+    others = [header for header in scope["headers"] if header[0] != b"content-type"]
+    scope["headers"] = [*others, (b"content-type", MEDIA_TYPE.encode())]
 
 
 def _counted(receive: Receive, held: Held | None, *, limit: int) -> Receive:
@@ -74,10 +75,10 @@ def _counted(receive: Receive, held: Held | None, *, limit: int) -> Receive:
 
     async def counted() -> Message:
         nonlocal read
-        message = await receive()
-        size = len(message.get("body", b""))
-        read += size
         try:
+            message = await receive()
+            size = len(message.get("body", b""))
+            read += size
             if read > limit:
                 raise too_large(limit)
             if held is not None:

@@ -31,6 +31,7 @@ async def give_reward(
     done = await proxy.writer.run(
         lambda transaction: once(
             transaction, call, Rewarded, lambda transaction: rewards.give_reward(transaction, session.id, asked)
-        )
+        ),
+        frees=True,
     )
     return done.model_copy(update={"ordinals": [proxy.owner.ordinal]})

@@ -1,10 +1,12 @@
 """Sessions over HTTP: start, list, show, turns, touch, close, delete."""
 
 import json
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec.structs import asdict
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -23,12 +25,12 @@ from rolloutfleet_proxy.api.access import (
 )
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.api.starting import start_here
-from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.errors import ApiError, invalid, no_json
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions import sessions as sessions_module
 from rolloutfleet_proxy.sessions import trajectories
-from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN, Session
+from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN, Listing, Session
 from rolloutfleet_proxy.sessions.tombstones import Gone
 from rolloutfleet_proxy.turns.rows import Turn, load_turns
 
@@ -40,6 +42,8 @@ PAGE = 1000
 _LAST_ROW = 2**63 - 1
 
 State = Annotated[str | None, Query(pattern="^(open|closed|deleted)$")]
+Task = Annotated[str | None, Query(max_length=512)]
+Order = Annotated[Literal["oldest", "newest"], Query()]
 Limit = Annotated[int, Query(ge=1, le=PAGE)]
 Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
 
@@ -51,17 +55,24 @@ async def list_sessions(
     state: State = None,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9:,]+$", max_length=100_000)] = None,
     limit: Limit = 100,
+    task_id: Task = None,
+    order: Order = "oldest",
     scope: Scope = PROXY,
 ) -> dict[str, Any]:
-    """Sessions whose rows are there, oldest first; in fleet scope so many of each proxy, one proxy after the other."""
+    """Sessions whose rows are there, oldest first unless the order is `newest`; those of one task, or all.
+
+    In fleet scope so many of each proxy, one proxy after the other.
+    """
+    asked = Listing(state=state, task_id=task_id, newest_first=order == "newest", limit=limit)
+    given = {"state": state, "task_id": task_id, "limit": limit, "order": order}
     return await paged(
         proxy,
         request,
         "sessions",
-        lambda start: _page(proxy, state=state, cursor=_whole(start), limit=limit),
+        lambda start: _page(proxy, replace(asked, after=_row(start))),
         scope=scope,
         cursor=cursor,
-        asked={"limit": limit} | ({"state": state} if state else {}),
+        asked={name: value for name, value in given.items() if value is not None},
     )
 
 
@@ -88,10 +99,8 @@ async def _asked(request: Request) -> StartSessions:
     """Raises ApiError 400, and RequestValidationError for a field."""
     try:
         given = json.loads(await request.body())
-    except json.JSONDecodeError as error:
-        raise ApiError(400, INVALID_JSON, f"The body is no JSON: {error.msg}.") from None
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, INVALID_JSON, f"The body is no JSON that can be read: {error}.") from None
+        raise no_json(error) from None
     except ClientDisconnect:
         raise ApiError(400, INVALID_JSON, "The body broke off.") from None
     if not isinstance(given, dict):
@@ -102,15 +111,15 @@ async def _asked(request: Request) -> StartSessions:
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
 
 
-async def _page(proxy: Proxy, *, state: str | None, cursor: int, limit: int) -> dict[str, Any]:
-    rows = await proxy.reader.run(
-        lambda connection: sessions_module.list_sessions(
-            connection, state=state, after=cursor, limit=limit, served=proxy.clock.now()
-        )
+async def _page(proxy: Proxy, asked: Listing) -> dict[str, Any]:
+    # To find some of all is to look at each: calls that are coming must not wait for that.
+    reader = proxy.recounting if asked.is_chosen else proxy.reader
+    rows = await reader.run(
+        lambda connection: sessions_module.list_sessions(connection, asked, served=proxy.clock.now())
     )
     return {
         "sessions": [_listed(proxy, shown) for _, shown in rows],
-        "cursor": str(rows[-1][0]) if len(rows) == limit else None,
+        "cursor": str(rows[-1][0]) if len(rows) == asked.limit else None,
     }
 
 
@@ -120,10 +129,12 @@ def _listed(proxy: Proxy, shown: dict[str, Any]) -> dict[str, Any]:
     return {**shown, **idle, "in_flight": in_flight, "ordinal": proxy.owner.ordinal}
 
 
-def _whole(cursor: str | None) -> int:
+def _row(cursor: str | None) -> int | None:
     """Raises ApiError 400 for a cursor of fleet scope, or one that no page ended with."""
+    if not cursor:
+        return None
     try:
-        number = int(cursor or 0)
+        number = int(cursor)
     except ValueError:
         raise invalid("cursor", "This cursor is of scope=fleet.") from None
     if number > _LAST_ROW:
@@ -193,7 +204,7 @@ async def close_session(session_id: str, request: Request, proxy: ThisProxy) -> 
     session = there(found, session_id)
     if session.state == DELETED:
         raise ended(session)
-    done = await proxy.writer.run(lambda transaction: trajectories.close_session(transaction, session.id))
+    done = await proxy.writer.run(lambda transaction: trajectories.close_session(transaction, session.id), frees=True)
     proxy.end_session(session, CLOSED, freed=done.freed)
     return Closed(session_id=session.name, trajectory_id=done.trajectory_id, ordinals=ordinals)
 
@@ -203,13 +214,13 @@ async def delete_session(session: Annotated[Session, Depends(require_session("de
     """End a session and discard its turns; what is leased stays with its lease."""
     if session.state == DELETED:
         raise ended(session)
-    done = await proxy.writer.run(lambda transaction: trajectories.delete_session(transaction, session.id))
+    done = await proxy.writer.run(lambda transaction: trajectories.delete_session(transaction, session.id), frees=True)
     proxy.end_session(session, DELETED, freed=done.freed)
     return Response(status_code=204)
 
 
 def _shown(session: Session, turn: Turn) -> dict[str, Any]:
-    """A turn in design.md's form; `versions` has one entry a token, as `output_ids` has."""
+    """A turn as the API shows it; `versions` has one entry a token, as `output_ids` has."""
     parent = None if turn.parent is None else session.briefs.get(turn.parent)
     return {
         "turn_id": turn.name,
@@ -225,5 +236,8 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
         "versions": turn.versions_by_token(),
         "reward": turn.reward,
         "mixed_cache": turn.mixed_cache,
+        "branch_reason": None if turn.branch_reason is None else asdict(turn.branch_reason),
+        "constrained": turn.constrained,
+        "biased_by": turn.biased_by,
         "created_at": turn.created_at,
     }

@@ -1,7 +1,8 @@
 """Shards over HTTP: put, get, get many, delete."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -28,6 +29,7 @@ from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_
 from rolloutfleet_proxy.fleet.placement import RETRY_AFTER
 from rolloutfleet_proxy.fleet.weights import together
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
+from rolloutfleet_proxy.memory.body_limit import declared_length
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.sessions import DELETED
@@ -69,11 +71,12 @@ async def put_shard(
     """
     if owner_of_name(shard_id, kind=TENSOR) is not None:
         raise invalid("shard_id", "Names of this form are the proxies' own: use another.")
-    await _refuse_early(proxy, request, session_id)
+    await _refuse_ended(proxy, request, session_id)
     if ttl is None and session_id is None:
         ttl = DEFAULT_SHARD_TTL
     try:
-        form, done = await proxy.shards.put(shard_id, request.stream(), session=session_id, ttl=ttl)
+        with _room(proxy, request):
+            form, done = await proxy.shards.put(shard_id, request.stream(), session=session_id, ttl=ttl)
     except NotOneTensor as wrong:
         raise ApiError(400, INVALID_REQUEST, f"The body is not one tensor as safetensors: {wrong}.") from None
     except ClientDisconnect:
@@ -150,7 +153,7 @@ async def _delete_everywhere(proxy: Proxy, request: Request, ids: Sequence[str])
 
     async def ask(ordinal: int, part: list[str]) -> Any:
         asked = Owner(ordinal, "")
-        check_owner(asked, proxy.owner, replicas=proxy.peers.replicas, ephemeral=proxy.settings.ephemeral)
+        check_owner(asked, proxy.owner, peers=proxy.peers, ephemeral=proxy.settings.ephemeral, named="shard")
         return await proxy.peers.ask(
             ordinal, "DELETE", "/shards", headers=credentials(request), content={"ids": part}, patience=DELETE_PATIENCE
         )
@@ -172,16 +175,23 @@ def _parts(ids: Iterable[str], everyone: Sequence[int]) -> dict[int, list[str]]:
     return parts
 
 
-async def _refuse_early(proxy: Proxy, request: Request, session_id: str | None) -> None:
-    """Refuse what can be refused before the body is read. The commit looks at the session again."""
+async def _refuse_ended(proxy: Proxy, request: Request, session_id: str | None) -> None:
+    """Refuse a session that has ended before the body is read. The commit looks at it again."""
     if session_id is not None:
         session = there(await find_session(request, session_id), session_id)
         if session.state == DELETED:
             raise ended(session)
-    declared = request.headers.get("content-length", "")
-    if not proxy.admission.has_bytes(int(declared) if declared.isdigit() else 0):
-        message = "There is no room for this shard now: delete some, or wait until others have lived their time."
-        raise ApiError(429, NO_ROOM, message, retry_after=RETRY_AFTER)
+
+
+@contextmanager
+def _room(proxy: Proxy, request: Request) -> Iterator[None]:
+    """Hold room for the bytes that the body says it has, while it comes. Raises ApiError 429, before any is read."""
+    declared = declared_length(request.headers.get("content-length", ""), limit=proxy.settings.shard_limit)
+    with proxy.admission.bytes_on_their_way(declared) as fits:
+        if not fits:
+            message = "There is no room for this shard now: delete some, or wait until others have lived their time."
+            raise ApiError(429, NO_ROOM, message, retry_after=RETRY_AFTER)
+        yield
 
 
 def _elsewhere(proxy: Proxy, ids: Iterable[str]) -> int | None:
@@ -189,7 +199,7 @@ def _elsewhere(proxy: Proxy, ids: Iterable[str]) -> int | None:
     owner = owner_of_shards(ids, proxy.owner, param="ids")
     if owner.ordinal == proxy.owner.ordinal:
         return None
-    check_owner(owner, proxy.owner, replicas=proxy.peers.replicas, ephemeral=proxy.settings.ephemeral)
+    check_owner(owner, proxy.owner, peers=proxy.peers, ephemeral=proxy.settings.ephemeral, named="shard")
     return owner.ordinal
 
 

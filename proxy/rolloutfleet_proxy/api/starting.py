@@ -7,9 +7,13 @@ from pydantic import BaseModel
 from rolloutfleet.errors import DRAINING, NO_ROOM, SESSION_DELETED
 from rolloutfleet.spec import LimitsSpec
 from rolloutfleet.wire import StartedSession, StartedSessions, StartSessions
+from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.errors import ApiError, invalid
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.refusals import gone
+from rolloutfleet_proxy.sessions import claims, tombstones
+from rolloutfleet_proxy.sessions.admission import Places
 from rolloutfleet_proxy.sessions.idempotency import KeyedCall, keyed_call, recall, remember
 from rolloutfleet_proxy.sessions.sessions import NewSessions, Started, replace_keys, start
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -30,25 +34,27 @@ class _Names(BaseModel):
 async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
     """Start a group of sessions.
 
-    Raises ApiError 429 where there is no room, 503 while draining, 422 for a key used with another body.
+    Raises ApiError 429 where there is no room, 503 while draining, 422 for a key used with another body, and
+    PlacedElsewhere where this proxy gave the key's start to another.
     """
     most = proxy.settings.sessions.limits.sessions
     if most is not None and asked.group_size > most:
         raise invalid("group_size", f"A proxy of this fleet has room for {most} sessions, and a group stays together.")
     body = b"" if idempotency_key is None else asked.model_dump_json().encode()
     call = keyed_call(idempotency_key, scope=SCOPE, body=body)
-    work = partial(
-        _start,
-        owner=proxy.owner,
-        asked=asked,
-        limits=_limits(asked, proxy.settings.sessions.limits),
-        call=call,
-        has_room=proxy.admission.has_room(asked.group_size),
-        draining=proxy.drains.draining,
-    )
-    names, started, is_new = await proxy.writer.run(work)
+    with proxy.admission.places(asked.group_size) as places:
+        work = partial(
+            _start,
+            owner=proxy.owner,
+            asked=asked,
+            limits=_limits(asked, proxy.settings.sessions.limits),
+            call=call,
+            places=places,
+            draining=proxy.drains.draining,
+        )
+        names, started, is_new = await proxy.writer.run(work)
+    failpoints.reach(failpoints.AFTER_START)
     if is_new:
-        proxy.admission.sessions_open += len(started)
         for session in started[:KEPT_AT_ONCE]:
             if session.session is not None:
                 proxy.sessions.started(session.session)
@@ -76,7 +82,7 @@ def _start(
     asked: StartSessions,
     limits: dict[str, int],
     call: KeyedCall | None,
-    has_room: bool,
+    places: Places,
     draining: bool,
 ) -> tuple[_Names, list[Started], bool]:
     """(group and names, sessions, whether they are new). A retry gets the same with new keys; the old ones are void.
@@ -87,9 +93,11 @@ def _start(
     if before is not None:
         names = _Names.model_validate_json(before)
         return names, _again(transaction, owner, names.sessions), False
+    if call is not None:
+        claims.check(transaction, call.key)
     if draining:
         raise ApiError(503, DRAINING, "This proxy is draining and takes no new sessions.", retry_after=1.0)
-    if not has_room:
+    if not places.take():
         raise ApiError(429, NO_ROOM, "This proxy has no room for more sessions now.", retry_after=RETRY_AFTER)
     group, started = start(
         transaction,
@@ -119,5 +127,12 @@ def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Sta
     try:
         return replace_keys(transaction, owner, names)
     except LookupError as error:
-        message = f"This Idempotency-Key started sessions that are gone by now, {error} among them."
-        raise ApiError(410, SESSION_DELETED, message) from None
+        raise _over(transaction, str(error)) from None
+
+
+def _over(transaction: Transaction, name: str) -> ApiError:
+    """410: what became of a session that a start made, as its own calls are told."""
+    tombstone = tombstones.find(transaction, column="name", value=name)
+    if tombstone is not None:
+        return gone(tombstone)
+    return ApiError(410, SESSION_DELETED, f"This Idempotency-Key started session {name}, which is gone by now.")

@@ -6,12 +6,19 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from rolloutfleet.errors import INVALID_REQUEST
-from rolloutfleet.wire import Continue, Pause, Recover, SetVersion, Whole
+from rolloutfleet.wire import LAST_EPOCH, Continue, Epoch, Pause, Recover, Run, SetVersion, Whole
 from rolloutfleet.wire import Request as WireRequest
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, credentials
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.fleet.members import JOIN_PATH, RECOVERED_PATH, SETTLED_PATH, STATE_PATH, RemoteMember
+from rolloutfleet_proxy.fleet.members import (
+    AT_STAKE_PATH,
+    JOIN_PATH,
+    RECOVERED_PATH,
+    SETTLED_PATH,
+    STATE_PATH,
+    RemoteMember,
+)
 from rolloutfleet_proxy.fleet.weights import Member
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.weights.state import Recovery, WeightState
@@ -22,7 +29,7 @@ router = APIRouter(dependencies=[AdminOnly])
 class Settled(WireRequest):
     """What a leading proxy waits for."""
 
-    epoch: Whole
+    epoch: Epoch
     timeout: float
 
 
@@ -48,9 +55,13 @@ async def set_version(asked: SetVersion, request: Request, proxy: ThisProxy, sco
 
 @router.post("/recover")
 async def recover(asked: Recover, request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict[str, Any]:
-    """Begin a new run at a checkpoint, which may be older; what is newer is dropped or kept."""
-    recovery = Recovery(run=asked.run, version=asked.version, newer=asked.newer)
-    return await proxy.fleet_weights.recover(members(proxy, request, scope), recovery)
+    """Begin a new run at a checkpoint, which may be older; what is newer is dropped or kept.
+
+    Sessions that earlier runs left open are kept, closed or deleted. To drop what is newer than less than half of the
+    fleet's version needs `confirm`, where anything would go; else it is 409 `recovery_too_far`.
+    """
+    recovery = Recovery(run=asked.run, version=asked.version, newer=asked.newer, open=asked.open)
+    return await proxy.fleet_weights.recover(members(proxy, request, scope), recovery, confirmed=asked.confirm)
 
 
 @router.post("/pause")
@@ -82,8 +93,10 @@ async def join(told: dict[str, Any], proxy: ThisProxy) -> dict[str, Any]:
     """Take what a leading proxy tells; answers with what is known then, which may be newer."""
     try:
         heard = WeightState.from_json(told)
-    except (LookupError, TypeError, ValueError) as error:
-        raise ApiError(400, INVALID_REQUEST, f"This is no state of a proxy's weights: {error!r}.") from None
+    except (LookupError, TypeError, ValueError):
+        raise ApiError(
+            400, INVALID_REQUEST, f"This is no state of a proxy's weights: epochs and runs end at {LAST_EPOCH}."
+        ) from None
     return (await proxy.fleet_weights.heard(gate=heard.gate, versions=heard.versions)).as_json()
 
 
@@ -93,7 +106,15 @@ async def settled(asked: Settled, proxy: ThisProxy) -> None:
     await proxy.weights.settled(epoch=asked.epoch, timeout=asked.timeout)
 
 
+@router.get(AT_STAKE_PATH, include_in_schema=False)
+async def at_stake(run: Run, version: Whole, proxy: ThisProxy) -> dict[str, Any]:
+    """What a recovery would drop here."""
+    return asdict(await proxy.weights.at_stake(run=run, version=version))
+
+
 @router.get(RECOVERED_PATH, include_in_schema=False)
-async def recovered(run: Whole, proxy: ThisProxy) -> dict[str, Any]:
+async def recovered(run: Run, proxy: ThisProxy) -> dict[str, Any]:
     """What a recovery has done here."""
-    return asdict(await proxy.weights.recovery_counts(run))
+    counts = asdict(await proxy.weights.recovery_counts(run))
+    # What is nothing is left out: a leader of an earlier release knows fewer of them.
+    return {name: count for name, count in counts.items() if count}

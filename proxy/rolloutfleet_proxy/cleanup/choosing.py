@@ -84,6 +84,11 @@ class Due:
     sessions: tuple[Member, ...]
 
     @property
+    def may_have_files(self) -> bool:
+        """Whether there may be turns to be dumped."""
+        return any(session.turns for session in self.sessions)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(session.name for session in self.sessions)
 

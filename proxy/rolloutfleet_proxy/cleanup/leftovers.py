@@ -34,7 +34,12 @@ def tidy(folder: DumpWriter, read: Read[Any]) -> None:
 
 
 def _remove(folder: DumpWriter, name: str, turns: frozenset[str]) -> None:
-    if folder.holds_only(name, turns):
+    try:
+        ours = folder.holds_only(name, turns)
+    except OSError as error:
+        logger.warning("dump %s can't be read, and is kept: %s", name, error)
+        return
+    if ours:
         folder.remove([name])
         logger.info("removed dump %s: its session was not freed, and is dumped again when it is due", name)
     else:

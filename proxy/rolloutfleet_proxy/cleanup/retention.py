@@ -39,7 +39,8 @@ def removable(
 
 
 def kept(listed: Iterable[Listed], known: Mapping[str, float], *, ordinal: int, now: float) -> list[Kept]:
-    """The files that a proxy may remove: its own ordinal's and those it wrote, but for those being imported.
+    """The files that a proxy may remove: its own ordinal's and those it wrote, but for those being imported. What is
+    no file, a link or a folder of such a name, is nothing that a proxy wrote.
 
     `known` says since when it knows a file; an imported one is as old as the dump that it was.
     """
@@ -47,7 +48,7 @@ def kept(listed: Iterable[Listed], known: Mapping[str, float], *, ordinal: int, 
     return [
         Kept(each.file, each.bytes, known.get(each.file, known.get(str(each.name), now)))
         for each in listed
-        if each.state != IMPORTING and (each.file.startswith(own) or str(each.name) in known)
+        if each.regular and each.state != IMPORTING and (each.file.startswith(own) or str(each.name) in known)
     ]
 
 

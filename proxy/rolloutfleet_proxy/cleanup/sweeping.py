@@ -21,7 +21,7 @@ from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.cleanup import freeing, leftovers, retention
 from rolloutfleet_proxy.cleanup.choosing import Due, Group, Patience, due, load_group, look
 from rolloutfleet_proxy.cleanup.dumping import dump, metadata_with_shards
-from rolloutfleet_proxy.cleanup.files import DumpWriter
+from rolloutfleet_proxy.cleanup.files import DumpWriter, NoRoom
 from rolloutfleet_proxy.cleanup.freeing import Freed, Spared
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.dumps.folder import DumpFolder
@@ -162,7 +162,7 @@ class Sweeper:
                 await self._remove_dumps(orders, orders.folder, this_sweep=this_sweep)
             except OSError as error:
                 logger.warning("old dumps could not be removed: %s", error)
-        await self._writer.run(tombstones.prune)
+        await self._writer.run(tombstones.prune, frees=True)
 
     async def tidy(self, orders: Orders) -> None:
         """Remove from the folder what earlier processes of this proxy left behind."""
@@ -183,7 +183,7 @@ class Sweeper:
         await self.in_thread(partial(folder.remove, going))
         left = [file for file in files if file.file not in set(going)]
         if {file.file for file in left} != known.keys():
-            await self._writer.run(partial(retention.follow, files=left))
+            await self._writer.run(partial(retention.follow, files=left), frees=True)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do what takes files; one at a time."""
@@ -219,12 +219,17 @@ class Sweeper:
             if place and time.monotonic() > ends:
                 sweep.todo.extendleft(later.group for later in reversed(chosen[place:]))
                 break
+            if sweep.no_room is not None and one.may_have_files:
+                self._wait_for_room(sweep, one, sweep.no_room)
+                continue
             its = {session.id: with_shards[session.id] for session in one.sessions if session.id in with_shards}
             if its and len(chosen) > 1:
                 sweep.alone(one.group)
                 continue
             try:
                 dumped.append(await self._dump_one(folder, one, its))
+            except NoRoom as error:
+                self._wait_for_room(sweep, one, error)
             except Exception as error:
                 self._fail(sweep, one, error)
                 if sweep.is_hopeless:
@@ -267,7 +272,7 @@ class Sweeper:
             partial(freeing.free, chosen=one.chosen, files=None if folder is None else one.files, since=since)
             for one in dumped
         ]
-        results = await asyncio.gather(*map(self._writer.run, work), return_exceptions=True)
+        results = await asyncio.gather(*(self._writer.run(each, frees=True) for each in work), return_exceptions=True)
         for one, result in zip(dumped, results, strict=True):
             if isinstance(result, Freed):
                 sweep.failed_in_a_row = min(0, sweep.failed_in_a_row)
@@ -287,6 +292,11 @@ class Sweeper:
             with contextlib.suppress(OSError):
                 await self.in_thread(partial(folder.remove, files))
 
+    def _wait_for_room(self, sweep: "_Sweep", chosen: Due, error: NoRoom) -> None:
+        """Keep it until a later sweep finds room. What needs no file goes on: it may be what makes room."""
+        sweep.no_room = error
+        sweep.failing[chosen.group.name] = f"waits for room: {error}"
+
     def _fail(self, sweep: "_Sweep", chosen: Due, error: Exception) -> None:
         self.tally.failures += 1
         sweep.failed_in_a_row += 1
@@ -302,6 +312,8 @@ class _Sweep:
         self.todo: deque[Group] = deque()
         self.failing: dict[str, str] = {}
         self.failed_in_a_row = 0
+        self.no_room: NoRoom | None = None
+        """Why no more files are written in this sweep."""
         self._put_off = put_off
         self._later: list[Group] = []
         self._alone: set[str] = set()

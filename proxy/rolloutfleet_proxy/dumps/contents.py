@@ -14,8 +14,19 @@ from typing import IO, Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from rolloutfleet.dumps import Damaged, DumpedTurn, DumpEnd, IncomingShard, inspect, read_shards, read_streamed
-from rolloutfleet_proxy.store.transaction import DISCARDED, LIVE
+from rolloutfleet.dumps import (
+    Damaged,
+    DumpedTurn,
+    DumpEnd,
+    IncomingShard,
+    inspect,
+    open_dump,
+    read_shards,
+    read_streamed,
+)
+from rolloutfleet_proxy.sessions.trajectories import VOID
+from rolloutfleet_proxy.store.transaction import LIVE
+from rolloutfleet_proxy.turns.matching import Matching, branch_reason
 from rolloutfleet_proxy.turns.rows import spans
 
 T = TypeVar("T")
@@ -62,7 +73,7 @@ class TurnRow(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: str
     history: bytes
     request: bytes
-    reasonings: bytes
+    matching: bytes
     versions: bytes
     prompt_ids: bytes
     output_ids: bytes
@@ -74,7 +85,7 @@ class TurnRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 def look(file: Path, name: str) -> Looked:
-    """Read all of a dump and check it. For a worker thread; raises OSError."""
+    """Read all of a dump and check it. For a worker thread; raises OSError, and Damaged where it is no file."""
     (found,) = _values("look", Looked, file, name)
     return found
 
@@ -86,7 +97,7 @@ def turns(file: Path, digest: str) -> Iterator[list[TurnRow]]:
 
 def shards(file: Path, digest: str) -> Iterator[IncomingShard]:
     """The shards of a dump, in pieces, as `turns` has them. They are no JSON, so no process is needed."""
-    with file.open("rb") as opened:
+    with open_dump(file) as opened:
         for part in read_shards(opened):
             if isinstance(part, IncomingShard):
                 yield part
@@ -103,7 +114,7 @@ def turn_row(turn: DumpedTurn) -> TurnRow:
         name=turn.turn_id,
         parent=turn.parent,
         trajectory=turn.trajectory,
-        state=DISCARDED if turn.discarded else LIVE,
+        state=VOID if turn.discarded else LIVE,
         delivered=turn.delivered,
         mixed_cache=turn.mixed_cache,
         run=turn.run,
@@ -115,7 +126,12 @@ def turn_row(turn: DumpedTurn) -> TurnRow:
         finish_reason=turn.finish_reason,
         history=bytes.fromhex(matching.history),
         request=bytes.fromhex(matching.request),
-        reasonings=_encode(matching.reasonings),
+        matching=Matching(
+            rules=matching.rules,
+            reasonings=tuple((index, bytes.fromhex(digest)) for index, digest in matching.reasonings),
+            call_ids=tuple(matching.call_ids),
+            branch_reason=branch_reason(None if turn.branch_reason is None else turn.branch_reason.model_dump()),
+        ).encode(),
         versions=_encode(spans(turn.versions.numpy().tolist())),
         prompt_ids=turn.new_prompt_ids.data,
         output_ids=turn.output_ids.data,
@@ -165,13 +181,13 @@ def _values(kind: str, of: type[T], file: Path, argument: str) -> Iterator[T]:
     if _has_long_line(file):
         yield from _from_process(kind, of, file, argument)
         return
-    with file.open("rb") as opened:
+    with open_dump(file) as opened:
         yield from _KINDS[kind](opened, argument)
 
 
 def _has_long_line(file: Path) -> bool:
     length = 0
-    with file.open("rb") as opened:
+    with open_dump(file) as opened:
         while chunk := opened.read(_CHUNK):
             first, last = chunk.find(b"\n"), chunk.rfind(b"\n")
             length += len(chunk) if first < 0 else first
@@ -211,7 +227,7 @@ def main() -> None:
     kind, file, argument = sys.argv[1:]
     damage = ""
     try:
-        with Path(file).open("rb") as opened:
+        with open_dump(Path(file)) as opened:
             for value in _KINDS[kind](opened, argument):
                 _write(msgspec.msgpack.encode(value))
     except Damaged as error:

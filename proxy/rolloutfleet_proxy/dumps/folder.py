@@ -10,12 +10,13 @@ A rename is atomic, so of several proxies over one folder one gets the file. Eve
 import contextlib
 import heapq
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, Damaged, DumpHead, DumpName, parse_dump_name, read_head
+from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, DumpName, Glance, glance, open_dump, parse_dump_name
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import DUMP_ROOT
 from rolloutfleet.wire import DumpState
@@ -46,8 +47,10 @@ class Listed:
     bytes: int
     modified: float
     """Seconds since the epoch."""
-    head: DumpHead | None
-    """None where the file's first line is none of a dump, or was not read."""
+    regular: bool
+    """It is a file, and no link, folder or pipe of that name."""
+    head: Glance | None
+    """What its first line says; None where that was not read."""
 
 
 def folder_of(settings: ProxySettings) -> Path | None:
@@ -69,35 +72,36 @@ class DumpFolder:
     def listed(self, *, after: str, limit: int, state: str | None = None, heads: bool = False) -> list[Listed]:
         """Files in order of their names, from behind the file `after` on. A folder that is not there is empty.
 
-        With `heads` each is opened, and its first line read.
+        With `heads` each is opened, and its first line read; what is wrong with one is its own fault.
         """
         entries = (found for found in self._entries() if found[2].name > after and state in (None, found[1]))
         listed = []
         for name, held, file in heapq.nsmallest(limit, entries, key=lambda found: found[2].name):
             with contextlib.suppress(FileNotFoundError):
-                seen = file.stat()
-                head = _head(file) if heads else None
-                listed.append(Listed(file.name, name, held, seen.st_size, seen.st_mtime, head))
+                seen = file.lstat()
+                regular = stat.S_ISREG(seen.st_mode)
+                size, head = seen.st_size if regular else 0, glance(file) if heads else None
+                listed.append(Listed(file.name, name, held, size, seen.st_mtime, regular, head))
         return listed
 
     def open(self, name: DumpName) -> BinaryIO | None:
-        """The file of this name, whatever its state; None where there is none."""
+        """The file of this name, whatever its state; None where there is none. Raises Damaged where it is no file."""
         for _ in range(2):
             # A second look, as it may have been renamed during the first.
             for file in self._files(name):
                 with contextlib.suppress(FileNotFoundError):
-                    return file.open("rb")
+                    return open_dump(file)
         return None
 
     def state(self, name: DumpName) -> DumpState | None:
         """What may be done with the file of this name; None where there is none."""
         if self._path is None:
             return None
-        if (self._path / str(name)).exists():
+        if os.path.lexists(self._path / str(name)):
             return READY
         if self._claims(name):
             return IMPORTING
-        return IMPORTED if self._imported(name).exists() else None
+        return IMPORTED if os.path.lexists(self._imported(name)) else None
 
     def claim(self, name: DumpName) -> None:
         """Take the file for this proxy; `finish` or `give_back` follows. Raises NotClaimed where it can't be had."""
@@ -116,7 +120,7 @@ class DumpFolder:
         Raises FileExistsError for that.
         """
         ready, claimed = self.ready_file(name), self.claimed_file(name)
-        if ready.exists():
+        if os.path.lexists(ready):
             raise FileExistsError(f"{ready} is there again; {claimed} was not put in its place")
         self._rename(claimed, ready)
 
@@ -166,12 +170,6 @@ class DumpFolder:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _head(file: Path) -> DumpHead | None:
-    with contextlib.suppress(Damaged), file.open("rb") as opened:
-        return read_head(opened)
-    return None
 
 
 def _parsed(file: str) -> tuple[DumpName, DumpState] | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rolloutfleet.dumps import Damaged, DumpHead, DumpName, IncomingShard, digest_of, parse_dump_name
+from rolloutfleet.dumps import Damaged, DumpHead, DumpName, IncomingShard, digest_of, open_dump, parse_dump_name
 from rolloutfleet.errors import (
     ALREADY_IMPORTED,
     DUMP_DAMAGED,
@@ -97,11 +97,12 @@ class Importer:
         if found.problems:
             raise _damaged(name, found.problems)
         if found.incomplete and not incomplete:
+            missing = ", ".join(shard[:128] for shard in found.incomplete[:5])
             raise ApiError(
                 409,
                 DUMP_INCOMPLETE,
                 f"{name} is incomplete: {len(found.incomplete)} shards could not be brought in when it was written "
-                f"({', '.join(found.incomplete[:5])}). With incomplete: true it is imported without them.",
+                f"({missing}). With incomplete: true it is imported without them.",
                 param="names",
                 should_retry=False,
             )
@@ -117,6 +118,8 @@ class Importer:
             return contents.look(self._folder.ready_file(name), str(name))
         except FileNotFoundError:
             raise _not_there(name, self._folder.state(name)) from None
+        except Damaged as error:
+            raise _damaged(name, [str(error)]) from None
 
     async def _import(self, dumps: Sequence[_Checked]) -> list[tuple[str, Arrived]]:
         claimed: list[DumpName] = []
@@ -175,13 +178,13 @@ class Importer:
     async def _undo(self) -> None:
         more = True
         while more:
-            more, freed = await self._writer.run(staging.undo)
+            more, freed = await self._writer.run(staging.undo, frees=True)
             self.on_changed(freed)
 
     def _arrived_before(self, name: DumpName) -> Callable[[sqlite3.Connection], bool]:
         def look(connection: sqlite3.Connection) -> bool:
             try:
-                with self._folder.claimed_file(name).open("rb") as file:
+                with open_dump(self._folder.claimed_file(name)) as file:
                     return staging.has_arrived(connection, name, digest_of(file))
             except (Damaged, OSError):
                 return False

@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from rolloutfleet.dumps import DumpedSession, DumpedTrajectory, DumpHead, StreamedTensor, StreamedTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.trajectories import trajectory_name
 from rolloutfleet_proxy.store.transaction import LIVE
+from rolloutfleet_proxy.turns.matching import Matching
 
 _decode = msgspec.json.Decoder().decode
 
@@ -75,6 +77,7 @@ def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, 
     if row is None:
         raise LookupError(f"turn {number} is gone")
     named = dict(zip(_TURN_COLUMNS, row, strict=True))
+    kept = Matching.decode(named["matching"])
     return StreamedTurn(
         {
             "turn_id": named["name"],
@@ -90,7 +93,8 @@ def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, 
             "delivered": bool(named["delivered"]),
             "created_at": named["created_at"],
             "prompt_tokens": named["prompt_tokens"],
-            "matching": _matching(named),
+            "matching": _matching(named, kept),
+            "branch_reason": None if kept.branch_reason is None else asdict(kept.branch_reason),
         },
         {name: named[name] or b"null" for name in ("messages", "tools", "output", "extras")},
         {
@@ -104,7 +108,7 @@ def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, 
 
 _TURN_COLUMNS = (
     *("name", "parent", "state", "trajectory", "run", "finish_reason", "reward", "mixed_cache", "delivered"),
-    *("created_at", "prompt_tokens", "start", "length", "history", "request", "reasonings", "messages", "tools"),
+    *("created_at", "prompt_tokens", "start", "length", "history", "request", "matching", "messages", "tools"),
     *("output", "extras", "prompt_ids", "output_ids", "logprobs", "versions"),
 )
 _SELECT_TURN = f"SELECT {', '.join(_TURN_COLUMNS)} FROM turns WHERE session = ? AND number = ?"
@@ -152,13 +156,15 @@ def _load_trajectory(connection: sqlite3.Connection, session: int, number: int, 
     )
 
 
-def _matching(named: dict[str, Any]) -> dict[str, Any]:
+def _matching(named: dict[str, Any], kept: Matching) -> dict[str, Any]:
     return {
         "start": named["start"],
         "length": named["length"],
         "history": named["history"].hex(),
         "request": named["request"].hex(),
-        "reasonings": _decode(named["reasonings"]),
+        "reasonings": [(index, digest.hex()) for index, digest in kept.reasonings],
+        "rules": kept.rules,
+        "call_ids": list(kept.call_ids),
     }
 
 

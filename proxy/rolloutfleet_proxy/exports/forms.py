@@ -148,6 +148,9 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
             "reward": turn.reward,
             "finish_reason": turn.finish_reason,
             "mixed_cache": turn.mixed_cache,
+            "branch_reason": turn.branch_reason,
+            "constrained": turn.constrained,
+            "biased_by": turn.biased_by,
             "message": msgspec.Raw(message),
         }
     )

@@ -124,6 +124,7 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
     if call is not None:
         remember(transaction, call, json.dumps(lease))
     _prune(transaction)
+    failpoints.reach(failpoints.MID_EXPORT)
     return Grant(
         lease=lease,
         expires_in=asked.lease_seconds,

@@ -18,6 +18,7 @@ import numpy as np
 from rolloutfleet.wire import AskExport, ExportStyle
 from rolloutfleet_proxy.exports.leases import Member
 from rolloutfleet_proxy.exports.rows import ExportTurn, Row, path, rows
+from rolloutfleet_proxy.turns.matching import Matching
 
 T = TypeVar("T")
 Read = Callable[[Callable[[sqlite3.Connection], T]], T]
@@ -119,13 +120,29 @@ def load_versions(connection: sqlite3.Connection, plan: Plan) -> dict[int, Any]:
 def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[int, ExportTurn], list[int]]:
     found = connection.execute(
         "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4, reward, finish_reason, mixed_cache,"
-        " trajectory, state FROM turns WHERE session = ? AND number <= (SELECT max(number) FROM turns"
-        " WHERE session = ? AND trajectory = ?) ORDER BY number",
+        " matching, json_extract(CAST(extras AS TEXT), '$.constrained'),"
+        " json_extract(CAST(extras AS TEXT), '$.biased_by'), trajectory, state FROM turns"
+        " WHERE session = ? AND number <= (SELECT max(number) FROM turns WHERE session = ? AND trajectory = ?)"
+        " ORDER BY number",
         (member.session, member.session, member.number),
     )
     turns: dict[int, ExportTurn] = {}
     kept = []
-    for number, name, parent, prompt_tokens, output_tokens, reward, finish_reason, mixed, trajectory, state in found:
+    for (
+        number,
+        name,
+        parent,
+        prompt_tokens,
+        output_tokens,
+        reward,
+        finish_reason,
+        mixed_cache,
+        matching,
+        constrained,
+        biased_by,
+        trajectory,
+        state,
+    ) in found:
         turns[number] = ExportTurn(
             number=number,
             name=name,
@@ -134,7 +151,10 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
             output_tokens=output_tokens,
             reward=reward,
             finish_reason=finish_reason,
-            mixed_cache=bool(mixed),
+            mixed_cache=bool(mixed_cache),
+            branch_reason=Matching.decode(matching).branch_reason,
+            constrained=constrained,
+            biased_by=None if biased_by is None else _decode(biased_by),
         )
         if trajectory == member.number and state == "live":
             kept.append(number)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rolloutfleet.wire import ExportStyle
+from rolloutfleet_proxy.turns.branching import BranchReason
 
 TENSORS: Final[Mapping[str, type[np.generic]]] = {
     "input_ids": np.int64,
@@ -40,6 +41,9 @@ class ExportTurn:
     reward: float | None
     finish_reason: str
     mixed_cache: bool
+    branch_reason: BranchReason | None = None
+    constrained: str | None = None
+    biased_by: list[str] | None = None
 
     @property
     def tokens(self) -> int:

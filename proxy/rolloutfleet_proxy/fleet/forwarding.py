@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
 import aiohttp
@@ -16,15 +16,27 @@ from starlette.responses import Response
 from yarl import URL
 
 from rolloutfleet.dumps import DumpName
-from rolloutfleet.errors import INVALID_REQUEST, KEPT_ON_VOLUME, OWNER_GONE, STORE_LOST
+from rolloutfleet.errors import (
+    GROUP_UNKNOWN,
+    INVALID_KEY,
+    INVALID_REQUEST,
+    KEPT_ON_VOLUME,
+    LEASE_UNKNOWN,
+    OWNER_GONE,
+    SESSION_UNKNOWN,
+    SHARD_UNKNOWN,
+    STORE_LOST,
+)
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.figures.metrics import Metrics
-from rolloutfleet_proxy.fleet.peers import Peers, unavailable
+from rolloutfleet_proxy.fleet.heads import FORWARDED, Headers, end_to_end, passed
+from rolloutfleet_proxy.fleet.peers import NOT_CONNECTED, Peers, unavailable, unreachable
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, TENSOR, Owner, owner_of_key, owner_of_name
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.calls import ChatCall, PassedCall
 from rolloutfleet_proxy.logs.requests import PASSED_TO, request_id
-from rolloutfleet_proxy.memory.body_limit import LimitOf, too_large
+from rolloutfleet_proxy.memory.body_limit import LENGTH, LimitOf, declared_length, framing, has_body, too_large
 from rolloutfleet_proxy.sessions.auth import presented_key
 
 Scope = MutableMapping[str, Any]
@@ -32,23 +44,16 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
 Holds = Callable[[str], Awaitable[bool]]
 """Says whether a session of another owner was imported here."""
-
-
-FORWARDED: Final = "x-rolloutfleet-forwarded"
-"""Header of a call that has been passed on, with the ordinal of the proxy that did; it is not passed on again."""
+CheckKey = Callable[[Scope], Awaitable[None]]
+"""Raises ApiError 401 where the key that a call carries, or has not, can open nothing here or elsewhere."""
 
 _NAMED = re.compile(r"^/(sessions|leases|shards)/([^/]+)")
 _KINDS = {"sessions": SESSION, "leases": LEASE, "shards": TENSOR}
-_HOP_BY_HOP = frozenset(
-    (
-        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer"),
-        *(b"transfer-encoding", b"upgrade", b"proxy-connection", b"expect", b"host", b"date", b"server"),
-    )
-)
-"""RFC 9110, section 7.6.1, and what each server says for itself."""
+Named = Literal["session", "lease", "shard", "group", "key"]
+_WORDS: dict[str, Named] = {"sessions": "session", "leases": "lease", "shards": "shard"}
+_UNKNOWN = {"session": SESSION_UNKNOWN, "lease": LEASE_UNKNOWN, "shard": SHARD_UNKNOWN, "group": GROUP_UNKNOWN}
 
 
 class ClientLeft(Exception):
@@ -112,11 +117,20 @@ def _one_owner(owners: set[Owner], param: str) -> Owner | None:
     return next(iter(owners), None)
 
 
-def check_owner(owner: Owner, own: Owner, *, replicas: int, ephemeral: bool, session: str = "") -> bool:
+def check_owner(
+    owner: Owner,
+    own: Owner,
+    *,
+    peers: Peers,
+    ephemeral: bool,
+    named: Named,
+    session: str = "",
+) -> bool:
     """Whether this proxy is the owner; False where it is another one that is expected to be there.
 
     Raises ApiError where nobody is: 410 store_lost, 503 kept_on_volume or, with ephemeral storage, 410 owner_gone,
-    which names the dumps that there may be of `session`: those follow from its id.
+    which names the dumps that there may be of `session`: those follow from its id. Where the fleet never had such a
+    proxy: 404, or 401 for a key, by what `named` it.
     """
     if owner == own:
         return True
@@ -127,13 +141,22 @@ def check_owner(owner: Owner, own: Owner, *, replicas: int, ephemeral: bool, ses
             f"This belongs to store {owner.store_id} of proxy {own.ordinal}, which is lost: its store is "
             f"{own.store_id} now.",
         )
-    if owner.ordinal < replicas:
+    if owner.ordinal < peers.replicas:
         return False
+    if owner.ordinal >= peers.ever:
+        raise _never_given(owner.ordinal, named)
     if ephemeral:
         raise _owner_gone(owner.ordinal, session)
     message = f"Proxy {owner.ordinal} has been scaled away; this is kept on its volume until it is back."
     # A retry within seconds can't help: somebody has to scale the fleet up again.
     raise ApiError(503, KEPT_ON_VOLUME, message, should_retry=False)
+
+
+def _never_given(ordinal: int, named: Named) -> ApiError:
+    if named == "key":
+        return ApiError(401, INVALID_KEY, "This key is not known here.")
+    message = f"There is no such {named}: this fleet has never had a proxy {ordinal}."
+    return ApiError(404, _UNKNOWN[named], message, param=f"{named}_id")
 
 
 def _owner_gone(ordinal: int, session: str) -> ApiError:
@@ -147,23 +170,12 @@ def _owner_gone(ordinal: int, session: str) -> ApiError:
     )
 
 
-def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Headers without those that are one connection's own, with names in lower case."""
-    lower = [(name.lower(), value) for name, value in headers]
-    connection = b",".join(value for name, value in lower if name == b"connection").lower()
-    dropped = _HOP_BY_HOP | {token.strip() for token in connection.split(b",")}
-    return [(name, value) for name, value in lower if name not in dropped]
-
-
-def in_text(headers: Headers) -> list[tuple[str, str]]:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-
-
 class Forwarding:
     """ASGI: calls of other proxies go to them, all others to `app`.
 
     `is_chat` says which are chat calls, `holds` which sessions of other owners were imported here, and `passing`
-    is around each call on its way.
+    is around each call on its way. `check_key` is asked before a caller is told why nobody owns what it names: of
+    calls that are passed on their owner looks at the key.
     """
 
     def __init__(
@@ -177,6 +189,7 @@ class Forwarding:
         metrics: Metrics,
         is_chat: Callable[[Scope], bool],
         holds: Holds | None = None,
+        check_key: CheckKey | None = None,
         passing: Callable[[Scope], AbstractAsyncContextManager[None]] = lambda scope: nullcontext(),
     ) -> None:
         self._app = app
@@ -187,6 +200,7 @@ class Forwarding:
         self._metrics = metrics
         self._is_chat = is_chat
         self._holds = holds
+        self._check_key = check_key
         self._passing = passing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,14 +214,23 @@ class Forwarding:
             check_owner(
                 owner,
                 self._own,
-                replicas=self._peers.replicas,
+                peers=self._peers,
                 ephemeral=self._ephemeral,
+                named=_named_by(scope["path"]),
                 session=_session_of(scope["path"]),
             )
         except ApiError as error:
-            await self._refuse(error, scope, receive, send)
+            await self._refuse(await self._key_refused(scope) or error, scope, receive, send)
         else:
             await self._pass_on(owner.ordinal, scope, receive, send)
+
+    async def _key_refused(self, scope: Scope) -> ApiError | None:
+        try:
+            if self._check_key is not None:
+                await self._check_key(scope)
+        except ApiError as error:
+            return error
+        return None
 
     async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         self._metrics.refuse(error.code)
@@ -292,13 +315,14 @@ async def pass_on(
     """Pass a call on and its answer back, both as they come. `body` is the request's, where it has been read.
 
     A caller that leaves ends the call at the owner, by its closed connection. An answer that breaks off closes the
-    caller's connection. Raises ApiError, before anything is answered: 503 owner_unavailable, 413.
+    caller's connection. Raises ApiError, before anything is answered: 413; 503 owner_unreachable where
+    nothing was sent, owner_unavailable where the owner broke off.
     """
     headers = scope["headers"]
     scope[PASSED_TO] = ordinal
     by = next((value.decode("latin-1") for name, value in headers if name == FORWARDED.encode()), None)
     if by is not None:
-        raise unavailable(ordinal, f"proxy {by} took proxy {peers.own} for it")
+        raise unreachable(ordinal, f"proxy {by} took proxy {peers.own} for it")
     upload = _Upload(receive, body, limit=body_limit)
     upload.check_declared(headers)
     passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send))
@@ -316,18 +340,21 @@ async def pass_on(
 
 
 async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send) -> None:
-    headers = [*in_text(end_to_end(scope["headers"])), (FORWARDED, str(peers.own))]
+    headers = passed(scope["headers"], FORWARDED, peers.own)
     query = scope["query_string"].decode("latin-1")
     url = URL(f"{peers.address(ordinal)}{_raw_path(scope)}{'?' if query else ''}{query}", encoded=True)
     try:
         response = await peers.http.request(
             scope["method"], url, headers=headers, data=upload.data(scope["headers"]), allow_redirects=False
         )
+    except NOT_CONNECTED:
+        peers.note_unreachable(ordinal)
+        raise unreachable(ordinal) from None
     except (aiohttp.ClientError, OSError) as error:
         if upload.ended is not None:
             raise upload.ended from None
         peers.note_unreachable(ordinal)
-        raise unavailable(ordinal, repr(error)) from None
+        raise unavailable(ordinal, failure_in_words(error)) from None
     try:
         await send(
             {
@@ -341,7 +368,7 @@ async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", sen
         await send({"type": "http.response.body", "body": b""})
     except (aiohttp.ClientError, TimeoutError) as error:
         # Left without its end, the server closes the connection, which tells the caller that it was cut.
-        logger.warning("the answer of proxy %d broke off: %r", ordinal, error)
+        logger.warning("the answer of proxy %d broke off: %s", ordinal, failure_in_words(error))
     finally:
         # Of an answer read to its end the connection is back in the pool already; any other is of no use.
         response.close()
@@ -361,17 +388,15 @@ class _Upload:
 
     def check_declared(self, headers: Headers) -> None:
         """Raises ApiError 413 where the body says that it is too large."""
-        length = next((value for name, value in headers if name == b"content-length"), b"")
-        if self._whole is None and length.isdigit() and int(length) > self._limit:
-            raise too_large(self._limit)
+        if self._whole is None:
+            declared_length(framing(headers).get(LENGTH, b"").decode("latin-1"), limit=self._limit)
 
     def data(self, headers: Headers) -> AsyncIterator[bytes] | bytes | None:
         """The body in aiohttp's terms; None for a request that has none."""
         if self._whole is not None:
             self._read.set()
             return self._whole
-        names = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
-        if names.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in names:
+        if not has_body(headers):
             self._read.set()
             return None
         return self._chunks()
@@ -386,7 +411,7 @@ class _Upload:
         size, more = 0, True
         try:
             while more:
-                message = await self._receive()
+                message = await self._next()
                 if message["type"] == "http.disconnect":
                     self._gone, self.ended = True, ClientLeft()
                     raise self.ended
@@ -401,11 +426,24 @@ class _Upload:
         finally:
             self._read.set()
 
+    async def _next(self) -> Message:
+        try:
+            return await self._receive()
+        except ApiError as error:
+            self.ended = error
+            raise
+
 
 def _session_of(path: str) -> str:
     """The session that a path names, or nothing."""
     named = _NAMED.match(path)
     return named[2] if named is not None and named[1] == "sessions" else ""
+
+
+def _named_by(path: str) -> Named:
+    """What says whose a call is."""
+    named = _NAMED.match(path)
+    return "key" if named is None else _WORDS[named[1]]
 
 
 def _raw_path(scope: Scope) -> str:

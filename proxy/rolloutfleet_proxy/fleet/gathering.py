@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.tensors import Form, RemoteTensor, remote_tensors
 from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, Peers
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
@@ -137,7 +138,7 @@ class Gatherer:
                 try:
                     readable = await asyncio.wait_for(self._fetch(ordinal, name, fetched), PATIENCE)
                 except _NOT_NOW as error:
-                    logger.warning("shard %s could not be had from proxy %d: %r", name, ordinal, error)
+                    logger.warning("shard %s could not be had from proxy %d: %s", name, ordinal, _why(error))
                     found.unreachable.append(name)
                     silent.add(ordinal)
                 else:
@@ -165,6 +166,12 @@ class Gatherer:
                 self._shards.borrowed(name, _limited(response.content.iter_any(), self._limit))
             )
             return Readable(form, pieces)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
+        return failure_in_words(error)
+    return f"it answered with status {error}" if isinstance(error, _Refused) else str(error)
 
 
 async def _limited(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:

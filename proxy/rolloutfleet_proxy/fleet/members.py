@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.fleet.peers import Peers, unavailable
 from rolloutfleet_proxy.turns.lineage import Counts
+from rolloutfleet_proxy.weights.recovery import AtStake
 from rolloutfleet_proxy.weights.state import Gate, Versions, WeightState
 
 STATE_PATH: Final = "/peers/weights"
 JOIN_PATH: Final = "/peers/weights/join"
 SETTLED_PATH: Final = "/peers/weights/settled"
 RECOVERED_PATH: Final = "/peers/weights/recovered"
+AT_STAKE_PATH: Final = "/peers/weights/at-stake"
 
 PATIENCE: Final = 5.0
 """Seconds for an answer; long enough for a proxy that is being restarted in place."""
@@ -38,12 +41,19 @@ class RemoteMember:
     async def settled(self, *, epoch: int, timeout: float) -> None:
         await self._ask("POST", SETTLED_PATH, {"epoch": epoch, "timeout": timeout}, patience=timeout + PATIENCE)
 
+    async def at_stake(self, *, run: int, version: int) -> AtStake:
+        answer = await self._ask("GET", f"{AT_STAKE_PATH}?run={run}&version={version}")
+        try:
+            return AtStake(**answer)
+        except TypeError:
+            raise self._not_understood() from None
+
     async def recovery_counts(self, run: int) -> Counts:
         answer = await self._ask("GET", f"{RECOVERED_PATH}?run={run}")
         try:
             return Counts(**answer)
-        except TypeError as error:
-            raise unavailable(self._ordinal, f"its answer is not understood ({error!r})") from None
+        except TypeError:
+            raise self._not_understood() from None
 
     async def _ask(self, method: str, path: str, content: Any = None, *, patience: float = PATIENCE) -> Any:
         return await self._peers.ask(
@@ -53,5 +63,8 @@ class RemoteMember:
     def _state(self, answer: Any) -> WeightState:
         try:
             return WeightState.from_json(answer)
-        except (LookupError, TypeError, ValueError) as error:
-            raise unavailable(self._ordinal, f"its answer is not understood ({error!r})") from None
+        except (LookupError, TypeError, ValueError):
+            raise self._not_understood() from None
+
+    def _not_understood(self) -> ApiError:
+        return unavailable(self._ordinal, "its answer is not understood")

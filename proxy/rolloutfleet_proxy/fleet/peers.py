@@ -13,8 +13,10 @@ from typing import Any, Final, Literal, get_args
 import aiohttp
 import msgspec
 
-from rolloutfleet.errors import EPOCH_STALE, OWNER_UNAVAILABLE
+from rolloutfleet.errors import EPOCH_STALE, OWNER_UNAVAILABLE, OWNER_UNREACHABLE
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.engines.connections import Connector
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
@@ -35,6 +37,9 @@ KEEP_ALIVE: Final = 30.0
 """Seconds that an idle connection is kept; less than a proxy's server keeps its own end."""
 RETRY_AFTER: Final = 1.0
 
+NOT_CONNECTED: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""What a request to a peer fails with before anything of it was sent."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
@@ -50,9 +55,15 @@ class Peer:
 class Peers:
     """The table of all proxies, and the client to the others."""
 
-    def __init__(self, settings: ProxySettings) -> None:
+    def __init__(
+        self, settings: ProxySettings, *, ever: int = 0, grown: Callable[[int], object] = lambda ever: None
+    ) -> None:
+        """`ever` is how many proxies the fleet is known to have had; `grown` is told where that becomes more."""
         self.own = settings.ordinal
         self.replicas = settings.replicas
+        self.ever = ever
+        self._grown = grown
+        self.learn(max(settings.replicas, settings.ordinal + 1))
         self._address = settings.address_of
         self._seen = {ordinal: self._unseen(ordinal) for ordinal in self.others}
         self._describe: Callable[[], Peer] = lambda: self._unseen(self.own)
@@ -69,7 +80,7 @@ class Peers:
         # Made at the first use: aiohttp wants the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ttl_dns_cache=5),
+                connector=Connector(limit=0, keepalive_timeout=KEEP_ALIVE, ttl_dns_cache=5),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_PATIENCE),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
@@ -88,7 +99,14 @@ class Peers:
     def follow(self, replicas: int) -> None:
         """The fleet has so many proxies from now on. Nothing is placed at a new one before it was looked at."""
         self.replicas = replicas
+        self.learn(replicas)
         self._seen = {ordinal: self._seen.get(ordinal, self._unseen(ordinal)) for ordinal in self.others}
+
+    def learn(self, ever: int) -> None:
+        """The fleet has had so many proxies, or more."""
+        if ever > self.ever:
+            self.ever = ever
+            self._grown(ever)
 
     def begin(self, weights: Weights, *, own: Callable[[], Peer], rng: random.Random | None = None) -> None:
         """Look at the peers from now on. Calls wait until the first look has shown what they know of the weights."""
@@ -125,7 +143,8 @@ class Peers:
         content: Any = None,
         patience: float,
     ) -> Any:
-        """The JSON that a peer answers. Raises the ApiError that it answers, or 503 owner_unavailable."""
+        """The JSON that a peer answers. Raises the ApiError that it answers, or 503 owner_unreachable where it can't be
+        connected to, and owner_unavailable where it breaks off."""
         try:
             async with self.http.request(
                 method,
@@ -133,13 +152,18 @@ class Peers:
                 data=None if content is None else msgspec.json.encode(content),
                 headers={"Content-Type": "application/json", **headers},
                 timeout=aiohttp.ClientTimeout(total=patience, sock_connect=CONNECT_PATIENCE),
+                allow_redirects=False,
             ) as response:
                 status, body = response.status, await response.read()
             answer = msgspec.json.decode(body) if body else None
+        except NOT_CONNECTED:
+            raise unreachable(ordinal) from None
         except TimeoutError:
             raise unavailable(ordinal, f"it did not answer within {patience:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise unavailable(ordinal, repr(error)) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise unavailable(ordinal, failure_in_words(error)) from None
+        except ValueError:
+            raise unavailable(ordinal, "its answer is no JSON") from None
         if status >= 400:
             raise _answered(ordinal, status, answer)
         return answer
@@ -162,9 +186,11 @@ class Peers:
         """Note how a peer is; returns what it knows of the weights."""
         patience = aiohttp.ClientTimeout(total=POLL_PATIENCE)
         try:
-            async with self.http.get(f"{self.address(ordinal)}/ready", timeout=patience) as response:
+            url = f"{self.address(ordinal)}/ready"
+            async with self.http.get(url, timeout=patience, allow_redirects=False) as response:
                 said = msgspec.json.decode(await response.read())
             self._note(_described(said, ordinal, self.address(ordinal)))
+            self.learn(int(said.get("proxies_ever", 0)))
             return WeightState.from_json(said["weights"]) if "weights" in said else None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, LookupError):
             self._note(self._unseen(ordinal))
@@ -184,8 +210,13 @@ async def _adopted(weights: Weights, known: list[WeightState]) -> bool:
     return True
 
 
+def unreachable(ordinal: int, why: str = "no connection could be made") -> ApiError:
+    """503: nothing was sent to a proxy that is expected; asking again may help."""
+    return ApiError(503, OWNER_UNREACHABLE, f"Proxy {ordinal} can't be reached: {why}.", retry_after=RETRY_AFTER)
+
+
 def unavailable(ordinal: int, why: str) -> ApiError:
-    """503: a proxy that is expected does not answer; asking again may help."""
+    """503: a proxy broke off, and may have done what it was asked; asking again may help."""
     return ApiError(503, OWNER_UNAVAILABLE, f"Proxy {ordinal} is not available: {why}.", retry_after=RETRY_AFTER)
 
 

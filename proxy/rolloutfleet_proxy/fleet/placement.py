@@ -1,35 +1,49 @@
 """Where a new session goes: on a ready proxy with room, the emptier of two drawn at random.
 
-A start with an Idempotency-Key has an order of its own, which follows from the key: a retry, whichever proxy it
-comes to, asks the same proxy first, and gets the same session.
+A start with an Idempotency-Key has a keeper, which follows from the key and the number of proxies alone, whoever is up
+and whoever has room. Every such start goes through it, and it knows what became of the key: sessions of its own, or
+another proxy that it asked for want of room, which it noted before. So a key never starts sessions twice; while
+its keeper, or who was asked, can't be reached, nobody can say what it started, and nobody else starts any.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 import aiohttp
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rolloutfleet.errors import DRAINING, NO_ROOM, OWNER_UNAVAILABLE, STARTING
+from rolloutfleet.errors import DRAINING, NO_ROOM, OWNER_UNREACHABLE
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.fleet.forwarding import end_to_end, in_text
-from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, Peer, Peers, unavailable
+from rolloutfleet_proxy.fleet.heads import KEPT, PASSED, PLACED, end_to_end, passed
+from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, NOT_CONNECTED, Peer, Peers, unavailable, unreachable
+from rolloutfleet_proxy.sessions import claims
+from rolloutfleet_proxy.sessions.claims import PlacedElsewhere
+from rolloutfleet_proxy.store.transaction import Transaction
 
 T = TypeVar("T")
 
-PLACED: Final = "x-rolloutfleet-placed"
-"""Header of a start that has been placed: whoever gets it starts the session or refuses."""
 RETRY_AFTER: Final = 5.0
 DRAINING_RETRY_AFTER: Final = 1.0
-PATIENCE: Final = 30.0
-"""Seconds for a peer to start sessions."""
+_PATIENCE: Final = {PLACED: 30.0, KEPT: 50.0}
+"""Seconds for a peer to start sessions; a keeper may have to ask others."""
 
-_ELSEWHERE = frozenset({NO_ROOM, STARTING, DRAINING, OWNER_UNAVAILABLE})
-"""Answers after which another proxy is tried."""
+_ELSEWHERE = frozenset({NO_ROOM, DRAINING, OWNER_UNREACHABLE})
+"""Answers after which another proxy is tried: nothing was started."""
+
+
+class Store(Protocol):
+    """Where it is noted who was asked."""
+
+    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]: ...
 
 
 def order(peers: Sequence[Peer], rng: random.Random) -> list[int]:
@@ -40,74 +54,127 @@ def order(peers: Sequence[Peer], rng: random.Random) -> list[int]:
     return [peer.ordinal for peer in (*drawn, *fit[2:])]
 
 
-def order_by_key(peers: Sequence[Peer], key: str) -> list[int]:
-    """Ordinals of the ready proxies in the order that a key gives them.
+def keeper_of(key: str, replicas: int) -> int:
+    """The ordinal of the proxy that every start with this key goes through, in a fleet of so many.
 
-    Room does not count: a proxy that is full, or draining, still knows what it started with this key.
+    By rendezvous hashing: another number of proxies changes it for few keys.
     """
-
-    def rank(ordinal: int) -> bytes:
-        return blake2b(f"{ordinal} {key}".encode(), digest_size=8).digest()
-
-    return sorted((peer.ordinal for peer in peers if peer.state in ("ready", "draining")), key=rank)
+    return min(range(replicas), key=lambda ordinal: blake2b(f"{ordinal} {key}".encode(), digest_size=8).digest())
 
 
 class Placement:
     """Starts sessions where they belong."""
 
-    def __init__(self, peers: Peers, rng: random.Random | None = None) -> None:
+    def __init__(self, peers: Peers, store: Store, rng: random.Random | None = None) -> None:
         self._peers = peers
+        self._store = store
         self._rng = rng or random.Random()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By key, of starts that this proxy keeps: one at a time may look for a place."""
 
     async def start(
         self, request: Request, *, sessions: int, key: str | None, here: Callable[[], Awaitable[T]]
     ) -> T | Response:
-        """What `here` returns, or another proxy's answer.
+        """What `here` returns, or another proxy's answer. `here` raises PlacedElsewhere where `claims` say so.
 
         Raises what `here` raises; ApiError 429 where no ready proxy has room; 503 where all that answer are draining,
-        or where a proxy broke off, so that it is not known whether it started any.
+        where a proxy broke off, so that it is not known whether it started any, or where the one that would know what
+        the key started can't be reached.
         """
+        start = _Start(request, sessions)
         if PLACED in request.headers:
+            return await self._placed(start, here)
+        if key is None:
+            return await self._anywhere(start, here, key=None)
+        keeper = keeper_of(key, self._peers.replicas)
+        if keeper != self._peers.own and KEPT not in request.headers:
+            return await self._through(keeper, start)
+        turn = self._turns.setdefault(key, asyncio.Lock())
+        async with turn:
+            return await self._keep(start, here, key)
+
+    async def _placed(self, start: "_Start", here: Callable[[], Awaitable[T]]) -> T | Response:
+        try:
             return await here()
-        table = self._peers.table()
-        for ordinal in order(table, self._rng) if key is None else order_by_key(table, key):
-            if ordinal == self._peers.own:
-                try:
-                    return await here()
-                except ApiError as error:
-                    if error.code not in (NO_ROOM, DRAINING):
-                        raise
-                    continue
-            answer = await self._there(request, ordinal)
-            if answer is not None:
-                self._peers.note_placed(ordinal, sessions if answer.status_code == 201 else 0)
+        except PlacedElsewhere as placed:  # by a keeper that this proxy was in a fleet of another size
+            return await self._there(start, placed.ordinal, PLACED)
+
+    async def _through(self, keeper: int, start: "_Start") -> Response:
+        if any(peer.ordinal == keeper and peer.state == "unreachable" for peer in self._peers.table()):
+            raise unreachable(keeper, "it did not answer when it was last looked at, and it alone knows this key")
+        return await self._there(start, keeper, KEPT)
+
+    async def _keep(self, start: "_Start", here: Callable[[], Awaitable[T]], key: str) -> T | Response:
+        """As the key's keeper."""
+        try:
+            return await here()
+        except PlacedElsewhere as placed:
+            answer = await self._there(start, placed.ordinal, PLACED)
+            if not _refused(answer):
                 return answer
+            await self._store.run(partial(claims.withdraw, key=key))
+        except ApiError as error:
+            if error.code not in _ELSEWHERE:
+                raise
+        return await self._anywhere(start, here, key=key)
+
+    async def _anywhere(self, start: "_Start", here: Callable[[], Awaitable[T]], *, key: str | None) -> T | Response:
+        """On the first of the proxies that takes it. Those others that a key's keeper asks are noted before."""
+        table = self._peers.table()
+        for ordinal in order(table, self._rng):
+            try:
+                if ordinal == self._peers.own:
+                    return await here()
+                if key is not None:
+                    await self._store.run(partial(claims.place, key=key, ordinal=ordinal))
+                answer = await self._there(start, ordinal, PLACED)
+            except ApiError as error:
+                if error.code not in _ELSEWHERE:
+                    raise
+            else:
+                if not _refused(answer):
+                    return answer
+            if key is not None and ordinal != self._peers.own:
+                await self._store.run(partial(claims.withdraw, key=key))
         if not any(peer.state == "ready" for peer in table) and any(peer.state == "draining" for peer in table):
             raise ApiError(503, DRAINING, "Every proxy that answers is draining.", retry_after=DRAINING_RETRY_AFTER)
         raise ApiError(429, NO_ROOM, "No ready proxy has room for more sessions now.", retry_after=RETRY_AFTER)
 
-    async def _there(self, request: Request, ordinal: int) -> Response | None:
-        """The peer's answer; None where it started nothing and another may be asked."""
-        headers = [*in_text(end_to_end(request.scope["headers"])), (PLACED, str(ordinal))]
+    async def _there(self, start: "_Start", ordinal: int, how: str) -> Response:
+        """The peer's answer. Raises ApiError 503: owner_unreachable where nothing was sent, else owner_unavailable."""
+        request = start.request
+        own = [header for header in request.scope["headers"] if header[0] not in PASSED]
         try:
             async with self._peers.http.post(
                 f"{self._peers.address(ordinal)}/sessions",
                 data=await request.body(),
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=PATIENCE, sock_connect=CONNECT_PATIENCE),
+                headers=passed(own, how, ordinal),
+                timeout=aiohttp.ClientTimeout(total=_PATIENCE[how], sock_connect=CONNECT_PATIENCE),
+                allow_redirects=False,
             ) as response:
                 answer = Response(await response.read(), status_code=response.status)
                 answer.raw_headers = end_to_end(response.raw_headers)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+        except NOT_CONNECTED:
             self._peers.note_unreachable(ordinal)
-            return None
+            raise unreachable(ordinal) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._peers.note_unreachable(ordinal)
-            raise unavailable(ordinal, f"it broke off while it started sessions ({error!r})") from None
-        return None if _refused_room(answer) else answer
+            why = f"it broke off while it started sessions ({failure_in_words(error)})"
+            raise unavailable(ordinal, why) from None
+        self._peers.note_placed(ordinal, start.sessions if answer.status_code == 201 else 0)
+        return answer
 
 
-def _refused_room(answer: Response) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A start on its way."""
+
+    request: Request
+    sessions: int
+
+
+def _refused(answer: Response) -> bool:
+    """Whether the proxy started nothing, as it had no room or is draining."""
     if answer.status_code not in (429, 503):
         return False
     try:

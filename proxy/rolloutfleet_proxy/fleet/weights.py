@@ -5,7 +5,8 @@ nothing; then it does the step itself, durably, and only then tells the others. 
 before it asks around, so it either hears of the step or finds it at the leader's.
 
 A proxy that can't be reached does not stop a step: it is named in the answer, and when it comes back it takes what
-the others know. Without fleet scope the leader is the fleet.
+the others know. One that answers and does not pause ends a pause: it would go on generating. Without fleet scope the
+leader is the fleet.
 """
 
 import asyncio
@@ -17,7 +18,18 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, EPOCH_STALE, PAUSE_TIMEOUT, STORE_FAILED, STORE_FULL
+from rolloutfleet.errors import (
+    DRAINING,
+    ENGINE_ERROR,
+    ENGINE_TIMEOUT,
+    EPOCH_STALE,
+    OWNER_UNAVAILABLE,
+    OWNER_UNREACHABLE,
+    PAUSE_TIMEOUT,
+    RECOVERY_TOO_FAR,
+    STORE_FAILED,
+    STORE_FULL,
+)
 from rolloutfleet.wire import PauseMode
 from rolloutfleet_proxy.engines.client import Engine
 from rolloutfleet_proxy.engines.client import PauseMode as EnginePause
@@ -25,13 +37,25 @@ from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull
 from rolloutfleet_proxy.turns.lineage import Counts
 from rolloutfleet_proxy.weights import state as weight_state
+from rolloutfleet_proxy.weights.recovery import AtStake
 from rolloutfleet_proxy.weights.state import Gate, Recovery, Refused, Stale, Versions, WeightState
 from rolloutfleet_proxy.weights.weights import Weights
 
 T = TypeVar("T")
 
+_NOT_REACHED = frozenset((OWNER_UNREACHABLE, OWNER_UNAVAILABLE, DRAINING))
+"""Codes that say that nobody was there, or one that has ended its work and goes: its successor asks around first."""
+
 ENGINE_PATIENCE = 10.0
 """Seconds for the engines to confirm that they go on."""
+
+
+class NotTaken(Exception):
+    """Proxies that answered, and do not pause: why, by ordinal."""
+
+    def __init__(self, refusals: dict[int, ApiError]) -> None:
+        super().__init__()
+        self.refusals = refusals
 
 
 class Member(Protocol):
@@ -48,6 +72,10 @@ class Member(Protocol):
 
     async def settled(self, *, epoch: int, timeout: float) -> None:
         """As Weights.settled."""
+        ...
+
+    async def at_stake(self, *, run: int, version: int) -> AtStake:
+        """As Weights.at_stake."""
         ...
 
     async def recovery_counts(self, run: int) -> Counts:
@@ -112,6 +140,12 @@ class Coverage:
         answers = await together(*(asked(member) for member in members))
         return {member.ordinal: answer for member, answer in zip(members, answers, strict=True) if answer is not None}
 
+    def check_taken(self) -> None:
+        """Raises NotTaken where a proxy that is lost did answer."""
+        refusals = {ordinal: error for ordinal, error in self.failed.items() if error.code not in _NOT_REACHED}
+        if refusals:
+            raise NotTaken(refusals)
+
     def named(self, leader: int) -> dict[str, Any]:
         """The part of an answer that says which ordinals it covers."""
         failed = sorted(self.failed.items())
@@ -148,8 +182,9 @@ class FleetWeights:
         """Return once nothing generates; in the modes that leave calls at the engines, once these confirmed.
 
         In wait mode the engines are paused last (retract): nothing of the fleet is there by then.
-        Raises Stale where the epoch is taken or over, and Refused where it took longer than `timeout` (504) or the
-        engines failed: the pause is then undone, and the body names those who could not be told to go on.
+        Raises Stale where the epoch is taken or over, and Refused where it took longer than `timeout` (504), a proxy
+        answered and did not pause (504), or the engines failed: the pause is then undone, and the body names those
+        who did not pause, or could not be told to go on.
         """
         deadline = self._clock() + timeout
         known = await self._known(members)
@@ -162,11 +197,12 @@ class FleetWeights:
             async with asyncio.timeout(deadline - self._clock()):
                 await self._stop(coverage, epoch=epoch, mode=mode, deadline=deadline)
         except BaseException as error:
-            undone = await asyncio.shield(self._undo(Coverage(members), epoch, error))
+            refusals = error.refusals if isinstance(error, NotTaken) else {}
+            undone, untold = await asyncio.shield(self._undo(Coverage(members), epoch, error, refusals=refusals))
             if isinstance(error, Stale):
                 raise Stale(error.code, error.message, {**undone, **error.stands}) from error
-            if isinstance(error, ApiError | TimeoutError):
-                raise _not_paused(error, timeout, undone) from error
+            if isinstance(error, ApiError | TimeoutError | NotTaken):
+                raise _not_paused(error, timeout, undone, untold=untold) from error
             raise
         return self._answer(coverage)
 
@@ -196,13 +232,18 @@ class FleetWeights:
         await self._tell_versions(coverage)
         return self._answer(coverage)
 
-    async def recover(self, members: Sequence[Member], recovery: Recovery) -> dict[str, Any]:
+    async def recover(
+        self, members: Sequence[Member], recovery: Recovery, *, confirmed: bool = False
+    ) -> dict[str, Any]:
         """Begin a new run; the answer counts what was marked and dropped where it covers.
 
-        Raises Stale where the run is no greater; nothing has changed then.
+        Raises Stale where the run is no greater, and Refused where it is too far back, would drop something and is not
+        confirmed; nothing has changed then.
         """
         newest = _newest(await self._known(members))
         weight_state.recovered(newest, recovery)
+        if weight_state.too_far(newest, recovery) and not confirmed:
+            await self._check_nothing_at_stake(Coverage(members), newest.versions, recovery)
         await self._own.join_versions(newest.versions)
         await self._own.recover(recovery)
         coverage = Coverage(members)
@@ -210,6 +251,19 @@ class FleetWeights:
         counted = await coverage.each(lambda member: member.recovery_counts(recovery.run))
         counts = [await self._own.recovery_counts(recovery.run), *counted.values()]
         return {**self._answer(coverage), "recovered": _summed(counts)}
+
+    async def _check_nothing_at_stake(self, coverage: Coverage, known: Versions, recovery: Recovery) -> None:
+        """Raises Refused. What nobody could count may be there, unless the fleet is a fresh one."""
+
+        async def asked(member: Member | Weights) -> AtStake:
+            return await member.at_stake(run=recovery.run, version=recovery.version)
+
+        counted = [await asked(self._own), *(await coverage.each(asked)).values()]
+        total: Counter[str] = Counter()
+        for one in counted:
+            total.update(asdict(one))
+        if total.total() or (coverage.failed and known.version):
+            raise _too_far(known, recovery, AtStake(**total), coverage.named(self._ordinal))
 
     async def heard(self, *, gate: Gate | None, versions: Versions | None) -> WeightState:
         """Take what a leading proxy tells; returns what is known then. Raises ApiError where engines fail."""
@@ -240,6 +294,7 @@ class FleetWeights:
         for state in (await coverage.each(lambda member: member.join(gate=gate))).values():
             if (state.gate.order, state.gate.mode) != (gate.order, gate.mode):
                 raise weight_state.stale_epoch(gate.epoch, state.gate)
+        coverage.check_taken()
 
     async def _settle(self, coverage: Coverage, epoch: int, deadline: float) -> None:
         """Wait for all. Who is lost meanwhile is named; who is not done in time ends the pause."""
@@ -248,6 +303,7 @@ class FleetWeights:
             self._own.settled(epoch=epoch, timeout=left),
             coverage.each(lambda member: member.settled(epoch=epoch, timeout=left), fatal=(PAUSE_TIMEOUT, EPOCH_STALE)),
         )
+        coverage.check_taken()
 
     async def _pause_engines(self, epoch: int, mode: EnginePause) -> None:
         async with self._commands:
@@ -282,8 +338,14 @@ class FleetWeights:
                 coverage.lost(ordinal, weight_state.stale_epoch(gate.epoch, state.gate))
         return self._answer(coverage)
 
-    async def _undo(self, coverage: Coverage, epoch: int, why: BaseException) -> dict[str, Any]:
-        """Engines and proxies go on, each as far as it can be told; returns how things stand then."""
+    async def _undo(
+        self, coverage: Coverage, epoch: int, why: BaseException, *, refusals: dict[int, ApiError]
+    ) -> tuple[dict[str, Any], bool]:
+        """Engines and proxies go on, each as far as it can be told; returns how things stand then, and whether somebody
+        could not be told.
+
+        Those that refused the pause are named as having done so, whatever they answer now.
+        """
         async with self._commands:
             gate = self._own.state.gate
             kept = (gate.paused and gate.epoch > epoch) or _newer_pause(epoch, why)
@@ -293,7 +355,9 @@ class FleetWeights:
             coverage.lost(self._ordinal, own)
         over = Gate(epoch=epoch, since=self._own.state.gate.since)
         await coverage.each(lambda member: member.join(gate=over))
-        return _with_failures(self._answer(coverage), failures)
+        untold = bool(coverage.failed.keys() - refusals.keys() or failures)
+        coverage.failed |= refusals
+        return _with_failures(self._answer(coverage), failures), untold
 
     async def _engines_going_on(self) -> dict[str, str]:
         try:
@@ -341,16 +405,32 @@ async def _error_of(work: Awaitable[None]) -> ApiError | None:
     return None
 
 
-def _not_paused(why: ApiError | TimeoutError, timeout: float, stands: dict[str, Any]) -> Refused:
-    undone = (
-        "It was undone"
-        if not (stands["failed"] or "engines_failed" in stands)
-        else "It was undone as far as can be seen"
-    )
+def _not_paused(
+    why: ApiError | TimeoutError | NotTaken, timeout: float, stands: dict[str, Any], *, untold: bool
+) -> Refused:
+    undone = "It was undone as far as can be seen" if untold else "It was undone"
+    if isinstance(why, NotTaken):
+        each = "; ".join(f"proxy {ordinal}: {error.message}" for ordinal, error in sorted(why.refusals.items()))
+        message = f"Not every proxy that answered paused ({each}). {undone}: the fleet is not paused."
+        return Refused(504, PAUSE_TIMEOUT, message, stands)
     if isinstance(why, TimeoutError) or why.code == PAUSE_TIMEOUT:
         message = f"Something still generates after {timeout:g} s. {undone}: the fleet is not paused."
         return Refused(504, PAUSE_TIMEOUT, message, stands)
     return Refused(why.status, why.code, f"{why.message} {undone}: the fleet is not paused.", stands)
+
+
+def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: dict[str, Any]) -> Refused:
+    message = (
+        f"The fleet is at version {known.version}, and dropping what is newer than {recovery.version} would discard "
+        f"{at_stake.trajectories} trajectories: {at_stake.ready} ready, {at_stake.leased} leased, {at_stake.open} "
+        "still open"
+    )
+    if coverage["failed"]:
+        silent = ", ".join(str(one["ordinal"]) for one in coverage["failed"])
+        message += f", and what is at proxies that do not answer ({silent})"
+    message += '. Nothing was changed. Where that is meant, say "confirm": true; else name the checkpoint\'s version.'
+    stands = {"run": known.run, "version": known.version, "would_drop": asdict(at_stake), **coverage}
+    return Refused(409, RECOVERY_TOO_FAR, message, stands)
 
 
 def _newer_pause(epoch: int, why: BaseException) -> bool:

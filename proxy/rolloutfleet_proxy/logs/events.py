@@ -64,6 +64,16 @@ class TurnEndedUnwaited(Event, frozen=True, kw_only=True, gc=False):
     outcome: str
 
 
+class TurnBranched(Event, frozen=True, kw_only=True, gc=False):
+    """A turn was committed that starts a branch: `field` of `message` (-1: of none) differs from an earlier turn."""
+
+    request_id: str
+    session_id: str
+    turn_id: str
+    message: int
+    field: str
+
+
 class PassStarted(Event, frozen=True, kw_only=True, gc=False):
     """A chat call goes to the proxy that owns its session, which says more of it."""
 

@@ -1,13 +1,28 @@
 """How much of a request's body is read: no more than the settings allow, whatever its headers say."""
 
-from collections.abc import Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Any, Final
 
 from rolloutfleet.errors import BODY_TOO_LARGE
 from rolloutfleet_proxy.errors import ApiError
 
+LENGTH: Final = b"content-length"
+_ENCODING: Final = b"transfer-encoding"
+_FRAMING: Final = frozenset((LENGTH, _ENCODING))
+
 LimitOf = Callable[[MutableMapping[str, Any]], int]
 """How many bytes a request's body may have, by its ASGI scope."""
+
+
+def framing(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Of headers in ASGI's form those that say where a body ends."""
+    return {name: value for name, value in headers if name in _FRAMING}
+
+
+def has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request with these headers has a body: as RFC 9112, section 6, has it."""
+    found = framing(headers)
+    return _ENCODING in found or found.get(LENGTH, b"0") != b"0"
 
 
 def too_large(limit: int) -> ApiError:

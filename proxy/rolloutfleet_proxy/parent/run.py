@@ -15,6 +15,8 @@ from rolloutfleet_proxy.parent.lines import Lines
 BACKLOG = 4096
 """Connections that wait in the kernel while no worker accepts; `net.core.somaxconn` may allow fewer."""
 WORKER = "rolloutfleet_proxy.worker"
+NOT_FOR_WORKERS = (signal.SIGINT, signal.SIGHUP)
+"""Blocked in a worker until it has loaded and ignores them: a terminal sends Ctrl-C to all of its processes."""
 _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -129,7 +131,7 @@ class Parent:
         ours, theirs = socket.socketpair()
         theirs.set_inheritable(True)
         command = [sys.executable, "-m", WORKER, str(theirs.fileno()), *self._arguments]
-        pid = os.posix_spawn(sys.executable, command, os.environ)
+        pid = os.posix_spawn(sys.executable, command, os.environ, setsigmask=NOT_FOR_WORKERS)
         theirs.close()
         ours.setblocking(False)
         self._processes[number] = _Process(pid, Channel(ours))

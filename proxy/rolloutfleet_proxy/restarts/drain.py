@@ -135,6 +135,12 @@ class Drains:
         """Whether new calls are held."""
         return self.over or (self.drain is not None and self.drain.holds)
 
+    @property
+    def ending_since(self) -> float | None:
+        """Since when, by the loop's clock, the proxy waits for what is under way so that it can end; else None."""
+        drain = self.drain
+        return drain.began if drain is not None and drain.holds and drain.then != "stay" else None
+
     def holds(self, *, retry: bool) -> bool:
         """Whether a call is held. Who says that it asks again has waited before, so it is let in while there is time.
 

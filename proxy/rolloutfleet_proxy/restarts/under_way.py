@@ -17,6 +17,7 @@ class UnderWay:
 
     def __init__(self) -> None:
         self._requests: set[_Request] = set()
+        self._bodies: set[Callable[[], object]] = set()
 
     @contextmanager
     def one(self, cut: Callable[[], object] | None = None) -> Iterator[None]:
@@ -28,12 +29,23 @@ class UnderWay:
         finally:
             self._requests.discard(request)
 
+    @contextmanager
+    def body(self, cut: Callable[[], object]) -> Iterator[None]:
+        """More of a request's body is waited for until the block ends. The request itself is counted elsewhere."""
+        self._bodies.add(cut)
+        try:
+            yield
+        finally:
+            self._bodies.discard(cut)
+
     def before(self, time: float) -> int:
         """How many began before that time of the loop's clock, or are calls passed on."""
         return sum(request.began < time or request.cut is not None for request in self._requests)
 
     def cut(self) -> None:
-        """End the calls that are passed on."""
+        """End the calls that are passed on, and what waits for a body."""
+        for cut in list(self._bodies):
+            cut()
         for request in list(self._requests):
             if request.cut is not None:
                 request.cut()

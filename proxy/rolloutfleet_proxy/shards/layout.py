@@ -35,8 +35,8 @@ def read_header(header: bytes) -> Form:
     """Type and shape of the one tensor that a header describes. Raises NotOneTensor."""
     try:
         entries = _decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise NotOneTensor(f"its header is no JSON object: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotOneTensor("its header is no JSON object") from None
     entries.pop("__metadata__", None)
     if len(entries) != 1:
         raise NotOneTensor(f"it holds {len(entries)} tensors; a shard is one")

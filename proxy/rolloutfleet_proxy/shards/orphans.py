@@ -82,7 +82,7 @@ class Orphans:
                 await asyncio.to_thread(self._remove, orphan.file)
             else:
                 logger.warning("the file %s of a shard is gone, and so the shard", orphan.file)
-                await self._writer.run(partial(rows.delete_row, row=orphan.row, file=orphan.file))
+                await self._writer.run(partial(rows.delete_row, row=orphan.row, file=orphan.file), frees=True)
 
     def _look(self) -> Iterator[Orphan]:
         for files in _paged(self._files.names()):

@@ -156,14 +156,14 @@ class Shards:
 
     async def delete(self, names: Sequence[str]) -> tuple[int, int]:
         """(how many of these there were, their bytes)."""
-        done = await self._writer.run(lambda transaction: rows.delete(transaction, names))
+        done = await self._writer.run(lambda transaction: rows.delete(transaction, names), frees=True)
         await self.collect()
         return done
 
     async def take_back(self, *, lease: str, newer_than: int) -> None:
         """Let go of what an export put behind row `newer_than` before it failed. Never raises for a full disk."""
         with contextlib.suppress(StoreFull, StoreBroken):
-            await self._writer.run(partial(rows.delete_newer, than=newer_than, lease=lease))
+            await self._writer.run(partial(rows.delete_newer, than=newer_than, lease=lease), frees=True)
             await self.collect()
 
     async def collect(self) -> None:
@@ -176,12 +176,12 @@ class Shards:
                 gone = await self._run(self._remove, [file for file in freed if file not in self._in_use])
                 if not gone:
                     break
-                await self._writer.run(partial(rows.forget_freed, files=gone))
+                await self._writer.run(partial(rows.forget_freed, files=gone), frees=True)
         await self._count()
 
     async def tick(self) -> None:
         """Free what has lived its time, remove files, and look after orphans. For every few seconds."""
-        while await self._writer.run(rows.free_expired) == rows.EXPIRED_AT_ONCE:
+        while await self._writer.run(rows.free_expired, frees=True) == rows.EXPIRED_AT_ONCE:
             pass
         await self.collect()
         await self.orphans.tick()

@@ -1,24 +1,71 @@
-"""What a recovery does to the trajectories that are there: see `lineage` for which, and for those to come."""
+"""What a recovery does to trajectories (`lineage` says to which), and to sessions that were left open."""
 
-from rolloutfleet_proxy.sessions.trajectories import READY, drop_marked, settle
-from rolloutfleet_proxy.store.transaction import Transaction
+from dataclasses import dataclass
+
+from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN
+from rolloutfleet_proxy.sessions.trajectories import READY, close_session, delete_session, drop_marked, settle
+from rolloutfleet_proxy.store.transaction import LEASED, Transaction
 from rolloutfleet_proxy.turns import lineage
 from rolloutfleet_proxy.weights.state import Recovery
 
-_SUSPECT = """
-SELECT DISTINCT turns.session, turns.trajectory, trajectories.state
-FROM turns JOIN trajectories ON trajectories.session = turns.session AND trajectories.number = turns.trajectory
-    AND trajectories.state IN ('ready', 'leased')
+_NEWER = """
+FROM turns JOIN sessions ON sessions.id = turns.session
+LEFT JOIN trajectories ON trajectories.session = turns.session AND trajectories.number = turns.trajectory
 WHERE turns.state = 'live' AND turns.run < ?
     AND EXISTS (SELECT 1 FROM json_each(CAST(turns.versions AS TEXT)) AS version WHERE version.value ->> 0 > ?)
+"""
+_SUSPECT = f"""
+SELECT DISTINCT turns.session, turns.trajectory, trajectories.state {_NEWER}
+    AND trajectories.state IN ('ready', 'leased')
 ORDER BY turns.session, turns.trajectory
+"""
+_AT_STAKE = f"""
+SELECT state, count(*) FROM (
+    SELECT DISTINCT turns.session, turns.trajectory, coalesce(trajectories.state, 'open') AS state {_NEWER}
+        AND CASE WHEN trajectories.state IS NULL THEN sessions.state = 'open'
+            ELSE trajectories.state IN ('ready', 'leased') END
+) GROUP BY state
 """
 
 
-def apply(transaction: Transaction, recovery: Recovery) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtStake:
+    """How many trajectories a recovery would drop, at once or later."""
+
+    ready: int = 0
+    leased: int = 0
+    """They go when they are given back."""
+    open: int = 0
+    """What is open of as many sessions: it goes when it is closed."""
+
+    @property
+    def trajectories(self) -> int:
+        return self.ready + self.leased + self.open
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a recovery did to sessions, for what memory holds of them."""
+
+    ended: tuple[tuple[str, str], ...] = ()
+    """Those that were open: (name, the state that they are in now)."""
+    freed: tuple[str, ...] = ()
+    """Those whose rows are gone."""
+
+    def __add__(self, more: "Applied") -> "Applied":
+        return Applied(self.ended + more.ended, self.freed + more.freed)
+
+
+def at_stake(transaction: Transaction, *, run: int, version: int) -> AtStake:
+    """What a recovery to this version would drop here."""
+    found: dict[str, int] = dict(transaction.rows(_AT_STAKE, (run, version)))
+    return AtStake(ready=found.get(READY, 0), leased=found.get(LEASED, 0), open=found.get(OPEN, 0))
+
+
+def apply(transaction: Transaction, recovery: Recovery) -> Applied:
     """Mark what is of weights that no longer are, and discard of it what is ready, where the recovery drops.
 
-    Returns the sessions whose rows were freed.
+    Then end the sessions that are open, where it says so: they are of runs that are over.
     """
     lineage.add_recovery(transaction, recovery.run, recovery.version, recovery.newer)
     touched = set()
@@ -31,4 +78,14 @@ def apply(transaction: Transaction, recovery: Recovery) -> tuple[str, ...]:
         # Settling one member of a group may free all of it.
         if transaction.row("SELECT 1 FROM sessions WHERE id = ?", (session,)):
             freed += settle(transaction, session)
-    return freed
+    return Applied(freed=freed) + _end_open(transaction, recovery)
+
+
+def _end_open(transaction: Transaction, recovery: Recovery) -> Applied:
+    if recovery.open == "keep":
+        return Applied()
+    end, state = (close_session, CLOSED) if recovery.open == "close" else (delete_session, DELETED)
+    left = transaction.rows("SELECT id, name FROM sessions WHERE state = 'open' ORDER BY id")
+    freed = tuple(name for session, _ in left for name in end(transaction, session).freed)
+    lineage.count_ended(transaction, recovery.run, len(left))
+    return Applied(ended=tuple((name, state) for _, name in left), freed=freed)

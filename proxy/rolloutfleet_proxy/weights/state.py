@@ -13,12 +13,18 @@ from typing import Any
 import msgspec
 
 from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
-from rolloutfleet.wire import PauseMode
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, LeftOpen, PauseMode
+from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.turns.lineage import DROP
 
 MODES: tuple[PauseMode, ...] = ("abort", "wait", "retract", "in_place")
 HOLDING_MODES: tuple[PauseMode, ...] = ("retract", "in_place")
 """Modes that leave calls in flight at the engines."""
+LEFT_OPEN: tuple[LeftOpen, ...] = ("keep", "close", "delete")
+
+
+_LARGEST = 2**31 - 1
+"""Of versions, which are exported as int32."""
 
 
 class Refused(ApiError):
@@ -48,6 +54,9 @@ class Recovery:
     version: int
     newer: str
     """drop or keep."""
+    open: LeftOpen = field(default="keep", compare=False)
+    """What becomes of the sessions that earlier runs left open. Proxies of a release that does not know of it tell the
+    recovery without it, so it is no part of which recovery this is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +99,7 @@ class WeightState:
             "run": versions.run,
             "version": versions.version,
             "recoveries": [[one.run, one.version, one.newer] for one in versions.recoveries],
+            "open": {str(one.run): one.open for one in versions.recoveries if one.open != "keep"},
             "epoch": gate.epoch,
             "mode": gate.mode,
             "since": gate.since,
@@ -111,16 +121,23 @@ class WeightState:
     def from_json(value: dict[str, Any]) -> "WeightState":
         """Raises KeyError, TypeError or ValueError where it is not of that form."""
         if value["mode"] not in (None, *MODES):
-            raise ValueError(f"{value['mode']!r} is no mode of a pause")
+            raise ValueError("no mode of a pause")
+        left_open = dict(value.get("open", {}))
         return WeightState(
             versions=Versions(
-                run=_whole(value["run"]),
+                run=_whole(value["run"], most=LAST_RUN),
                 version=_whole(value["version"]),
                 recoveries=tuple(
-                    Recovery(_whole(run), _whole(version), str(newer)) for run, version, newer in value["recoveries"]
+                    Recovery(
+                        _whole(run, most=LAST_RUN),
+                        _whole(version),
+                        str(newer),
+                        _left_open(left_open.get(str(run), "keep")),
+                    )
+                    for run, version, newer in value["recoveries"]
                 ),
             ),
-            gate=Gate(epoch=_whole(value["epoch"]), mode=value["mode"], since=float(value["since"])),
+            gate=Gate(epoch=_whole(value["epoch"], most=LAST_EPOCH), mode=value["mode"], since=float(value["since"])),
         )
 
 
@@ -164,7 +181,8 @@ def advanced(state: WeightState, *, version: int, epoch: int | None) -> WeightSt
 def recovered(state: WeightState, recovery: Recovery) -> WeightState:
     """The state in a new run; one that was heard of before changes nothing. Raises Stale."""
     known = state.versions
-    if recovery in known.recoveries:
+    same = _same(known, recovery)
+    if same is not None and same.open == recovery.open:
         return state
     if recovery.run <= known.run:
         raise Stale(
@@ -176,9 +194,23 @@ def recovered(state: WeightState, recovery: Recovery) -> WeightState:
     return replace(state, versions=Versions(run=recovery.run, version=recovery.version, recoveries=recoveries))
 
 
+def too_far(state: WeightState, recovery: Recovery) -> bool:
+    """Whether a recovery drops what is newer than less than half of the version: it may be a mistake, as 0 is always.
+
+    One that was heard of before is not: what it drops has gone.
+    """
+    known = state.versions
+    if recovery.newer != DROP or _same(known, recovery) is not None:
+        return False
+    return 2 * recovery.version < max(1, known.version)
+
+
 def next_epoch(states: list[WeightState]) -> int:
-    """The epoch of a pause that names none."""
-    return 1 + max(state.gate.epoch for state in states)
+    """The epoch of a pause that names none. Raises ApiError 400 where there is no further one."""
+    newest = max(state.gate.epoch for state in states)
+    if newest >= LAST_EPOCH:
+        raise invalid("epoch", f"The fleet is at epoch {newest}, and none is above {LAST_EPOCH}: there is no next one.")
+    return newest + 1
 
 
 def stale_epoch(asked: int, gate: Gate) -> Stale:
@@ -199,6 +231,10 @@ def stale_version(asked: int, known: Versions) -> Stale:
     )
 
 
+def _same(known: Versions, recovery: Recovery) -> Recovery | None:
+    return next((one for one in known.recoveries if one == recovery), None)
+
+
 def _joined_versions(known: Versions, heard: Versions) -> Versions:
     newer = heard if (heard.run, heard.version) > (known.run, known.version) else known
     in_order = sorted({*known.recoveries, *heard.recoveries}, key=lambda one: (one.run, one.version, one.newer))
@@ -206,7 +242,14 @@ def _joined_versions(known: Versions, heard: Versions) -> Versions:
     return replace(newer, recoveries=recoveries)
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is no whole number")
+def _left_open(value: object) -> LeftOpen:
+    for choice in LEFT_OPEN:
+        if value == choice:
+            return choice
+    raise ValueError("nothing that becomes of open sessions")
+
+
+def _whole(value: object, *, most: int = _LARGEST) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f"no whole number from 0 to {most}")
     return value

@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self, TypeVar
 import msgspec
 
 from rolloutfleet.errors import PAUSE_TIMEOUT, PAUSED
-from rolloutfleet.wire import PauseMode
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, PauseMode
 from rolloutfleet_proxy.engines.client import LONGEST_REST
 from rolloutfleet_proxy.engines.generation import Cut
 from rolloutfleet_proxy.errors import ApiError
@@ -30,6 +30,7 @@ from rolloutfleet_proxy.turns import lineage
 from rolloutfleet_proxy.turns.lineage import Counts
 from rolloutfleet_proxy.weights import recovery
 from rolloutfleet_proxy.weights import state as weight_state
+from rolloutfleet_proxy.weights.recovery import Applied, AtStake
 from rolloutfleet_proxy.weights.state import HOLDING_MODES, Gate, Recovery, Versions, WeightState
 
 T = TypeVar("T")
@@ -48,12 +49,13 @@ _RUN = "run"
 _VERSION = "version"
 _EPOCH = "epoch"
 _PAUSE = "pause"
+_LEFT_OPEN = "recoveries_left_open"
 
 
 class Store(Protocol):
     """The part of the store's writer that is used here."""
 
-    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]: ...
+    def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> Awaitable[T]: ...
 
 
 class Submission:
@@ -109,14 +111,16 @@ class Weights:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.state = state
-        self.on_freed: Callable[[tuple[str, ...]], object] = lambda names: None
-        """Told of sessions whose rows a recovery freed."""
+        self.on_recovered: Callable[[Applied], object] = lambda applied: None
+        """Told of sessions that a recovery ended, or freed the rows of."""
         self._store = store
         self._max_hold = max_hold
         self._clock = clock
         self._wall = wall
         self._paused_at = clock() - paused_for
         self._resumed_at = float("-inf")
+        self._pauses = 0.0
+        """Seconds of all pauses that are over."""
         self._changing = asyncio.Lock()
         self._starting = False
         self._unbegun = 0
@@ -183,6 +187,10 @@ class Weights:
         """Whether the pause is past `max_hold`."""
         return self.paused and self._hold_left() <= 0
 
+    def served(self) -> float:
+        """A clock that stands still in pauses, seconds."""
+        return (self._paused_at if self.paused else self._clock()) - self._pauses
+
     def figures(self) -> dict[str, Any]:
         """What GET /version answers of this proxy."""
         return {**self.state.shown(), "past_max_hold": self.overdue}
@@ -239,6 +247,10 @@ class Weights:
         """Begin a new run at a version that may be older. Safe to repeat. Raises Stale."""
         await self._change(lambda state: weight_state.recovered(state, to))
 
+    async def at_stake(self, *, run: int, version: int) -> AtStake:
+        """What a recovery would drop here."""
+        return await self._store.run(partial(recovery.at_stake, run=run, version=version))
+
     async def recovery_counts(self, run: int) -> Counts:
         """What the recovery that began this run has done here so far."""
         return await self._store.run(partial(lineage.counts, run=run))
@@ -275,9 +287,10 @@ class Weights:
         async with self._changing:
             after = transition(self.state)
             if after != self.state:
-                freed = await self._store.run(partial(_save, before=self.state, after=after))
+                # A recovery frees. So does a trainer, which takes what there is as long as it can pause and go on.
+                applied = await self._store.run(partial(_save, before=self.state, after=after), frees=True)
                 self._apply(after)
-                self.on_freed(freed)
+                self.on_recovered(applied)
 
     def _apply(self, after: WeightState) -> None:
         before, self.state = self.state, after
@@ -286,10 +299,13 @@ class Weights:
                 call.mixed_cache = True
         if after.gate == before.gate:
             return
+        now = self._clock()
+        if before.gate.paused:
+            self._pauses += now - self._paused_at
         if after.gate.paused:
-            self._paused_at = self._clock()
+            self._paused_at = now
         elif before.gate.paused:
-            self._resumed_at = self._clock()
+            self._resumed_at = now
         if after.gate.mode == "in_place":
             for call in self._calls:
                 call.held_in_place = True
@@ -356,10 +372,15 @@ def _load(transaction: Transaction) -> tuple[WeightState, float]:
     pause: dict[str, Any] = msgspec.json.decode(transaction.fact(_PAUSE, "{}"))
     state = WeightState.from_json(
         {
-            "run": transaction.fact(_RUN, 0),
+            # An earlier release took a larger run, and a larger epoch.
+            "run": min(transaction.fact(_RUN, 0), LAST_RUN),
             "version": transaction.fact(_VERSION, 0),
-            "recoveries": lineage.load_recoveries(transaction),
-            "epoch": transaction.fact(_EPOCH, 0),
+            "recoveries": [(min(run, LAST_RUN), *how) for run, *how in lineage.load_recoveries(transaction)],
+            "open": {
+                str(min(int(run), LAST_RUN)): how
+                for run, how in msgspec.json.decode(transaction.fact(_LEFT_OPEN, "{}")).items()
+            },
+            "epoch": min(transaction.fact(_EPOCH, 0), LAST_EPOCH),
             "mode": pause.get("mode"),
             "since": pause.get("since", 0.0),
         }
@@ -367,8 +388,8 @@ def _load(transaction: Transaction) -> tuple[WeightState, float]:
     return state, transaction.served - pause.get("served", transaction.served)
 
 
-def _save(transaction: Transaction, *, before: WeightState, after: WeightState) -> tuple[str, ...]:
-    """Write what changed, and do what recoveries say; returns the sessions freed by that."""
+def _save(transaction: Transaction, *, before: WeightState, after: WeightState) -> Applied:
+    """Write what changed, and do what recoveries say; returns what that did to sessions."""
     form = after.as_json()
     transaction.set_fact(_RUN, form["run"])
     transaction.set_fact(_VERSION, form["version"])
@@ -377,4 +398,6 @@ def _save(transaction: Transaction, *, before: WeightState, after: WeightState) 
         transaction.set_fact(_EPOCH, form["epoch"])
         transaction.set_fact(_PAUSE, msgspec.json.encode(pause).decode())
     heard = [one for one in after.versions.recoveries if one not in before.versions.recoveries]
-    return tuple(name for one in heard for name in recovery.apply(transaction, one))
+    if heard:
+        transaction.set_fact(_LEFT_OPEN, msgspec.json.encode(form["open"]).decode())
+    return sum((recovery.apply(transaction, one) for one in heard), Applied())

@@ -1,6 +1,7 @@
 """The sweep over a real store and folder, with a clock that stands still: who goes, who is spared, what is left."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -304,6 +305,29 @@ async def test_what_a_crash_left_in_the_folder_is_tidied(house: House) -> None:
     await house.sweep()
     assert set(house.files()) == expected | {f"{left}-active.json"}
     assert await house.there() == {of_a_backup} and house.tally.error is not None
+
+
+async def test_what_is_no_dump_holds_up_neither_tidying_nor_keeping_nor_the_sweep(house: House) -> None:
+    [(_, name)] = await house.start()
+    house.seconds = STALE
+    await house.sweep(keep_age=100.0)
+    (house.dumps.parent / "secret").write_text("secret")
+    [(_, here)] = await house.start()
+    os.mkfifo(house.dumps / f"{here}-active.json")
+    (house.dumps / f"{here}-trajectory-1.json").symlink_to(house.dumps.parent / "secret")
+    (house.dumps / "s0-0123456789ab-0011223344556677-active.json").mkdir()
+    (house.dumps / f".0-{here}-active.json.tmp").symlink_to(house.dumps.parent / "secret")
+    strangers = set(house.files()) - {f"{name}-active.json", f".0-{here}-active.json.tmp"}
+    async with asyncio.timeout(30):
+        await house.sweeper.tidy(house.orders())
+        house.seconds += STALE + 100
+        await house.sweep(keep_age=100.0)
+    assert set(house.files()) == strangers, "what is too old goes, and what is no dump stays"
+    assert await house.there() == {here} and "is there already" in str(house.tally.error)
+    (house.dumps / f"{here}-active.json").unlink()
+    (house.dumps / f".0-{here}-active.json.tmp").symlink_to(house.dumps.parent / "secret")
+    await house.sweep(keep_age=100.0)
+    assert await house.there() == set() and (house.dumps.parent / "secret").read_text() == "secret"
 
 
 async def test_dumps_are_kept_by_age_and_by_bytes(house: House) -> None:

@@ -4,8 +4,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.client.dumps.samples import NAME, sample
+from tests.client.dumps.strangers import BAD_HEADS, IRREGULAR, SECRET
 
-from rolloutfleet.dumps import DumpName
+from rolloutfleet.dumps import Damaged, DumpName, parse_dump_name
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import SessionsSpec
 from rolloutfleet_proxy.dumps.folder import DumpFolder, NotClaimed, folder_of
@@ -33,6 +35,31 @@ def test_files_are_listed_page_by_page(folder: DumpFolder) -> None:
         after = page[-1].file
     assert [str(each.name) for each in found] == sorted(map(str, NAMES))
     assert {each.name.number: each.bytes for each in found} == {None: 0, 1: 1, 2: 2, 10: 10}
+
+
+def test_a_bad_file_is_one_entry_with_its_fault(tmp_path: Path) -> None:
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    (dumps / NAME).write_bytes(sample())
+    strangers = IRREGULAR | BAD_HEADS
+    names = [f"s0-0123456789ab-{number:016x}-active.json" for number in range(len(strangers))]
+    for name, make in zip(names, strangers.values(), strict=True):
+        make(dumps / name)
+    folder = DumpFolder(dumps, OWN)
+    *bad, good = folder.listed(after="", limit=100, heads=True)
+    assert (good.file, good.regular, good.head and good.head.task_id) == (NAME, True, "tâche")
+    assert [each.file for each in bad] == names and all(each.head is not None and each.head.fault for each in bad)
+    assert [each.regular for each in bad] == [False] * len(IRREGULAR) + [True] * len(BAD_HEADS)
+    for each in bad[: len(IRREGULAR)]:
+        assert each.bytes == 0 and folder.state(each.name) == "ready"
+        with pytest.raises(Damaged):
+            folder.open(each.name)
+    assert SECRET not in repr(bad)
+    whole = parse_dump_name(NAME)
+    assert whole is not None
+    opened = folder.open(whole)
+    assert opened is not None and opened.read() == sample()
+    opened.close()
 
 
 def test_a_name_can_be_there_twice(folder: DumpFolder, tmp_path: Path) -> None:

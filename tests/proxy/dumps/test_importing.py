@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR
 from tests.proxy.dumps.imports import Store
 
 from rolloutfleet.dumps import DumpedShard, Tensor, decode, encode
@@ -23,6 +25,8 @@ from rolloutfleet_proxy.exports.leases import acknowledge
 from rolloutfleet_proxy.sessions.trajectories import delete_session
 from rolloutfleet_proxy.store.writer import StoreFull
 from rolloutfleet_proxy.turns import lineage
+
+STRANGERS = IRREGULAR | BAD_HEADS | BAD_LINES
 
 
 @pytest.fixture
@@ -213,6 +217,19 @@ def test_a_damaged_dump_is_refused_and_with_it_all_others(store: Store) -> None:
     status, code, message = refusal(store, names)
     assert (status, code) == (409, "dump_damaged") and names[2] in message
     store.import_dumps(names[:2])
+
+
+@pytest.mark.parametrize("make", STRANGERS.values(), ids=STRANGERS.keys())
+def test_what_is_no_dump_is_refused_and_the_others_are_imported(store: Store, make: Callable[[Path], None]) -> None:
+    ((session, _),) = store.start()
+    store.commit(session, name="a")
+    names = store.dump(session)
+    bad = "s0-0123456789ab-0011223344556677-active.json"
+    make(store.dumps / bad)
+    status, code, message = refusal(store, [*names, bad])
+    assert (status, code) == (409, "dump_damaged") and bad in message and len(message) < 1000
+    store.import_dumps(names)
+    assert os.path.lexists(store.dumps / bad), "it stays as it was"
 
 
 def test_a_dump_without_its_shards_is_refused_unless_asked_for(store: Store) -> None:

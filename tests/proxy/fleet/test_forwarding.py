@@ -1,4 +1,4 @@
-"""Calls that reach the wrong proxy (design.md, shape): passed on once and whole, or told where the owner is."""
+"""Calls that reach the wrong proxy: passed on once and whole, or told where the owner is."""
 
 import asyncio
 import json
@@ -19,15 +19,14 @@ from rolloutfleet_proxy.capture.chat_route import serves
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.forwarding import (
-    FORWARDED,
     Forwarding,
     Holds,
     PassedOn,
     check_owner,
-    end_to_end,
     owner_of_call,
     owner_of_names,
 )
+from rolloutfleet_proxy.fleet.heads import FORWARDED, end_to_end
 from rolloutfleet_proxy.fleet.peers import Peers
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner
 
@@ -161,7 +160,7 @@ async def serving(app: Any, listening: socket.socket) -> AsyncIterator[uvicorn.S
 async def running(
     *, misled: bool = False, ephemeral: bool = False, up: int = 2, holds: Holds | None = None
 ) -> AsyncIterator[Proxies]:
-    """Two proxies of a fleet of two. `misled`: each thinks that the other's address is its own."""
+    """Two proxies of a fleet that once had three. `misled`: each thinks that the other's address is its own."""
     async with AsyncExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         ports = [one.getsockname()[1] for one in sockets]
@@ -171,7 +170,7 @@ async def running(
                 sockets[ordinal].close()
                 continue
             known = [ports[0], ports[0]] if misled else ports
-            peers = Peers(settings_of(ordinal, known, replicas=2))
+            peers = Peers(settings_of(ordinal, known, replicas=2), ever=3)
             apps[ordinal].peers = peers
             stack.push_async_callback(peers.close)
             served = Forwarding(
@@ -357,17 +356,28 @@ async def test_a_handler_passes_on_a_body_that_it_has_read() -> None:
 async def test_a_call_is_passed_on_once_and_no_more() -> None:
     async with running(misled=True) as proxies:
         answer = await proxies.client.get(proxies.path(1, "echo"))
-        assert (answer.status_code, code_of(answer)) == (503, "owner_unavailable")
+        assert (answer.status_code, code_of(answer)) == (503, "owner_unreachable")
         assert proxies.apps[0].requests == []
 
 
 async def test_an_owner_that_does_not_answer_is_503_with_retry_after() -> None:
     async with running(up=1) as proxies:
         answer = await proxies.client.get(proxies.path(1, "echo"))
-        assert (answer.status_code, code_of(answer)) == (503, "owner_unavailable")
+        assert (answer.status_code, code_of(answer)) == (503, "owner_unreachable")
         assert answer.headers["retry-after"] == "1"
         assert "x-should-retry" not in answer.headers
-        assert proxies.metrics.refused == {"owner_unavailable": 1}
+        assert proxies.metrics.refused == {"owner_unreachable": 1}
+
+
+async def test_an_owner_that_breaks_off_is_owner_unavailable_as_it_may_have_done_it() -> None:
+    async with running() as proxies:
+        call = asyncio.create_task(proxies.client.post(proxies.path(1, "silent"), content=b"do it"))
+        await proxies.apps[1].asked.wait()
+        for connection in list(proxies.servers[1].server_state.connections):
+            connection.transport.abort()
+        answer = await call
+        assert (answer.status_code, code_of(answer)) == (503, "owner_unavailable")
+        assert answer.headers["retry-after"] == "1"
 
 
 async def test_an_owner_that_is_scaled_away_keeps_it_on_its_volume() -> None:
@@ -375,6 +385,29 @@ async def test_an_owner_that_is_scaled_away_keeps_it_on_its_volume() -> None:
         answer = await proxies.client.get(proxies.path(2, "echo"))
         assert (answer.status_code, code_of(answer)) == (503, "kept_on_volume")
         assert answer.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/sessions/s3-{}-{}/echo", "session_unknown"),
+        ("/leases/l999999-{}-{}/ack", "lease_unknown"),
+        ("/shards/t3-{}-{}", "shard_unknown"),
+        ("/shards/mine?session_id=s3-{}-{}", "shard_unknown"),
+    ],
+)
+@pytest.mark.parametrize("ephemeral", [True, False])
+async def test_what_a_proxy_that_never_was_would_own_is_unknown(path: str, code: str, ephemeral: bool) -> None:
+    async with running(ephemeral=ephemeral) as proxies:
+        answer = await proxies.client.get(proxies.urls[0] + path.format("0" * 12, "0" * 16))
+        assert (answer.status_code, code_of(answer)) == (404, code)
+
+
+async def test_a_key_of_a_proxy_that_never_was_is_not_known() -> None:
+    async with running() as proxies:
+        key = {"authorization": f"Bearer rf-3-{'0' * 12}-{'x' * 43}"}
+        answer = await proxies.client.get(f"{proxies.urls[0]}/v1/models", headers=key)
+        assert (answer.status_code, code_of(answer)) == (401, "invalid_key")
 
 
 async def test_an_ephemeral_owner_that_is_scaled_away_is_gone() -> None:
@@ -411,7 +444,8 @@ async def test_what_was_imported_here_is_served_here_whatever_its_id_says(path: 
 
 
 def test_who_owns_nothing_here_is_told_why() -> None:
-    check: Callable[..., bool] = lambda owner, **kind: check_owner(owner, OWNERS[0], replicas=2, **kind)  # noqa: E731
+    peers = Peers(settings_of(0, [1, 2], replicas=2), ever=3)
+    check: Callable[..., bool] = partial(check_owner, own=OWNERS[0], peers=peers, named="session")
     assert check(OWNERS[0], ephemeral=False)
     assert not check(OWNERS[1], ephemeral=False)
     for owner, ephemeral, code in [

@@ -24,7 +24,7 @@ from rolloutfleet_proxy.fleet.gathering import Gatherer
 from rolloutfleet_proxy.fleet.peers import Peers
 from rolloutfleet_proxy.ids import TENSOR, Owner
 from rolloutfleet_proxy.sessions.auth import AdminKeys
-from rolloutfleet_proxy.sessions.sessions import NewSessions, start
+from rolloutfleet_proxy.sessions.sessions import NewSessions, Sessions, start
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
@@ -77,7 +77,8 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         app = FastAPI()
         app.include_router(shards_api.router)
         app.add_exception_handler(ApiError, lambda _, error: Response(error.body(), error.status))
-        app.state.proxy = SimpleNamespace(admin=AdminKeys([KEY]), shards=there)
+        none = Sessions(reader, cache_bytes=0)
+        app.state.proxy = SimpleNamespace(admin=AdminKeys([KEY]), shards=there, sessions=none)
         await stack.enter_async_context(serving(app, sockets[1]))
         stack.push_async_callback(peers.close)
         owners = [Owner(0, store_id), Owner(1, other_id), Owner(AWAY, "0" * 12)]
@@ -137,7 +138,7 @@ async def test_a_key_that_is_refused_is_said_so_and_not_shown(fleet: Fleet, capl
     fleet.gatherer._admin_key = lambda: "another-key-altogether"
     async with fleet.gatherer.gathered([fleet.reference("other", 1)]) as found:
         assert found.unreachable == ["other"]
-    assert "could not be had" in caplog.text and "403" in caplog.text and "altogether" not in caplog.text
+    assert "could not be had" in caplog.text and "401" in caplog.text and "altogether" not in caplog.text
 
 
 async def test_an_owner_that_hangs_is_waited_for_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,19 @@ from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.api import peers as peers_api
 from rolloutfleet_proxy.api import weights as weights_api
 from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.fleet.heads import KEPT
 from rolloutfleet_proxy.fleet.peers import Peer, Peers
-from rolloutfleet_proxy.fleet.placement import Placement, order, order_by_key
+from rolloutfleet_proxy.fleet.placement import Placement, keeper_of, order
 from rolloutfleet_proxy.fleet.weights import FleetWeights
-from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.ids import SESSION, Owner
+from rolloutfleet_proxy.sessions import claims
 from rolloutfleet_proxy.sessions.auth import AdminKeys
+from rolloutfleet_proxy.sessions.idempotency import KeyedCall, keyed_call, recall, remember
+from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.weights.weights import Weights
 
@@ -70,16 +77,16 @@ def test_only_ready_proxies_with_room_are_tried_and_all_of_them(kinds: list[tupl
     assert len(order(peers, rng)) == len(fit)
 
 
-@given(st.text(min_size=1, max_size=20), st.sets(st.integers(0, 7)))
-def test_a_key_asks_the_same_proxy_first_whoever_else_is_there(key: str, gone: set[int]) -> None:
-    peers = table(*range(8))
-    left = [peer for peer in peers if peer.ordinal not in gone]
-    assert order_by_key(left, key) == [ordinal for ordinal in order_by_key(peers, key) if ordinal not in gone]
+@given(st.text(max_size=20), st.integers(1, 50))
+def test_a_key_has_one_keeper_that_a_larger_fleet_seldom_changes(key: str, replicas: int) -> None:
+    keeper = keeper_of(key, replicas)
+    assert 0 <= keeper < replicas
+    assert keeper_of(key, replicas + 1) in (keeper, replicas)
 
 
-def test_keys_spread_too() -> None:
-    first = Counter(order_by_key(table(0, 0, 0, 0), f"key {n}")[0] for n in range(2_000))
-    assert min(first.values()) > 400
+def test_keys_spread_over_their_keepers() -> None:
+    kept = Counter(keeper_of(f"key {n}", 4) for n in range(2_000))
+    assert min(kept.values()) > 400
 
 
 class SilentEngines:
@@ -105,16 +112,33 @@ class OneProxy:
     weights: Weights
     fleet_weights: FleetWeights
     peers: Peers
+    writer: Writer
+    sessions: Sessions
     seen: Peer
     started: list[str] = field(default_factory=list)
     refuses: str | None = None
 
-    async def start_here(self) -> Response:
+    async def start_here(self, key: str | None) -> Response:
+        """As `api.starting` does it: what the key did before, else who was asked, else whether there is room."""
+        call = keyed_call(key, scope="start", body=b"")
+        session = await self.writer.run(partial(self._start, call=call))
+        if session not in self.started:
+            self.started.append(session)
+        self.seen = replace(self.seen, sessions_open=len(self.started))
+        return Response(session, status_code=201)
+
+    def _start(self, transaction: Transaction, *, call: KeyedCall | None) -> str:
+        before = None if call is None else recall(transaction, call)
+        if before is not None:
+            return before
+        if call is not None:
+            claims.check(transaction, call.key)
         if self.refuses is not None:
             raise ApiError(429 if self.refuses == "no_room" else 503, self.refuses, "Not here.")
-        self.started.append("session")
-        self.seen = replace(self.seen, sessions_open=len(self.started))
-        return Response(str(self.owner.ordinal), status_code=201)
+        session = self.owner.name(SESSION)
+        if call is not None:
+            remember(transaction, call, session)
+        return session
 
 
 @dataclass
@@ -122,6 +146,7 @@ class Fleet:
     proxies: list[OneProxy]
     urls: list[str]
     servers: list["Served"]
+    ports: list[int]
     engines: SilentEngines
     client: httpx.AsyncClient
 
@@ -155,7 +180,7 @@ def app_of(proxy: OneProxy) -> FastAPI:
     app.state.proxy = proxy
     app.include_router(weights_api.router)
     app.include_router(peers_api.router)
-    placement = Placement(proxy.peers, random.Random(proxy.owner.ordinal))
+    placement = Placement(proxy.peers, proxy.writer, random.Random(proxy.owner.ordinal))
 
     @app.get("/ready")
     async def ready() -> dict[str, Any]:
@@ -173,7 +198,7 @@ def app_of(proxy: OneProxy) -> FastAPI:
     @app.post("/sessions")
     async def start(request: Request) -> Response:
         key = request.headers.get("idempotency-key")
-        return await placement.start(request, sessions=1, key=key, here=proxy.start_here)
+        return await placement.start(request, sessions=1, key=key, here=partial(proxy.start_here, key))
 
     @app.exception_handler(ApiError)
     async def answer(request: Request, error: ApiError) -> Response:
@@ -201,6 +226,7 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
     writer = Writer(database, ServedClock(connection))
     connection.close()
     weights = await Weights.open(writer, max_hold=5.0)
+    reader = Reader(database)
     peers = Peers(settings)
     yield OneProxy(
         owner=Owner(ordinal, database.store_id),
@@ -208,10 +234,13 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
         weights=weights,
         fleet_weights=FleetWeights(weights, ordinal=ordinal, engines=engines, clock=asyncio.get_running_loop().time),
         peers=peers,
+        writer=writer,
+        sessions=Sessions(reader, cache_bytes=0),
         seen=Peer(ordinal=ordinal, url=peers.address(ordinal), state="ready", sessions_open=0, room=True),
     )
     await peers.close()
     await writer.close()
+    reader.close()
     database.close()
 
 
@@ -224,7 +253,9 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         for server in servers:
             stack.push_async_callback(server.stop)
         client = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
-        running = Fleet(proxies, [proxy.peers.address(n) for n, proxy in enumerate(proxies)], servers, engines, client)
+        running = Fleet(
+            proxies, [proxy.peers.address(n) for n, proxy in enumerate(proxies)], servers, ports, engines, client
+        )
         for proxy in proxies:
             begin(proxy)
         await running.until(lambda: all(sees_all(proxy) for proxy in proxies))
@@ -294,6 +325,110 @@ async def test_a_retry_with_the_same_key_comes_to_the_same_proxy_from_anywhere(f
         assert len({answer.text for answer in answers}) == 1
 
 
+def kept_by(ordinal: int) -> str:
+    """An Idempotency-Key that this proxy keeps."""
+    return next(key for n in range(1_000) if keeper_of(key := f"key {n} of {ordinal}", SIZE) == ordinal)
+
+
+async def start(fleet: Fleet, at: int, key: str) -> httpx.Response:
+    return await fleet.call(at, "POST", "/sessions", {}, **{"Idempotency-Key": key})
+
+
+def says(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def started(fleet: Fleet) -> list[int]:
+    return [len(proxy.started) for proxy in fleet.proxies]
+
+
+async def test_a_start_waits_for_the_proxy_that_keeps_its_key(fleet: Fleet) -> None:
+    key = kept_by(2)
+    first = await start(fleet, 0, key)
+    assert started(fleet) == [0, 0, 1]
+    await fleet.servers[2].stop()
+    for at in (0, 1, 0):  # found down by this call, and known to be down
+        refused = await start(fleet, at, key)
+        assert says(refused) == (503, "owner_unreachable")
+        assert refused.headers["retry-after"] == "1" and "x-should-retry" not in refused.headers
+    again = Served(app_of(fleet.proxies[2]), fleet.ports[2])
+    await fleet.until(lambda: sees_all(fleet.proxies[0]))
+    assert (await start(fleet, 0, key)).text == first.text
+    assert started(fleet) == [0, 0, 1]
+    await again.stop()
+
+
+@pytest.mark.parametrize("why", ["no_room", "draining"])
+async def test_a_key_stays_with_the_proxy_that_took_it_for_its_keeper(fleet: Fleet, why: str) -> None:
+    """The keeper has room again, and still knows where it went, also in its next life."""
+    key = kept_by(0)
+    keeper = fleet.proxies[0]
+    keeper.refuses = why
+    first = await start(fleet, 1, key)
+    assert first.status_code == 201 and keeper.started == []
+    keeper.refuses = None
+    for at in range(SIZE):
+        assert (await start(fleet, at, key)).text == first.text
+    [taker] = [proxy.owner.ordinal for proxy in fleet.proxies if proxy.started]
+    await fleet.servers[taker].stop()
+    for at in {0, 1, 2} - {taker}:
+        assert says(await start(fleet, at, key)) == (503, "owner_unreachable")
+    assert sum(started(fleet)) == 1
+
+
+async def test_a_key_that_nobody_had_room_for_starts_sessions_when_somebody_has(fleet: Fleet) -> None:
+    key = kept_by(1)
+    for proxy in fleet.proxies:
+        proxy.refuses = "no_room"
+    assert says(await start(fleet, 0, key)) == (429, "no_room")
+    fleet.proxies[1].refuses = None
+    first = await start(fleet, 0, key)
+    assert started(fleet) == [0, 1, 0]
+    fleet.proxies[2].refuses = None
+    assert (await start(fleet, 2, key)).text == first.text
+
+
+async def test_who_was_asked_for_a_keeper_and_refuses_now_gives_the_key_back(fleet: Fleet) -> None:
+    """It died before it wrote anything, came back full, and the keeper has room."""
+    key = kept_by(0)
+    await fleet.proxies[0].writer.run(partial(claims.place, key=key, ordinal=1))
+    fleet.proxies[1].refuses = "no_room"
+    first = await start(fleet, 2, key)
+    assert first.status_code == 201 and fleet.proxies[1].started == []
+    fleet.proxies[1].refuses = None
+    assert (await start(fleet, 1, key)).text == first.text
+    assert sum(started(fleet)) == 1
+
+
+async def test_many_starts_at_once_with_one_key_are_one(fleet: Fleet) -> None:
+    key = kept_by(0)
+    fleet.proxies[0].refuses = "no_room"
+    answers = await asyncio.gather(*(start(fleet, n % SIZE, key) for n in range(12)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.text for answer in answers}) == sum(started(fleet)) == 1
+
+
+async def test_a_start_that_broke_off_is_owner_unavailable_as_it_may_have_been_made(fleet: Fleet) -> None:
+    async def take_and_leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    await fleet.servers[2].stop()
+    await fleet.until(lambda: not sees_all(fleet.proxies[0]))
+    breaking = await asyncio.start_server(take_and_leave, "127.0.0.1", fleet.ports[2])
+    async with breaking:
+        # To its keeper it would not be sent now; a keeper whose fleet was larger asks it all the same.
+        await fleet.proxies[0].writer.run(partial(claims.place, key=(key := kept_by(0)), ordinal=2))
+        refused = await start(fleet, 0, key)
+        assert says(refused) == (503, "owner_unavailable") and refused.headers["retry-after"] == "1"
+    assert started(fleet) == [0, 0, 0]
+
+
+async def test_the_keeper_decides_whatever_it_thinks_of_the_fleets_size(fleet: Fleet) -> None:
+    answer = await fleet.call(1, "POST", "/sessions", {}, **{"Idempotency-Key": kept_by(2), KEPT: "1"})
+    assert answer.status_code == 201 and started(fleet) == [0, 1, 0]
+
+
 async def test_a_fleet_is_paused_updated_and_continued_from_any_proxy(fleet: Fleet) -> None:
     paused = await fleet.call(1, "POST", "/pause?scope=fleet", {"mode": "in_place"})
     assert paused.status_code == 200
@@ -323,7 +458,7 @@ async def test_a_proxy_that_is_down_is_named_and_catches_up_when_it_starts(fleet
     await fleet.servers[2].stop()
     paused = (await fleet.call(0, "POST", "/pause?scope=fleet", {})).json()
     assert paused["ordinals"] == [0, 1]
-    assert [(one["ordinal"], one["error"]["code"]) for one in paused["failed"]] == [(2, "owner_unavailable")]
+    assert [(one["ordinal"], one["error"]["code"]) for one in paused["failed"]] == [(2, "owner_unreachable")]
     recovered = (await fleet.call(0, "POST", "/recover?scope=fleet", {"version": 1, "run": 1, "newer": "keep"})).json()
     assert (recovered["run"], recovered["version"], recovered["ordinals"]) == (1, 1, [0, 1])
     assert recovered["recovered"]["kept_trajectories"] == 0
@@ -387,6 +522,6 @@ async def test_bad_input_and_a_missing_key_change_nothing(fleet: Fleet) -> None:
     for path in ("/version", "/proxies", "/peers/weights"):
         assert (await fleet.client.get(fleet.urls[0] + path)).status_code == 401
         other = await fleet.client.get(fleet.urls[0] + path, headers={"x-api-key": "some-other-key-than-that"})
-        assert other.status_code == 403
+        assert other.status_code == 401
     assert fleet.proxies[0].weights.state == fleet.proxies[1].weights.state
     assert not fleet.proxies[0].weights.paused

@@ -16,12 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolloutfleet.errors import OWNER_UNAVAILABLE
+from rolloutfleet.errors import FORBIDDEN_SCOPE, INVALID_REQUEST, OWNER_UNAVAILABLE
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.fleet.weights import FleetWeights, Member
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.sessions.sessions import NewSessions, start
+from rolloutfleet_proxy.sessions.trajectories import close_session
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.testing import new_turn
 from rolloutfleet_proxy.turns.lineage import Counts
+from rolloutfleet_proxy.turns.rows import commit_turn
+from rolloutfleet_proxy.weights.recovery import AtStake
 from rolloutfleet_proxy.weights.state import Gate, Recovery, Refused, Stale, Versions, WeightState
 from rolloutfleet_proxy.weights.weights import Submission, Weights
 
@@ -71,7 +78,7 @@ class MemoryStore:
         self.orders: list[tuple[int, bool]] = []
         schema.migrate(self.connection)
 
-    async def run(self, operation: Callable[[Transaction], T], /) -> T:
+    async def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> T:
         await asyncio.sleep(self.chance.uniform(0, 0.01))
         return operation(Transaction(self.connection, served=0.0, wall=0.0))
 
@@ -196,6 +203,9 @@ class Link:
             lambda: self.to.weights.settled(epoch=epoch, timeout=timeout), patience=timeout + PATIENCE
         )
 
+    async def at_stake(self, *, run: int, version: int) -> AtStake:
+        return await self.network.carry(lambda: self.to.weights.at_stake(run=run, version=version))
+
     async def recovery_counts(self, run: int) -> Counts:
         return await self.network.carry(lambda: self.to.weights.recovery_counts(run))
 
@@ -206,14 +216,14 @@ class Fleet:
         self.network = Network(self.chance, loss=loss, delay=delay)
         self.engines = SimulatedEngines(self.chance)
         self.clock = asyncio.get_running_loop().time
+        self.stores: list[MemoryStore] = []
         self.nodes = [self._node(ordinal) for ordinal in range(size)]
         self.agents: list[asyncio.Task[None]] = []
         self.turns = 0
 
     def _node(self, ordinal: int) -> Node:
-        weights = Weights(
-            WeightState(), store=MemoryStore(self.chance), max_hold=1e6, clock=self.clock, wall=self.clock
-        )
+        self.stores.append(MemoryStore(self.chance))
+        weights = Weights(WeightState(), store=self.stores[-1], max_hold=1e6, clock=self.clock, wall=self.clock)
         leads = FleetWeights(weights, ordinal=ordinal, engines=self.engines, clock=self.clock)
         return Node(ordinal, weights, leads)
 
@@ -443,6 +453,44 @@ def test_engines_that_fail_leave_nothing_paused() -> None:
     simulate(run)
 
 
+@dataclass
+class CutOff:
+    """The engines, as long as a proxy reaches them."""
+
+    engines: SimulatedEngines
+    reached: bool = True
+
+    async def pause(self, mode: str) -> None:
+        await self.engines.pause(mode)
+
+    async def resume(self) -> dict[str, str]:
+        if not self.reached:
+            raise ApiError(502, "engine_error", "No engine confirmed.")
+        return await self.engines.resume()
+
+
+@pytest.mark.parametrize("leader", [0, 1])
+def test_a_proxy_that_paused_the_engines_and_no_longer_reaches_them_stays_paused_is_named_and_goes_on_when_told_again(
+    leader: int,
+) -> None:
+    async def run() -> None:
+        fleet = Fleet(1, size=2)
+        first, engines = fleet.nodes[0], CutOff(fleet.engines)
+        first.leads = FleetWeights(first.weights, ordinal=0, engines=engines, clock=fleet.clock)
+        await fleet.pause(0, mode="retract")
+        engines.reached = False
+        answer = await fleet.resume(1)
+        assert [(one["ordinal"], one["error"]["code"]) for one in answer["failed"]] == [(0, "engine_error")]
+        assert answer["ordinals"] == [1] and not answer["paused"]
+        shown = await fleet.nodes[leader].leads.show(fleet.others(leader))
+        assert [one["paused"] for one in shown["proxies"]] == [True, False]
+        engines.reached = True
+        assert (await fleet.resume(leader))["failed"] == []
+        assert not any(node.weights.paused for node in fleet.nodes) and fleet.engines.mode is None
+
+    simulate(run)
+
+
 def test_an_older_epoch_is_refused_and_changes_nothing() -> None:
     async def run() -> None:
         fleet = Fleet(1)
@@ -479,6 +527,80 @@ def test_a_version_that_one_proxy_would_refuse_changes_none() -> None:
     simulate(run)
 
 
+def hold_newer(store: MemoryStore, *, version: int, run: int = 0) -> None:
+    """A session with a closed turn of this version."""
+    transaction = Transaction(store.connection, served=0.0, wall=0.0)
+    asked = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
+    _, [started] = start(transaction, Owner(0, "0" * 8), asked)
+    assert started.session is not None
+    commit_turn(transaction, new_turn(started.session.id, name="x", version=version, run=run))
+    close_session(transaction, started.session.id)
+
+
+def test_a_drop_that_goes_too_far_changes_nothing_anywhere_unless_it_is_confirmed() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        for node in fleet.nodes:
+            await node.weights.advance(10)
+        hold_newer(fleet.stores[2], version=8)
+        before = [node.weights.state for node in fleet.nodes]
+        asked = Recovery(run=1, version=4, newer="drop", open="delete")
+        with pytest.raises(Refused) as refused:
+            await fleet.nodes[0].leads.recover(fleet.others(0), asked)
+        assert (refused.value.status, refused.value.code) == (409, "recovery_too_far")
+        assert "discard 1 trajectories: 1 ready, 0 leased, 0 still open" in refused.value.message
+        assert refused.value.stands["would_drop"] == {"ready": 1, "leased": 0, "open": 0}
+        assert [node.weights.state for node in fleet.nodes] == before
+        told = await fleet.nodes[0].leads.recover(fleet.others(0), asked, confirmed=True)
+        assert told["recovered"]["dropped_trajectories"] == 1
+        assert (await fleet.nodes[1].leads.recover(fleet.others(1), asked))["run"] == 1, "again, it answers the same"
+
+    simulate(run)
+
+
+@pytest.mark.parametrize(
+    ("version", "newer"), [(5, "drop"), (8, "drop"), (0, "keep")], ids=["half", "nothing newer", "kept"]
+)
+def test_a_recovery_that_is_near_or_drops_nothing_needs_no_confirmation(version: int, newer: str) -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        for node in fleet.nodes:
+            await node.weights.advance(10)
+        hold_newer(fleet.stores[2], version=8)
+        told = await fleet.nodes[0].leads.recover(fleet.others(0), Recovery(run=1, version=version, newer=newer))
+        assert (told["run"], told["failed"]) == (1, [])
+
+    simulate(run)
+
+
+def test_to_zero_is_too_far_also_where_only_the_engines_named_versions() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        assert (await fleet.nodes[0].leads.recover(fleet.others(0), Recovery(1, 0, "drop")))["run"] == 1, "nothing goes"
+        hold_newer(fleet.stores[1], version=3, run=1)
+        with pytest.raises(Refused) as refused:
+            await fleet.nodes[0].leads.recover(fleet.others(0), Recovery(2, 0, "drop"))
+        assert refused.value.code == "recovery_too_far"
+
+    simulate(run)
+
+
+def test_what_a_proxy_that_is_down_holds_counts_as_something_that_would_go() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        await fleet.nodes[0].weights.advance(10)
+        down = Link(Network(fleet.chance, loss=1.0), fleet.nodes[2])
+        reached = [*(link for link in fleet.others(0) if link.ordinal != 2), down]
+        with pytest.raises(Refused, match=r"proxies that do not answer \(2\)") as refused:
+            await fleet.nodes[0].leads.recover(reached, Recovery(run=1, version=4, newer="drop"))
+        assert [one["ordinal"] for one in refused.value.stands["failed"]] == [2]
+        assert fleet.nodes[0].weights.run == 0
+        near = await fleet.nodes[0].leads.recover(reached, Recovery(run=1, version=5, newer="drop"))
+        assert [one["ordinal"] for one in near["failed"]] == [2]
+
+    simulate(run)
+
+
 def test_a_proxy_alone_covers_itself_and_says_so() -> None:
     async def run() -> None:
         fleet = Fleet(1)
@@ -505,6 +627,67 @@ def test_a_proxy_that_is_down_is_named_and_catches_up_when_it_starts() -> None:
         assert (down.weights.paused, down.weights.epoch) == (True, 1)
 
     simulate(run)
+
+
+@dataclass
+class Refusing(Link):
+    """A node that answers one of the steps with an error, and goes on generating."""
+
+    step: str = "join"
+
+    async def join(self, *, gate: Gate | None = None, versions: Versions | None = None) -> WeightState:
+        if self.step == "join" and gate is not None and gate.paused:
+            raise ApiError(403, FORBIDDEN_SCOPE, "This key is not the admin's.")
+        return await super().join(gate=gate, versions=versions)
+
+    async def settled(self, *, epoch: int, timeout: float) -> None:
+        if self.step == "settled":
+            raise ApiError(400, INVALID_REQUEST, "epoch is too large.")
+        await super().settled(epoch=epoch, timeout=timeout)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "retract", "in_place"])
+@pytest.mark.parametrize(("step", "code"), [("join", FORBIDDEN_SCOPE), ("settled", INVALID_REQUEST)])
+def test_a_proxy_that_answers_and_does_not_pause_ends_the_pause_and_is_named(step: str, code: str, mode: Any) -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        links: list[Member] = [
+            Link(fleet.network, fleet.nodes[1]),
+            Refusing(fleet.network, fleet.nodes[2], step=step),
+        ]
+        with pytest.raises(Refused) as refused:
+            await fleet.nodes[0].leads.pause(links, mode=mode, timeout=60, epoch=None)
+        error = refused.value
+        assert (error.status, error.code) == (504, "pause_timeout")
+        assert [(one["ordinal"], one["error"]["code"]) for one in error.stands["failed"]] == [(2, code)]
+        assert error.stands["ordinals"] == [0, 1] and not error.stands["paused"]
+        assert "proxy 2" in error.message and "as far as" not in error.message
+        assert not any(node.weights.paused for node in fleet.nodes)
+        assert fleet.engines.mode is None
+
+    simulate(run)
+
+
+def test_epochs_end_where_every_proxy_says_so() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        answer = await fleet.pause(epoch=LAST_EPOCH)
+        assert answer["epoch"] == LAST_EPOCH and answer["ordinals"] == [0, 1, 2]
+        await fleet.resume()
+        with pytest.raises(ApiError) as refused:
+            await fleet.pause()
+        assert (refused.value.status, refused.value.param) == (400, "epoch")
+        assert {node.weights.state.gate.order for node in fleet.nodes} == {(LAST_EPOCH, True)}
+
+    simulate(run)
+
+
+def test_a_state_beyond_the_last_epoch_or_run_is_none() -> None:
+    told = WeightState(versions=Versions(run=LAST_RUN), gate=Gate(epoch=LAST_EPOCH)).as_json()
+    assert WeightState.from_json(told).gate.epoch == LAST_EPOCH
+    for wrong in ({"epoch": LAST_EPOCH + 1}, {"version": 2**31}, {"run": LAST_RUN + 1}, {"epoch": -1}, {"epoch": True}):
+        with pytest.raises(ValueError, match="whole number"):
+            WeightState.from_json(told | wrong)
 
 
 def test_a_call_behind_the_pause_is_cut_by_its_proxy() -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.capture.printing import say
+from tests.printing import say
 
 from rolloutfleet.settings import LogSettings
 from rolloutfleet_proxy.figures.metrics import Metrics

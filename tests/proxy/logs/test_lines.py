@@ -85,23 +85,22 @@ def test_a_very_long_message_is_cut() -> None:
     assert len(json.loads(message_line(JSON, record("x" * 10 * LONGEST)))["message"]) < LONGEST + 10
 
 
-KEY, FOREIGN = Owner(3, "0123456789ab").key(), "sk-of-the-gateway-0123"
 SHOWN_AS_KEYS = (
     "Authorization: Bearer {key}",
     "headers {{'authorization': 'Bearer {key}', 'x-api-key': '{key}'}}",
     "{{b'x-api-key': b'{key}'}}",
     "basic {key}",
 )
+OURS, FOREIGN = Owner(3, "0123456789ab").key(), "sk-of-the-gateway-0123"
 
 
-@pytest.mark.parametrize(
-    ("said", "key"), [("a session has {key}", KEY), *((said, key) for said in SHOWN_AS_KEYS for key in (KEY, FOREIGN))]
-)
-def test_keys_are_blotted_out_of_what_libraries_say(said: str, key: str) -> None:
-    for form in (JSON, PLAIN):
-        assert key not in message_line(form, record(said.format(key=key))).decode()
-        raised = message_line(form, record("it failed", error=ValueError(said.format(key=key)))).decode()
-        assert key not in raised and "ValueError" in raised
+@pytest.mark.parametrize("said", ["a session has {key}", *SHOWN_AS_KEYS])
+def test_keys_are_blotted_out_of_what_libraries_say(said: str) -> None:
+    for key in (OURS, FOREIGN) if said in SHOWN_AS_KEYS else (OURS,):
+        for form in (JSON, PLAIN):
+            assert key not in message_line(form, record(said.format(key=key))).decode()
+            raised = message_line(form, record("it failed", error=ValueError(said.format(key=key)))).decode()
+            assert key not in raised and "ValueError" in raised
 
 
 def trace_of(*, first: Exception, then: Exception) -> str:

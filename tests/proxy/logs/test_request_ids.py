@@ -19,7 +19,18 @@ def test_a_short_plain_id_is_taken(given: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [b"", b"a" * 129, b"two words", b"caf\xc3\xa9", b'quo"te', b"back\\slash", b"tab\t", b"a\nb", KEY]
+    "given",
+    [
+        b"",
+        b"a" * 129,
+        b"two words",
+        b"caf\xc3\xa9",
+        b'quo"te',
+        b"back\\slash",
+        b"tab\t",
+        b"a\nb",
+        pytest.param(KEY, id="a session's key"),
+    ],
 )
 def test_any_other_is_replaced(given: bytes) -> None:
     headers, identity = identified([(b"x-request-id", given)])

@@ -17,7 +17,7 @@ from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.writer import Writer
 
-SOON = 5.0
+SOON = 30.0
 SHORT = 0.1
 
 
@@ -211,7 +211,7 @@ async def test_calls_in_flight_are_cut_when_their_time_is_up_and_the_drain_stays
 
 async def test_who_asks_again_is_let_in_before_a_restart_while_there_is_time(tmp_path: Path) -> None:
     keeper = Keeper()
-    async with life(tmp_path, host=keeper, timeout=SHORT) as proxy:
+    async with life(tmp_path, host=keeper, timeout=2.0) as proxy:
         assert not proxy.drains.holds(retry=False)
         await proxy.ask()
         assert proxy.drains.holds(retry=True), "a drain that stays lets nothing begin"

@@ -1,4 +1,4 @@
-"""A trainer that goes back to an older checkpoint: what is of weights that no longer are (design.md, versions)."""
+"""A trainer that goes back to an older checkpoint: what is of weights that no longer are."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutfleet.wire import AskExport
+from rolloutfleet.wire import AskExport, LeftOpen
 from rolloutfleet_proxy.exports.leases import grant, release
 from rolloutfleet_proxy.sessions.trajectories import close_session, close_turns, move_trajectory
 from rolloutfleet_proxy.store.audit import audit
@@ -15,7 +15,8 @@ from rolloutfleet_proxy.testing import SyncStore
 from rolloutfleet_proxy.turns import lineage
 from rolloutfleet_proxy.turns.lineage import Counts
 from rolloutfleet_proxy.weights import recovery
-from rolloutfleet_proxy.weights.state import Recovery, Versions, WeightState
+from rolloutfleet_proxy.weights.recovery import Applied, AtStake
+from rolloutfleet_proxy.weights.state import Recovery, Stale, Versions, WeightState
 from rolloutfleet_proxy.weights.weights import Weights
 
 
@@ -27,8 +28,8 @@ def store(tmp_path: Path) -> Iterator[SyncStore]:
     opened.close()
 
 
-def recover(store: SyncStore, run: int, version: int, newer: str) -> tuple[str, ...]:
-    return store.run(lambda transaction: recovery.apply(transaction, Recovery(run, version, newer)))
+def recover(store: SyncStore, run: int, version: int, newer: str, left_open: LeftOpen = "keep") -> Applied:
+    return store.run(lambda transaction: recovery.apply(transaction, Recovery(run, version, newer, left_open)))
 
 
 def closed(store: SyncStore, session: int, *versions: int, run: int = 0) -> int:
@@ -109,7 +110,7 @@ def test_a_session_that_loses_its_last_trajectory_is_freed(store: SyncStore) -> 
     [(session, name)] = store.start()
     store.commit(session, name="t", version=9)
     store.run(lambda transaction: close_session(transaction, session))
-    assert recover(store, 1, 5, "drop") == (name,)
+    assert recover(store, 1, 5, "drop") == Applied(freed=(name,))
     assert store.rows("SELECT 1 FROM sessions") == []
     assert store.read(audit)["sessions"]["discarded"] == {"recovered": 1}
 
@@ -119,7 +120,7 @@ def test_a_group_that_is_freed_whole_is_settled_once(store: SyncStore) -> None:
     for session, name in group:
         store.commit(session, name=name, version=9)
         store.run(partial(close_session, session=session))
-    assert set(recover(store, 1, 5, "drop")) == {name for _, name in group}
+    assert set(recover(store, 1, 5, "drop").freed) == {name for _, name in group}
 
 
 def test_what_closes_later_is_judged_then(store: SyncStore) -> None:
@@ -148,18 +149,18 @@ def test_a_proxy_that_missed_recoveries_catches_up_on_all_of_them(store: SyncSto
     for version in (2, 4, 6):
         closed(store, session, version)
     missed = Versions(run=2, version=7, recoveries=(Recovery(1, 5, "keep"), Recovery(2, 3, "drop")))
-    freed: list[tuple[str, ...]] = []
+    told: list[Applied] = []
 
     async def catch_up() -> Weights:
         weights = await Weights.open(store.writer, max_hold=1.0)
-        weights.on_freed = freed.append
+        weights.on_recovered = told.append
         await weights.adopt([WeightState(versions=missed)])
         assert await weights.recovery_counts(1) == Counts(1, 1, 0, 0)
         return await Weights.open(store.writer, max_hold=1.0)
 
     assert store._runner.run(catch_up()).state.versions == missed
     assert trajectories(store) == [(1, "ready", None), (2, "discarded", "older_run"), (3, "discarded", "newer")]
-    assert freed == [()]
+    assert told == [Applied()]
 
 
 def test_what_is_closed_after_a_recovery_is_judged_by_it(store: SyncStore) -> None:
@@ -188,3 +189,91 @@ def test_a_session_closed_with_nothing_that_a_recovery_leaves_is_freed(store: Sy
     recover(store, 1, 5, "drop")
     store.commit(session, name="x", version=9)
     assert store.run(lambda transaction: close_session(transaction, session)).freed == (name,)
+
+
+def states(store: SyncStore) -> list[tuple[object, ...]]:
+    return store.rows("SELECT name, state FROM sessions ORDER BY id")
+
+
+def test_what_is_at_stake_is_counted_as_ready_leased_and_open(store: SyncStore) -> None:
+    [(session, name)] = store.start()
+    closed(store, session, 6)
+    store.run(lambda transaction: grant(transaction, store.owner, AskExport(session_ids=[name])))
+    closed(store, session, 4, 6)
+    closed(store, session, 6)
+    closed(store, session, 5)
+    for turn in ("x", "y"):
+        store.commit(session, name=turn, version=7)
+    [(other, _)] = store.start()
+    store.commit(other, name="z", version=5)
+    counted = store.run(lambda transaction: recovery.at_stake(transaction, run=1, version=5))
+    assert counted == AtStake(ready=2, leased=1, open=1)
+    assert counted.trajectories == 4
+    assert store.run(lambda transaction: recovery.at_stake(transaction, run=1, version=7)) == AtStake()
+
+
+@pytest.mark.parametrize("newer", ["drop", "keep"])
+def test_sessions_left_open_are_kept_unless_told_otherwise(store: SyncStore, newer: str) -> None:
+    [(session, name)] = store.start()
+    store.commit(session, name="x", version=6)
+    assert recover(store, 1, 5, newer) == Applied()
+    assert states(store) == [(name, "open")]
+    assert counts(store, 1).ended_sessions == 0
+
+
+def test_sessions_left_open_are_closed_and_leave_what_the_recovery_leaves(store: SyncStore) -> None:
+    [(old, old_name)], [(new, new_name)] = store.start(), store.start()
+    store.commit(old, name="x", version=5)
+    store.commit(new, name="y", version=6)
+    [(_, empty)] = store.start()
+    done = recover(store, 1, 5, "drop", "close")
+    assert done.ended == ((old_name, "closed"), (new_name, "closed"), (empty, "closed"))
+    assert set(done.freed) == {new_name, empty}
+    assert states(store) == [(old_name, "closed")]
+    assert trajectories(store) == [(1, "ready", None)]
+    assert counts(store, 1) == Counts(1, 1, 1, 1, ended_sessions=3)
+
+
+def test_sessions_left_open_are_deleted_but_for_what_is_leased(store: SyncStore) -> None:
+    [(session, name)] = store.start()
+    closed(store, session, 4)
+    store.run(lambda transaction: grant(transaction, store.owner, AskExport(session_ids=[name])))
+    closed(store, session, 4)
+    store.commit(session, name="x", version=4)
+    assert recover(store, 1, 5, "drop", "delete").ended == ((name, "deleted"),)
+    assert trajectories(store) == [(1, "leased", None), (2, "discarded", None)]
+    assert store.read(audit)["turns"]["discarded"] == {"deleted": 2}
+
+
+def test_a_repeated_recovery_ends_no_session_of_the_new_run_and_a_restart_changes_nothing(store: SyncStore) -> None:
+    store.start()
+    asked = Recovery(1, 5, "drop", "close")
+
+    async def recovered() -> Weights:
+        weights = await Weights.open(store.writer, max_hold=1.0)
+        await weights.recover(asked)
+        return weights
+
+    store.wait(recovered())
+    [(_, young)] = store.start()
+    weights = store.wait(recovered())
+    assert states(store) == [(young, "open")]
+    assert weights.state.as_json()["open"] == {"1": "close"}
+    with pytest.raises(Stale):
+        store.wait(weights.recover(Recovery(1, 5, "drop", "delete")))
+
+
+def test_a_proxy_that_missed_a_recovery_ends_what_was_left_open_when_it_hears_of_it(store: SyncStore) -> None:
+    [(session, name)] = store.start()
+    store.commit(session, name="x", version=4)
+    heard = WeightState(versions=Versions(run=1, version=5, recoveries=(Recovery(1, 5, "drop", "close"),)))
+    told: list[Applied] = []
+
+    async def catch_up() -> None:
+        weights = await Weights.open(store.writer, max_hold=1.0)
+        weights.on_recovered = told.append
+        await weights.adopt([WeightState.from_json(heard.as_json())])
+
+    store.wait(catch_up())
+    assert told == [Applied(ended=((name, "closed"),))]
+    assert states(store) == [(name, "closed")]

@@ -1,4 +1,4 @@
-"""One proxy's version, run, epoch and pause (design.md, weight versions and pause)."""
+"""One proxy's version, run, epoch and pause."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
 from rolloutfleet_proxy.engines.client import LONGEST_REST
 from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -106,8 +107,27 @@ def test_the_state_passes_between_proxies_as_json(state: WeightState) -> None:
     assert WeightState.from_json(state.as_json()) == state
 
 
+def test_what_a_recovery_does_with_open_sessions_passes_too_and_is_kept_where_another_release_leaves_it_out() -> None:
+    told = recovered(WeightState(), Recovery(run=1, version=3, newer="drop", open="close"))
+    heard = WeightState.from_json(told.as_json())
+    assert [one.open for one in heard.versions.recoveries] == ["close"]
+    form = told.as_json()
+    del form["open"]
+    earlier = WeightState.from_json(form)
+    assert [one.open for one in earlier.versions.recoveries] == ["keep"]
+    assert [one.open for one in joined(told, earlier).versions.recoveries] == ["close"]
+
+
 @pytest.mark.parametrize(
-    "change", [{"epoch": True}, {"epoch": -1}, {"version": "3"}, {"mode": "soft"}, {"recoveries": [[1]]}]
+    "change",
+    [
+        {"epoch": True},
+        {"epoch": -1},
+        {"version": "3"},
+        {"mode": "soft"},
+        {"recoveries": [[1]]},
+        {"recoveries": [[1, 0, "drop"]], "open": {"1": "burn"}},
+    ],
 )
 def test_what_is_no_state_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
@@ -226,11 +246,44 @@ async def test_past_max_hold_calls_get_503_and_the_pause_goes_on() -> None:
     assert weights.figures()["paused"] and weights.figures()["past_max_hold"]
 
 
+async def test_the_served_clock_stands_still_in_pauses() -> None:
+    clock = Clock()
+    weights = await fresh(clock=clock)
+    began = weights.served()
+    clock.now += 3.0
+    assert weights.served() - began == 3.0
+    await weights.hold(epoch=1, mode="retract")
+    clock.now += 100.0
+    await weights.hold(epoch=2, mode="in_place")
+    clock.now += 100.0
+    assert weights.served() - began == 3.0
+    await weights.release(epoch=2)
+    clock.now += 4.0
+    assert weights.served() - began == 7.0
+
+
 async def test_a_call_held_for_max_hold_gets_503_by_itself() -> None:
     weights = await fresh(max_hold=0.02)
     await weights.hold(epoch=1, mode="abort")
     with pytest.raises(ApiError, match="paused for more than"):
         await asyncio.wait_for(generating(weights, asyncio.Event()), 5)
+
+
+async def test_a_run_and_an_epoch_beyond_the_last_that_an_earlier_release_kept_are_the_last() -> None:
+    store = InlineStore()
+
+    def keep(transaction: Transaction) -> None:
+        transaction.set_fact("run", LAST_RUN + 1)
+        transaction.set_fact("epoch", LAST_EPOCH + 1)
+        transaction.set_fact("recoveries", f'[[{LAST_RUN + 1}, 3, "keep"]]')
+        transaction.set_fact("recoveries_left_open", f'{{"{LAST_RUN + 1}": "delete"}}')
+
+    await store.run(keep)
+    weights = await Weights.open(store, max_hold=1.0)
+    assert (weights.run, weights.epoch) == (LAST_RUN, LAST_EPOCH)
+    (recovery,) = weights.state.versions.recoveries
+    assert recovery == Recovery(LAST_RUN, 3, "keep") and recovery.open == "delete"
+    assert WeightState.from_json(weights.state.as_json()) == weights.state
 
 
 async def test_all_of_it_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -284,9 +337,9 @@ async def test_a_caller_that_goes_away_leaves_memory_and_disk_the_same() -> None
     gate = asyncio.Event()
 
     class SlowStore(InlineStore):
-        async def run(self, operation: Callable[[Transaction], T], /) -> T:
+        async def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> T:
             await gate.wait()
-            return await super().run(operation)
+            return await super().run(operation, frees=frees)
 
     weights = Weights(WeightState(), store=SlowStore(), max_hold=1.0)
     advance = await begun(weights.advance(3))

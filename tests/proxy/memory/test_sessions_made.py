@@ -1,0 +1,89 @@
+"""Promise 7: of a freed session nothing stays in memory but pages of the store, which are counted and bounded."""
+
+import _sqlite3
+import asyncio
+import ctypes
+import gc
+import tracemalloc
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.sessions.sessions import NewSessions, Session, Sessions, start
+from rolloutfleet_proxy.sessions.tombstones import Gone
+from rolloutfleet_proxy.sessions.trajectories import delete_session
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import LASTING, PAGES, Database, open_database
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.writer import Writer
+
+AT_ONCE = 50
+WARM_UP = 10
+ROUNDS = 50
+FACTOR = 1.5
+"""How far the figure may be from what SQLite has allocated."""
+BESIDE = 300_000
+"""Bytes that connections and statements take, whatever was written."""
+A_SESSION = 8
+"""Bytes that Python may hold more of for each session: less than one pointer of each."""
+
+
+def in_sqlite() -> int:
+    """Bytes that SQLite has allocated in this process."""
+    used = ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used
+    used.restype = ctypes.c_int64
+    return int(used())
+
+
+class House:
+    """A store whose sessions are started, used once and freed."""
+
+    def __init__(self, database: Database) -> None:
+        self.writer = Writer(database, ServedClock(database.connect(read_only=True)))
+        self.reader = Reader(database)
+        self.sessions = Sessions(self.reader, cache_bytes=1 << 20)
+        self._owner = Owner(0, database.store_id)
+
+    async def live_and_die(self) -> None:
+        asked = NewSessions(count=1, task_id="task", metadata=None, limits={}, agent_may=[], stale_after=None)
+        _, [started] = await self.writer.run(partial(start, owner=self._owner, asked=asked))
+        assert isinstance(started.session, Session)
+        self.sessions.started(started.session)
+        found = await self.sessions.with_key(started.key)
+        assert found is started.session
+        for name in (await self.writer.run(partial(delete_session, session=found.id))).freed:
+            self.sessions.forget(name)
+        assert isinstance(await self.sessions.with_key(started.key), Gone)
+
+    async def churn(self, rounds: int) -> None:
+        for _ in range(rounds):
+            await asyncio.gather(*(self.live_and_die() for _ in range(AT_ONCE)))
+
+
+@pytest.mark.parametrize("pages", [LASTING * PAGES, 256 << 10])
+async def test_sessions_that_came_and_went_leave_what_the_caches_say_and_no_more(tmp_path: Path, pages: int) -> None:
+    before = in_sqlite()
+    database = open_database(tmp_path / "store", cache_bytes=pages)
+    house = House(database)
+    await house.churn(WARM_UP)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await house.churn(1)
+        gc.collect()
+        python = tracemalloc.get_traced_memory()[0]
+        await house.churn(ROUNDS)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - python
+    finally:
+        tracemalloc.stop()
+    held = in_sqlite() - before
+    assert grown < A_SESSION * ROUNDS * AT_ONCE, f"{grown / ROUNDS / AT_ONCE:.1f} bytes a session"
+    assert database.cached_bytes <= pages
+    assert held < FACTOR * database.cached_bytes + BESIDE, (held, database.cached_bytes)
+    assert house.sessions.cached_bytes == 0 and house.sessions.in_memory(lambda session: True) == []
+    await house.writer.close()
+    house.reader.close()
+    database.close()
