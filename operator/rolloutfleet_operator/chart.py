@@ -73,14 +73,14 @@ class Crds(ValuesModel):
     enabled: bool = True
     """Install it, and upgrade it with the chart. One release of a cluster does."""
     keep: bool = True
-    """Leave it at uninstall, and the role that gateways have: without it every fleet of the cluster goes."""
+    """Leave it at uninstall: without it every fleet of the cluster goes."""
 
 
 class ClusterRoles(ValuesModel):
-    """What gateways need, and what people get who have the roles view, edit or admin."""
+    """What people get who have the roles view, edit or admin."""
 
     enabled: bool = True
-    """Install rolloutfleet-gateway, rolloutfleet-view and rolloutfleet-edit. One release of a cluster does."""
+    """Install rolloutfleet-view and rolloutfleet-edit. One release of a cluster does."""
 
 
 class Rbac(ValuesModel):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from rolloutfleet.installed import own_version
 from rolloutfleet_operator import crd
 from rolloutfleet_operator.cluster import settings
 
@@ -37,7 +38,7 @@ def _main(arguments: Sequence[str]) -> int:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {settings.own_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {own_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     about_run = commands.add_parser("run", help="look after the fleets of a cluster", description=_RUN)
     settings.add_flags(about_run)

@@ -75,8 +75,9 @@ def definition() -> dict[str, Any]:
                 "listKind": f"{KIND}List",
                 "plural": PLURAL,
                 "singular": KIND.lower(),
-                "shortNames": ["rf"],
-                "categories": ["all", "rollouts"],
+                # Not `rf`, which is RedisFailover's. No category: `kubectl delete all --all` would take fleets along,
+                # and one that is named like another's plural would answer to that one's commands.
+                "shortNames": ["rfleet"],
             },
             "versions": [
                 {

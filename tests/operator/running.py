@@ -1,10 +1,12 @@
 """A real `rolloutfleet up` in a process of its own, watched and surely ended."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,25 +14,43 @@ from typing import Any
 
 import psutil
 
-UP = (sys.executable, "-m", "rolloutfleet.cli", "up")
+UP = (sys.executable, "-m", "rolloutfleet", "up")
 PATIENCE = 60.0
 
 
 class Up:
     """A running `rolloutfleet up`, and what it said so far."""
 
-    def __init__(self, folder: Path, text: str) -> None:
+    def __init__(self, folder: Path, text: str, *words: str) -> None:
         self.state = folder / "state"
+        self._mark = f"UP_OF_TEST={uuid.uuid4()}"
         self._output = folder / "up.out"
         resource = folder / "fleet.yaml"
         resource.write_text(text)
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [*UP, str(resource), "--state-dir", str(self.state)],
+                [*UP, str(resource), "--state-dir", str(self.state), *words],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, **dict([self._mark.split("=")])},
+                start_new_session=True,
             )
+
+    def ctrl_c(self) -> None:
+        """What a terminal does: all that is in the foreground is told, not `up` alone."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def left(self) -> list[str]:
+        """The command lines of all that it started, however indirectly, and that still runs."""
+        return [" ".join(each.cmdline()) for each in psutil.process_iter() if self._is_ours(each)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        name, value = self._mark.split("=")
+        try:
+            return process.environ().get(name) == value
+        except psutil.Error:
+            return False
 
     def said(self) -> str:
         return self._output.read_text()
@@ -71,8 +91,9 @@ class Up:
 
 
 @contextmanager
-def running(folder: Path, text: str) -> Iterator[Up]:
-    up = Up(folder, text)
+def running(folder: Path, text: str, *words: str) -> Iterator[Up]:
+    """`words` are more flags of the command."""
+    up = Up(folder, text, *words)
     try:
         yield up
     finally:

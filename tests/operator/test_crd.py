@@ -50,6 +50,15 @@ def test_the_scale_subresource_and_the_columns_name_fields_that_are_there() -> N
     assert [path for path in plain if path not in {*SPEC, *STATUS} and not path.startswith("metadata.")] == []
 
 
+def test_the_status_is_open_for_what_a_newer_operator_says() -> None:
+    assert [path for path, field in STATUS.items() if "enum" in field] == []
+
+
+def test_it_has_names_of_its_own_and_is_in_no_category() -> None:
+    names = crd.definition()["spec"]["names"]
+    assert (names["shortNames"], "categories" in names) == (["rfleet"], False)
+
+
 def filled(node: dict[str, Any], value: Any) -> Any:
     """What the API server makes of a value by the defaults of its schema."""
     if not isinstance(value, dict):

@@ -1,10 +1,13 @@
 """A local fleet with real processes: the real gateway and simulated engines, run by the real command."""
 
+import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -32,7 +35,9 @@ def test_a_fleet_comes_up_heals_and_goes(tmp_path: Path) -> None:
         assert stat.S_IMODE(Path(book["admin_key_file"]).stat().st_mode) == 0o600
         gateway = book["gateway"]["url"]
         engines = [engine["url"] for engine in book["engines"]]
-        workers = httpx.get(f"{gateway}/workers", trust_env=False).json()["workers"]
+        key = (up.state / "gateway.key").read_text().strip()
+        headers = {"authorization": f"Bearer {key}"}
+        workers = httpx.get(f"{gateway}/workers", headers=headers, trust_env=False).json()["workers"]
         assert sorted(worker["url"] for worker in workers) == sorted(engines)
 
         answer = httpx.post(
@@ -60,6 +65,20 @@ def test_a_fleet_comes_up_heals_and_goes(tmp_path: Path) -> None:
         assert [engine["url"] for engine in up.book()["engines"]] == engines
 
 
+def test_the_gateways_own_routes_take_a_key_that_no_other_user_can_read(tmp_path: Path) -> None:
+    """Who may add an engine may have all that is generated."""
+    with running(tmp_path, FLEET) as up:
+        gateway = up.book()["gateway"]["url"]
+        key = up.state / "gateway.key"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert key.read_text().strip() not in " ".join(up.children())
+        for bearer in (None, (up.state / "admin.key").read_text().strip()):
+            headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
+            asked = {"url": "http://127.0.0.1:9"}
+            answer = httpx.post(f"{gateway}/workers", json=asked, headers=headers, trust_env=False)
+            assert answer.status_code == 401
+
+
 def test_nothing_outlives_a_fleet_that_is_killed(tmp_path: Path) -> None:
     with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
         up.book()
@@ -70,6 +89,53 @@ def test_nothing_outlives_a_fleet_that_is_killed(tmp_path: Path) -> None:
         assert gone(everything)
 
 
+def test_a_fleet_that_was_killed_is_started_again_on_its_ports(tmp_path: Path) -> None:
+    with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
+        before = up.book()
+        up.process.kill()
+        up.process.wait()
+    with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
+        up.until_said("is up")
+        after = up.book()
+        assert after["proxies"][0]["url"] == before["proxies"][0]["url"]
+        assert after["engines"] == before["engines"]
+
+
+def test_a_port_that_another_program_holds_is_named_and_only_replaced_when_asked(tmp_path: Path) -> None:
+    ports = tmp_path / "state" / "ports.json"
+    ports.parent.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        held = other.getsockname()[1]
+        ports.write_text(json.dumps({"engine-1": held}))
+        with running(tmp_path, FLEET) as up:
+            assert up.process.wait(PATIENCE) == 2
+            assert up.said().count("\n") == 1
+            assert f"engine-1 had port {held}" in up.said()
+            assert f"process {os.getpid()} (" in up.said()
+            assert "--new-ports" in up.said()
+            assert up.left() == []
+            assert json.loads(ports.read_text()) == {"engine-1": held}
+        with running(tmp_path, FLEET, "--new-ports") as up:
+            addresses = [engine["url"] for engine in up.book()["engines"]]
+            assert f"http://127.0.0.1:{held}" not in addresses
+
+
+@pytest.mark.deadline
+@pytest.mark.parametrize("after", [0.05, 0.4, 0.8, 1.1, 1.4, 1.7, 2.2, 3.0, 5.0])
+def test_ctrl_c_in_the_first_seconds_ends_everything(tmp_path: Path, after: float) -> None:
+    """Whatever is under way then: imports, the first processes, the proxies' start, all of it up."""
+    with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 2")) as up:
+        time.sleep(after)
+        up.ctrl_c()
+        status = up.process.wait(5)
+        # Python itself, before anything of ours: it ends with 1 and its own traceback.
+        if "init_import_site" not in up.said():
+            assert status in (0, 130, -signal.SIGINT)
+            assert "Traceback" not in up.said()
+        assert "rolloutfleet: " not in up.said(), "an error"
+        assert up.left() == []
+
+
 def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:
     with running(tmp_path, FLEET) as up:
         up.book()
@@ -77,7 +143,7 @@ def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:
             [
                 sys.executable,
                 "-m",
-                "rolloutfleet.cli",
+                "rolloutfleet",
                 "up",
                 str(tmp_path / "fleet.yaml"),
                 "--state-dir",
@@ -113,6 +179,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, spec: str, status: int, pro
         assert up.process.wait(PATIENCE) == status
         for problem in problems:
             assert problem in up.said()
+        assert up.state.exists() == (status == 1), "what can't run here leaves no state folder"
         assert "rolloutfleet_operator" not in up.said(), "a traceback of ours"
 
 

@@ -14,7 +14,7 @@
   resources: [deployments, statefulsets]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [configmaps, serviceaccounts, services]
+  resources: [configmaps, services]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
@@ -43,14 +43,6 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [get, list, watch, create, patch]
-# Gateways find engines by label: each gets a RoleBinding to this one role, and to no other.
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [rolebindings]
-  verbs: [get, list, watch, create, patch, delete]
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [clusterroles]
-  resourceNames: [rolloutfleet-gateway]
-  verbs: [bind]
 {{- end -}}
 
 {{/* What it may do with what has no namespace, or is in others; only where it serves them all. */}}

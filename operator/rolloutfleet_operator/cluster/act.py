@@ -12,7 +12,17 @@ from rolloutfleet_operator.cluster.children.names import OPERATOR, Fleet
 from rolloutfleet_operator.cluster.gateways import Gateways
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.proxies import Proxies
-from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Evict, Mark, RemoveWorker, Say, UndoDrain
+from rolloutfleet_operator.policy.actions import (
+    Action,
+    AddWorker,
+    AskDrain,
+    AskDumps,
+    Evict,
+    Mark,
+    RemoveWorker,
+    Say,
+    UndoDrain,
+)
 from rolloutfleet_operator.policy.reasons import Happening
 from rolloutfleet_operator.policy.times import text_of
 
@@ -28,9 +38,11 @@ class Reach:
     """By name."""
     proxies: Mapping[str, str]
     """Addresses by pod."""
-    admin_key: str | None
     gateways: Sequence[str]
-    engine_key: str | None
+    admin_key: str | None = None
+    gateway_key: str | None = None
+    """Of the gateways' control plane."""
+    engine_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,9 @@ class Acts:
                 body = {"metadata": {"uid": action.uid, "annotations": action.annotations, "labels": action.labels}}
                 await self.api.merge("Pod", fleet.namespace, action.pod, body)
             case RemoveWorker():
-                await self.gateways.forget(reach.gateways, reach.engine_key, action.url)
+                await self.gateways.remove(action, reach.gateway_key)
+            case AddWorker():
+                await self.gateways.add(action, reach.gateway_key, reach.engine_key)
             case Say():
                 await self._say(fleet, action, reach, now)
 

@@ -5,7 +5,7 @@ dictionaries that manifests are, so nothing of the generated models is used.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
 
+from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.spec import API_VERSION, KIND
 from rolloutfleet_operator.cluster.children.names import OPERATOR
 
@@ -35,14 +36,12 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "Pod": ("v1", "pods"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
-    "ServiceAccount": ("v1", "serviceaccounts"),
     "Node": ("v1", "nodes"),
     "Deployment": ("apps/v1", "deployments"),
     "StatefulSet": ("apps/v1", "statefulsets"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Ingress": ("networking.k8s.io/v1", "ingresses"),
-    "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     KIND: (API_VERSION, "rolloutfleets"),
 }
@@ -132,6 +131,14 @@ class Api:
         path = _path(kind, namespace, name, subresource)
         return await self._call("PATCH", path, {"fieldManager": OPERATOR}, dict(patch), "application/merge-patch+json")
 
+    async def patch(
+        self, kind: str, namespace: str, name: str, steps: Sequence[Mapping[str, Any]], *, subresource: str = ""
+    ) -> Object:
+        """By JSON Patch. Refused with 409 where a resourceVersion is put in that is not the newest."""
+        path = _path(kind, namespace, name, subresource)
+        content_type = "application/json-patch+json"
+        return await self._call("PATCH", path, {"fieldManager": OPERATOR}, steps, content_type)
+
     async def resize(self, namespace: str, pod: str, container: str, resources: Mapping[str, Any]) -> Object:
         """Change what a running pod's container may use."""
         body = {"spec": {"containers": [{"name": container, "resources": resources}]}}
@@ -154,7 +161,7 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Object | None = None,
+        body: Object | Sequence[Any] | None = None,
         content_type: str = "application/json",
     ) -> Object:
         headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if body is not None else {})
@@ -170,7 +177,7 @@ class Api:
             response = await self._client.call_api(*request, _request_timeout=TIMEOUT)
             content = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ApiUnreachable(str(error) or type(error).__name__) from None
+            raise ApiUnreachable(failure_in_words(error)) from None
         if not 200 <= response.status < 300:
             raise ApiRefused(response.status, content.decode(errors="replace"))
         return msgspec.json.decode(content, type=Object)

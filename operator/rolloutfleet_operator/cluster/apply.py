@@ -91,6 +91,12 @@ def due(wanted_hash: str, live: Mapping[str, Any] | None, memory: Memory) -> Why
     return None if is_watched and mark_of(live) == memory.mark else Why.EDITED
 
 
+def carries(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether that is what was last applied there. (What others changed since is put back by `Children`.)"""
+    applied = (live["metadata"].get("annotations") or {}).get(APPLIED_HASH)
+    return bool(applied == content_hash(wanted))
+
+
 def owned(live: Mapping[str, Any], fleet: Fleet) -> bool:
     references = live["metadata"].get("ownerReferences") or ()
     return any(each.get("uid") == fleet.uid for each in references)

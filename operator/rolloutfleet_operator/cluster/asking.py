@@ -7,6 +7,8 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
+from rolloutfleet.http_failures import failure_in_words
+
 LARGEST: Final = 4 * 2**20
 """Bytes of an answer; figures are some kilobytes."""
 CONNECTIONS: Final = 200
@@ -63,10 +65,16 @@ class Asker:
             async with self._session.request(
                 method, url, headers=headers, json=json, params=params, timeout=within, allow_redirects=False
             ) as answer:
-                return Answer(answer.status, await _content(answer))
-        # ValueError: the key can't stand in a header.
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise NoAnswer(str(error) or type(error).__name__) from None
+                return Answer(answer.status, _without_key(await _content(answer), key))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NoAnswer(failure_in_words(error)) from None
+        except ValueError:
+            raise NoAnswer("its key can't stand in a header") from None
+
+
+def _without_key(content: bytes, key: str | None) -> bytes:
+    """Answers are quoted in statuses and events, and another program on that port may say what it was asked."""
+    return content.replace(key.encode(), b"[key]") if key else content
 
 
 async def _content(answer: aiohttp.ClientResponse) -> bytes:

@@ -16,6 +16,9 @@ from rolloutfleet_operator.cluster.looking import WATCHED
 
 SILENT_WATCH: Final = 120
 """Seconds after which a watch that says nothing is begun anew."""
+LONGEST_END: Final = 25.0
+"""Seconds that the operator may take to end, once it has begun to let go of its Lease and all else; then kopf has the
+kernel kill it. Kubernetes does that 30 s after it told the pod to stop."""
 
 
 def registry(fleets: Fleets) -> kopf.OperatorRegistry:
@@ -57,7 +60,7 @@ def settings() -> kopf.OperatorSettings:
     made.networking.connect_timeout = 5
     made.watching.server_timeout = SILENT_WATCH
     made.watching.client_timeout = SILENT_WATCH + 10
-    made.process.ultimate_exiting_timeout = 10
+    made.process.ultimate_exiting_timeout = LONGEST_END
     for kind in WATCHED:
         group, _, version = version_of(kind).rpartition("/")
         made.watching.label_selectors[group, version, plural_of(kind)] = f"{MANAGED_BY}={OPERATOR}"

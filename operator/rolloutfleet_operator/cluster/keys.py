@@ -1,4 +1,4 @@
-"""The keys of a fleet: its admin keys, made and rotated where they are the fleet's own, and the engines' key.
+"""The keys of a fleet: its admin keys, made and rotated where they are its own, those of gateways and of engines.
 
 Secrets are read by name, and never listed.
 """
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import owned, refusal
+from rolloutfleet_operator.cluster.children import control_key as control_keys
 from rolloutfleet_operator.cluster.children import secret as secrets
 from rolloutfleet_operator.cluster.children.names import ENGINE_KEY_FILE, KEYS_FILE, Fleet
 from rolloutfleet_operator.cluster.proxies import Proxies
@@ -21,6 +22,13 @@ from rolloutfleet_operator.policy.seen import Fault
 @dataclass(frozen=True, slots=True)
 class Keyring:
     admin: secrets.Keys | None
+    """None where there is none that can be used."""
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ControlKey:
+    key: str | None
     """None where there is none that can be used."""
     faults: tuple[Fault, ...] = ()
 
@@ -37,7 +45,7 @@ class KeyMaker:
         if fleet.spec.auth.secret is not None:
             return Keyring(found, () if found is not None else (_no_keys(fleet),))
         if there is not None and not owned(there, fleet):
-            return Keyring(None, (_not_ours(fleet),))
+            return Keyring(None, (_not_ours(fleet, fleet.own_keys, "delete it, or name it as auth.secret"),))
         wanted = secrets.wanted(
             fleet,
             found,
@@ -51,6 +59,21 @@ class KeyMaker:
             except ApiRefused as refused:
                 return Keyring(found, (refusal("Secret", fleet.own_keys, refused),))
         return Keyring(wanted)
+
+    async def control_key(self, fleet: Fleet) -> ControlKey:
+        """The key of the gateways' control plane, made where there is none."""
+        there = await self.api.get("Secret", fleet.namespace, fleet.control_key)
+        if there is not None and not owned(there, fleet):
+            return ControlKey(None, (_not_ours(fleet, fleet.control_key, "delete it"),))
+        found = None if there is None else control_keys.read(there)
+        if found is not None:
+            return ControlKey(found)
+        made = self.new_key()
+        try:
+            await self.api.apply(control_keys.secret(fleet, made))
+        except ApiRefused as refused:
+            return ControlKey(None, (refusal("Secret", fleet.control_key, refused),))
+        return ControlKey(made)
 
     async def engine_key(self, fleet: Fleet) -> str | None:
         """What gateway and engines ask for; None where they ask for none, or where it can't be read."""
@@ -79,9 +102,8 @@ def _no_keys(fleet: Fleet) -> Fault:
     )
 
 
-def _not_ours(fleet: Fleet) -> Fault:
+def _not_ours(fleet: Fleet, name: str, remedy: str) -> Fault:
     return Fault(
         reason=Problem.NAME_TAKEN,
-        message=f"there is a Secret {fleet.own_keys} that is not this fleet's; it is left alone: delete it, or name it "
-        "as auth.secret",
+        message=f"there is a Secret {name} that is not this fleet's; it is left alone: {remedy}",
     )

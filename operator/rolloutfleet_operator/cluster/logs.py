@@ -6,7 +6,12 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from kopf._cogs.clients.errors import APINotFoundError
+
 logger: Final = logging.getLogger("rolloutfleet_operator")
+
+DefinitionGone = APINotFoundError
+"""What kopf ends with when the kind that it watches is not there any more."""
 
 _QUIET: Final = ("kopf", "aiohttp", "asyncio", "kubernetes")
 _EXTRAS: Final = ("fleet", "generation")
@@ -15,10 +20,16 @@ _EXTRAS: Final = ("fleet", "generation")
 def set_up(form: str, level: str) -> None:
     """Libraries say what goes wrong, and no more."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_is_news)
     handler.setFormatter(_Json() if form == "json" else _Plain())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """kopf tells with two tracebacks that what it watches is not there any more; one sentence of ours says it."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], DefinitionGone)
 
 
 class _Json(logging.Formatter):

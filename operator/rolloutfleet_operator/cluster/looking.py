@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from rolloutfleet.explain import explain
+from rolloutfleet.explain import explain, path_text
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
+from rolloutfleet.unknown import without_unknown
 from rolloutfleet_operator.cluster import observe
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Id, identity, owned
@@ -31,30 +32,43 @@ class SpecInvalid(Exception):
     """The fleet's spec can't be used; the message names each field."""
 
 
-def understood(body: Mapping[str, Any]) -> FleetSpec:
-    """Raises SpecInvalid. The API server has held the spec to the CRD, which may be another release's."""
+def understood(body: Mapping[str, Any]) -> tuple[FleetSpec, tuple[str, ...]]:
+    """The spec, and the paths of the fields that this release does not know. Raises SpecInvalid.
+
+    The API server has held the spec to the CRD and filled in its defaults. That may be a newer release's, so a field
+    that is not known here is no mistake of the fleet's: it means nothing until this operator is upgraded.
+    """
+    known, unknown = without_unknown(body.get("spec") or {}, FleetSpec)
     try:
-        return FleetSpec.model_validate(body.get("spec"))
+        spec = FleetSpec.model_validate(known)
     except ValidationError as error:
         raise SpecInvalid("; ".join(f"spec.{line}" for line in explain(error, FleetSpec))) from None
+    return spec, tuple(path_text(("spec", *where)) for where in unknown)
 
 
 def status_of(body: Mapping[str, Any]) -> FleetStatus:
-    """The status as it stands there; an empty one where it is no status."""
+    """The status as it stands there, perhaps another release's: without those of its parts that can't be read."""
+    said = dict(body.get("status") or {})
     try:
-        return FleetStatus.model_validate(body.get("status") or {})
-    except ValidationError:
-        return FleetStatus()
+        return FleetStatus.model_validate(said)
+    except ValidationError as error:
+        unreadable = {problem["loc"][0] for problem in error.errors()}
+        return FleetStatus.model_validate({name: part for name, part in said.items() if name not in unreadable})
 
 
 def deleted(body: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in body["metadata"]
 
 
-def fleet_of(body: Mapping[str, Any], spec: FleetSpec) -> Fleet:
+def fleet_of(body: Mapping[str, Any], spec: FleetSpec, unknown: tuple[str, ...]) -> Fleet:
     meta = body["metadata"]
     return Fleet(
-        name=meta["name"], namespace=meta["namespace"], uid=meta["uid"], generation=meta["generation"], spec=spec
+        name=meta["name"],
+        namespace=meta["namespace"],
+        uid=meta["uid"],
+        generation=meta["generation"],
+        spec=spec,
+        unknown=unknown,
     )
 
 

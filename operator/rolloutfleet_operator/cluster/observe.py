@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rolloutfleet.units import parse_quantity
 from rolloutfleet_operator.cluster.api import Object
+from rolloutfleet_operator.cluster.apply import carries
 from rolloutfleet_operator.cluster.children import engines as engine_children
 from rolloutfleet_operator.cluster.children import gateway as gateway_children
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
@@ -35,6 +36,7 @@ class Polled:
     """What was learned by asking a pod's proxy."""
 
     stats: ProxyStats | None = None
+    key_refused: bool = False
     unanswered: int = 0
     run: Run = NO_RUN
 
@@ -97,6 +99,7 @@ def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> PodSe
         container=container_seen(pod, proxy_children.CONTAINER),
         notes=_notes(annotations, meta.get("labels") or {}),
         stats=polled.stats,
+        key_refused=polled.key_refused,
         unanswered=polled.unanswered,
         run=polled.run,
     )
@@ -200,17 +203,21 @@ def workload(stateful_set: Object | None, said: Warnings, *, now: float) -> Work
     )
 
 
-def deployment(found: Object | None, pods: Sequence[Object], lost: frozenset[str]) -> DeploymentSeen | None:
-    """A Deployment of ours and those pods."""
+def deployment(
+    found: Object | None, pods: Sequence[Object], lost: frozenset[str], *, wanted: Object | None
+) -> DeploymentSeen | None:
+    """A Deployment of ours and those pods; `wanted` is what the spec comes to, None where that can't be made."""
     if found is None:
         return None
     status = found.get("status", {})
     failure = _condition(status, "ReplicaFailure")
     return DeploymentSeen(
         replicas=found["spec"]["replicas"],
+        there=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         current=status.get("observedGeneration") == found["metadata"]["generation"],
+        as_asked=wanted is not None and carries(found, wanted),
         failed_create=failure.get("message", "") if failure.get("status") == "True" else "",
         pods=tuple(_other_pod(pod, lost) for pod in pods),
     )
@@ -235,9 +242,21 @@ def _other_pod(pod: Object, lost: frozenset[str]) -> OtherPodSeen:
 
 
 def engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
-    """As a gateway names the engines that it finds."""
-    alive = (pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("podIP"))
+    """The engines that are there: their pods have an address and neither end nor have ended."""
+    alive = (
+        pod
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        and pod.get("status", {}).get("podIP")
+        and pod["status"].get("phase") not in ("Succeeded", "Failed")
+    )
     return tuple(sorted(f"http://{_host(pod['status']['podIP'])}:{port}" for pod in alive))
+
+
+def ready_engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
+    """Of these, the ones whose pods are ready."""
+    ready = (pod for pod in pods if _condition(pod.get("status", {}), "Ready").get("status") == "True")
+    return engine_urls(ready, port)
 
 
 def _host(address: str) -> str:

@@ -17,14 +17,16 @@ from rolloutfleet.units import format_quantity, parse_quantity
 from rolloutfleet_operator.cluster import failpoints, observe, statuses
 from rolloutfleet_operator.cluster.act import Acts, Reach
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
-from rolloutfleet_operator.cluster.apply import Children, Id
+from rolloutfleet_operator.cluster.apply import Children, Id, identity
 from rolloutfleet_operator.cluster.board import Board
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.fields import FieldInvalid
+from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.merging import TemplateInvalid
 from rolloutfleet_operator.cluster.children.names import (
+    CONTROL_KEY_HASH,
     ENGINE_PORT,
     GATEWAY_PORT,
     GENERATION,
@@ -36,7 +38,7 @@ from rolloutfleet_operator.cluster.children.names import (
     Release,
     selector,
 )
-from rolloutfleet_operator.cluster.keys import KeyMaker, Keyring
+from rolloutfleet_operator.cluster.keys import KeyMaker
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.looking import (
     WATCHED,
@@ -53,6 +55,7 @@ from rolloutfleet_operator.cluster.looking import (
 from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.cluster.observe import Polled
 from rolloutfleet_operator.cluster.others import Watch
+from rolloutfleet_operator.cluster.proxies import KeyRefused
 from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.cluster.resizing import Resizer
 from rolloutfleet_operator.cluster.rest import Rest
@@ -60,7 +63,14 @@ from rolloutfleet_operator.cluster.warned import Warned
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
 from rolloutfleet_operator.policy.reasons import Problem
-from rolloutfleet_operator.policy.seen import ALLOW_LOSS, EnginesSeen, Fault, FleetSeen, GatewaySeen
+from rolloutfleet_operator.policy.seen import (
+    ALLOW_LOSS,
+    DeploymentSeen,
+    EnginesSeen,
+    Fault,
+    FleetSeen,
+    GatewaySeen,
+)
 from rolloutfleet_operator.policy.status import status, unusable
 from rolloutfleet_operator.policy.times import seconds_of
 
@@ -69,6 +79,8 @@ RESYNC: Final = 300.0
 REREAD: Final = 600.0
 """Seconds after which what is watched is read anew, whatever the watches said. Fleets differ by a fifth, so that those
 which began together don't all read at once."""
+MOST_NAMED: Final = 5
+"""Fields of the spec that are not known here, by name; of more it is said how many."""
 SOON: Final = 1.0
 """Seconds to the next pass, where this one wrote something that the next one goes on from."""
 
@@ -166,11 +178,11 @@ class FleetPasses:
             return None  # garbage collection ends it
         self.generation = body["metadata"]["generation"]
         try:
-            spec = understood(body)
+            spec, unknown = understood(body)
         except SpecInvalid as error:
             await self._write(body, unusable(status_of(body), str(error), self.generation, self._now()))
             return RESYNC
-        fleet = fleet_of(body, spec)
+        fleet = fleet_of(body, spec, unknown)
         found = {**known, **await find(self._shared.api, fleet, WATCHED & changed)}
         there = await look_further(self._shared.api, self._shared.warned, fleet, look(fleet, found))
         passed = await self._pass(body, fleet, there, sure=rest is None, polled=polled)
@@ -188,16 +200,18 @@ class FleetPasses:
         """`sure`: all of it was read just now; `polled`: and the proxies were asked."""
         keys = await self._keys.keys(fleet, seen_there.secret, _addresses(seen_there), self._now())
         admin_key = None if keys.admin is None else keys.admin.keys[0]
-        reach = self._reach(seen_there, admin_key, await self._keys.engine_key(fleet))
+        control, engine_key = await asyncio.gather(self._keys.control_key(fleet), self._keys.engine_key(fleet))
+        reach = replace(self._reach(seen_there), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key)
+        faults = (*keys.faults, *control.faults)
         wanted = self._wanted(fleet, seen_there)
         if not polled:
             await self._poll(fleet, seen_there, reach, wanted.template_hash)
-        workers = await self._shared.acts.gateways.workers(reach.gateways, reach.engine_key)
+        lists = await self._shared.acts.gateways.lists(reach.gateways, reach.gateway_key)
         seen = self._seen(body, fleet, seen_there, wanted)
         seen = replace(
             seen,
-            gateway=replace(seen.gateway, workers=workers),
-            faults=self._met(wanted, keys),
+            gateway=replace(seen.gateway, lists=lists),
+            faults=self._met(wanted, faults),
         )
         decision, new = self._decide(fleet.spec, seen)
         if not sure and decision.disturbs(seen):
@@ -206,13 +220,13 @@ class FleetPasses:
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
             return Passed(next_in=SOON, touched={KIND})
-        changed = await self._bring_about(fleet, seen_there, wanted, decision)
+        changed = await self._bring_about(fleet, seen_there, wanted, decision, control.key)
         rotating = keys.admin is not None and len(keys.admin.keys) > 1
         settings = seen_there.child("ConfigMap", fleet.settings)
         actions = (*decision.actions, *refreshes(seen.pods, settings, seen_there.secret, rotating=rotating))
         await self._shared.acts.carry_out(fleet, actions, reach, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
-        if new != seen.status or actions or self._unsaid(seen, wanted, keys):
+        if status_of(written) != seen.status or actions or self._unsaid(seen, wanted, faults):
             return Passed(next_in=SOON, touched=touched, body=written)
         return Passed(next_in=self._interval(fleet.spec, decision.look_again), touched=touched, body=written)
 
@@ -225,12 +239,12 @@ class FleetPasses:
         self._audit = decision.audit
         return decision, status(spec, seen, decision, now)
 
-    def _unsaid(self, seen: FleetSeen, wanted: Wanted, keys: Keyring) -> bool:
+    def _unsaid(self, seen: FleetSeen, wanted: Wanted, of_keys: tuple[Fault, ...]) -> bool:
         """Whether this pass met something that its status does not say yet."""
-        return self._met(wanted, keys) != seen.faults
+        return self._met(wanted, of_keys) != seen.faults
 
-    def _met(self, wanted: Wanted, keys: Keyring) -> tuple[Fault, ...]:
-        return (*wanted.faults, *keys.faults, *self._faults, *self._shared.others.now.faults())
+    def _met(self, wanted: Wanted, of_keys: tuple[Fault, ...]) -> tuple[Fault, ...]:
+        return (*wanted.faults, *of_keys, *self._faults, *self._shared.others.now.faults())
 
     def _interval(self, spec: FleetSpec, look_again: float | None) -> float:
         """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""
@@ -246,11 +260,11 @@ class FleetPasses:
 
     # What is read besides the look
 
-    def _reach(self, there: Look, admin_key: str | None, engine_key: str | None) -> Reach:
+    def _reach(self, there: Look) -> Reach:
         pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
         proxies = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, PROXY_PORT))}
         gateways = [url for pod in there.gateways if (url := observe.address_of(pod, GATEWAY_PORT))]
-        return Reach(pods=pods, proxies=proxies, admin_key=admin_key, gateways=gateways, engine_key=engine_key)
+        return Reach(pods=pods, proxies=proxies, gateways=gateways)
 
     async def _poll(self, fleet: Fleet, there: Look, reach: Reach, template_hash: str) -> None:
         """Ask every proxy that can be reached for its figures, and fold them into its samples."""
@@ -260,14 +274,19 @@ class FleetPasses:
 
         async def ask(name: str, url: str, key: str) -> None:
             before = self._polled[uids[name]]
-            stats = await self._shared.acts.proxies.stats(url, key, audit=name in self._audit)
+            stats, refused = None, False
+            try:
+                stats = await self._shared.acts.proxies.stats(url, key, audit=name in self._audit)
+            except KeyRefused:
+                refused = True
             sample = Sample(time=self._now(), rss=None)
             if stats is not None:
                 boot = stats.boots[-1].time if stats.boots else None
                 sample = replace(sample, rss=stats.rss, boot=boot, draining=stats.drain is not None)
             self._polled[uids[name]] = Polled(
                 stats=stats,
-                unanswered=0 if stats is not None else before.unanswered + 1,
+                key_refused=refused,
+                unanswered=0 if stats is not None or refused else before.unanswered + 1,
                 run=sampled(before.run, sample, rule),
             )
 
@@ -278,20 +297,21 @@ class FleetPasses:
 
     def _wanted(self, fleet: Fleet, there: Look) -> Wanted:
         settings = settings_of.proxy_settings(fleet, self._shared.release, peers=fleet.spec.proxies.replicas)
+        faults = tuple(_of_unknown(fleet.unknown, self._shared.version))
         try:
             template = proxy_children.template(fleet, self._shared.release, settings)
         except TemplateInvalid as error:
             stays = observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=self._now())
             fault = Fault(reason=Problem.TEMPLATE_INVALID, message=str(error))
             hash_there = "" if stays is None else stays.template_hash
-            return Wanted(settings=settings, template=None, template_hash=hash_there, faults=(fault,))
+            return Wanted(settings=settings, template=None, template_hash=hash_there, faults=(*faults, fault))
         made = template["metadata"]["annotations"][TEMPLATE_HASH]
-        return Wanted(settings=settings, template=template, template_hash=made, faults=())
+        return Wanted(settings=settings, template=template, template_hash=made, faults=faults)
 
     def _seen(self, body: Object, fleet: Fleet, there: Look, wanted: Wanted) -> FleetSeen:
         now, spec = self._now(), fleet.spec
         claims = observe.claims(there.claims, spec.proxies.storage.capacity, there.warnings, now=now)
-        gateway = observe.deployment(there.child("Deployment", fleet.gateway), there.gateways, there.lost_nodes)
+        gateway = self._deployment(fleet, there, fleet.gateway, there.gateways)
         return FleetSeen(
             namespace=fleet.namespace,
             name=fleet.name,
@@ -302,7 +322,7 @@ class FleetPasses:
             workload=observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=now),
             claims=tuple(replace(each, message=each.message or self._ungrown.get(each.name, "")) for each in claims),
             gateway=GatewaySeen(deployment=gateway),
-            engines=_engines(fleet, there),
+            engines=self._engines(fleet, there),
             most_disruptions=self._shared.most_disruptions,
             allow_loss=_allowed_losses(body),
             operator_version=self._shared.version,
@@ -311,10 +331,37 @@ class FleetPasses:
             selector=",".join(f"{name}={value}" for name, value in selector(fleet, Component.PROXY).items()),
         )
 
+    def _engines(self, fleet: Fleet, there: Look) -> EnginesSeen:
+        source = fleet.spec.gateway.engines
+        if fleet.spec.engine is not None:
+            pods = there.engines or ()
+            made = self._deployment(fleet, there, fleet.engine, pods)
+            return EnginesSeen(
+                urls=observe.engine_urls(pods, ENGINE_PORT),
+                ready=observe.ready_engine_urls(pods, ENGINE_PORT),
+                deployment=made,
+            )
+        assert source is not None
+        if source.urls is not None:
+            return EnginesSeen(urls=tuple(source.urls))
+        if there.engines is None:
+            return EnginesSeen()
+        return EnginesSeen(
+            urls=observe.engine_urls(there.engines, source.port),
+            ready=observe.ready_engine_urls(there.engines, source.port),
+        )
+
+    def _deployment(self, fleet: Fleet, there: Look, name: str, pods: Sequence[Object]) -> DeploymentSeen | None:
+        found = there.child("Deployment", name)
+        wanted = None if found is None else _anew(found, fleet, self._shared.release)
+        return observe.deployment(found, pods, there.lost_nodes, wanted=wanted)
+
     # What is written
 
-    async def _bring_about(self, fleet: Fleet, there: Look, wanted: Wanted, decision: Decision) -> Set[str]:
-        """The kinds of which something was written."""
+    async def _bring_about(
+        self, fleet: Fleet, there: Look, wanted: Wanted, decision: Decision, control_key: str | None
+    ) -> Set[str]:
+        """The kinds of which something was written. Without a key of their control plane gateways stay as they are."""
         stateful_set = there.child("StatefulSet", fleet.proxies)
         claims = None if stateful_set is None else stateful_set["spec"].get("volumeClaimTemplates")
         counts = every.Counts(
@@ -324,9 +371,13 @@ class FleetPasses:
         release = self._shared.release
         asked_for = [
             *every.parts(fleet, release, told),
-            *every.workloads(fleet, release, wanted.template, counts, claims),
+            *every.workloads(fleet, release, wanted.template, counts, claims, content_hash(control_key)),
         ]
+        if control_key is None:
+            asked_for = [part for part in asked_for if (part.kind, part.name) != ("Deployment", fleet.gateway)]
         made, kept, faults = _made(asked_for)
+        if control_key is None:
+            kept.append(("Deployment", fleet.gateway))
         if wanted.template is None:
             kept.append(("StatefulSet", fleet.proxies))
         outcome = await self._children.bring_about(fleet, made, there.children, kept=kept, now=self._now())
@@ -371,16 +422,26 @@ def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list
     return made, kept, faults
 
 
-def _engines(fleet: Fleet, there: Look) -> EnginesSeen:
-    source = fleet.spec.gateway.engines
-    if fleet.spec.engine is not None:
-        pods = there.engines or ()
-        made = observe.deployment(there.child("Deployment", fleet.engine), pods, there.lost_nodes)
-        return EnginesSeen(urls=observe.engine_urls(pods, ENGINE_PORT), deployment=made)
-    assert source is not None
-    if source.urls is not None:
-        return EnginesSeen(urls=tuple(source.urls))
-    return EnginesSeen(urls=None if there.engines is None else observe.engine_urls(there.engines, source.port))
+def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Fault]:
+    if fields:
+        more = len(fields) - MOST_NAMED
+        named = ", ".join(fields[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        message = f"this operator ({version}) does not know {named}, which means nothing until it is upgraded"
+        yield Fault(reason=Problem.FIELDS_UNKNOWN, message=message)
+
+
+def _anew(deployment: Object, fleet: Fleet, release: Release) -> Object | None:
+    """What the spec makes of that Deployment now, but for its replicas; None where it can't be made."""
+    replicas = deployment["spec"]["replicas"]
+    counts = every.Counts(proxies=0, gateways=replicas, engines=replicas)
+    # A new key comes with the next apply, and is rolled out then.
+    key = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get(CONTROL_KEY_HASH, "")
+    parts = every.workloads(fleet, release, None, counts, None, key)
+    part = next(each for each in parts if (each.kind, each.name) == identity(deployment))
+    try:
+        return part.make()
+    except TemplateInvalid:
+        return None
 
 
 def _addresses(there: Look) -> list[str | None]:

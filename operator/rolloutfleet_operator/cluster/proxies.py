@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rolloutfleet_operator.cluster.asking import Asker, NoAnswer
+from rolloutfleet_operator.cluster.asking import Answer, Asker, NoAnswer
 from rolloutfleet_operator.policy.actions import AskDrain, UndoDrain
 from rolloutfleet_operator.policy.memory import Boot
 from rolloutfleet_operator.policy.seen import DrainSeen, ProxyStats
@@ -18,6 +18,13 @@ DRAIN_TIMEOUT: Final = 30.0
 """Seconds for a drain, or dumps, to be answered."""
 
 
+_REFUSALS: Final = (401, 403)
+
+
+class KeyRefused(Exception):
+    """The proxy does not take the key; the message is its address."""
+
+
 class Proxies:
     """All proxies of all fleets."""
 
@@ -25,21 +32,24 @@ class Proxies:
         self._asker = asker
 
     async def stats(self, url: str, key: str, *, audit: bool) -> ProxyStats | None:
-        """None where it did not answer, or not with figures."""
+        """None where it did not answer, or not with figures. Raises KeyRefused."""
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(self._figures(f"{url}/stats", key))
-            recounted = group.create_task(self._figures(f"{url}/audit", key)) if audit else None
-        figures = asked.result()
+            asked = group.create_task(self._answer(f"{url}/stats", key))
+            recounted = group.create_task(self._answer(f"{url}/audit", key)) if audit else None
+        answer = asked.result()
+        if answer is not None and answer.status in _REFUSALS:
+            raise KeyRefused(url)
+        figures = _figures(answer)
         if figures is None:
             return None
         try:
-            return proxy_stats(figures, None if recounted is None else recounted.result())
+            return proxy_stats(figures, None if recounted is None else _figures(recounted.result()))
         except (KeyError, TypeError, ValueError):
             return None
 
     async def takes(self, url: str, key: str) -> bool:
         """Whether the proxy takes that key."""
-        return await self._figures(f"{url}/stats", key) is not None
+        return _figures(await self._answer(f"{url}/stats", key)) is not None
 
     async def drain(self, url: str, key: str, asked: AskDrain) -> str:
         """What became of it, in words; empty where it was heard, or where the next pass will see why not."""
@@ -61,13 +71,19 @@ class Proxies:
         expected = answer.is_success or answer.status in (400, 409)
         return "" if expected else f"{answer.status} {answer.text[:200]}"
 
-    async def _figures(self, url: str, key: str) -> Mapping[str, Any] | None:
+    async def _answer(self, url: str, key: str) -> Answer | None:
         try:
-            answer = await self._asker.ask("GET", url, key, timeout=POLL_TIMEOUT)
-            found = answer.json() if answer.is_success else None
-        except (NoAnswer, ValueError):
+            return await self._asker.ask("GET", url, key, timeout=POLL_TIMEOUT)
+        except NoAnswer:
             return None
-        return found if isinstance(found, dict) else None
+
+
+def _figures(answer: Answer | None) -> Mapping[str, Any] | None:
+    try:
+        found = answer.json() if answer is not None and answer.is_success else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> ProxyStats:
@@ -89,6 +105,7 @@ def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> 
         settings_generation=int(settings["generation"]),
         settings_error=settings.get("error"),
         needs_restart=tuple(settings.get("needs_restart") or ()),
+        gateway_loses=tuple((figures.get("gateway") or {}).get("loses") or ()),
         store_full=bool((figures.get("store") or {}).get("full")),
     )
 

@@ -23,10 +23,12 @@ def refreshes(
     """A mark for each pod that should look. Both are as they were read: what was only just written is for next time."""
     if config_map is None:
         return
-    version = secret["metadata"]["resourceVersion"] if rotating and secret is not None else ""
-    mark = content_hash([config_map.get("data"), version])
     newest = int((config_map["metadata"].get("annotations") or {}).get(GENERATION, 0))
     for pod in pods:
-        behind = pod.stats is not None and (rotating or pod.stats.settings_generation < newest)
-        if behind and pod.terminating_since is None and pod.notes.get(NOTE) != mark:
+        keys = rotating or pod.key_refused
+        version = secret["metadata"]["resourceVersion"] if keys and secret is not None else ""
+        mark = content_hash([config_map.get("data"), version])
+        answered = pod.stats is not None or pod.key_refused
+        behind = keys or (pod.stats is not None and pod.stats.settings_generation < newest)
+        if answered and behind and pod.terminating_since is None and pod.notes.get(NOTE) != mark:
             yield Mark(pod=pod.name, uid=pod.uid, annotations={NOTE: mark})

@@ -9,6 +9,7 @@ from typing import Final
 
 import kopf
 
+from rolloutfleet.installed import own_version
 from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster import handlers, pages
 from rolloutfleet_operator.cluster.act import Acts
@@ -19,12 +20,12 @@ from rolloutfleet_operator.cluster.fleets import Fleets
 from rolloutfleet_operator.cluster.gateways import Gateways
 from rolloutfleet_operator.cluster.health import Health
 from rolloutfleet_operator.cluster.lease import Lease
-from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.cluster.logs import DefinitionGone, logger
 from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.cluster.others import Watch
 from rolloutfleet_operator.cluster.passes import Operator
 from rolloutfleet_operator.cluster.proxies import Proxies
-from rolloutfleet_operator.cluster.settings import OperatorSettings, own_version
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.warned import Warned
 
 CRD_EVERY: Final = 5.0
@@ -99,6 +100,11 @@ async def _look_after(
             clusterwide=settings.namespace is None,
             namespaces=[settings.namespace] if settings.namespace else [],
         )
+    except DefinitionGone:
+        # kopf does not come back from that. Begun again, the operator waits for a definition as at any start.
+        raise CantRun(
+            "the definition of RolloutFleets is gone, and every fleet with it; ended, to begin anew"
+        ) from None
     finally:
         await fleets.close()
         for task in tasks:

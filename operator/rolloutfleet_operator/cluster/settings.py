@@ -2,21 +2,15 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from rolloutfleet.explain import what_is_wrong
+from rolloutfleet.installed import own_version
 from rolloutfleet_operator.cluster.children.names import OPERATOR, Release
 
 ENVIRONMENT: Final = "ROLLOUTFLEET_OPERATOR_"
-
-
-def own_version() -> str:
-    try:
-        return version("rolloutfleet")
-    except PackageNotFoundError:
-        return "0"
 
 
 _VERSION: Final = own_version()
@@ -36,13 +30,11 @@ class OperatorSettings(BaseModel):
     proxy_image: str = f"rolloutfleet-proxy:{_VERSION}"
     """Image of the proxies, where a fleet names none."""
     gateway_image: str = f"rolloutfleet-gateway:{_VERSION}"
-    """Image with sglang-router."""
+    """Image with smg."""
     engine_image: str = "lmsysorg/sglang:v0.5.23"
     """Image with SGLang, for fleets that run their engines themselves."""
     simulated_engine_image: str = f"rolloutfleet-engine:{_VERSION}"
     """Image of the simulated engine, for fleets whose model is `simulated`."""
-    gateway_role: str = "rolloutfleet-gateway"
-    """ClusterRole that lets a gateway look for engines: get, list and watch on pods."""
     max_concurrent_disruptions: Annotated[int, Field(ge=1)] = 1
     """Restarts that may be under way at once, over all fleets."""
     lease_namespace: str = "default"
@@ -77,7 +69,6 @@ class OperatorSettings(BaseModel):
             gateway_image=self.gateway_image,
             engine_image=self.engine_image,
             simulated_engine_image=self.simulated_engine_image,
-            gateway_role=self.gateway_role,
             cluster_domain=self.cluster_domain,
             operator_namespace=self.lease_namespace,
         )
@@ -101,7 +92,7 @@ def read(flags: argparse.Namespace, environment: Mapping[str, str]) -> OperatorS
     try:
         return OperatorSettings.model_validate(given)
     except ValidationError as error:
-        lines = [f"--{_dashed(str(each['loc'][0]))}: {each['msg']}, not {each['input']!r}" for each in error.errors()]
+        lines = [f"--{_dashed(str(each['loc'][0]))}: {what_is_wrong(each)}" for each in error.errors()]
         raise BadSettings("\n".join(lines)) from None
 
 

@@ -1,9 +1,14 @@
-"""Writing a fleet's status: at most once a pass, only where it differs, and only over what was read."""
+"""Writing a fleet's status: at most once a pass, only where it differs, and only over what was read.
+
+It is replaced as a whole, and not by server-side apply: that refuses a status with any field which the definition in
+the cluster does not have yet, so that an operator newer than the definition could say nothing, nor do anything. Written
+like this, such a field is left out by the API server.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from rolloutfleet.spec import API_VERSION, KIND
+from rolloutfleet.spec import KIND
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 
@@ -11,19 +16,13 @@ from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 async def write(api: Api, body: Mapping[str, Any], status: FleetStatus) -> Object | None:
     """The fleet with that status; None where it has changed since it was read, and nothing was written."""
     meta = body["metadata"]
-    manifest = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {
-            "name": meta["name"],
-            "namespace": meta["namespace"],
-            "uid": meta["uid"],
-            "resourceVersion": meta["resourceVersion"],
-        },
-        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
-    }
+    said = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    steps = [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
+        {"op": "add", "path": "/status", "value": said},
+    ]
     try:
-        return await api.apply(manifest, subresource="status")
+        return await api.patch(KIND, meta["namespace"], meta["name"], steps, subresource="status")
     except ApiRefused as refused:
         if refused.status in (404, 409):
             return None

@@ -6,14 +6,13 @@ from pathlib import Path
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
+from rolloutfleet_operator import commands, smg
 from rolloutfleet_operator.local.site import LOOPBACK, LocalFleetError, StateFolder
 from rolloutfleet_operator.plan import Child, Kind
 
 GATEWAY = "gateway"
 GATEWAY_METRICS = "gateway-metrics"
 SIMULATED_RENDERER = "qwen3"
-LONGEST_ROUTE = 14_400.0
-"""Seconds for which the gateway remembers an idle session's engine, at the least (its own default)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child[Pr
         kind=Kind.ENGINE,
         start_limit=60.0,
         body=Process(
-            argv=(site.python, "-m", "rolloutfleet_engine", *_command_line(flags)),
+            argv=(*commands.module(site.python, "rolloutfleet_engine"), *commands.flags(flags)),
             url=site.url(name),
             ready_path="/health",
             stop_grace=5.0,
@@ -115,27 +114,19 @@ def _gateway(site: LocalSite, spec: FleetSpec) -> Child[Process]:
         "--port": site.ports[GATEWAY],
         "--prometheus-host": LOOPBACK,
         "--prometheus-port": site.ports[GATEWAY_METRICS],
-        "--policy": spec.gateway.policy,
-        "--max-idle-secs": int(max(LONGEST_ROUTE, spec.sessions.stale_after)),
-        # A silent retry of a generation would make a second one, and the breaker counts an agent's bad
-        # requests against a healthy engine.
-        "--disable-retries": None,
-        "--disable-circuit-breaker": None,
-        # An engine that comes back is used again within a second or two.
-        "--worker-startup-check-interval": 1,
+        **smg.flags(spec),
         "--health-check-interval-secs": 1,
-        "--health-check-timeout-secs": 2,
-        "--health-success-threshold": 1,
+        # SGLang takes a second and more for GET /health: it generates a token.
+        "--health-check-timeout-secs": 5,
         "--shutdown-grace-period-secs": 2,
-        "--log-level": "warn",
     }
-    workers = ("--worker-urls", *site.engine_urls(spec))
+    command = smg.command(site.python, control_key=site.folder.gateway_key, api_key=site.engine_key_file)
     return Child(
         name=GATEWAY,
         kind=Kind.GATEWAY,
         start_limit=120.0,
         body=Process(
-            argv=(site.python, "-m", "sglang_router.launch_router", *_command_line(flags), *workers),
+            argv=(*command, *commands.flags(flags), *smg.named_engines(site.engine_urls(spec))),
             url=site.url(GATEWAY),
             ready_path="/readiness",
             stop_grace=5.0,
@@ -167,6 +158,8 @@ def proxy_settings(site: LocalSite, spec: FleetSpec, ordinal: int) -> ProxySetti
     return ProxySettings(
         fleet=site.fleet,
         model=spec.model,
+        models=spec.models,
+        compatibility=spec.compatibility,
         tokenizer=_tokenizer(site, spec),
         ordinal=ordinal,
         replicas=spec.proxies.replicas,
@@ -197,10 +190,3 @@ def _tokenizer(site: LocalSite, spec: FleetSpec) -> TokenizerSpec:
     if renderer is None and spec.model == SIMULATED_MODEL and asked.path is None:
         renderer = SIMULATED_RENDERER
     return asked.model_copy(update={"path": str(site.model_path), "renderer": renderer})
-
-
-def _command_line(flags: Mapping[str, object]) -> list[str]:
-    words: list[str] = []
-    for flag, value in flags.items():
-        words.extend([flag] if value is None else [flag, str(value)])
-    return words

@@ -20,17 +20,18 @@ from rolloutfleet_operator.local.children import (
     GATEWAY,
     LocalSite,
     Process,
+    given_engines,
     port_names,
     proxy_name,
 )
 from rolloutfleet_operator.local.models import find_model
+from rolloutfleet_operator.local.ports import choose_ports
 from rolloutfleet_operator.local.processes import Guard, RunningProcess
 from rolloutfleet_operator.local.site import (
     FolderLock,
     LocalFleetError,
     StateFolder,
     address_book,
-    choose_ports,
     write_whole,
 )
 from rolloutfleet_operator.plan import Child, GiveUp, Kind, Observed, Phase, Seen, Start, Stop, Wait
@@ -104,15 +105,20 @@ class LocalFleet:
         beside: Path,
         report: Callable[[Happening], None] = lambda happening: None,
         engine_key_file: Path | None = None,
+        new_ports: bool = False,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        """`beside` is the folder that relative paths in the resource start at: that of its file."""
+        """`beside` is the folder that relative paths in the resource start at: that of its file.
+
+        `new_ports` replaces those of an earlier run that other programs hold by now.
+        """
         self.folder = StateFolder(state_dir)
         self._fleet = fleet
         self._beside = beside
         self._report = report
         self._engine_key_file = engine_key_file
+        self._new_ports = new_ports
         self._clock = clock
         self._rng = rng or random.SystemRandom()
         self._lock = FolderLock(self.folder.lock)
@@ -130,7 +136,7 @@ class LocalFleet:
 
         Raises LocalFleetError, or its ChildFailed; what had been started is stopped then.
         """
-        self._prepare()
+        await self._prepare()
         self._keeper = asyncio.create_task(self._keep())
         up = asyncio.create_task(self._up.wait())
         try:
@@ -144,22 +150,25 @@ class LocalFleet:
         finally:
             up.cancel()
 
-    def _prepare(self) -> None:
-        _check_installed()
+    async def _prepare(self) -> None:
         spec = self._fleet.spec
+        _check_installed()
+        if spec.engine is None:
+            given_engines(spec)
+        model_path = find_model(spec, beside=self._beside)
+        # From here on files are written: what can't run here leaves nothing behind.
         self.folder.make()
-        self._lock.take()
+        await self._lock.take()
         try:
             self._site = LocalSite(
                 fleet=self._fleet.metadata.name,
                 folder=self.folder,
                 python=sys.executable,
-                ports=choose_ports(self.folder.ports, port_names(spec), self._rng),
-                model_path=find_model(spec, beside=self._beside),
+                ports=choose_ports(self.folder.ports, port_names(spec), self._rng, renew=self._new_ports),
+                model_path=model_path,
                 engine_key_file=self._engine_key_file,
             )
-            self._site.engine_urls(spec)
-            self._guard = Guard()
+            self._guard = Guard(self._lock.fileno())
         except BaseException:
             self._lock.release()
             raise
@@ -312,12 +321,20 @@ class LocalFleet:
         return self._acquainting.done()
 
     async def _acquaint(self) -> None:
-        """Give the proxies a moment to find each other; before, each would take all new sessions itself."""
-        key = self.folder.admin_key.read_text().strip()
-        urls = [self._site.url(proxy_name(ordinal)) for ordinal in range(self._fleet.spec.proxies.replicas)]
+        """Give proxies a moment to find each other, and the gateway its engines.
+
+        Before, each proxy would take all new sessions itself, and they all would stay with the first engine.
+        """
+        key, gateway_key = (file.read_text().strip() for file in (self.folder.admin_key, self.folder.gateway_key))
+        spec = self._fleet.spec
+        urls = [self._site.url(proxy_name(ordinal)) for ordinal in range(spec.proxies.replicas)]
+        engines = len(self._site.engine_urls(spec))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ACQUAINTED_WITHIN):
-                await asyncio.gather(*(_until_it_knows_all(url, key) for url in urls))
+                await asyncio.gather(
+                    *(_until_it_knows_all(url, key) for url in urls),
+                    _until_it_has(engines, self._site.url(GATEWAY), gateway_key),
+                )
         self._changed.set()
 
     def _is_ready(self, name: str) -> bool:
@@ -349,6 +366,17 @@ async def _until_it_knows_all(url: str, key: str) -> None:
             await asyncio.sleep(PROBE_INTERVAL)
 
 
+async def _until_it_has(engines: int, url: str, key: str) -> None:
+    """Return when that gateway lists so many healthy engines."""
+    async with _client(base_url=url, headers={"authorization": f"Bearer {key}"}) as client:
+        while True:
+            with contextlib.suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
+                workers = (await client.get("/workers")).json()["workers"]
+                if sum(worker["is_healthy"] for worker in workers) >= engines:
+                    return
+            await asyncio.sleep(PROBE_INTERVAL)
+
+
 async def _answers(client: httpx.AsyncClient, path: str) -> bool:
     try:
         return (await client.get(path)).is_success
@@ -357,6 +385,6 @@ async def _answers(client: httpx.AsyncClient, path: str) -> bool:
 
 
 def _check_installed() -> None:
-    for module in ("sglang_router", "aiohttp"):
+    for module in ("smg", "aiohttp"):
         if importlib.util.find_spec(module) is None:
-            raise LocalFleetError(f"{module} is not installed; pip install 'rolloutfleet[local]'")
+            raise LocalFleetError(f"{module} is not installed; in a clone of the project: pip install '.[local]'")

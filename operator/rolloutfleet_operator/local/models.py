@@ -39,8 +39,20 @@ def _directory(path: Path, field: str) -> Path:
     return path.resolve()
 
 
+def _last_line(said: str) -> str:
+    return (said.strip().splitlines() or ["it ended without a word"])[-1]
+
+
 def _shipped_model() -> Path:
-    asked = subprocess.run([sys.executable, "-c", _ASK_ENGINE], capture_output=True, text=True, timeout=60, check=False)
+    # In a session of its own, as the terminal's Ctrl-C is for `up` alone.
+    asked = subprocess.run(
+        [sys.executable, "-c", _ASK_ENGINE],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        start_new_session=True,
+    )
     if asked.returncode != 0:
-        raise LocalFleetError("the simulated engine is not installed; pip install 'rolloutfleet[local]'")
+        raise LocalFleetError(f"the simulated engine can't be used: {_last_line(asked.stderr)}")
     return Path(asked.stdout.strip())

@@ -78,14 +78,15 @@ class RunningProcess:
 
 
 class Guard:
-    """The other end of guard.py's pipe."""
+    """The other end of guard.py's pipe. It inherits a lock: nobody else has that until what is left has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            pass_fds=[lock],
             start_new_session=True,
         )
 

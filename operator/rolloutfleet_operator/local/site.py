@@ -2,29 +2,29 @@
 
 DIR/fleet.json       where everything is; there while the fleet is up
 DIR/admin.key        the admin key, readable by its owner alone
+DIR/gateway.key      the key of the gateway's own routes, readable by its owner alone
 DIR/ports.json       ports, chosen once, so that addresses stay
 DIR/proxies/0 …      the proxies' stores
 DIR/dumps/0 …        the proxies' dumps
 DIR/settings/        what each proxy is told
 DIR/logs/            one log a process
-DIR/up.lock          held by the `rolloutfleet up` that runs the fleet
+DIR/up.lock          held by the `rolloutfleet up` that runs the fleet, and by its guard
 """
 
+import asyncio
 import fcntl
-import json
 import os
-import random
 import secrets
-import socket
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rolloutfleet_operator.local import guard
+
 LOOPBACK = "127.0.0.1"
 KEY_PREFIX = "rfa-"
-PORTS = range(20_000, 30_000)
-"""Below the range that outgoing connections take theirs from, so that none sits on a dead child's port
-when it is started again."""
+LOOK_INTERVAL = 0.1
 
 
 class LocalFleetError(Exception):
@@ -38,6 +38,7 @@ class StateFolder:
         self.path = path.absolute()
         self.address_book = self.path / "fleet.json"
         self.admin_key = self.path / "admin.key"
+        self.gateway_key = self.path / "gateway.key"
         self.ports = self.path / "ports.json"
         self.lock = self.path / "up.lock"
         self.logs = self.path / "logs"
@@ -53,46 +54,60 @@ class StateFolder:
         return self.logs / f"{name}.log"
 
     def make(self) -> None:
-        """Make the folder and the admin key, where they are not there. Raises LocalFleetError."""
+        """Make the folder and the keys, where they are not there. Raises LocalFleetError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.logs.mkdir(exist_ok=True)
             self.settings.mkdir(exist_ok=True)
-            self._make_key()
+            _make_key(self.admin_key)
+            _make_key(self.gateway_key)
         except OSError as error:
             raise LocalFleetError(f"the state folder {self.path} can't be used: {error.strerror}") from None
 
-    def _make_key(self) -> None:
-        try:
-            handle = os.open(self.admin_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return
-        with os.fdopen(handle, "w") as file:
-            file.write(f"{KEY_PREFIX}{secrets.token_urlsafe(32)}\n")
+
+def _make_key(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(handle, "w") as file:
+        file.write(f"{KEY_PREFIX}{secrets.token_urlsafe(32)}\n")
 
 
 class FolderLock:
-    """One `up` a folder. The kernel lets go of it when the process ends, however it ends."""
+    """One `up` a folder. The kernel lets go of it when all who hold the file have ended, however they end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._handle: int | None = None
 
-    def take(self) -> None:
-        """Raises LocalFleetError where another process has it."""
+    async def take(self) -> None:
+        """Waits for what an `up` that was killed left to end. Raises LocalFleetError where another `up` has it."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+            deadline = time.monotonic() + 2 * guard.GRACE
+            while not _locked(handle):
+                holder = _holder(handle)
+                if holder is None or _is_there(holder) or time.monotonic() > deadline:
+                    raise self._taken(holder)
+                await asyncio.sleep(LOOK_INTERVAL)
+            os.truncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
             os.close(handle)
-            raise LocalFleetError(
-                f"a fleet already runs from {self._path.parent} (process {holder}); stop it with Ctrl-C or "
-                f"kill {holder}, or give another --state-dir"
-            ) from None
-        os.truncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+            raise
         self._handle = handle
+
+    def fileno(self) -> int:
+        """For a process that shall hold it too."""
+        assert self._handle is not None
+        return self._handle
+
+    def _taken(self, holder: int | None) -> LocalFleetError:
+        return LocalFleetError(
+            f"a fleet already runs from {self._path.parent} (process {holder or 'unknown'}); stop it with Ctrl-C or "
+            f"kill {holder or 'PID'}, or give another --state-dir"
+        )
 
     def release(self) -> None:
         if self._handle is not None:
@@ -100,42 +115,27 @@ class FolderLock:
             self._handle = None
 
 
-def choose_ports(file: Path, names: Iterable[str], rng: random.Random) -> dict[str, int]:
-    """A port for each name: the one in `file` while it is free, else a new one. Keeps the choice in `file`."""
-    kept = _kept_ports(file)
-    chosen: dict[str, int] = {}
-    for name in names:
-        port = kept.get(name)
-        if port is None or port in chosen.values() or not is_free(port):
-            port = _new_port({*kept.values(), *chosen.values()}, rng)
-        chosen[name] = port
-    write_whole(file, json.dumps({**kept, **chosen}, indent=1))
-    return chosen
-
-
-def _kept_ports(file: Path) -> dict[str, int]:
+def _locked(handle: int) -> bool:
     try:
-        kept = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return {str(name): port for name, port in kept.items() if isinstance(port, int)}
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
-def _new_port(taken: set[int], rng: random.Random) -> int:
-    for port in rng.sample(PORTS, 1000):
-        if port not in taken and is_free(port):
-            return port
-    raise LocalFleetError(f"no free port on {LOOPBACK} between {PORTS.start} and {PORTS.stop}")
+def _holder(handle: int) -> int | None:
+    """The process that wrote itself into the file."""
+    written = os.pread(handle, 32, 0).decode(errors="replace").strip()
+    return int(written) if written.isdecimal() else None
 
 
-def is_free(port: int) -> bool:
-    """Whether a server could listen on it now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
     return True
 
 

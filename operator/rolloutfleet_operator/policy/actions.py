@@ -58,11 +58,21 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveWorker:
-    """Take an engine that is gone out of the gateways (`DELETE /workers/{id}`)."""
+class AddWorker:
+    """Tell that gateway of an engine (`POST /workers`). 409 is no error: it knows it, or is about to."""
 
+    gateway: str
+    """Its address."""
     url: str
-    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveWorker:
+    """Take an engine out of that gateway (`DELETE /workers/{id}`), which lets calls under way end."""
+
+    gateway: str
+    url: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,4 +85,4 @@ class Say:
     warning: bool = False
 
 
-Action = AskDrain | UndoDrain | AskDumps | Evict | Mark | RemoveWorker | Say
+Action = AskDrain | UndoDrain | AskDumps | Evict | Mark | AddWorker | RemoveWorker | Say

@@ -45,9 +45,14 @@ class View:
         return next((each for each in self.decision.troubles if not reasons or each.reason in reasons), None)
 
     def worst_among(self, deployment: DeploymentSeen | None) -> Trouble | None:
-        """The worst trouble of that Deployment's pods."""
-        names = {pod.name for pod in deployment.pods} if deployment is not None else set()
-        return next((each for each in self.decision.troubles if each.pod in names), None)
+        """The worst trouble of that Deployment's pods, or of making them."""
+        if deployment is None:
+            return None
+        names, refused = {pod.name for pod in deployment.pods}, deployment.failed_create
+        return next(
+            (each for each in self.decision.troubles if each.pod in names or (refused and each.message == refused)),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +85,22 @@ def all_of(view: View) -> list[ConditionStatus]:
 
 
 def _ready(view: View) -> Said:
-    """True only when updated = ready = desired, and the gateway is ready."""
+    """True only when updated = ready = desired, for proxies, gateway and the fleet's own engines."""
     if view.spec.suspend:
         return Said("False", Reason.SUSPENDED, "spec.suspend is true")
     fault = view.worst(*_NOT_AS_ASKED)
     if fault is not None:
         return _because(fault)
-    proxies, gateway = _proxies(view), _gateway(view)
-    if proxies.status != "True":
-        return proxies
-    if gateway.status != "True":
-        return Said("False", gateway.reason, gateway.message)
+    for part in (_proxies(view), _gateway(view), _own_engines(view)):
+        if part.status != "True":
+            return Said("False", part.reason, part.message)
     if view.decision.roll.outdated:
         progressing = _progressing(view)
         return Said("False", progressing.reason, progressing.message)
-    return Said("True", Reason.SERVING, "all proxies and the gateway are ready")
+    locked = view.worst(Problem.KEY_NOT_TAKEN)
+    if locked is not None:
+        return _because(locked)
+    return Said("True", Reason.SERVING, f"all parts are ready, and as the spec asks for{_but(view)}")
 
 
 def _proxies(view: View) -> Said:
@@ -125,11 +131,13 @@ def _gateway(view: View) -> Said:
     if view.decision.suspended:
         return Said("False", Reason.SUSPENDED, "spec.suspend is true")
     wanted = view.decision.gateway_replicas
-    if deployment is not None and wanted > 0 and deployment.ready >= wanted and deployment.current:
+    if deployment is not None and wanted > 0 and deployment.is_complete(wanted):
         return Said("True", Reason.ALL_READY, "the gateway is ready")
     worst = view.worst_among(deployment)
     if worst is not None:
         return _because(worst)
+    if deployment is not None and deployment.ready >= wanted > 0:
+        return _rolls(view, deployment, f"{view.seen.name}-gateway")
     workers = view.seen.gateway.workers
     if workers is not None and not any(worker.healthy for worker in workers):
         why = view.worst_among(view.seen.engines.deployment)
@@ -137,6 +145,19 @@ def _gateway(view: View) -> Said:
             return _because(why)
         return Said("False", Reason.NO_ENGINES, "the gateway runs, and knows no healthy engine")
     return Said("False", Reason.GATEWAY_NOT_READY, f"{view.seen.name}-gateway is not ready yet")
+
+
+def _own_engines(view: View) -> Said:
+    """Whether the engines that the fleet runs itself are all there, new and ready; True where others run them."""
+    wanted, own = view.decision.engine_replicas, view.seen.engines.deployment
+    if wanted is None or (own is not None and own.is_complete(wanted)):
+        return Said("True", Reason.ALL_READY)
+    worst = view.worst_among(own)
+    if worst is not None:
+        return _because(worst)
+    if own is not None and own.ready >= wanted:
+        return _rolls(view, own, f"{view.seen.name}-engine")
+    return Said("False", Reason.ENGINES_NOT_READY, f"{view.seen.name}-engine has pods that are not ready yet")
 
 
 def _engines(view: View) -> Said:
@@ -157,9 +178,16 @@ def _engines(view: View) -> Said:
     late = sorted(wanted - healthy)
     if late:
         return Said("False", Reason.ENGINES_NOT_READY, f"{late[0]} is not healthy")
-    if own is not None and own.ready < (view.decision.engine_replicas or 0):
-        return Said("False", Reason.ENGINES_NOT_READY, f"{view.seen.name}-engine has pods that are not ready yet")
-    return Said("True", Reason.ALL_READY, "all engines are healthy")
+    lacking = _own_engines(view)
+    return Said("True", Reason.ALL_READY, "all engines are healthy") if lacking.status == "True" else lacking
+
+
+def _rolls(view: View, deployment: DeploymentSeen, name: str) -> Said:
+    """Enough pods are ready, but not all are what the spec asks for."""
+    fault = view.worst(*_NOT_AS_ASKED)
+    if fault is not None and not deployment.as_asked:
+        return _because(fault)
+    return Said("False", Reason.ROLLING_OUT, f"{name} gets its new template; pods of the old one serve meanwhile")
 
 
 def _progressing(view: View) -> Said:
@@ -182,9 +210,22 @@ def _progressing(view: View) -> Said:
         return Said("True", Reason.RESTARTING, f"{current.pod}: {current.action}")
     if len(view.ready) < view.desired:
         return Said("True", Reason.STARTING, "proxies start")
+    rolling = _rolling(view)
+    if rolling is not None:
+        return Said("True", Reason.ROLLING_OUT, f"{rolling} gets its new template")
     if decision.roll.outdated:
         return Said("False", Reason.UPDATE_WAITS, "pods get the new template when spec.restart.id is set")
     return Said("False", Reason.AS_ASKED_FOR, "nothing is to be done")
+
+
+def _rolling(view: View) -> str | None:
+    """A Deployment whose pods are not all of the spec that was seen."""
+    gateway, engines, decision = view.seen.gateway.deployment, view.seen.engines.deployment, view.decision
+    if gateway is not None and not gateway.is_rolled_out(decision.gateway_replicas):
+        return f"{view.seen.name}-gateway"
+    if engines is not None and not engines.is_rolled_out(decision.engine_replicas or 0):
+        return f"{view.seen.name}-engine"
+    return None
 
 
 def _waits(view: View) -> bool:
@@ -216,7 +257,13 @@ def _settings(view: View) -> Said:
             return _pending(view, pod)
         if pod.stats.settings_generation < view.seen.generation:
             return _pending(view, pod)
-    return Said("True", Reason.IN_FORCE, "every proxy has the settings of this spec")
+    return Said("True", Reason.IN_FORCE, f"every proxy has the settings of this spec{_but(view)}")
+
+
+def _but(view: View) -> str:
+    """What of the spec is left out, being another release's."""
+    unknown = view.worst(Problem.FIELDS_UNKNOWN)
+    return "" if unknown is None else f"; but {unknown.message}"
 
 
 def _pending(view: View, pod: PodSeen) -> Said:

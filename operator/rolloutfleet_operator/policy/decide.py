@@ -120,7 +120,7 @@ def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
             *budgets.marks_of(members, verdicts, rule),
             *notes,
             *_labels(spec, seen, verdicts, carried, scaled, now),
-            *workers.gone(spec, seen),
+            *workers.changes(spec, seen),
             *says.of_crashes(crashed),
             *says.of_parking(seen.status.parked, scaled.parked),
             *says.of_problems(seen.status, found[:MOST_PROBLEMS]),
@@ -155,14 +155,15 @@ def _troubles(
     verdicts: dict[str, Verdict],
     now: float,
 ) -> Iterator[Trouble]:
-    yield from troubles.of_fleet(spec, seen, now)
+    found = sorted(troubles.of_fleet(spec, seen, now))
+    yield from found
     yield from carrying.troubles_of(carried)
     yield from budgets.troubles_of(roll.members, verdicts, carried.busy, seen.status)
     if roll.stopped_by is not None:
-        message = (
-            "it has the new template and does not become Ready; the others keep theirs until it is, or is corrected"
-        )
-        yield trouble(Problem.ROLL_STOPPED, message, roll.stopped_by.name)
+        name = roll.stopped_by.name
+        cause = next((f"{each.reason}: {each.message}; " for each in found if each.pod == name), "")
+        message = f"{cause}it has the new template and does not become Ready; the others keep theirs until it is"
+        yield trouble(Problem.ROLL_STOPPED, message, name)
     for name, how in scaled.leaving.items():
         if how is Leaving.HOLDING_TURNS:
             yield carrying.undumped(name)

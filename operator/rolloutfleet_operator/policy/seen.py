@@ -73,6 +73,8 @@ class ProxyStats:
     settings_error: str | None = None
     needs_restart: tuple[str, ...] = ()
     """Settings that only a restart brings into force."""
+    gateway_loses: tuple[str, ...] = ()
+    """What of its requests does not reach the engines."""
     store_full: bool = False
     """The store refuses turns for want of disk (507)."""
 
@@ -125,6 +127,8 @@ class PodSeen:
     """Its annotations and labels of our group, by full name."""
     stats: ProxyStats | None = None
     """The newest poll; None where that failed or none was made."""
+    key_refused: bool = False
+    """It answered that poll, and does not take the first of the admin keys."""
     unanswered: int = 0
     """Polls that failed in a row."""
     run: Run = NO_RUN
@@ -176,15 +180,34 @@ class OtherPodSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSeen:
-    """A Deployment of ours, and its pods."""
+    """A Deployment of ours, and its pods. The counts are its controller's, which leave out pods that end."""
 
     replicas: int
+    """So many are asked for there."""
+    there: int = 0
+    """Pods of all its templates."""
     ready: int = 0
+    """Of these, how many are ready."""
     updated: int = 0
+    """Of these, how many have its newest template."""
     current: bool = True
     """Its controller has seen this generation."""
+    as_asked: bool = True
+    """It is what the spec asks for, its replicas apart; False until it is applied anew."""
     failed_create: str = ""
     pods: tuple[OtherPodSeen, ...] = ()
+
+    def is_rolled_out(self, wanted: int) -> bool:
+        """Whether so many pods are there, all of them of the spec that was seen, and nothing of what was before.
+
+        The counts of ready pods and of new ones alone don't tell: while a roll is stuck, an old pod is the ready one.
+        """
+        counts = {self.replicas, self.there, self.updated}
+        return self.as_asked and self.current and counts == {wanted}
+
+    def is_complete(self, wanted: int) -> bool:
+        """Whether that is so, and all of them are ready."""
+        return self.is_rolled_out(wanted) and self.ready == wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,14 +217,27 @@ class WorkerSeen:
     url: str
     healthy: bool
     id: str | None = None
+    draining: bool = False
+    """It is being removed, and gets nothing new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySeen:
     deployment: DeploymentSeen | None = None
     """None where there is none yet."""
-    workers: tuple[WorkerSeen, ...] | None = None
-    """Of all gateways together; None where none answered."""
+    lists: Mapping[str, tuple[WorkerSeen, ...]] = field(default_factory=dict)
+    """What each gateway lists, by the gateway's address; those that did not answer are not here."""
+
+    @property
+    def workers(self) -> tuple[WorkerSeen, ...] | None:
+        """Of all gateways together, an engine being healthy where one says so; None where none answered."""
+        if not self.lists:
+            return None
+        found: dict[str, WorkerSeen] = {}
+        for worker in (each for listed in self.lists.values() for each in listed):
+            if worker.url not in found or worker.healthy:
+                found[worker.url] = worker
+        return tuple(found[url] for url in sorted(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +245,8 @@ class EnginesSeen:
     urls: tuple[str, ...] | None = None
     """Addresses of the engines that there are, ready or not (pods that have an address and are not terminating, or
     `gateway.engines.urls`), in the form of `WorkerSeen.url`; None where they could not be listed."""
+    ready: tuple[str, ...] = ()
+    """Of these, the engines whose pods are ready."""
     deployment: DeploymentSeen | None = None
     """Of engines that the fleet runs itself."""
 

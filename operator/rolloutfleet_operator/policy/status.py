@@ -54,7 +54,7 @@ def unusable(earlier: FleetStatus, message: str, generation: int, now: float) ->
         known.get(kind, ConditionStatus(type=kind, status="Unknown", reason=Reason.NOT_KNOWN))
         for kind in conditions.KINDS
     ]
-    about = {
+    about: dict[str, ConditionStatus] = {
         kind: ConditionStatus(type=kind, status="False", reason=Problem.SPEC_INVALID, message=message)
         for kind in _SPEC_KINDS
     }

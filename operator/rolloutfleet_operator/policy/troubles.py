@@ -99,6 +99,13 @@ def _of_proxy(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Ite
         yield trouble(Problem.UNRESPONSIVE, "it answers neither the operator nor the kubelet; it is evicted", pod.name)
     elif pods.is_late(pod, now):
         yield trouble(Problem.NOT_READY_IN_TIME, _late(pod.name), pod.name)
+    elif pod.key_refused:
+        secret = spec.auth.secret or f"{seen.name}-keys"
+        message = (
+            f"it does not take the first key of the Secret {secret}, so callers with that key get 401 there; the "
+            "kubelet is asked to bring it"
+        )
+        yield trouble(Problem.KEY_NOT_TAKEN, message, pod.name)
     elif pod.ready and pod.unanswered >= SILENT_FOR:
         message = "it is Ready, but does not answer the operator's GET /stats; see its log, and network policies"
         yield trouble(Problem.STATS_UNKNOWN, message, pod.name)
@@ -123,6 +130,9 @@ def _of_answers(pod: PodSeen, seen: FleetSeen, now: float) -> Iterator[Trouble]:
     if stats.needs_restart and pod.template_hash == seen.template_hash and _is_overdue(seen, now):
         names = ", ".join(stats.needs_restart)
         yield trouble(Problem.NEEDS_RESTART, f"{names}: in force after a restart; set spec.restart.id", pod.name)
+    if stats.gateway_loses:
+        lost = ", ".join(stats.gateway_loses)
+        yield trouble(Problem.FIELDS_LOST, f"requests reach the engines without {lost}", pod.name)
     if stats.past_max_hold:
         message = "the trainer's pause has lasted longer than sessions.maxHold; calls get 503 until POST /continue"
         yield trouble(Problem.PAUSE_TOO_LONG, message, pod.name)

@@ -1,18 +1,52 @@
-"""Engines that are gone, and that a gateway still lists: its own discovery can miss a deleted pod."""
+"""Which engines each gateway should be told of, and which it should forget.
 
-from collections.abc import Iterator
+A gateway finds none by itself, and forgets all when it restarts. So each is compared with what there is, at every pass
+and by itself, whatever was told to it before.
+"""
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet_operator.policy.actions import RemoveWorker
-from rolloutfleet_operator.policy.seen import FleetSeen
+from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
+from rolloutfleet_operator.policy.seen import FleetSeen, WorkerSeen
 
 
-def gone(spec: FleetSpec, seen: FleetSeen) -> Iterator[RemoveWorker]:
-    """Those that no pod stands for and that answer no health check; engines named by address are left alone."""
-    named = spec.gateway.engines is not None and spec.gateway.engines.urls is not None
-    if named or seen.engines.urls is None:
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is to be changed in one gateway."""
+
+    add: tuple[str, ...]
+    remove: tuple[WorkerSeen, ...]
+
+
+def compare(listed: Sequence[WorkerSeen], *, ready: Set[str], there: Set[str]) -> Difference:
+    """`ready` are the engines that can serve, `there` those that have not gone and are not ending.
+
+    One that is there and not ready (it is paused, or starts) is not added, and not taken from who has it: the gateway
+    itself sends nothing to what answers no health check, and the engine's sessions come back with it. One that the
+    gateway lets go of already is not removed again: the second time would take the next one at that address.
+    """
+    known = {worker.url for worker in listed}
+    gone = (worker for worker in listed if worker.url not in there and not worker.draining)
+    return Difference(add=tuple(sorted(ready - known)), remove=tuple(gone))
+
+
+def changes(spec: FleetSpec, seen: FleetSeen) -> Iterator[AddWorker | RemoveWorker]:
+    """For every gateway that answered. Engines named by address are the gateways' own to keep."""
+    engines = seen.engines
+    if named(spec) or engines.urls is None:
         return
-    there = set(seen.engines.urls)
-    for worker in seen.gateway.workers or ():
-        if worker.url not in there and not worker.healthy:
-            yield RemoveWorker(url=worker.url, id=worker.id)
+    ready, there = frozenset(engines.ready), frozenset(engines.urls)
+    for gateway, listed in seen.gateway.lists.items():
+        difference = compare(listed, ready=ready & there, there=there)
+        for url in difference.add:
+            yield AddWorker(gateway=gateway, url=url)
+        for worker in difference.remove:
+            if worker.id is not None:
+                yield RemoveWorker(gateway=gateway, url=worker.url, id=worker.id)
+
+
+def named(spec: FleetSpec) -> bool:
+    """Whether gateways are started with the engines' addresses."""
+    return spec.gateway.engines is not None and spec.gateway.engines.urls is not None

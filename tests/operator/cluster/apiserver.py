@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import yaml
 from e2e.cluster.binaries import BARE_API, MODULE_OF
 from tests.real.processes import free_ports
@@ -62,7 +63,7 @@ class ApiServer:
         self.audit = folder / "audit.log"
         self._kubectl = kubectl
 
-    def kubectl(self, *words: str, said: str | None = None, fails: bool = False, timeout: float = 60) -> str:
+    def kubectl(self, *words: str, said: str | None = None, fails: bool = False, timeout: float = 180) -> str:
         """What kubectl prints; with `fails`, what it says of its failure."""
         done = subprocess.run(
             [str(self._kubectl), "--kubeconfig", str(self.kubeconfig), *words],
@@ -95,6 +96,17 @@ class ApiServer:
             if agent in event.get("userAgent", "") and moment >= since:
                 found.append(f"{event['verb']} {event['requestURI'].partition('?')[0]}")
         return found
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """It takes connections and answers nothing, until the block ends."""
+        flag = f"--secure-port={self.url.rpartition(':')[2]}"
+        [process] = [each for each in psutil.Process().children() if flag in each.cmdline()]
+        process.suspend()
+        try:
+            yield
+        finally:
+            process.resume()
 
     def lists(self, resource: str) -> int:
         """How often objects of a kind were listed so far, by anybody."""

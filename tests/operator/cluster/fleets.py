@@ -10,7 +10,6 @@ RELEASE = Release(
     gateway_image="gateway:1",
     engine_image="sglang:1",
     simulated_engine_image="engine:1",
-    gateway_role="rolloutfleet-gateway",
     cluster_domain="cluster.local",
     operator_namespace="ops",
 )

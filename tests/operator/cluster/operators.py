@@ -22,8 +22,12 @@ IMAGES: Final = ("--proxy-image=proxy:1", "--gateway-image=gateway:1", "--simula
 class OperatorProcess:
     """An operator of one namespace, or of all. It may be killed and started again."""
 
-    def __init__(self, server: ApiServer, folder: Path, port: int, namespace: str, *flags: str) -> None:
+    def __init__(
+        self, server: ApiServer, folder: Path, port: int, namespace: str, *flags: str, code: Path | None = None
+    ) -> None:
+        """`code` is a folder with packages of another release, which stand for those of this one."""
         self._server, self._log = server, folder / "operator.log"
+        self._environment = {} if code is None else {"PYTHONPATH": str(code)}
         self.url = f"http://127.0.0.1:{port}"
         self._flags = (f"--lease-namespace={namespace}", f"--listen=127.0.0.1:{port}", *IMAGES, *flags)
         self.process = self._started()
@@ -32,7 +36,7 @@ class OperatorProcess:
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "rolloutfleet_operator.cli", "run", *self._flags],
-                env={**os.environ, "KUBECONFIG": str(self._server.kubeconfig)},
+                env={**os.environ, **self._environment, "KUBECONFIG": str(self._server.kubeconfig)},
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -49,7 +53,7 @@ class OperatorProcess:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=90)
 
     def said(self) -> str:
         return self._log.read_text()
@@ -78,8 +82,11 @@ class OperatorProcess:
 
 
 @contextmanager
-def running(server: ApiServer, folder: Path, port: int, namespace: str, *flags: str) -> Iterator[OperatorProcess]:
-    operator = OperatorProcess(server, folder, port, namespace, *flags)
+def running(
+    server: ApiServer, folder: Path, port: int, namespace: str, *flags: str, code: Path | None = None
+) -> Iterator[OperatorProcess]:
+    folder.mkdir(exist_ok=True)
+    operator = OperatorProcess(server, folder, port, namespace, *flags, code=code)
     try:
         yield operator
     finally:

@@ -45,7 +45,7 @@ async def full(request: web.Request) -> web.Response:
     return web.Response(body=bytes(LARGEST))
 
 
-def asked(handler: Handler, *, key: str | None = "k", timeout: float = 10.0) -> Answer:
+def asked(handler: Handler, *, key: str | None = "the-admin-key", timeout: float = 10.0) -> Answer:
     async def play() -> Answer:
         app = web.Application()
         app.router.add_route("*", "/here", handler)
@@ -63,9 +63,9 @@ def asked(handler: Handler, *, key: str | None = "k", timeout: float = 10.0) -> 
     return asyncio.run(play())
 
 
-def test_an_answer_is_given_as_it_came() -> None:
+def test_an_answer_is_given_as_it_came_but_for_the_key() -> None:
     answer = asked(echo)
-    assert answer.is_success and answer.json() == {"key": "Bearer k", "sent": '{"a": 1}'}
+    assert answer.is_success and answer.json() == {"key": "Bearer [key]", "sent": '{"a": 1}'}
     assert asked(echo, key=None).json()["key"] is None
     assert asked(full).status == 200
     moved = asked(elsewhere)
@@ -73,7 +73,7 @@ def test_an_answer_is_given_as_it_came() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "said"), [(silent, "Timeout"), (endless, f"more than {LARGEST} bytes"), (cut, "not completed")]
+    ("handler", "said"), [(silent, "in time"), (endless, f"more than {LARGEST} bytes"), (cut, "broke off")]
 )
 def test_what_is_no_answer_is_said_in_time(handler: Handler, said: str) -> None:
     with pytest.raises(NoAnswer, match=said):
@@ -90,8 +90,8 @@ def test_nobody_there_is_no_answer() -> None:
     async def play() -> None:
         asker = Asker()
         try:
-            assert await Gateways(asker).workers(["http://127.0.0.1:9"], "two\nlines") is None
-            assert await Gateways(asker).workers(["http://127.0.0.1:9"], None) is None
+            assert await Gateways(asker).lists(["http://127.0.0.1:9"], "two\nlines") == {}
+            assert await Gateways(asker).lists(["http://127.0.0.1:9"], None) == {}
         finally:
             await asker.close()
 

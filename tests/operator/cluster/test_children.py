@@ -21,7 +21,7 @@ def made(fleet: Fleet) -> Children:
     told = proxy_settings(fleet, RELEASE, peers=fleet.spec.proxies.replicas)
     template = proxies.template(fleet, RELEASE, told)
     counts = every.Counts(proxies=2, gateways=1, engines=1)
-    parts = [*every.parts(fleet, RELEASE, told), *every.workloads(fleet, RELEASE, template, counts, None)]
+    parts = [*every.parts(fleet, RELEASE, told), *every.workloads(fleet, RELEASE, template, counts, None, "a hash")]
     children = [part.make() for part in parts]
     assert [(part.kind, part.name) for part in parts] == [(each["kind"], each["metadata"]["name"]) for each in children]
     return {(each["kind"], each["metadata"]["name"]): each for each in children}
@@ -43,8 +43,6 @@ def hash_of(**fields: Any) -> str:
 
 
 PLAIN = {
-    ("ServiceAccount", "math-gateway"),
-    ("RoleBinding", "math-gateway"),
     ("ConfigMap", "math-settings"),
     ("Service", "math-proxies"),
     ("Service", "math"),
@@ -72,8 +70,6 @@ def test_a_plain_fleet_has_these_children_and_no_more() -> None:
             {"engine": None, "gateway": {"engines": {"urls": ["http://10.0.0.1:1"]}}},
             set(),
             {
-                ("ServiceAccount", "math-gateway"),
-                ("RoleBinding", "math-gateway"),
                 ("Service", "math-engines"),
                 ("Deployment", "math-engine"),
             },
@@ -108,7 +104,7 @@ def test_pods_are_restricted(kind: str, name: str) -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert pod["enableServiceLinks"] is False
-    assert pod["automountServiceAccountToken"] is (name == "math-gateway")
+    assert pod["automountServiceAccountToken"] is False and "serviceAccountName" not in pod
 
 
 def test_pods_keep_apart_where_they_can_and_never_wait_for_it() -> None:
@@ -119,11 +115,6 @@ def test_pods_keep_apart_where_they_can_and_never_wait_for_it() -> None:
         "kubernetes.io/hostname",
         "topology.kubernetes.io/zone",
     }
-
-
-def test_nothing_but_discovery_gets_an_api_token() -> None:
-    by_address = fleet_of(engine=None, gateway={"engines": {"urls": ["http://10.0.0.1:1"]}})
-    assert pod_of(made(by_address), "Deployment", "math-gateway")["automountServiceAccountToken"] is False
 
 
 def test_pods_replace_themselves_never() -> None:
@@ -153,14 +144,40 @@ def test_probes_of_the_gateway_tell_alive_from_ready() -> None:
     assert {"--disable-retries", "--disable-circuit-breaker"} <= set(gateway["args"])
 
 
-def test_the_gateway_looks_for_engines_by_label_in_its_own_namespace_only() -> None:
-    fleet = fleet_of(engine=None, gateway={"engines": {"selector": {"app": "sglang", "b": "c"}, "port": 8000}})
-    args = container_of(made(fleet), "Deployment", "math-gateway")["args"]
-    at = args.index("--service-discovery")
-    assert args[at:] == [
-        *("--service-discovery", "--service-discovery-namespace", "rl"),
-        *("--service-discovery-port", "8000", "--selector", "app=sglang", "b=c"),
-    ]
+def test_a_gateway_finds_no_engines_itself_and_is_started_with_those_that_are_named() -> None:
+    """Its own discovery would have it write bodies anew, and want a right on pods."""
+    sources: list[dict[str, Any]] = [{}]
+    sources.append({"engine": None, "gateway": {"engines": {"selector": {"app": "sglang"}, "port": 8000}}})
+    for fields in sources:
+        args = container_of(made(fleet_of(**fields)), "Deployment", "math-gateway")["args"]
+        assert not {"--service-discovery", "--selector", "--worker-urls"} & set(args)
+        assert {"--policy", "--disable-retries", "--disable-worker-overload-protection"} < set(args)
+    named = fleet_of(engine=None, gateway={"engines": {"urls": ["http://10.0.0.1:1", "http://10.0.0.2:1"]}})
+    args = container_of(made(named), "Deployment", "math-gateway")["args"]
+    assert args[args.index("--worker-urls") :] == ["--worker-urls", "http://10.0.0.1:1", "http://10.0.0.2:1"]
+
+
+def test_a_gateways_control_plane_takes_a_key_of_its_own_which_proxies_that_ask_it_have_too() -> None:
+    children = made(fleet_of())
+    command = container_of(children, "Deployment", "math-gateway")["command"]
+    (path,) = [file for flag, _, file in json.loads(command[-1]) if flag == "--control-plane-api-keys"]
+    told = json.loads(children["ConfigMap", "math-settings"]["data"][SETTINGS_FILE])
+    assert told["gateway_control_key_file"] == path
+    for kind, name in (("Deployment", "math-gateway"), ("StatefulSet", "math-proxy")):
+        volumes = {each["name"]: each for each in pod_of(children, kind, name)["volumes"]}
+        assert volumes["control-key"]["secret"] == {"secretName": "math-gateway-key"}
+    named = made(fleet_of(engine=None, gateway={"engines": {"urls": ["http://10.0.0.1:1"]}}))
+    assert "control-key" not in json.dumps(pod_of(named, "StatefulSet", "math-proxy"))
+
+
+def test_another_key_of_the_control_plane_brings_new_gateways() -> None:
+    fleet, counts = fleet_of(), every.Counts(proxies=1, gateways=1, engines=1)
+
+    def gateway(key: str) -> Any:
+        parts = every.workloads(fleet, RELEASE, None, counts, None, key)
+        return next(part.make() for part in parts if part.name == "math-gateway")["spec"]["template"]
+
+    assert gateway("one") == gateway("one") != gateway("another")
 
 
 def test_no_key_is_in_environment_arguments_or_probes() -> None:
@@ -292,10 +309,19 @@ def test_fields_that_kubernetes_fills_are_checked_too(fields: dict[str, Any], sa
         made(fleet_of(**fields))
 
 
+def test_simulated_engines_ask_for_the_key_too_where_there_is_one() -> None:
+    keyed = container_of(made(fleet_of(gateway={"apiKeySecret": "k"})), "Deployment", "math-engine")
+    assert '[["--api-key", "", "/etc/rolloutfleet/engine-key/api-key"]]' in keyed["command"]
+    assert keyed["command"][0] == "dumb-init" and "rolloutfleet_engine" in keyed["command"]
+    assert "engine-key" in {mount["name"] for mount in keyed["volumeMounts"]}
+    assert "command" not in container_of(made(fleet_of()), "Deployment", "math-engine")
+
+
 def test_a_managed_sglang_asks_for_gpus_and_runs_as_its_image_does() -> None:
     fleet = fleet_of(model="Qwen/Qwen3-8B", engine={"gpus": 8, "args": ["--tp", "8"]}, gateway={"apiKeySecret": "k"})
     children = made(fleet)
     engine = container_of(children, "Deployment", "math-engine")
     assert engine["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert engine["args"][-2:] == ["--tp", "8"] and "sglang.launch_server" in engine["command"]
+    assert '[["--api-key", "", "/etc/rolloutfleet/engine-key/api-key"]]' in engine["command"]
     assert "runAsNonRoot" not in pod_of(children, "Deployment", "math-engine")["securityContext"]

@@ -2,7 +2,12 @@
 
 from typing import Any
 
+from tests.operator.cluster.fleets import RELEASE, fleet_of
+
 from rolloutfleet_operator.cluster import observe
+from rolloutfleet_operator.cluster.children import gateway
+from rolloutfleet_operator.cluster.children.hashes import content_hash
+from rolloutfleet_operator.cluster.children.names import APPLIED_HASH
 from rolloutfleet_operator.policy.times import seconds_of
 
 NOW = seconds_of("2026-11-21T18:00:00Z")
@@ -118,3 +123,29 @@ def test_a_claim_grows_until_its_volume_has_what_is_asked_for() -> None:
     assert (found.ordinal, found.bound, found.growing, found.size) == (1, True, True, 5 * 2**30)
     (found,) = observe.claims([claim], 5 * 2**30, observe.Warnings(), now=NOW)
     assert not found.growing
+
+
+def deployment(replicas: int = 1, **said: Any) -> dict[str, Any]:
+    counts = {"replicas": replicas, "readyReplicas": replicas, "updatedReplicas": replicas}
+    live = gateway.deployment(fleet_of(), RELEASE, replicas=replicas, control_key="hash")
+    meta = {**live["metadata"], "generation": 4, "annotations": {APPLIED_HASH: content_hash(live)}}
+    return {**live, "metadata": meta, "status": {"observedGeneration": 4, **counts, **said}}
+
+
+def rolled_out(live: dict[str, Any], **fields: Any) -> bool:
+    wanted = gateway.deployment(fleet_of(**fields), RELEASE, replicas=live["spec"]["replicas"], control_key="hash")
+    seen = observe.deployment(live, (), frozenset(), wanted=wanted)
+    assert seen is not None
+    return seen.is_complete(live["spec"]["replicas"])
+
+
+def test_a_deployment_is_complete_once_all_its_pods_are_new_and_ready_and_of_the_newest_spec() -> None:
+    assert rolled_out(deployment())
+    assert not rolled_out(deployment(replicas=1, updatedReplicas=0))
+    stuck = {"replicas": 2, "updatedReplicas": 1, "readyReplicas": 1}
+    assert not rolled_out({**deployment(), "status": {"observedGeneration": 4, **stuck}})
+    assert not rolled_out(deployment(observedGeneration=3))
+    assert not rolled_out(deployment(readyReplicas=0))
+    assert not rolled_out(deployment(), gateway={"nodeSelector": {"gpu": "h100"}})
+    none = observe.deployment(deployment(), (), frozenset(), wanted=None)
+    assert none is not None and not none.is_complete(1)

@@ -31,6 +31,15 @@ def test_others_are_left_alone() -> None:
     assert list(refreshes([pod()], None, SECRET, rotating=False)) == []
 
 
+def test_a_proxy_that_refuses_the_key_is_told_once_for_each_secret() -> None:
+    locked = pod(None, key_refused=True)
+    (mark,) = refreshes([locked], settings(), SECRET, rotating=False)
+    told = {NOTE: str(mark.annotations[NOTE])}
+    again = pod(None, key_refused=True, notes=told)
+    assert list(refreshes([again], settings(), SECRET, rotating=False)) == []
+    assert list(refreshes([again], settings(), {"metadata": {"resourceVersion": "8"}}, rotating=False)) != []
+
+
 def test_in_a_rotation_each_step_is_told() -> None:
     (first,) = refreshes([pod(2)], settings(), SECRET, rotating=True)
     told = {NOTE: str(first.annotations[NOTE])}

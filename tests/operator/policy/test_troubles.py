@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from tests.operator.policy.executor import NONE, Operator, settle
 from tests.operator.policy.fleets import fleet
-from tests.operator.policy.world import ENGINE, World
+from tests.operator.policy.world import ENGINE, GATEWAY, World
 
-from rolloutfleet.status import FleetStatus, RestartStatus
+from rolloutfleet.spec import EngineSourceSpec, FleetSpec
+from rolloutfleet.status import ConditionStatus, FleetStatus, RestartStatus
 from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.pods import READY_WITHIN, STUCK_AFTER
 from rolloutfleet_operator.policy.reasons import Problem
@@ -21,13 +22,13 @@ from rolloutfleet_operator.policy.seen import (
     FleetSeen,
     GatewaySeen,
     OtherPodSeen,
-    WorkerSeen,
 )
 from rolloutfleet_operator.policy.status import status, unusable
 from rolloutfleet_operator.policy.times import text_of
 from rolloutfleet_operator.policy.troubles import OOM_SHOWN_FOR
 
 SPEC = fleet(replicas=2)
+OTHERS = EngineSourceSpec(selector={"app": "sglang"})
 
 
 def healthy() -> tuple[FleetSeen, float]:
@@ -84,11 +85,13 @@ OF_A_POD = {
     ),
     Problem.UNRESPONSIVE: down(ContainerSeen(running=True, started=True), unanswered=5, ready_since=NOW - 100),
     Problem.STATS_UNKNOWN: with_pod(stats=None, unanswered=5),
+    Problem.KEY_NOT_TAKEN: with_pod(stats=None, key_refused=True),
     Problem.OOM_KILLED: with_pod(container=ContainerSeen(running=True, last_end="OOMKilled", last_ended_at=NOW - 60)),
     Problem.VOLUME_FULL: with_pod(stats={"store_full": True}),
     Problem.DUMP_FAILING: with_pod(stats={"dump_failing": True, "dump_error": "no space"}),
     Problem.SETTINGS_REFUSED: with_pod(stats={"settings_error": "sessions.staleAfter: …"}),
     Problem.NEEDS_RESTART: replace(with_pod(stats={"needs_restart": ("log.level",)}), settings_since=NOW - 1000),
+    Problem.FIELDS_LOST: with_pod(stats={"gateway_loses": ("sampling parameters",)}),
     Problem.PAUSE_TOO_LONG: with_pod(stats={"paused": True, "past_max_hold": True}),
 }
 
@@ -131,10 +134,29 @@ def test_the_cause_goes_before_what_comes_of_it() -> None:
 def test_a_gateway_without_engines_says_what_the_engines_lack() -> None:
     waits = OtherPodSeen(name="math-engine-x", ready=False, created=NOW, unschedulable="Insufficient nvidia.com/gpu.")
     engines = EnginesSeen(urls=(), deployment=DeploymentSeen(replicas=1, pods=(waits,)))
-    gateway = GatewaySeen(deployment=DeploymentSeen(replicas=1, ready=0), workers=())
+    gateway = GatewaySeen(deployment=DeploymentSeen(replicas=1, ready=0), lists={GATEWAY: ()})
     seen = replace(SEEN, engines=engines, gateway=gateway)
     said = {each.type: each.reason for each in status(SPEC, seen, decide(SPEC, seen, NOW), NOW).conditions}
     assert said["Ready"] == said["EnginesReady"] == "WaitingForGpus"
+
+
+def test_a_roll_that_is_stopped_says_what_stopped_it() -> None:
+    new = replace(OF_A_POD[Problem.IMAGE_PULL_FAILED].pods[0], template_hash="t9")
+    seen = replace(SEEN, template_hash="t9", pods=(new, *SEEN.pods[1:]))
+    said = conditions(seen)
+    assert {said[kind].reason for kind in ("Ready", "Progressing")} == {"RollStopped"}
+    for kind in ("Ready", "Progressing"):
+        message = said[kind].message
+        assert message.startswith(f"{FIRST.name}: ImagePullFailed: registry/proxy:9 can't be pulled; "), message
+
+
+def test_it_is_not_ready_for_a_trainer_until_every_proxy_takes_the_key_of_the_secret() -> None:
+    said = conditions(OF_A_POD[Problem.KEY_NOT_TAKEN])
+    assert (said["Ready"].status, said["Ready"].reason) == ("False", "KeyNotTaken")
+    assert f"{FIRST.name}: " in said["Ready"].message and "Secret math-keys" in said["Ready"].message
+    assert said["ProxiesReady"].status == "True"
+    named = SPEC.model_copy(update={"auth": SPEC.auth.model_copy(update={"secret": "mine"})})
+    assert "Secret mine" in conditions(OF_A_POD[Problem.KEY_NOT_TAKEN], named)["Ready"].message
 
 
 def test_a_claim_that_does_not_grow() -> None:
@@ -165,7 +187,7 @@ def test_what_the_executor_met() -> None:
 def test_of_engines_that_wait_for_gpus() -> None:
     waits = OtherPodSeen(name="math-engine-0", ready=False, created=NOW, unschedulable="1 Insufficient nvidia.com/gpu")
     seen = replace(SEEN, engines=EnginesSeen(urls=(), deployment=DeploymentSeen(replicas=1, pods=(waits,))))
-    seen = replace(seen, gateway=replace(SEEN.gateway, workers=()))
+    seen = replace(seen, gateway=replace(SEEN.gateway, lists={GATEWAY: ()}))
     assert found(seen) == [("math-engine-0", "WaitingForGpus")]
     said = {each.type: each for each in status(SPEC, seen, decide(SPEC, seen, NOW), NOW).conditions}
     assert (said["EnginesReady"].status, said["EnginesReady"].reason) == ("False", "WaitingForGpus")
@@ -246,6 +268,54 @@ def test_ready_is_true_only_when_all_is_updated_and_ready_and_so_is_the_gateway(
     assert ready(replace(SEEN, gateway=no_gateway)) == ("False", "math-gateway is not ready yet")
 
 
+def conditions(seen: FleetSeen, spec: FleetSpec = SPEC) -> dict[str, ConditionStatus]:
+    return {each.type: each for each in status(spec, seen, decide(spec, seen, NOW), NOW).conditions}
+
+
+def rolling(part: str, **changes: Any) -> FleetSeen:
+    """The fleet with a Deployment that is on its way to another template; the old pods are ready."""
+    seen: GatewaySeen | EnginesSeen = getattr(SEEN, part)
+    assert seen.deployment is not None
+    changed: dict[str, Any] = {part: replace(seen, deployment=replace(seen.deployment, **changes))}
+    return replace(SEEN, **changed)
+
+
+STUCK = OtherPodSeen(name="math-x", ready=False, created=NOW, unschedulable="0/3 nodes match the node selector.")
+ROLLS: dict[str, tuple[dict[str, Any], str]] = {
+    "the new pod comes beside the old one": ({"there": 2, "updated": 1, "ready": 1}, "RollingOut"),
+    "the new pod finds no node": ({"there": 2, "updated": 1, "ready": 1, "pods": (STUCK,)}, "Unschedulable"),
+    "no new pod is there yet": ({"updated": 0}, "RollingOut"),
+    "its controller has not looked yet": ({"current": False}, "RollingOut"),
+    "this generation is not applied yet": ({"as_asked": False}, "RollingOut"),
+    "it was scaled by hand": ({"replicas": 2, "there": 2, "updated": 2, "ready": 2}, "RollingOut"),
+    "no new pod can be made": ({"updated": 0, "failed_create": "exceeded quota: few"}, "QuotaExceeded"),
+}
+
+
+@pytest.mark.parametrize("part", ["gateway", "engines"])
+@pytest.mark.parametrize("roll", ROLLS)
+def test_ready_waits_for_a_roll_of_gateway_or_engines_that_is_not_over(part: str, roll: str) -> None:
+    changes, reason = ROLLS[roll]
+    said = conditions(rolling(part, **changes))
+    assert (said["Ready"].status, said["Ready"].reason) == ("False", reason)
+    of_the_part = said["GatewayReady" if part == "gateway" else "EnginesReady"]
+    assert (of_the_part.status, of_the_part.reason) == ("False", reason)
+    assert said["ProxiesReady"].status == "True"
+    assert said["Progressing"].status == ("False" if reason == "QuotaExceeded" else "True")
+
+
+def test_a_pod_template_of_the_gateway_that_cannot_be_used_is_why_it_is_not_as_asked() -> None:
+    refused = Fault(reason=Problem.TEMPLATE_INVALID, message="spec.gateway.podTemplate.x: no such field")
+    said = conditions(replace(rolling("gateway", as_asked=False), faults=(refused,)))
+    assert {said[kind].reason for kind in ("Ready", "GatewayReady", "Progressing")} == {"TemplateInvalid"}
+
+
+def test_engines_of_others_roll_without_it() -> None:
+    spec = SPEC.model_copy(update={"engine": None, "gateway": SPEC.gateway.model_copy(update={"engines": OTHERS})})
+    seen = replace(SEEN, engines=EnginesSeen(urls=(ENGINE,)))
+    assert conditions(seen, spec)["Ready"].status == "True"
+
+
 def test_when_a_condition_changed_is_kept_until_it_changes() -> None:
     first = status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)
     broken = replace(with_pod(ready=False, stats={}), status=first)
@@ -267,16 +337,6 @@ def test_settings_are_in_force_when_every_proxy_says_so() -> None:
     assert in_force(replace(silent, status=status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)))[0] == "True"
 
 
-def test_engines_that_are_gone_are_taken_out_of_the_gateway() -> None:
-    gone = WorkerSeen(url="http://10.0.0.9:30000", healthy=False, id="w9")
-    slow = WorkerSeen(url=ENGINE, healthy=False)
-    seen = replace(SEEN, gateway=GatewaySeen(deployment=SEEN.gateway.deployment, workers=(slow, gone)))
-    removed = [each for each in decide(SPEC, seen, NOW).actions if type(each).__name__ == "RemoveWorker"]
-    assert [each.url for each in removed] == [gone.url]  # type: ignore[union-attr]
-    unknown = replace(seen, engines=EnginesSeen(urls=None))
-    assert not [each for each in decide(SPEC, unknown, NOW).actions if type(each).__name__ == "RemoveWorker"]
-
-
 def test_a_spec_that_cannot_be_read_leaves_the_status_and_says_why() -> None:
     first = status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)
     said = unusable(first, "spec.proxies: no", 7, NOW)
@@ -289,5 +349,5 @@ def test_a_spec_that_cannot_be_read_leaves_the_status_and_says_why() -> None:
 
 def test_a_pod_in_trouble_is_no_pod_of_the_proxies_only() -> None:
     late = OtherPodSeen(name="math-gateway-0", ready=False, created=NOW - READY_WITHIN - 1)
-    gateway = GatewaySeen(deployment=DeploymentSeen(replicas=1, pods=(late,)), workers=SEEN.gateway.workers)
+    gateway = GatewaySeen(deployment=DeploymentSeen(replicas=1, pods=(late,)), lists=SEEN.gateway.lists)
     assert found(replace(SEEN, gateway=gateway)) == [("math-gateway-0", "NotReadyInTime")]

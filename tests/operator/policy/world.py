@@ -17,6 +17,7 @@ from rolloutfleet.wire import DrainMode
 from rolloutfleet_operator.policy import seen as notes
 from rolloutfleet_operator.policy.actions import (
     Action,
+    AddWorker,
     AskDrain,
     AskDumps,
     Evict,
@@ -52,6 +53,7 @@ BY_HAND = "by-hand"
 """The id of a drain that somebody else asked for."""
 BY_HAND_FOR = 90.0
 ENGINE = "http://engine:30000"
+GATEWAY = "http://10.0.0.2:30000"
 
 
 @dataclass
@@ -289,9 +291,9 @@ class World:
             workload=self.workload,
             gateway=GatewaySeen(
                 deployment=self._deployment("gateway", self.gateway_replicas),
-                workers=(WorkerSeen(url=ENGINE, healthy=True),)
+                lists={GATEWAY: (WorkerSeen(url=ENGINE, healthy=True),)}
                 if self.gateway_replicas and self.engine_replicas
-                else None,
+                else {},
             ),
             engines=EnginesSeen(
                 urls=(ENGINE,) if self.engine_replicas else (),
@@ -305,7 +307,7 @@ class World:
         pods = tuple(
             OtherPodSeen(name=f"{self.name}-{kind}-{each}", ready=True, created=self.now) for each in range(replicas)
         )
-        return DeploymentSeen(replicas=replicas, ready=replicas, updated=replicas, pods=pods)
+        return DeploymentSeen(replicas=replicas, there=replicas, ready=replicas, updated=replicas, pods=pods)
 
     def _seen(self, pod: Pod) -> PodSeen:
         container = ContainerSeen(
@@ -361,7 +363,7 @@ class World:
         self.gateway_replicas, self.engine_replicas = gateway, engines or 0
 
     def act(self, action: Action) -> None:
-        pod = self.pods.get(action.pod) if not isinstance(action, RemoveWorker) and action.pod else None
+        pod = self.pods.get(action.pod) if not isinstance(action, AddWorker | RemoveWorker) and action.pod else None
         if isinstance(action, Say):
             self.events.append(action)
         elif pod is None:

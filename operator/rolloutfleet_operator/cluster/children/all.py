@@ -19,8 +19,6 @@ from rolloutfleet_operator.cluster.children.names import Fleet, Release
 from rolloutfleet_operator.cluster.children.pods import Manifest
 
 KINDS: Final = (
-    "ServiceAccount",
-    "RoleBinding",
     "ConfigMap",
     "Service",
     "PodDisruptionBudget",
@@ -29,7 +27,7 @@ KINDS: Final = (
     "Deployment",
     "StatefulSet",
 )
-"""What a fleet may have, besides its Secret: that one is never listed."""
+"""What a fleet may have, besides its Secrets: those are never listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +40,8 @@ class Part:
 
 
 def parts(fleet: Fleet, release: Release, told: ProxySettings) -> Iterator[Part]:
-    """Every child but the Secret and the proxies."""
+    """Every child but the Secrets and what makes pods."""
     spec = fleet.spec
-    if gateway.discovers(spec):
-        yield Part("ServiceAccount", fleet.gateway, lambda: gateway.service_account(fleet))
-        yield Part("RoleBinding", fleet.gateway, lambda: gateway.role_binding(fleet, release))
     yield Part("ConfigMap", fleet.settings, lambda: settings.config_map(fleet, told))
     yield Part("Service", fleet.headless, lambda: services.proxies_by_name(fleet))
     yield Part("Service", fleet.service, lambda: services.ready_proxies(fleet))
@@ -72,9 +67,15 @@ class Counts:
 
 
 def workloads(
-    fleet: Fleet, release: Release, template: Manifest | None, counts: Counts, claims: Sequence[Manifest] | None
+    fleet: Fleet,
+    release: Release,
+    template: Manifest | None,
+    counts: Counts,
+    claims: Sequence[Manifest] | None,
+    control_key: str,
 ) -> Iterator[Part]:
-    """What makes pods. `claims` are the claim templates of the StatefulSet that is there.
+    """What makes pods. `claims` are the claim templates of the StatefulSet that is there, `control_key` changes with
+    the key of the gateways' control plane.
 
     Without a `template` of the proxies (theirs can't be used) the StatefulSet is no part, and stays as it is.
     """
@@ -84,7 +85,11 @@ def workloads(
         yield Part(
             "Deployment", fleet.engine, lambda: engines.deployment(fleet, engine, release, replicas=counts.engines)
         )
-    yield Part("Deployment", fleet.gateway, lambda: gateway.deployment(fleet, release, replicas=counts.gateways))
+    yield Part(
+        "Deployment",
+        fleet.gateway,
+        lambda: gateway.deployment(fleet, release, replicas=counts.gateways, control_key=control_key),
+    )
     if template is not None:
         yield Part(
             "StatefulSet",

@@ -1,8 +1,10 @@
 """Engines that the fleet runs itself: SGLang, or the simulated engine where `model: simulated` says so."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from rolloutfleet.spec import SIMULATED_MODEL, EngineSpec
+from rolloutfleet_operator import commands
 from rolloutfleet_operator.cluster.children import keyed
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import (
@@ -14,7 +16,8 @@ from rolloutfleet_operator.cluster.children.names import (
     metadata,
     selector,
 )
-from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, flags, get, pod_template
+from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, get, pod_template
+from rolloutfleet_operator.commands import KeyFlag
 
 CONTAINER: Final = "engine"
 PATH: Final = "spec.engine.podTemplate"
@@ -31,7 +34,10 @@ def deployment(fleet: Fleet, engine: EngineSpec, release: Release, *, replicas: 
     container = _simulated(engine, release) if simulated else _sglang(fleet, engine, release)
     template = pod_template(fleet, Component.ENGINE, {**_CONTAINER, **container}, grace=GRACE)
     if not simulated:
-        _loosen(template["spec"], fleet.spec.gateway.api_key_secret)
+        _loosen(template["spec"])
+    if fleet.spec.gateway.api_key_secret is not None:
+        start = (*INIT, *_asking("rolloutfleet_engine")) if simulated else _asking(_SGLANG)
+        _ask_for_key(template["spec"], fleet.spec.gateway.api_key_secret, command=start)
     fixed = Fixed(
         container=CONTAINER, volumes=frozenset((TMP, _SHM, keyed.VOLUME)), labels=labels(fleet, Component.ENGINE)
     )
@@ -67,7 +73,7 @@ def _simulated(engine: EngineSpec, release: Release) -> Manifest:
     said = engine.simulated
     return {
         "image": release.simulated_engine_image,
-        "args": flags(
+        "args": commands.flags(
             {
                 "--host": "0.0.0.0",
                 "--port": ENGINE_PORT,
@@ -91,20 +97,28 @@ def _sglang(fleet: Fleet, engine: EngineSpec, release: Release) -> Manifest:
     }
     return {
         "image": release.engine_image,
-        "command": ["python3", "-m", _SGLANG],
-        "args": [*flags(given), *engine.args],
+        "command": commands.module("python3", _SGLANG),
+        "args": [*commands.flags(given), *engine.args],
         "resources": {"limits": {GPU: str(engine.gpus)}} if engine.gpus else {},
         "volumeMounts": [{"name": TMP, "mountPath": "/tmp"}, {"name": _SHM, "mountPath": "/dev/shm"}],
     }
 
 
-def _loosen(pod: Manifest, key: str | None) -> None:
+def _loosen(pod: Manifest) -> None:
     """SGLang's images run as root and write beside themselves; its processes talk to each other by shared memory."""
     container = pod["containers"][0]
     pod["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
     container["securityContext"] = {"allowPrivilegeEscalation": False}
     pod["volumes"].append({"name": _SHM, "emptyDir": {"medium": "Memory"}})
-    if key is not None:
-        pod["volumes"].append(keyed.volume(key))
-        container["volumeMounts"].append(keyed.mount())
-        container["command"] = keyed.command(_SGLANG)
+
+
+def _asking(module: str) -> list[str]:
+    """The command of an engine that asks for the key of the mounted file."""
+    return commands.module("python3", module, [KeyFlag(flag="--api-key", file=keyed.FILE)])
+
+
+def _ask_for_key(pod: Manifest, secret: str, *, command: Sequence[str]) -> None:
+    container = pod["containers"][0]
+    pod["volumes"].append(keyed.volume(secret))
+    container["volumeMounts"].append(keyed.mount())
+    container["command"] = list(command)

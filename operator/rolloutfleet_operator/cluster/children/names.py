@@ -16,6 +16,7 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 COMPONENT: Final = "app.kubernetes.io/component"
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 SETTINGS_HASH: Final = f"{GROUP}/settings-hash"
+CONTROL_KEY_HASH: Final = f"{GROUP}/control-key-hash"
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"
 GENERATION: Final = f"{GROUP}/generation"
 ROTATION_ID: Final = f"{GROUP}/rotation-id"
@@ -35,6 +36,8 @@ KEYS_PATH: Final = "/etc/rolloutfleet/keys"
 KEYS_FILE: Final = "admin-keys"
 ENGINE_KEY_PATH: Final = "/etc/rolloutfleet/engine-key"
 ENGINE_KEY_FILE: Final = "api-key"
+CONTROL_KEY_PATH: Final = "/etc/rolloutfleet/control-key"
+CONTROL_KEY_FILE: Final = "control-key"
 SIMULATED_MODEL_PATH: Final = "/opt/rolloutfleet/simulated-model"
 """In the proxy's image: the tokenizer of the simulated engine."""
 
@@ -56,6 +59,8 @@ class Fleet:
     uid: str
     generation: int
     spec: FleetSpec
+    unknown: tuple[str, ...] = ()
+    """Paths of what else the spec has, which this release has no field for."""
 
     @property
     def proxies(self) -> str:
@@ -94,6 +99,11 @@ class Fleet:
         return f"{self.name}-keys"
 
     @property
+    def control_key(self) -> str:
+        """The generated Secret with the key of the gateways' control plane."""
+        return f"{self.name}-gateway-key"
+
+    @property
     def keys(self) -> str:
         """The Secret with admin keys that pods mount."""
         return self.spec.auth.secret or self.own_keys
@@ -114,8 +124,6 @@ class Release:
     engine_image: str
     """SGLang."""
     simulated_engine_image: str
-    gateway_role: str
-    """A ClusterRole with get, list and watch on pods."""
     cluster_domain: str
     operator_namespace: str
 

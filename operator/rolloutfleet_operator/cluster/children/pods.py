@@ -8,6 +8,8 @@ from rolloutfleet_operator.cluster.children.names import Component, Fleet, label
 
 USER: Final = 65532
 TMP: Final = "tmp"
+INIT: Final = ("dumb-init", "--single-child", "--")
+"""What commands begin with that stand in place of an image's own, as those do: no signal is lost on it."""
 
 Manifest = dict[str, Any]
 
@@ -95,11 +97,3 @@ def get(path: str, port: str, *, period: int, timeout: int, failures: int) -> Ma
         "timeoutSeconds": timeout,
         "failureThreshold": failures,
     }
-
-
-def flags(given: Mapping[str, object]) -> list[str]:
-    """A command line; None stands for a flag without a value."""
-    words: list[str] = []
-    for flag, value in given.items():
-        words.extend([flag] if value is None else [flag, str(value)])
-    return words

@@ -7,7 +7,7 @@ from typing import Any, Final
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.units import format_quantity
-from rolloutfleet_operator.cluster.children import keyed
+from rolloutfleet_operator.cluster.children import control_key, keyed
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import template_hash
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
@@ -118,7 +118,7 @@ def _fixed(fleet: Fleet, settings: ProxySettings) -> Fixed:
 
     return Fixed(
         container=CONTAINER,
-        volumes=frozenset((STATE, DUMPS, "settings", "keys", keyed.VOLUME, TMP)),
+        volumes=frozenset((STATE, DUMPS, "settings", "keys", keyed.VOLUME, control_key.VOLUME, TMP)),
         labels=labels(fleet, Component.PROXY),
         environment=environment,
     )
@@ -185,6 +185,8 @@ def _mounts(fleet: Fleet) -> list[Manifest]:
     ]
     if fleet.spec.gateway.api_key_secret is not None:
         mounts.append(keyed.mount())
+    if settings_of.asks_for_engines(fleet.spec):
+        mounts.append(control_key.mount())
     return mounts
 
 
@@ -201,4 +203,6 @@ def _volumes(fleet: Fleet) -> list[Manifest]:
         volumes.append({"name": DUMPS, **spec.sessions.dump.volume})
     if spec.gateway.api_key_secret is not None:
         volumes.append(keyed.volume(spec.gateway.api_key_secret))
+    if settings_of.asks_for_engines(spec):
+        volumes.append(control_key.volume(fleet))
     return volumes

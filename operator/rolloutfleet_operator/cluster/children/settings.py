@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
+from rolloutfleet_operator.cluster.children import control_key
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import (
     DUMPS_PATH,
@@ -47,6 +48,8 @@ def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettin
         fleet_uid=fleet.uid,
         adopt=spec.proxies.storage.adopt,
         model=spec.model,
+        models=spec.models,
+        compatibility=spec.compatibility,
         tokenizer=_tokenizer(spec),
         replicas=max(peers, 1),
         host="0.0.0.0",
@@ -58,6 +61,7 @@ def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettin
         public_url=spec.endpoint.public_url,
         gateway_url=gateway_url(fleet, release),
         gateway_api_key_file=Path(ENGINE_KEY_PATH, ENGINE_KEY_FILE) if spec.gateway.api_key_secret else None,
+        gateway_control_key_file=Path(control_key.FILE) if asks_for_engines(spec) else None,
         engine_urls=list(source.urls or ()) if source is not None else [],
         admin_key_file=Path(KEYS_PATH, KEYS_FILE),
         sessions=sessions_in_force(spec),
@@ -66,6 +70,11 @@ def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettin
         generation=fleet.generation,
         checked=True,
     )
+
+
+def asks_for_engines(spec: FleetSpec) -> bool:
+    """Whether proxies ask the gateway which engines there are, as nobody names them."""
+    return spec.gateway.engines is None or spec.gateway.engines.urls is None
 
 
 def gateway_url(fleet: Fleet, release: Release) -> str:
@@ -93,7 +102,9 @@ def _said(settings: ProxySettings) -> dict[str, Any]:
     """
     said = settings.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     resource = {"sessions": settings.sessions, "tokenizer": settings.tokenizer}
-    return said | {name: part.model_dump(mode="json", exclude_defaults=True) for name, part in resource.items()}
+    later = {"models": settings.models, "compatibility": settings.compatibility}
+    said |= {name: part.model_dump(mode="json", exclude_defaults=True) for name, part in {**resource, **later}.items()}
+    return {name: value for name, value in said.items() if value or name not in later}
 
 
 def set_here(settings: ProxySettings) -> frozenset[str]:

@@ -1,0 +1,99 @@
+"""Which engines a gateway is told of: whatever it knew before, it comes to know those that there are."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.operator.policy.fleets import fleet
+from tests.operator.policy.world import World
+
+from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
+from rolloutfleet_operator.policy.decide import decide
+from rolloutfleet_operator.policy.seen import EnginesSeen, FleetSeen, GatewaySeen, WorkerSeen
+from rolloutfleet_operator.policy.workers import compare
+
+URLS = [f"http://10.0.0.{number}:30000" for number in range(5)]
+SETS = st.frozensets(st.sampled_from(URLS))
+NOW = 1_000_000.0
+
+
+def worker(url: str, *, draining: bool = False, healthy: bool = True) -> WorkerSeen:
+    return WorkerSeen(url=url, healthy=healthy and not draining, id=f"id of {url}", draining=draining)
+
+
+LISTED = st.dictionaries(st.sampled_from(URLS), st.tuples(st.booleans(), st.booleans())).map(
+    lambda found: [worker(url, draining=drains, healthy=well) for url, (drains, well) in found.items()]
+)
+
+
+class Smg:
+    """A gateway's list, as smg keeps it: what is removed drains first, and an address that is listed is not added."""
+
+    def __init__(self, listed: list[WorkerSeen]) -> None:
+        self.listed = {each.url: each for each in listed}
+
+    def told(self, ready: frozenset[str], there: frozenset[str]) -> bool:
+        """Whether there was anything to tell."""
+        difference = compare(list(self.listed.values()), ready=ready, there=there)
+        for url in difference.add:
+            assert url not in self.listed
+            self.listed[url] = worker(url)
+        for each in difference.remove:
+            assert not self.listed[each.url].draining, "a second removal would take the next engine at that address"
+            self.listed[each.url] = replace(each, draining=True, healthy=False)
+        return bool(difference.add or difference.remove)
+
+    def settle(self) -> None:
+        self.listed = {url: each for url, each in self.listed.items() if not each.draining}
+
+
+@given(listed=LISTED, there=SETS, data=st.data())
+def test_from_any_list_a_gateway_comes_to_have_what_is_ready_and_nothing_that_is_gone(
+    listed: list[WorkerSeen], there: frozenset[str], data: st.DataObject
+) -> None:
+    ready = frozenset(data.draw(st.sets(st.sampled_from(sorted(there)))) if there else ())
+    gateway = Smg(listed)
+    for _ in range(3):
+        gateway.told(ready, there)
+        gateway.settle()
+    assert ready <= set(gateway.listed) <= there
+    assert not gateway.told(ready, there), "and at rest nothing is told"
+
+
+@given(listed=LISTED, there=SETS)
+def test_an_engine_that_is_there_and_not_ready_is_neither_told_of_nor_taken_away(
+    listed: list[WorkerSeen], there: frozenset[str]
+) -> None:
+    difference = compare(listed, ready=frozenset(), there=there)
+    assert difference.add == ()
+    assert {each.url for each in difference.remove} & there == set()
+
+
+def seen(**lists: tuple[WorkerSeen, ...]) -> FleetSeen:
+    found = World(fleet(replicas=1)).snapshot()
+    engines = EnginesSeen(urls=tuple(URLS[:2]), ready=tuple(URLS[:1]))
+    return replace(found, engines=engines, gateway=GatewaySeen(lists=lists))
+
+
+def told(found: FleetSeen, **more: Any) -> set[tuple[str, str, str]]:
+    actions = decide(fleet(replicas=1, **more), found, NOW).actions
+    return {
+        (type(each).__name__, each.gateway, each.url) for each in actions if isinstance(each, AddWorker | RemoveWorker)
+    }
+
+
+def test_each_gateway_is_told_what_it_lacks_itself() -> None:
+    found = seen(new=(), old=(worker(URLS[0]), worker(URLS[4])))
+    assert told(found) == {("AddWorker", "new", URLS[0]), ("RemoveWorker", "old", URLS[4])}
+
+
+def test_a_gateway_that_did_not_answer_and_engines_that_could_not_be_listed_change_nothing() -> None:
+    assert told(seen()) == set()
+    assert told(replace(seen(old=(worker(URLS[4]),)), engines=EnginesSeen(urls=None))) == set()
+
+
+def test_engines_named_by_address_are_the_gateways_own() -> None:
+    named: dict[str, Any] = {"engine": None, "gateway": {"engines": {"urls": [URLS[3]]}}}
+    found = replace(seen(old=(worker(URLS[4]),)), engines=EnginesSeen(urls=(URLS[3],)))
+    assert told(found, **named) == set()
