@@ -6,11 +6,17 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 READY := .venv/.ready
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url
+TWO := -n 2 --dist loadfile
+# What pytest ends with where ARGS leave no test.
+NONE := 5
+FAST := not real and not apiserver and not cluster
 CHECKED := client proxy operator engine images toolchain tests e2e benchmarks examples
-IMAGE_LOCK := $(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+IMAGE_LOCK := $(BIN)/uv pip compile --quiet --only-binary :all: --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
 
 export PYTHON
+# Tests start thousands of processes, and half of a start would be compiling.
+unexport PYTHONDONTWRITEBYTECODE
 
 ##@ See it work
 .PHONY: quickstart
@@ -23,13 +29,15 @@ tiny-rl: sglang ## a whole small training run on a real SGLang on the CPU, with 
 
 ##@ Check it
 .PHONY: test
-test: lint sglang cluster ## everything that CI checks: a real SGLang and, as root with Docker, a real cluster included
-	@$(BIN)/python -m pytest $(ARGS)
+test: lint harmony sglang cluster ## everything that CI checks: a real SGLang and, as root with Docker, a real cluster included
+	@$(BIN)/python -m pytest $(TWO) -m "not deadline" $(ARGS)
+	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
 	@$(BIN)/python -m e2e --if-possible
 
 .PHONY: test-fast
-test-fast: lint ## the same without the real SGLang and Kubernetes (nothing large to install or compile)
-	@$(BIN)/python -m pytest -m "not real and not apiserver and not cluster" $(ARGS)
+test-fast: lint harmony ## the same without the real SGLang and Kubernetes (nothing large to install or compile)
+	@$(BIN)/python -m pytest $(TWO) -m "$(FAST) and not deadline" $(ARGS)
+	@$(BIN)/python -m pytest -m "$(FAST) and deadline" $(ARGS) || [ $$? -eq $(NONE) ]
 
 .PHONY: e2e
 e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one made here (Linux, root, Docker) or yours
@@ -38,6 +46,18 @@ e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one made here (Linux
 .PHONY: e2e-full
 e2e-full: $(READY) cluster ## every scenario on a cluster, 45 minutes at a time; what it showed goes to e2e/results
 	@$(BIN)/python -m e2e --full $(ARGS)
+
+.PHONY: agents
+agents: $(READY) ## every agent framework's own loop against a fleet (0.5 GB, minutes); writes docs/frameworks.md
+	@$(BIN)/python -m tests.agents $(ARGS)
+
+.PHONY: kills
+kills: $(READY) ## 1,000 kills and stops of everything in a fleet under work; what it showed goes to tests/kills/results (an hour)
+	@$(BIN)/python -m tests.kills $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(READY) ## 100,000 valid and hostile requests against a fleet; what they covered goes to tests/fuzz/results
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## style, types and which package may import which
@@ -72,10 +92,14 @@ lock: $(READY) ## bring the lock files in line with what they lock (newest of al
 	@$(LOCK) $(ARGS) --extra all --group dev pyproject.toml -o requirements.lock
 	@$(LOCK) $(ARGS) toolchain/go.in -o toolchain/go.lock
 	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
-	@$(LOCK) $(ARGS) benchmarks/peers/litellm.in -o benchmarks/peers/litellm.lock
+	@for name in $(basename $(notdir $(wildcard tests/agents/environments/*.in))); do \
+	    $(LOCK) $(ARGS) tests/agents/environments/$$name.in -o tests/agents/environments/$$name.lock || exit; done
+	@for peer in litellm sglang_router; do \
+	    $(LOCK) $(ARGS) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.lock || exit; done
 	@for extra in proxy operator engine; do \
-	    $(IMAGE_LOCK) --extra $$extra pyproject.toml -o images/$$extra.lock || exit; done
-	@for set in gateway installer; do $(IMAGE_LOCK) images/$$set.in -o images/$$set.lock || exit; done
+	    $(IMAGE_LOCK) --extra $$extra pyproject.toml images/init.in -o images/$$extra.lock || exit; done
+	@$(IMAGE_LOCK) images/gateway.in images/init.in -o images/gateway.lock
+	@$(IMAGE_LOCK) images/installer.in -o images/installer.lock
 
 .PHONY: crd
 crd: $(READY) ## write crds/ and the chart's copy anew, after a change of rolloutfleet/spec.py
@@ -90,6 +114,10 @@ chart: $(READY) ## write the chart's generated files and examples/kubernetes/ope
 .PHONY: sglang
 sglang: $(READY) ## install the real SGLang once for all clones (Linux, 10 GB, no GPU needed)
 	@$(BIN)/python -m tests.real.sglang.install
+
+.PHONY: harmony
+harmony: $(READY) ## fetch the vocabulary of gpt-oss once for all clones (4 MB, by cargo)
+	@$(BIN)/python -m toolchain.harmony
 
 .PHONY: cluster
 cluster: $(READY) ## compile Kubernetes and make the node image once for all clones (python -m e2e.cluster makes clusters)

@@ -1,1 +1,1 @@
-"""What tests, rigs and the test cluster are made with: the Go compiler, and the cache of what takes long to make."""
+"""What tests, rigs and the cluster are made with: the Go compiler, environments apart, and the cache of all that."""
