@@ -41,13 +41,18 @@ class Rig:
     run: Callable[[Plan], Outcome]
     about: str
     goal: str = ""
+    beside: tuple[str, ...] = ()
+    """Figures of the same runs by which it may be named, too."""
 
 
 TABLE: Final[dict[str, Rig]] = {
     "generator": Rig(compared.generator, "what the load generator itself can do, straight at the engine stub"),
-    "gateway_vs_itself": Rig(compared.gateway_vs_itself, "the rig's own error: the gateway on both sides"),
+    "gateway_vs_itself": Rig(compared.gateway_vs_itself, "the rig's own error: sglang-router 0.3.2 on both sides"),
     "capture_vs_gateway": Rig(
-        compared.capture_vs_gateway, "CPU of the gateway a request ÷ CPU of the proxy a request", "at least 0.8"
+        compared.capture_vs_gateway,
+        "CPU a request of sglang-router 0.3.2, and of smg (capture_vs_smg), ÷ CPU of the proxy",
+        "at least 0.8",
+        beside=("capture_vs_smg",),
     ),
     "capture_vs_peers": Rig(
         beside.capture_vs_peers, "CPU a request of a FastAPI+httpx proxy, and of LiteLLM's, ÷ CPU of the proxy"
@@ -58,7 +63,10 @@ TABLE: Final[dict[str, Rig]] = {
     "served_at_1600": Rig(served.served_at(1600, goal=0.8), "the same with 1,600 in flight", "at least 0.8"),
     "p99_added_ms": Rig(compared.p99_added_ms, "open loop of 200/s: p99 less the gateway's own", "at most 25 ms"),
     "stream_chunk_cpu_vs_gateway": Rig(
-        compared.stream_chunk_cpu_vs_gateway, "the same ratio for a chunk of a stream", "at least 0.6"
+        compared.stream_chunk_cpu_vs_gateway,
+        "the same for a chunk of a stream (stream_chunk_cpu_vs_smg)",
+        "at least 0.6",
+        beside=("stream_chunk_cpu_vs_smg",),
     ),
     "turn_growth": Rig(
         turn_growth.turn_growth, "CPU a byte, bytes stored, commit CPU: turn 200 ÷ an early one", "at most 1.2"
@@ -123,7 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _names(options: argparse.Namespace) -> list[str]:
     if options.rigs:
-        return list(options.rigs)
+        named = {figure: name for name, rig in RIGS.items() for figure in rig.beside}
+        return list(dict.fromkeys(named.get(name, name) for name in options.rigs))
     if options.quick:
         return list(QUICK)
     return list(REFERENCE if options.reference else TABLE)

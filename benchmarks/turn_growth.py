@@ -30,6 +30,7 @@ from benchmarks.rigs.plan import Plan
 from benchmarks.rigs.stack import Proxy
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
+from rolloutfleet_proxy.turns.matching import Matching
 from rolloutfleet_proxy.turns.rows import NewTurn, commit_turn
 
 TURNS = 200
@@ -160,7 +161,7 @@ def _copy_sessions(source: sqlite3.Connection, target: sqlite3.Connection) -> No
 _decode = msgspec.json.decode
 
 _DECODED: dict[str, Callable[[Any], Any]] = {
-    "reasonings": lambda value: tuple((index, bytes.fromhex(digest)) for index, digest in _decode(value)),
+    "matching": Matching.decode,
     "messages": _decode,
     "tools": _decode,
     "output": _decode,

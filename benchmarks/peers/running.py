@@ -5,7 +5,6 @@ package index into an environment of its own, as `litellm.lock` says.
 """
 
 import secrets
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,15 +14,13 @@ from typing import Any, Final
 
 import yaml
 from tests.real.processes import free_port
-from toolchain.cache import alone, digest_of
 
-from benchmarks.rigs.bench import Bench, say
+from benchmarks.peers.environments import python_of
+from benchmarks.rigs.bench import Bench
 from benchmarks.rigs.load import Target
-from benchmarks.rigs.processes import Running, StartFailed
+from benchmarks.rigs.processes import Running
 from benchmarks.rigs.stack import MODEL, answers
 
-LOCK: Final = Path(__file__).parent / "litellm.lock"
-ENVIRONMENTS: Final = Path(__file__).parents[2] / ".cache" / "peers"
 PATIENCE: Final = 180.0
 """Seconds that LiteLLM may take to serve: it imports a great deal."""
 
@@ -81,7 +78,7 @@ def litellm_settings(upstream: str, key: str) -> dict[str, Any]:
 @contextmanager
 def litellm(on: Bench, name: str = "litellm") -> Iterator[Peer]:
     """Its proxy with one worker, as its page advises where several stand side by side. Installs it if need be."""
-    python = litellm_python()
+    python = python_of("litellm")
     folder, port = _folder(on, name), free_port()
     url, key = f"http://127.0.0.1:{port}", folder / "key"
     key.write_text(f"sk-{secrets.token_urlsafe(24)}\n", encoding="ascii")
@@ -95,27 +92,6 @@ def litellm(on: Bench, name: str = "litellm") -> Iterator[Peer]:
         on.commands[name] = line
         process.wait_until(lambda: answers(f"{url}/health/liveliness"), timeout=PATIENCE)
         yield Peer(Target(name=name, url=url, model=MODEL, admin_key_file=key, stateless=True), process)
-
-
-def litellm_python() -> Path:
-    """The interpreter of LiteLLM's environment, made as the lock says. Raises StartFailed where that fails."""
-    environment = ENVIRONMENTS / f"litellm-{digest_of(LOCK)}"
-    python, whole = environment / "bin" / "python", environment / ".complete"
-    with alone(ENVIRONMENTS):
-        if not whole.exists():
-            say(f"  installing LiteLLM into {environment.relative_to(ENVIRONMENTS.parents[1])}, as {LOCK.name} says")
-            uv = str(Path(sys.executable).with_name("uv"))
-            try:
-                _run(uv, "venv", "--quiet", "--no-project", "--clear", "--python", sys.executable, str(environment))
-                _run(uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(LOCK))
-            except (OSError, subprocess.CalledProcessError) as error:
-                raise StartFailed(f"LiteLLM could not be installed: {error}") from None
-            whole.touch()
-    return python
-
-
-def _run(*line: str) -> None:
-    subprocess.run(line, check=True, stdin=subprocess.DEVNULL)
 
 
 def _folder(on: Bench, name: str) -> Path:

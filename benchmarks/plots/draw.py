@@ -39,12 +39,13 @@ def _median(record: Any, name: str) -> float | None:
 
 
 def cpu_per_request(records: Records) -> str | None:
-    """The gateway, the proxy, and the peers where they were measured."""
+    """The gateways, the proxy, and the peers where they were measured."""
     if "capture_vs_gateway" not in records:
         return None
     peers = records.get("capture_vs_peers", {"figures": {}})
     found = [
-        ("sglang-router alone", _median(records["capture_vs_gateway"], "gateway_cpu_per_request"), 4),
+        ("sglang-router 0.3.2 alone", _median(records["capture_vs_gateway"], "gateway_cpu_per_request"), 4),
+        ("smg alone", _median(records["capture_vs_gateway"], "smg_cpu_per_request"), 4),
         ("proxy, all on", _median(records["capture_vs_gateway"], "proxy_cpu_per_request"), 0),
         ("FastAPI + httpx, R1's shape", _median(peers, "fastapi_httpx_cpu_per_request"), 1),
         ("LiteLLM's proxy", _median(peers, "litellm_cpu_per_request"), 1),

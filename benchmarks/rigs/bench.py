@@ -32,6 +32,7 @@ class Bench:
     workload: Workload
     stub: stack.Stub
     gateway: stack.Gateway
+    """Proxies and peers stand before it."""
     exits: ExitStack
     runs: list[dict[str, Any]]
     commands: dict[str, list[str]]
@@ -68,6 +69,13 @@ class Bench:
             self.gateway.wait_until_ready()
             yield proxy
 
+    def yardstick(self) -> stack.Gateway:
+        """Start sglang-router 0.3.2 before the same engine; it ends with the bench."""
+        gateway = self.exits.enter_context(stack.gateway(self.folder, engine=self.stub, name="yardstick"))
+        self.commands["yardstick"] = gateway.process.command
+        gateway.wait_until_ready()
+        return gateway
+
     def load(self, target: Target, shape: Shape, *, watched: dict[str, int] | None = None) -> Result:
         """Put one load on a target. CPU of gateway and stub, and of `watched` process trees, is sampled."""
         self.gateway.wait_until_ready()
@@ -95,7 +103,11 @@ class Bench:
 
 @contextmanager
 def bench(
-    plan: Plan, *, reply_tokens: int = REPLY_TOKENS, workload: Workload | None = None, context: int = CONTEXT_LENGTH
+    plan: Plan,
+    *,
+    reply_tokens: int = REPLY_TOKENS,
+    workload: Workload | None = None,
+    context: int = CONTEXT_LENGTH,
 ) -> Iterator[Bench]:
     """Stub and gateway, in a folder that goes away; the gateway may still be starting.
 
@@ -106,7 +118,7 @@ def bench(
         model = plan.model or write_model(folder / "model", text=texts.prose(), context=context)
         said = texts.write(folder, model=model, name=stack.MODEL, tokens=reply_tokens)
         engine = exits.enter_context(stack.stub(folder, texts=said, model=model))
-        router = exits.enter_context(stack.gateway(folder, engine=engine))
+        before = exits.enter_context(stack.gateway(folder, engine=engine))
         yield Bench(
             plan=plan,
             folder=folder,
@@ -114,10 +126,10 @@ def bench(
             texts=said,
             workload=workload or Workload.of_mean(said),
             stub=engine,
-            gateway=router,
+            gateway=before,
             exits=exits,
             runs=[],
-            commands={"stub": engine.process.command, "gateway": router.process.command},
+            commands={"stub": engine.process.command, "gateway": before.process.command},
             seeds=itertools.count(plan.seed),
             admin_key=secrets.token_urlsafe(24),
         )

@@ -1,16 +1,21 @@
-"""The rigs that pair the proxy with the bare gateway: A B A B …, the same client bodies for both."""
+"""The rigs that set the proxy beside bare gateways, by turns: A B C A B C …, the same client bodies for all.
 
-from collections.abc import Callable
+The proxy stands before `smg`, the gateway that fleets have. What CPU it takes is told beside two gateways: `smg` alone,
+and sglang-router 0.3.2, which never changes any more, so that figures of different days can be compared.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.rigs import accounts
 from benchmarks.rigs.bench import REPLY_TOKENS, Bench, bench, say
-from benchmarks.rigs.figures import Figure, Outcome, at_least, at_most, figure
-from benchmarks.rigs.load import Result, Shape
+from benchmarks.rigs.figures import Figure, Outcome, at_least, at_most, exactly, figure
+from benchmarks.rigs.load import Result, Shape, Target
 from benchmarks.rigs.plan import Plan
+from benchmarks.rigs.stack import Gateway, Proxy
 
-Pairs = list[tuple[Result, Result]]
-"""Of each pair the gateway's run and the proxy's."""
+Runs = Mapping[str, Sequence[Result]]
+"""The runs of each target by turns: `yardstick` where the rig has it, `gateway`, `proxy`."""
 
 ENGINE_SECONDS = 0.5
 CAPTURE_IN_FLIGHT = 32
@@ -21,52 +26,79 @@ TOKEN_SECONDS = 0.01
 
 
 def capture_vs_gateway(plan: Plan) -> Outcome:
-    """CPU of the gateway for a request ÷ CPU of the proxy for a request, engine answering at once."""
+    """CPU of the yardstick, and of smg, for a request ÷ CPU of the proxy for a request, engine answering at once."""
 
-    def figures(pairs: Pairs) -> list[Figure]:
+    def figures(runs: Runs) -> list[Figure]:
+        gateway, smg, proxy = (
+            [run.cpu_micros(name) for run in runs[name]] for name in ("yardstick", "gateway", "proxy")
+        )
         return [
-            figure("capture_vs_gateway", "ratio", [_cpu_ratio(*pair) for pair in pairs], goal=at_least(0.8)),
-            figure("gateway_cpu_per_request", "us", [alone.cpu_micros("gateway") for alone, _ in pairs]),
-            figure("proxy_cpu_per_request", "us", [captured.cpu_micros("proxy") for _, captured in pairs]),
-            figure("gateway_cpu_behind_proxy", "us", [captured.cpu_micros("gateway") for _, captured in pairs]),
-            figure("proxy_rate_at_once", "1/s", [captured.rate for _, captured in pairs]),
+            figure("capture_vs_gateway", "ratio", _ratios(gateway, proxy), goal=at_least(0.8)),
+            figure("capture_vs_smg", "ratio", _ratios(smg, proxy)),
+            figure("smg_over_gateway", "ratio", _ratios(smg, gateway)),
+            figure("gateway_cpu_per_request", "us", gateway),
+            figure("smg_cpu_per_request", "us", smg),
+            figure("proxy_cpu_per_request", "us", proxy),
+            figure("smg_cpu_behind_proxy", "us", [run.cpu_micros("gateway") for run in runs["proxy"]]),
+            figure("proxy_rate_at_once", "1/s", [run.rate for run in runs["proxy"]]),
         ]
 
-    return _paired(plan, label="at_once", latency=0.0, shape=_closed(plan, CAPTURE_IN_FLIGHT), figures=figures)
+    shape = _closed(plan, CAPTURE_IN_FLIGHT)
+    return _by_turns(plan, label="at_once", latency=0.0, shape=shape, figures=figures, yardstick=True)
 
 
 def p99_added_ms(plan: Plan) -> Outcome:
-    """Open loop: what the proxy adds to the 99th percentile."""
+    """Open loop: what the proxy adds to the 99th percentile of the gateway that it stands before."""
 
-    def figures(pairs: Pairs) -> list[Figure]:
-        added = [captured.latency("p99") - alone.latency("p99") for alone, captured in pairs]
+    def figures(runs: Runs) -> list[Figure]:
         return [
-            figure("p99_added_ms", "ms", added, goal=at_most(25)),
-            figure("p50_added_ms", "ms", [b.latency("p50") - a.latency("p50") for a, b in pairs]),
-            figure("gateway_p99", "ms", [alone.latency("p99") for alone, _ in pairs]),
-            figure("proxy_p99", "ms", [captured.latency("p99") for _, captured in pairs]),
+            figure("p99_added_ms", "ms", _added(runs, "p99"), goal=at_most(25)),
+            figure("p50_added_ms", "ms", _added(runs, "p50")),
+            figure("gateway_p99", "ms", [run.latency("p99") for run in runs["gateway"]]),
+            figure("proxy_p99", "ms", [run.latency("p99") for run in runs["proxy"]]),
         ]
 
     shape = Shape(rate=RATE, warmup=plan.warmup, window=plan.window)
-    return _paired(plan, label="open_loop", latency=ENGINE_SECONDS, shape=shape, figures=figures)
+    return _by_turns(plan, label="open_loop", latency=ENGINE_SECONDS, shape=shape, figures=figures)
 
 
 def stream_chunk_cpu_vs_gateway(plan: Plan) -> Outcome:
-    """CPU of the gateway for a chunk of a stream ÷ CPU of the proxy for one."""
+    """CPU of the yardstick, and of smg, for a chunk of a stream ÷ CPU of the proxy for one."""
 
-    def figures(pairs: Pairs) -> list[Figure]:
-        ratios = [alone.chunk_micros("gateway") / captured.chunk_micros("proxy") for alone, captured in pairs]
+    def figures(runs: Runs) -> list[Figure]:
+        gateway, smg, proxy = (
+            [run.chunk_micros(name) for run in runs[name]] for name in ("yardstick", "gateway", "proxy")
+        )
         return [
-            figure("stream_chunk_cpu_vs_gateway", "ratio", ratios, goal=at_least(0.6)),
-            figure("gateway_cpu_per_chunk", "us", [alone.chunk_micros("gateway") for alone, _ in pairs]),
-            figure("proxy_cpu_per_chunk", "us", [captured.chunk_micros("proxy") for _, captured in pairs]),
-            figure("gateway_chunks", "1/s", [_chunk_rate(alone) for alone, _ in pairs]),
-            figure("proxy_chunks", "1/s", [_chunk_rate(captured) for _, captured in pairs]),
-            figure("proxy_chunks_joined", "ratio", [_joined(captured) for _, captured in pairs]),
+            figure("stream_chunk_cpu_vs_gateway", "ratio", _ratios(gateway, proxy), goal=at_least(0.6)),
+            figure("stream_chunk_cpu_vs_smg", "ratio", _ratios(smg, proxy)),
+            figure("gateway_cpu_per_chunk", "us", gateway),
+            figure("smg_cpu_per_chunk", "us", smg),
+            figure("proxy_cpu_per_chunk", "us", proxy),
+            figure("gateway_chunks", "1/s", [_chunk_rate(run) for run in runs["yardstick"]]),
+            figure("smg_chunks", "1/s", [_chunk_rate(run) for run in runs["gateway"]]),
+            figure("proxy_chunks", "1/s", [_chunk_rate(run) for run in runs["proxy"]]),
+            figure("proxy_chunks_joined", "ratio", [_joined(run) for run in runs["proxy"]]),
         ]
 
-    shape = replace(_closed(plan, CAPTURE_IN_FLIGHT), stream=True)
-    return _paired(plan, label="streamed", latency=0.0, shape=shape, figures=figures, reply_tokens=STREAMED_TOKENS)
+    return _by_turns(
+        plan,
+        label="streamed",
+        latency=0.0,
+        shape=replace(_closed(plan, CAPTURE_IN_FLIGHT), stream=True),
+        figures=figures,
+        yardstick=True,
+        reply_tokens=STREAMED_TOKENS,
+    )
+
+
+def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def _added(runs: Runs, quantile: str) -> list[float]:
+    pairs = zip(runs["gateway"], runs["proxy"], strict=True)
+    return [captured.latency(quantile) - alone.latency(quantile) for alone, captured in pairs]
 
 
 def _chunk_rate(result: Result) -> float:
@@ -79,12 +111,12 @@ def _joined(result: Result) -> float:
 
 
 def gateway_vs_itself(plan: Plan) -> Outcome:
-    """The rig's own error: the gateway on both sides of the pairs of capture_vs_gateway."""
+    """The rig's own error: the yardstick on both sides of the pairs of capture_vs_gateway."""
     with bench(plan) as on:
-        shape = _closed(plan, CAPTURE_IN_FLIGHT)
-        pairs = [(on.load(on.gateway.target, shape), on.load(on.gateway.target, shape))]
-        ratios = [a.cpu_micros("gateway") / b.cpu_micros("gateway") for a, b in pairs]
-        return _outcome(on, [figure("gateway_vs_itself", "ratio", ratios)])
+        shape, yardstick = _closed(plan, CAPTURE_IN_FLIGHT), on.yardstick()
+        first, second = (_run(on, yardstick.target, yardstick.process.pid, shape) for _ in range(2))
+        ratio = first.cpu_micros("yardstick") / second.cpu_micros("yardstick")
+        return _outcome(on, [figure("gateway_vs_itself", "ratio", [ratio])])
 
 
 def generator(plan: Plan) -> Outcome:
@@ -106,32 +138,41 @@ def generator(plan: Plan) -> Outcome:
         )
 
 
-def _cpu_ratio(alone: Result, captured: Result) -> float:
-    return alone.cpu_micros("gateway") / captured.cpu_micros("proxy")
-
-
 def _closed(plan: Plan, in_flight: int) -> Shape:
     return Shape(in_flight=in_flight, warmup=plan.warmup, window=plan.window)
 
 
-Figures = Callable[[Pairs], list[Figure]]
+Figures = Callable[[Runs], list[Figure]]
 
 
-def _paired(
-    plan: Plan, *, label: str, latency: float, shape: Shape, figures: Figures, reply_tokens: int = REPLY_TOKENS
+def _by_turns(
+    plan: Plan,
+    *,
+    label: str,
+    latency: float,
+    shape: Shape,
+    figures: Figures,
+    yardstick: bool = False,
+    reply_tokens: int = REPLY_TOKENS,
 ) -> Outcome:
     with bench(plan, reply_tokens=reply_tokens) as on:
         on.stub.set_latency(latency)
         on.stub.set_token_latency(TOKEN_SECONDS)
         proxy = on.proxy()
-        pairs: Pairs = []
+        measured: list[Gateway | Proxy] = [*([on.yardstick()] if yardstick else []), on.gateway, proxy]
+        runs: dict[str, list[Result]] = {each.target.name: [] for each in measured}
         for number in range(plan.pairs):
-            say(f" pair {number + 1} of {plan.pairs}")
-            alone = on.load(on.gateway.target, shape)
-            pairs.append((alone, on.load(proxy.target, shape, watched={"proxy": proxy.process.pid})))
-        kept = accounts.checks(proxy, [captured.total for _, captured in pairs], label=label)
-        lost = sum(alone.errors for alone, _ in pairs)
-        return _outcome(on, [*figures(pairs), *kept, figure(f"gateway_errors_{label}", "errors", [lost])])
+            say(f" round {number + 1} of {plan.pairs}")
+            for each in measured:
+                runs[each.target.name].append(_run(on, each.target, each.process.pid, shape))
+        kept = accounts.checks(proxy, [run.total for run in runs["proxy"]], label=label)
+        lost = sum(run.errors for name, alone in runs.items() if name != "proxy" for run in alone)
+        failed = figure(f"gateway_errors_{label}", "errors", [lost], goal=exactly(0), check=True)
+        return _outcome(on, [*figures(runs), *kept, failed])
+
+
+def _run(on: Bench, target: Target, pid: int, shape: Shape) -> Result:
+    return on.load(target, shape, watched={target.name: pid})
 
 
 def _outcome(on: Bench, figures: list[Figure]) -> Outcome:

@@ -10,13 +10,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.environments import lock_of
 from toolchain import go
 
-PEERS_LOCK = Path(__file__).parents[1] / "peers" / "litellm.lock"
 PACKAGES = (
-    *("rolloutfleet", "sglang-router", "aiohttp", "uvicorn", "uvloop", "httptools", "starlette", "fastapi"),
+    *("rolloutfleet", "smg", "aiohttp", "uvicorn", "uvloop", "httptools", "starlette", "fastapi"),
     *("msgspec", "tokenizers", "renderers", "httpx", "kopf", "kubernetes"),
 )
+PEERS = {"litellm": "litellm", "sglang-router": "sglang_router"}
+"""Packages with an environment of their own, and the names of their locks."""
 
 
 def describe() -> dict[str, Any]:
@@ -33,9 +35,9 @@ def describe() -> dict[str, Any]:
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
             "go": _go(),
-            "revision": _revision(),
+            "revision": revision(),
             **{name: found for name in PACKAGES if (found := _version(name)) is not None},
-            "litellm": _locked("litellm"),
+            **{name: _locked(name, lock_of(file)) for name, file in PEERS.items()},
         },
     }
 
@@ -61,9 +63,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _locked(package: str) -> str:
+def _locked(package: str, lock: Path) -> str:
     """The version in the lock of a peer, which has an environment of its own."""
-    for line in PEERS_LOCK.read_text(encoding="utf-8").splitlines():
+    for line in lock.read_text(encoding="utf-8").splitlines():
         name, _, rest = line.partition("==")
         if name == package:
             return rest.split()[0]
@@ -74,7 +76,8 @@ def _go() -> str:
     return _said(str(go.folder() / "go"), "env", "GOVERSION")
 
 
-def _revision() -> str:
+def revision() -> str:
+    """The commit that is checked out, `-dirty` where files were changed."""
     return _said("git", "describe", "--always", "--dirty")
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolchain.cache import cache_root
+
 from benchmarks.rigs.figures import Figure, Outcome
 from benchmarks.rigs.plan import Plan
 
@@ -53,7 +55,7 @@ def _put(file: Path, record: Any) -> None:
 def _portable(value: Any) -> Any:
     """The same without this machine's folders: results are committed."""
     if isinstance(value, str):
-        return value.replace(f"{Path.cwd()}/", "").replace("/tmp/", "")
+        return value.replace(f"{Path.cwd()}/", "").replace(f"{cache_root()}/", "").replace("/tmp/", "")
     if isinstance(value, dict):
         return {key: _portable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -10,22 +10,27 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from tests.real.processes import free_port, free_ports
 
+from benchmarks.peers.environments import python_of
 from benchmarks.rigs import processes
 from benchmarks.rigs.binaries import STUB
 from benchmarks.rigs.load import Target
 from benchmarks.rigs.processes import Running
 from benchmarks.rigs.texts import Texts
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet_operator import commands, smg
 
 MODEL = "bench"
-ROUTER_OPTIONS = (
-    # As design.md has it for a fleet: the routing key acts, and nothing is sent twice or shut out behind our back.
+YARDSTICK_OPTIONS = (
+    # The routing key acts, and nothing is sent twice or shut out behind our back.
     "--policy manual --disable-retries --disable-circuit-breaker --health-check-interval-secs 5 --log-level warn"
 )
+GatewayName = Literal["gateway", "yardstick"]
+"""`smg` as fleets have it; or the one before it, sglang-router 0.3.2, which never changes any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +60,13 @@ class Stub:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
+    name: GatewayName
     url: str
     process: Running
 
     @property
     def target(self) -> Target:
-        return Target(name="gateway", url=self.url, model=MODEL)
+        return Target(name=self.name, url=self.url, model=MODEL)
 
     def wait_until_ready(self) -> None:
         self.process.wait_until(lambda: answers(f"{self.url}/readiness"))
@@ -126,17 +132,28 @@ def stub(folder: Path, *, texts: Texts, model: Path) -> Iterator[Stub]:
 
 
 @contextmanager
-def gateway(folder: Path, *, engine: Stub) -> Iterator[Gateway]:
+def gateway(folder: Path, *, engine: Stub, name: GatewayName = "gateway") -> Iterator[Gateway]:
     """Started, and not waited for: what stands before it may start meanwhile."""
     port, metrics_port = free_ports(2)
     url = f"http://127.0.0.1:{port}"
     line = [
-        *(sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)),
-        *("--worker-urls", engine.url, *shlex.split(ROUTER_OPTIONS)),
+        *(_fleets_gateway() if name == "gateway" else _yardstick()),
+        *("--host", "127.0.0.1", "--port", str(port), "--worker-urls", engine.url),
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)),
     ]
-    with Running(line, log=folder / "gateway.log") as process:
-        yield Gateway(url=url, process=process)
+    with Running(line, log=folder / f"{name}.log") as process:
+        yield Gateway(name=name, url=url, process=process)
+
+
+def _fleets_gateway() -> list[str]:
+    spec = FleetSpec.model_validate({"model": MODEL, "engine": {}})
+    flags = smg.flags(spec) | {"--health-check-interval-secs": 5}
+    return [*commands.module(sys.executable, smg.MODULE), *commands.flags(flags)]
+
+
+def _yardstick() -> list[str]:
+    python = str(python_of("sglang_router"))
+    return [*commands.module(python, "sglang_router.launch_router"), *shlex.split(YARDSTICK_OPTIONS)]
 
 
 @contextmanager

@@ -32,6 +32,22 @@ def test_a_mistake_is_told_before_anything_runs(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_figure_of_a_rig_names_it_too_and_it_runs_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs: list[Plan] = []
+
+    def rig(plan: Plan) -> Outcome:
+        runs.append(plan)
+        return Outcome(figures=[figure("one", "ratio", [1]), figure("other", "ratio", [2])], runs=[])
+
+    rigs = {"one": cli.Rig(rig, "both", beside=("other",))}
+    monkeypatch.setattr(cli, "RIGS", rigs)
+    monkeypatch.setattr(cli, "TABLE", {})
+    monkeypatch.setattr(cli, "REFERENCE", rigs)
+    assert cli.main(["other", "one", "--results", str(tmp_path)]) == 0
+    assert len(runs) == 1
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["latest.json", "one.json"]
+
+
 def test_a_rig_that_fails_costs_no_other_its_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 from benchmarks.peers import running
+from benchmarks.peers.environments import lock_of
 from benchmarks.rigs import binaries
 from benchmarks.rigs.bench import bench
 from benchmarks.rigs.load import Shape
@@ -25,5 +26,5 @@ def test_litellm_runs_with_the_settings_of_its_production_page() -> None:
     assert settings["general_settings"]["master_key"] == "sk-1"
     assert settings["litellm_settings"] == {"request_timeout": 600, "set_verbose": False, "json_logs": True}
     assert running.LITELLM_ENVIRONMENT["LITELLM_MODE"] == "PRODUCTION"
-    locked = {line.partition("==")[0] for line in running.LOCK.read_text().splitlines() if "==" in line}
+    locked = {line.partition("==")[0] for line in lock_of("litellm").read_text().splitlines() if "==" in line}
     assert {"litellm", "uvloop"} <= locked

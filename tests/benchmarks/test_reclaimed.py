@@ -25,4 +25,4 @@ def test_memory_and_the_stores_file_come_back_after_ten_thousand_sessions(tmp_pa
     assert seen["not_dumped"] == 0
     assert seen["rss_after_vs_before_mb"] < 80, "caches of 64 MiB may be full by now"
     assert seen["rss_again_vs_after_mb"] < 20
-    assert seen["store_after_mb"] < 0.2 * seen["store_with_all_mb"]
+    assert seen["store_after_mb"] < 0.3 * seen["store_with_all_mb"]

@@ -1,0 +1,22 @@
+"""Where other proxies and gateways are installed: each as its lock says, apart from the project and from each other."""
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from benchmarks.rigs.processes import StartFailed
+from toolchain import environments
+
+FOLDER: Final = Path(__file__).parent
+
+
+def lock_of(name: str) -> Path:
+    return FOLDER / f"{name}.lock"
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of that environment, which is made at its first use. Raises StartFailed where it can't be."""
+    try:
+        return environments.python_of(lock_of(name), kind="peers")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise StartFailed(f"{name} could not be installed: {error}") from None
