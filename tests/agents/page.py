@@ -1,0 +1,37 @@
+"""docs/frameworks.md, from the result of a whole run."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from tests.agents.frameworks import ROUNDS
+
+RESULT: Final = Path(__file__).parent / "results" / "latest.json"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "frameworks.md"
+
+HEAD: Final = f"""# Agent frameworks
+
+An agent needs two settings to be captured: the session's `base_url` and its key. Frameworks over the OpenAI SDK take
+them from `OPENAI_BASE_URL` and `OPENAI_API_KEY`, which `rolloutfleet session new` prints; the model's name may be any.
+
+These ran their own tool loops from the package index, unchanged, against a local fleet with the simulated engine, which
+was told to call a tool in {ROUNDS} rounds: `make agents`. Their scripts are in `tests/agents/loops`, the versions in
+`tests/agents/environments`. *Rows* is what an export in `concat` has of the session: a loop that only appends is one.
+
+"""
+COLUMNS: Final = ("framework", "version", "tool calls", "structured output", "turns", "rows", "")
+
+
+def text(result: dict[str, Any]) -> str:
+    """The page, in Markdown, of `result`: `{frameworks: [{name, version, why, outcome or failed}]}`."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    lines += [f"| {' | '.join(_cells(each))} |" for each in result["frameworks"]]
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _cells(each: dict[str, Any]) -> list[str]:
+    outcome = each["outcome"]
+    if outcome is None:
+        return [each["name"], each["version"], "", "", "", "", f"fails: {each['failed']}"]
+    structured = "validates" if outcome["structured"] else "not asked for"
+    figures = [str(outcome[name]) for name in ("turns", "rows")]
+    return [each["name"], each["version"], str(outcome["calls"]), structured, *figures, each["why"]]
