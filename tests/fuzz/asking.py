@@ -1,0 +1,616 @@
+"""Requests that are right: for each call of docs/api.md how it is asked, and what a 2xx tells of the fleet.
+
+A lane is one caller with sessions, leases and shards of its own, so that what its answers say does not depend on what
+other lanes do meanwhile. What befalls a whole proxy or the fleet is in `fleetwide`.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+from tests.capture.test_bad_input import NATIVE
+from tests.fuzz.judging import events
+from tests.fuzz.model import Lease, Model, Session, Untold
+from tests.fuzz.wire import Answer
+from tests.proxy.chat.test_request import FIELDS
+
+from rolloutfleet.wire import EXPORT_METADATA_KEY, JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE
+
+Json = Any
+Effect = Callable[[Answer, Json], None]
+"""Told of a 2xx and of the body that was sent. Raises Untold where the answer can't be."""
+
+SESSIONS_A_LANE = 6
+TURNS_A_SESSION = 6
+LEASES_A_LANE = 2
+SHARDS_A_LANE = 12
+LONG = 86_400.0
+"""Seconds: nothing that is leased or kept for so long ends by itself while a fuzz runs."""
+MODELS = ("simulated", "gpt-5", "org/some-model", "org%2Fsome-model")
+TOOLS: Json = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Look a city up",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+
+
+def nothing(answer: Answer, sent: Json) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request that is right at this moment."""
+
+    route: str
+    """As docs/api.md has it: `POST /sessions/{id}/touch`."""
+    names: tuple[str, ...] = ()
+    """What stands for each `{id}`."""
+    proxy: int
+    key: str | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    queries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Wrong values of its query parameters."""
+    body: bytes | None = None
+    """None: it takes none."""
+    wrong: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Wrong values of its body's fields."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    retried: bool = False
+    """An Idempotency-Key makes a second try of it harmless."""
+    sure: bool = True
+    """Whether it must be answered with a 2xx."""
+    fleetwide: bool = False
+    """A request like it that happens to be right would befall other lanes, too."""
+    effect: Effect = nothing
+
+    @property
+    def method(self) -> str:
+        return self.route.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        names = iter(self.names)
+        parts = self.route.partition(" ")[2].split("/")
+        return "/".join(next(names) if part == "{id}" else part for part in parts)
+
+    @property
+    def json(self) -> Json:
+        """Its body, where that is JSON."""
+        return None if self.body is None or self.takes_tensors else json.loads(self.body)
+
+    @property
+    def takes_tensors(self) -> bool:
+        return self.route == "PUT /shards/{id}"
+
+    @property
+    def by_key_alone(self) -> bool:
+        """Any session's key opens its own with it."""
+        return self.route.partition(" ")[2].startswith("/v1/")
+
+    @property
+    def shows_keys(self) -> bool:
+        return self.route == "POST /sessions"
+
+
+SCOPES = {"scope": ("world", "", "proxy,fleet")}
+_LIMITS = {"limit": ("0", "1001", "x", "-1", "1e3", "", "9" * 400, "²"), "cursor": ("x", "-1", "9" * 30, "0:1,1:2:3")}
+NATIVE_WRONG: dict[str, Mapping[str, list[Any]]] = {
+    f"{method} {path.format(session='{id}', lease='{id}')}": fields for (method, path), (_, fields) in NATIVE.items()
+}
+"""Wrong values of each field of the native API, by route."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One caller, and what it has."""
+
+    number: int
+    model: Model
+    random: Random
+    admin: str
+    proxies: int
+    nonce: int = 0
+
+    def fresh(self) -> str:
+        """A text that nobody has sent before."""
+        self.nonce += 1
+        return f"{self.number}-{self.nonce}-{self.random.randrange(1 << 30)}"
+
+    def any_proxy(self) -> int:
+        return self.random.randrange(self.proxies)
+
+    def sessions(self, *, state: str = "open") -> list[Session]:
+        return [each for each in self.model.sessions.values() if each.lane == self.number and each.state == state]
+
+    def leases(self) -> list[Lease]:
+        return [each for each in self.model.leases.values() if each.lane == self.number]
+
+    def shards(self) -> list[tuple[int, str]]:
+        own = f"z{self.number}-"
+        return [(proxy, name) for proxy, kept in enumerate(self.model.shards) for name in kept if name.startswith(own)]
+
+    def key_of(self, session: Session, *, chance: float) -> str:
+        """The session's own key, or the admin's."""
+        return session.key if not session.odd and self.random.random() < chance else self.admin
+
+    def next(self) -> Ask:
+        """Something that it can ask now."""
+        while True:
+            [make] = self.random.choices([make for make, _ in MAKERS], [weight for _, weight in MAKERS])
+            asked = make(self)
+            if asked is not None:
+                return asked
+
+
+# Reading
+
+
+def by_admin(lane: Lane, route: str, **options: Any) -> Ask:
+    given: dict[str, Any] = {"proxy": lane.any_proxy(), "key": lane.admin}
+    return Ask(route=route, **(given | options))
+
+
+def health(lane: Lane) -> Ask:
+    route = lane.random.choice(["GET /health", "GET /ready", "GET /metrics"])
+    return Ask(route=route, proxy=lane.any_proxy())
+
+
+def figures(lane: Lane) -> Ask:
+    route = lane.random.choice(["GET /proxies", "GET /stats", "GET /audit", "GET /version"])
+    scoped = route != "GET /proxies"
+    query = {"scope": "fleet"} if scoped and lane.random.random() < 0.3 else {}
+    return by_admin(lane, route, query=query, queries=SCOPES if scoped else {})
+
+
+def peers(lane: Lane) -> Ask:
+    which = lane.random.choice(["", "/at-stake", "/recovered"])
+    query = {"": {}, "/at-stake": {"run": "1", "version": "1"}, "/recovered": {"run": "1"}}[which]
+    queries = dict.fromkeys(query, ("-1", "x", "", "9" * 30))
+    return by_admin(lane, f"GET /peers/weights{which}", query=query, queries=queries)
+
+
+def listing(lane: Lane) -> Ask:
+    query: dict[str, str] = {}
+    for name, value in (("state", "open"), ("order", "newest"), ("limit", "7"), ("scope", "fleet"), ("task_id", "t")):
+        if lane.random.random() < 0.3:
+            query[name] = value
+    queries = SCOPES | _LIMITS | {"state": ("some", "", "OPEN"), "order": ("up", ""), "task_id": ("x" * 513,)}
+    return by_admin(lane, "GET /sessions", query=query, queries=queries)
+
+
+def show(lane: Lane) -> Ask | None:
+    there = [*lane.sessions(), *lane.sessions(state="closed")]
+    if not there:
+        return None
+    session = lane.random.choice(there)
+    key = lane.key_of(session, chance=0.5)
+    where: Any = {"proxy": lane.any_proxy(), "key": key, "names": (session.name,)}
+    match lane.random.randrange(3):
+        case 0:
+            return Ask(route="GET /sessions/{id}", **where, effect=_as_many_turns(session, "turns"))
+        case 1:
+            query = {"limit": "1000"}
+            return Ask(
+                route="GET /sessions/{id}/turns", **where, query=query, queries=_LIMITS, effect=_same_turns(session)
+            )
+        case _:
+            if lane.random.random() < 0.5:
+                return Ask(route="GET /sessions/{id}/v1/models", **where)
+            where["names"] = (session.name, lane.random.choice(MODELS))
+            return Ask(route="GET /sessions/{id}/v1/models/{id}", **where)
+
+
+def _as_many_turns(session: Session, name: str) -> Effect:
+    def check(answer: Answer, sent: Json) -> None:
+        if answer.json[name] != len(session.ids):
+            raise Untold(f"{answer.json[name]} turns in a session in which {len(session.ids)} were answered")
+
+    return check
+
+
+def _same_turns(session: Session) -> Effect:
+    def check(answer: Answer, sent: Json) -> None:
+        told = {turn["turn_id"] for turn in answer.json["turns"]}
+        if told != session.ids:
+            raise Untold(f"turns {sorted(told ^ session.ids)[:4]} are there or were answered, not both")
+
+    return check
+
+
+def models(lane: Lane) -> Ask | None:
+    there = [each for each in lane.sessions() if not each.odd]
+    if not there:
+        return None
+    key = lane.random.choice(there).key
+    if lane.random.random() < 0.5:
+        return Ask(route="GET /v1/models", proxy=lane.any_proxy(), key=key)
+    return Ask(route="GET /v1/models/{id}", names=(lane.random.choice(MODELS),), proxy=lane.any_proxy(), key=key)
+
+
+# Sessions
+
+
+def start(lane: Lane) -> Ask | None:
+    if len(lane.sessions()) >= SESSIONS_A_LANE:
+        return None
+    random = lane.random
+    body: dict[str, Any] = {"task_id": f"task {lane.fresh()}"}
+    if random.random() < 0.3:
+        body["group_size"] = random.randint(1, 3)
+    if random.random() < 0.3:
+        body["metadata"] = {"split": "train", "é": [1, None, {"x": 1.5}]}
+    if random.random() < 0.3:
+        body["limits"] = {"turns": 1000, "tokens": 2**40}
+    if random.random() < 0.3:
+        body["agent_may"] = random.sample(["reward", "close", "delete"], random.randint(1, 3))
+    if random.random() < 0.2:
+        body["stale_after"] = LONG
+
+    def effect(answer: Answer, sent: Json) -> None:
+        lane.model.started(answer.json, lane=lane.number, odd=sent != body, may=sent.get("agent_may") or ())
+
+    headers = _keyed(lane)
+    return by_admin(
+        lane,
+        "POST /sessions",
+        body=_written(body),
+        wrong=NATIVE_WRONG["POST /sessions"],
+        headers=headers,
+        retried=bool(headers),
+        effect=effect,
+    )
+
+
+def _keyed(lane: Lane, chance: float = 0.4) -> dict[str, str]:
+    return {"Idempotency-Key": f"key {lane.fresh()}"} if lane.random.random() < chance else {}
+
+
+def _written(body: Json) -> bytes:
+    return json.dumps(body).encode()
+
+
+def touch(lane: Lane) -> Ask | None:
+    there = lane.sessions()
+    if not there:
+        return None
+    session = lane.random.choice(there)
+    key = lane.key_of(session, chance=0.5)
+    return Ask(route="POST /sessions/{id}/touch", names=(session.name,), proxy=lane.any_proxy(), key=key)
+
+
+def chat(lane: Lane) -> Ask | None:
+    there = [each for each in lane.sessions() if len(each.ids) < TURNS_A_SESSION and not each.odd]
+    if not there:
+        return None
+    random, session = lane.random, lane.random.choice(there)
+    messages = [*session.messages, {"role": "user", "content": f"What is {lane.fresh()}?"}]
+    body: dict[str, Any] = {"messages": messages, "max_tokens": random.randint(1, 24)}
+    for name, value, chance in (
+        ("stream", True, 0.4),
+        ("tools", TOOLS, 0.2),
+        ("logprobs", True, 0.2),
+        ("temperature", 0.7, 0.2),
+        ("model", "simulated", 0.3),
+        ("user", "somebody", 0.1),
+    ):
+        if random.random() < chance:
+            body[name] = value
+
+    def effect(answer: Answer, sent: Json) -> None:
+        turn_id, message = _turn_of(answer)
+        lane.model.answered(session, turn_id)
+        if message is not None and sent == body:
+            session.messages = [*messages, message, *_tool_results(message)]
+
+    headers = _keyed(lane)
+    if random.random() < 0.1:
+        headers["x-stainless-retry-count"] = "1"
+    by_key = random.random() < 0.3
+    return Ask(
+        route="POST /v1/chat/completions" if by_key else "POST /sessions/{id}/v1/chat/completions",
+        names=() if by_key else (session.name,),
+        proxy=lane.any_proxy(),
+        key=session.key,
+        body=_written(body),
+        wrong=FIELDS,
+        headers=headers,
+        retried="Idempotency-Key" in headers,
+        effect=effect,
+    )
+
+
+def _turn_of(answer: Answer) -> tuple[str, Json]:
+    """(turn id, the message where it came whole). Raises Untold where a stream has no end."""
+    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+        return answer.json["id"], answer.json["choices"][0]["message"]
+    told = events(answer)
+    reasons = [choice["finish_reason"] for event in told if event for choice in event["choices"]]
+    if told[-1] is not None or not any(reasons):
+        raise Untold("a stream ended without its finish reason and [DONE]")
+    return told[0]["id"], None
+
+
+def _tool_results(message: Json) -> list[Json]:
+    calls = message.get("tool_calls") or []
+    return [{"role": "tool", "tool_call_id": call["id"], "content": "Sunny."} for call in calls]
+
+
+def reward(lane: Lane) -> Ask | None:
+    there = [each for each in lane.sessions() if each.open_turns and not each.odd]
+    if not there:
+        return None
+    session = lane.random.choice(there)
+    body: dict[str, Any] = {"reward": lane.random.choice([1, -1.5, 0.0, 1e30])}
+    if lane.random.random() < 0.3:
+        body["close"] = lane.random.random() < 0.5
+    if lane.random.random() < 0.2:
+        body["turn_id"] = session.newest
+
+    def effect(answer: Answer, sent: Json) -> None:
+        closes = sent.get("close")
+        lane.model.rewarded(session, closes=sent.get("turn_id") is None if closes is None else closes)
+
+    headers = _keyed(lane)
+    return Ask(
+        route="POST /sessions/{id}/reward",
+        names=(session.name,),
+        proxy=lane.any_proxy(),
+        key=lane.key_of(session, chance=0.5 if "reward" in session.may else 0),
+        body=_written(body),
+        wrong=NATIVE_WRONG["POST /sessions/{id}/reward"],
+        headers=headers,
+        retried=bool(headers),
+        effect=effect,
+    )
+
+
+def close(lane: Lane) -> Ask | None:
+    there = [each for each in lane.sessions() if each.ids or each.odd]
+    if not there or len(lane.sessions()) < SESSIONS_A_LANE // 2:
+        return None
+    session = lane.random.choice(there)
+    return Ask(
+        route="POST /sessions/{id}/close",
+        names=(session.name,),
+        proxy=lane.any_proxy(),
+        key=lane.key_of(session, chance=0.5 if "close" in session.may else 0),
+        effect=lambda answer, sent: lane.model.closed(session),
+    )
+
+
+def delete(lane: Lane) -> Ask | None:
+    there = [*lane.sessions(), *lane.sessions(state="closed")]
+    if not there or len(lane.sessions()) < SESSIONS_A_LANE // 2:
+        return None
+    session = lane.random.choice(there)
+    return Ask(
+        route="DELETE /sessions/{id}",
+        names=(session.name,),
+        proxy=lane.any_proxy(),
+        key=lane.key_of(session, chance=0.5 if "delete" in session.may else 0),
+        effect=lambda answer, sent: lane.model.deleted(session),
+    )
+
+
+# Exports
+
+
+def export(lane: Lane) -> Ask | None:
+    there = [*lane.sessions(), *lane.sessions(state="closed")]
+    if not there or len(lane.leases()) >= LEASES_A_LANE:
+        return None
+    random, session = lane.random, lane.random.choice(there)
+    body: dict[str, Any] = {"lease_seconds": LONG}
+    if random.random() < 0.3:
+        body["group_id"] = session.group
+    else:
+        mine = [each.name for each in there if each.proxy == session.proxy]
+        body["session_ids"] = random.sample(mine, random.randint(1, len(mine)))
+    return export_of(lane, body, proxy=lane.any_proxy(), owner=session.proxy)
+
+
+def export_of(lane: Lane, body: dict[str, Any], *, proxy: int, owner: int) -> Ask:
+    """An export with some style and form more."""
+    random = lane.random
+    if random.random() < 0.3:
+        body |= {"style": random.choice(["concat", "individual"]), "discount": random.choice([0, 0.5, 1])}
+    if random.random() < 0.2:
+        body["as"] = "shards"
+    media = random.choice([JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE]) if "as" not in body else JSON_MEDIA_TYPE
+    headers = _keyed(lane) | {"Accept": media}
+
+    def effect(answer: Answer, sent: Json) -> None:
+        told = _exported(answer)
+        lane.model.exported(told, proxy=owner, lane=lane.number)
+        for trajectory in told["trajectories"]:
+            for row in trajectory["rows"]:
+                for reference in (row.get("tensors") or {}).values():
+                    if isinstance(reference, dict):
+                        lane.model.kept(owner, reference["shard_id"], _bytes_of(reference))
+
+    return by_admin(
+        lane,
+        "POST /export",
+        proxy=proxy,
+        body=_written(body),
+        wrong=NATIVE_WRONG["POST /export"],
+        headers=headers,
+        retried="Idempotency-Key" in headers,
+        effect=effect,
+    )
+
+
+def _exported(answer: Answer) -> Json:
+    """An export's object, in whichever form it came. Raises Untold where header and body name different leases."""
+    told = answer.json
+    if answer.headers["content-type"] == TENSORS_MEDIA_TYPE:
+        (length,) = struct.unpack("<Q", answer.body[:8])
+        told = json.loads(json.loads(answer.body[8 : 8 + length])["__metadata__"][EXPORT_METADATA_KEY])
+    if answer.headers.get("lease-id") != told["lease_id"]:
+        raise Untold("Lease-Id is not the lease of the body")
+    return told
+
+
+def _bytes_of(reference: Json) -> int:
+    elements: int = math.prod(reference["shape"])
+    return elements * int(np.dtype(reference["dtype"]).itemsize)
+
+
+def end_of_lease(lane: Lane) -> Ask | None:
+    """Acknowledge, release or renew, whole or in part."""
+    leases = lane.leases()
+    return None if not leases else end_of(lane, lane.random.choice(leases), what=lane.random.choice(_ENDS))
+
+
+_ENDS = ("ack", "ack", "release", "renew")
+
+
+def end_of(lane: Lane, lease: Lease, *, what: str) -> Ask:
+    body: dict[str, Any] = {}
+    if what == "renew":
+        body["lease_seconds"] = LONG
+    elif lease.released or lane.random.random() < 0.3:
+        # What was given back may be another's by now: naming it would refuse the whole call.
+        held = [name for name in lease.members if name not in lease.released]
+        body["trajectory_ids"] = lane.random.sample(held, lane.random.randint(0, len(held)))
+
+    def effect(answer: Answer, sent: Json) -> None:
+        if what == "ack":
+            lane.model.acknowledged(lease, answer.json["acknowledged"])
+        elif what == "release":
+            lane.model.released(lease, answer.json["released"])
+
+    return by_admin(
+        lane,
+        f"POST /leases/{{id}}/{what}",
+        names=(lease.name,),
+        body=_written(body),
+        wrong=NATIVE_WRONG[f"POST /leases/{{id}}/{what}"],
+        effect=effect,
+    )
+
+
+# Shards
+
+
+def put(lane: Lane) -> Ask | None:
+    if len(lane.shards()) >= SHARDS_A_LANE:
+        return None
+    random, name = lane.random, f"z{lane.number}-{lane.fresh()}"
+    proxy, session = lane.any_proxy(), None
+    query = {"ttl": str(LONG)} if random.random() < 0.5 else {}
+    there = [each for each in lane.sessions() if not each.odd]
+    if there and random.random() < 0.3:
+        session = random.choice(there)
+        query["session_id"] = session.name
+    again = lane.shards()
+    if again and not session and random.random() < 0.2:
+        proxy, name = random.choice(again)
+    shape = tuple(random.choices([0, 1, 3, 7], k=random.randint(0, 3)))
+    body = save({"x": np.full(shape, len(name), random.choice([np.float16, np.int64, np.uint8, np.bool_]))})
+
+    def effect(answer: Answer, sent: Json) -> None:
+        owner = proxy if session is None else session.proxy
+        lane.model.kept(owner, name, answer.json["bytes"], session)
+
+    return by_admin(
+        lane,
+        "PUT /shards/{id}",
+        names=(name,),
+        proxy=proxy,
+        query=query,
+        queries={"ttl": ("0", "-1", "x", "nan", "inf", ""), "session_id": ("", "x" * 129, "nobody")},
+        body=body,
+        sure=(proxy, name) not in again,
+        effect=effect,
+    )
+
+
+def get(lane: Lane) -> Ask | None:
+    there = lane.shards()
+    if not there:
+        return None
+    proxy, name = lane.random.choice(there)
+    return by_admin(lane, "GET /shards/{id}", names=(name,), proxy=proxy)
+
+
+def batch(lane: Lane) -> Ask:
+    proxy = lane.any_proxy()
+    own = [name for where, name in lane.shards() if where == proxy]
+    body: dict[str, Any] = {"ids": lane.random.sample(own, lane.random.randint(0, len(own)))}
+    if lane.random.random() < 0.3:
+        body = {"ids": [*body["ids"], "of-nobody"], "partial": True}
+    route = "POST /shards/batch"
+    return by_admin(lane, route, proxy=proxy, body=_written(body), wrong=NATIVE_WRONG[route])
+
+
+def clear(lane: Lane) -> Ask:
+    proxy = lane.any_proxy()
+    everywhere = lane.random.random() < 0.3
+    proxies = range(lane.proxies) if everywhere else (proxy,)
+    own = [name for where, name in lane.shards() if where in proxies]
+    body = {"ids": [*lane.random.sample(own, min(len(own), lane.random.randint(0, 3))), "of-nobody"]}
+
+    def effect(answer: Answer, sent: Json) -> None:
+        lane.model.cleared(proxies, sent["ids"], answer.json)
+
+    return by_admin(
+        lane,
+        "DELETE /shards",
+        proxy=proxy,
+        query={"scope": "fleet"} if everywhere else {},
+        queries=SCOPES,
+        body=_written(body),
+        wrong=NATIVE_WRONG["DELETE /shards"],
+        effect=effect,
+    )
+
+
+# Dumps
+
+
+def dumps(lane: Lane) -> Ask:
+    names = [*lane.model.dumps, *lane.model.imported[-20:]]
+    if names and lane.random.random() < 0.6:
+        return by_admin(lane, "GET /dumps/{id}", names=(lane.random.choice(names),))
+    query = {name: value for name, value in (("state", "ready"), ("limit", "5")) if lane.random.random() < 0.3}
+    query |= {"scope": "fleet"} if lane.random.random() < 0.3 else {}
+    return by_admin(
+        lane, "GET /dumps", query=query, queries=SCOPES | {"limit": _LIMITS["limit"], "state": ("some", "")}
+    )
+
+
+MAKERS: tuple[tuple[Callable[[Lane], Ask | None], float], ...] = (
+    (health, 3),
+    (figures, 2),
+    (peers, 1),
+    (listing, 2),
+    (show, 5),
+    (models, 2),
+    (start, 8),
+    (touch, 2),
+    (chat, 22),
+    (reward, 8),
+    (close, 3),
+    (delete, 2),
+    (export, 7),
+    (end_of_lease, 8),
+    (put, 6),
+    (get, 3),
+    (batch, 3),
+    (clear, 3),
+    (dumps, 2),
+)
+"""What a lane asks, and how often."""
