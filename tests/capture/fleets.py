@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import openai
+from tests.gateways import Gateway, gateway_command
 from tests.real.processes import (
     Server,
     end_group,
@@ -26,6 +27,8 @@ from tests.real.processes import (
 )
 
 from rolloutfleet_engine.model import model_path
+from rolloutfleet_proxy.fleet.heads import PLACED
+from rolloutfleet_proxy.store.reserve import FILE
 
 MODEL = "simulated"
 SECONDS_TO_START = 60.0
@@ -95,6 +98,10 @@ class ProxyProcess:
             shown = admin.get("/proxies").raise_for_status().json()["proxies"]
         return {each["ordinal"] for each in shown if each["state"] == "ready"}
 
+    def has_probed(self) -> bool:
+        """Whether an engine has answered the request by which a proxy that starts tries its gateway."""
+        return self.stats()["gateway"]["loses"] is not None
+
     def wait_until_killed(self, seconds: float) -> None:
         """Return once SIGKILL has ended it, sent by itself or by others. Its helpers are left to notice."""
         assert self.process is not None
@@ -125,9 +132,11 @@ class ProxyProcess:
     def admin(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=60)
 
-    def start_session(self, **asked: Json) -> "AgentSession":
+    def start_session(self, *, here: bool = False, **asked: Json) -> "AgentSession":
+        """`here`: whatever other proxies have room, at this one."""
+        headers = {PLACED: str(self.ordinal)} if here else {}
         with self.admin() as admin:
-            reply = admin.post("/sessions", json=asked)
+            reply = admin.post("/sessions", json=asked, headers=headers)
         assert reply.status_code == 201, reply.text
         return AgentSession(self, **{name: reply.json()[name] for name in ("session_id", "api_key", "base_url")})
 
@@ -190,6 +199,7 @@ class EngineControl:
 
     url: str
     pid: int
+    command: tuple[str, ...] = ()
 
     def log(self) -> list[Json]:
         ended: list[Json] = httpx.get(f"{self.url}/log").raise_for_status().json()["requests"]
@@ -204,11 +214,6 @@ class EngineControl:
 
     def clear_faults(self) -> None:
         httpx.delete(f"{self.url}/faults").raise_for_status()
-
-
-@dataclass(frozen=True, slots=True)
-class Gateway(Server):
-    metrics_url: str
 
 
 @dataclass(frozen=True)
@@ -226,12 +231,13 @@ class Fleet:
         return self.engines[0]
 
     def wait_until_complete(self) -> None:
-        """Every proxy is ready and knows it of the others, so that new sessions go to all of them."""
+        """Every proxy is ready and knows it of the others, so that new sessions go to all of them; and each has asked
+        whether the gateway loses anything, so that the engines count nothing but calls from here on."""
         for proxy in self.proxies:
             proxy.wait_until_ready()
         everyone = {proxy.settings["ordinal"] for proxy in self.proxies}
         until = time.monotonic() + SECONDS_TO_START
-        while not all(proxy.sees() == everyone for proxy in self.proxies):
+        while not all(proxy.sees() == everyone and proxy.has_probed() for proxy in self.proxies):
             assert time.monotonic() < until, f"the proxies see {[proxy.sees() for proxy in self.proxies]}"
             time.sleep(0.05)
 
@@ -254,7 +260,7 @@ def running_fleet(
         gateway = stack.enter_context(running_gateway(folder, [engine.url for engine in running]))
         ports = free_ports(proxies)
         fleet = Fleet(
-            [EngineControl(engine.url, engine.pid) for engine in running],
+            [EngineControl(engine.url, engine.pid, engine.command) for engine in running],
             gateway,
             [
                 ProxyProcess(
@@ -279,12 +285,18 @@ def running_fleet(
             ],
         )
         for proxy in fleet.proxies:
+            stack.callback(_give_up_reserve, proxy)
             stack.callback(proxy.stop)
             if start_proxies:
                 proxy.launch()
         if start_proxies:
             fleet.wait_until_complete()
         yield fleet
+
+
+def _give_up_reserve(proxy: ProxyProcess) -> None:
+    """Folders of tests are kept for a while, and there are many."""
+    proxy.store_file.with_name(FILE).unlink(missing_ok=True)
 
 
 def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.AbstractContextManager[Server]:
@@ -301,14 +313,9 @@ def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.Ab
 @contextlib.contextmanager
 def running_gateway(folder: Path, engines: list[str]) -> Iterator[Gateway]:
     """The real gateway, with the settings that a fleet gives it."""
-    port, metrics_port = free_ports(2)
-    command = [
-        *(sys.executable, "-m", "sglang_router.launch_router"),
-        *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics_port)),
-        *("--policy", "manual", "--disable-retries", "--disable-circuit-breaker"),
-        *("--health-check-interval-secs", "1", "--log-level", "warn"),
-        *("--worker-urls", *engines),
-    ]
+    command = gateway_command(engines)
     log = folder / "gateway.log"
-    with serving(command, port=port, log=log, ready_path="/readiness", deadline=SECONDS_TO_START) as server:
-        yield Gateway(**asdict(server), metrics_url=f"http://127.0.0.1:{metrics_port}/metrics")
+    with serving(
+        command.argv, port=command.port, log=log, ready_path="/readiness", deadline=SECONDS_TO_START
+    ) as server:
+        yield Gateway(**asdict(server), metrics_url=command.metrics_url)

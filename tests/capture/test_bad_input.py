@@ -3,6 +3,7 @@
 import importlib
 import json
 import pkgutil
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -13,13 +14,16 @@ import pytest
 from fastapi import APIRouter
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load as load_tensors
 from starlette.routing import Route
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
 from tests.proxy.chat.test_request import FIELDS, IN_MESSAGES, IN_TOOLS
+from tests.wording import LIBRARIES
 
 from rolloutfleet import errors
 from rolloutfleet_proxy import api
+from rolloutfleet_proxy.ids import LEASE, SESSION, TENSOR, Owner
 
 BODY_LIMIT = 200_000
 USER = {"role": "user", "content": "hello"}
@@ -104,6 +108,7 @@ def refused(reply: httpx.Response, *, status: int | None = None, param: str | No
     error = reply.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["message"] and error["type"].endswith("_error") and error["code"] in CODES
+    assert not LIBRARIES.search(error["message"]), error
     assert param in (None, error["param"]), error
     return error
 
@@ -118,6 +123,20 @@ def test_every_field_of_a_chat_request(target: Target, name: str) -> None:
             error = refused(target.chat({**CHAT, "stream": stream} | {name: value}), status=400)
             assert error["param"].split("[")[0].split(".")[0] == name
             assert error["code"] in (errors.INVALID_REQUEST, errors.UNSUPPORTED_PARAMETER)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "name", "said"),
+    [
+        ({"no_such": 1}, "no_such", "it takes enable_thinking"),
+        ({"enable_thinking": "x"}, "enable_thinking", "must be true or false"),
+        ({"thinking_retention": "all"}, "thinking_retention", "has no argument"),
+    ],
+)
+def test_a_template_argument_is_named(target: Target, kwargs: Json, name: str, said: str) -> None:
+    for stream in (False, True):
+        reply = target.chat({**CHAT, "stream": stream, "chat_template_kwargs": kwargs})
+        assert said in refused(reply, status=400, param=f"chat_template_kwargs.{name}")["message"]
 
 
 def test_every_field_of_a_message_and_of_a_tool(target: Target) -> None:
@@ -263,13 +282,19 @@ NATIVE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, list[Any]]]] = {
     ("POST", "/leases/{lease}/renew"): ({}, {"lease_seconds": [0, -1, 7 * 86400 + 1, "1", None, []]}),
     ("POST", "/shards/batch"): (
         {"ids": ["a"]},
-        {"ids": [[], "x", [1], [""], ["x" * 129], {}, [SURROGATE]], "partial": [1, "true", None, []]},
+        {"ids": ["x", [1], [""], ["x" * 129], {}, [SURROGATE]], "partial": [1, "true", None, []]},
     ),
-    ("DELETE", "/shards"): ({"ids": ["a"]}, {"ids": [[], "x", [1], [""], ["x" * 129], {}, [SURROGATE]]}),
+    ("DELETE", "/shards"): ({"ids": ["a"]}, {"ids": ["x", [1], [""], ["x" * 129], {}, [SURROGATE]]}),
     ("PUT", "/version"): ({"version": 1}, {"version": WHOLE, "epoch": [-1, 1.5, "1", True, 2**31]}),
     ("POST", "/recover"): (
         {"version": 0, "run": 0},
-        {"version": WHOLE, "run": WHOLE, "newer": ["burn", 1, None]},
+        {
+            "version": WHOLE,
+            "run": WHOLE,
+            "newer": ["burn", 1, None],
+            "open": ["burn", True, None],
+            "confirm": [1, "true", None],
+        },
     ),
     ("POST", "/pause"): (
         {},
@@ -289,7 +314,7 @@ def test_every_field_of_the_native_api(target: Target, method: str, path: str) -
             error = refused(target.send(method, url, right | {name: value}))
             assert error["param"] is None or name.isascii(), error
             if name.isascii():
-                named = (error["param"] or "").split(".")[0]
+                named = re.split(r"[.\[]", error["param"] or "")[0]
                 assert named in (name, "") and (named == name or name in error["message"]), error
     for text in (b"", b"{", b"[]", b"1", b'"x"', b"\xff", b"[" * 90_000, b'{"a":' * 20_000, b'{"%s": NaN}' % b"more"):
         if text or right:
@@ -308,7 +333,8 @@ def test_numbers_of_the_native_api_are_finite(target: Target, number: str) -> No
         ("/pause", '{"timeout": %s}'),
         (f"/leases/{target.lease}/renew", '{"lease_seconds": %s}'),
     ]:
-        refused(target.send("POST", path, (body % number).encode()), status=400)
+        error = refused(target.send("POST", path, (body % number).encode()), status=400)
+        assert error["param"] is None or error["param"] in ("metadata.a", *json.loads(body % 0)), error
 
 
 @pytest.mark.parametrize(
@@ -355,6 +381,50 @@ def test_methods(target: Target) -> None:
         ("POST", "/audit"),
     ]:
         assert refused(target.send(method, path, {}))["code"] in (errors.METHOD_NOT_ALLOWED, errors.NOT_FOUND)
+
+
+def test_a_slash_at_the_end_leads_nowhere_else(target: Target) -> None:
+    for path in ("/stats/", "/health/", "/sessions/", "/v1/models/", f"/sessions/{target.session.session_id}/"):
+        reply = target.admin.get(path, headers={"host": "elsewhere.example"})
+        assert refused(reply, status=404)["code"] == errors.NOT_FOUND and "location" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    "media", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "nonsense"]
+)
+def test_a_body_is_json_whatever_it_is_called(target: Target, media: str | None) -> None:
+    headers = {} if media is None else {"content-type": media}
+    for method, path, body in [
+        ("POST", "/export", b'{"max_trajectories": "1"}'),
+        ("POST", f"/sessions/{target.session.session_id}/reward", b'{"reward": "1"}'),
+        ("PUT", "/version", b'{"version": "1"}'),
+    ]:
+        error = refused(target.admin.request(method, path, content=body, headers=headers), status=400)
+        assert "must be a" in error["message"] and error["param"] in ("max_trajectories", "reward", "version")
+    assert target.admin.post("/shards/batch", content=b'{"ids": []}', headers=headers).status_code == 200
+
+
+UNREADABLE = [b"{", b'{"a" 1}', b"\xff", b"nonsense", b"[" * 90_000]
+DECODERS = re.compile(r"Expecting|delimiter|Extra data|codec|parsing|malformed|truncated|recursion|byte", re.IGNORECASE)
+"""Words of libraries that read JSON."""
+
+
+@pytest.mark.parametrize("path", ["/sessions", "/export", "/shards/batch", "chat"])
+@pytest.mark.parametrize("body", UNREADABLE, ids=lambda body: repr(body[:12]))
+def test_what_cannot_be_read_as_json_is_told_so_in_the_same_words_everywhere(
+    target: Target, path: str, body: bytes
+) -> None:
+    reply = target.chat(body) if path == "chat" else target.send("POST", path, body)
+    error = refused(reply, status=400)
+    assert not DECODERS.search(error["message"]), error
+    assert (error["code"], error["param"]) == (errors.INVALID_JSON, None), error
+
+
+def test_no_shards_at_all_are_fetched_and_cleared_like_any_others(target: Target) -> None:
+    assert load_tensors(target.send("POST", "/shards/batch", {"ids": []}).content) == {}
+    for scope in ("proxy", "fleet"):
+        cleared = target.send("DELETE", "/shards", {"ids": []}, params={"scope": scope})
+        assert cleared.status_code == 200 and (cleared.json()["deleted"], cleared.json()["bytes"]) == (0, 0)
 
 
 def test_names_of_nobody(target: Target) -> None:
@@ -411,12 +481,18 @@ def test_every_route_needs_its_key(target: Target) -> None:
     routes = [(method, path) for router in _routers() for path, methods in _routes(router) for method in methods]
     routes += [("POST", f"{prefix}/v1/chat/completions") for prefix in ("", "/sessions/{session_id}")]
     assert len(routes) > 25
-    names = {"session_id": target.session.session_id, "lease_id": target.lease, "shard_id": "a", "name": "a"}
+    names = {
+        "session_id": target.session.session_id,
+        "lease_id": target.lease,
+        "shard_id": "a",
+        "name": "a",
+        "model": "a",
+    }
     stranger = target.other.api_key
     for method, path in routes:
         if path in ("/health", "/ready", "/metrics"):
             continue
-        url = path.format(**names)
+        url = path.replace(":path", "").format(**names)
         for headers in (
             {},
             {"authorization": "Bearer nonsense"},
@@ -427,13 +503,34 @@ def test_every_route_needs_its_key(target: Target) -> None:
             {"authorization": "Bearer caf\xe9"},
         ):
             reply = httpx.request(method, target.proxy.url + url, json={}, headers=_latin(headers))
-            error = refused(reply)
-            assert reply.status_code in (401, 403) and error["code"] in (errors.INVALID_KEY, errors.FORBIDDEN_SCOPE)
+            assert refused(reply, status=401)["code"] == errors.INVALID_KEY
+            empty = httpx.request(method, target.proxy.url + url, headers=_latin(headers))
+            assert refused(empty, status=401)["code"] == errors.INVALID_KEY
         if not path.startswith("/v1/"):
             reply = httpx.request(
                 method, target.proxy.url + url, json={}, headers={"authorization": f"Bearer {stranger}"}
             )
             assert refused(reply, status=403)["code"] == errors.FORBIDDEN_SCOPE, path
+
+
+def test_who_has_no_key_is_not_told_what_became_of_what_a_name_says(target: Target) -> None:
+    own = target.proxy.stats()["store_id"]
+    lost, never = Owner(0, "0" * 12), Owner(9, own)
+    unknown = ["", "nonsense", Owner(0, own).key(), never.key(), target.proxy.key + "x"]
+    for owner, status in ((lost, 410), (never, 404)):
+        for method, path in (
+            ("GET", f"/sessions/{owner.name(SESSION)}"),
+            ("POST", f"/sessions/{owner.name(SESSION)}/v1/chat/completions"),
+            ("POST", f"/leases/{owner.name(LEASE)}/ack"),
+            ("GET", f"/shards/{owner.name(TENSOR)}"),
+        ):
+            for key in unknown:
+                reply = httpx.request(method, target.proxy.url + path, headers={"x-api-key": key})
+                assert refused(reply, status=401)["code"] == errors.INVALID_KEY, path
+            assert target.admin.request(method, path).status_code == status
+    session = {"authorization": f"Bearer {lost.key()}"}
+    told = httpx.post(f"{target.proxy.url}/sessions/{lost.name(SESSION)}/v1/chat/completions", headers=session)
+    assert refused(told, status=410)["code"] == errors.STORE_LOST, "its own agent is told"
 
 
 def test_a_sessions_key_opens_no_admin_route_and_the_admins_key_no_chat(target: Target) -> None:

@@ -119,7 +119,7 @@ def test_admin_keys_rotate_while_it_runs(proxy: ProxyProcess) -> None:
     def status(key: str) -> int:
         return httpx.get(f"{proxy.url}/stats", headers={"Authorization": f"Bearer {key}"}).status_code
 
-    assert (status(old), status(new)) == (200, 403)
+    assert (status(old), status(new)) == (200, 401)
     file.write_text(f"{new}\n{old}\n")
     until(lambda: status(new) == 200)
     assert status(old) == 200, "both are valid while keys rotate"
@@ -163,7 +163,7 @@ def test_a_hangup_has_the_settings_read_again(proxy: ProxyProcess) -> None:
     pid = proxy.stats()["pid"]
     write(proxy, generation=30)
     proxy.process.send_signal(signal.SIGHUP)
-    until(lambda: in_force(proxy, 30), seconds=5)
+    until(lambda: in_force(proxy, 30))
     assert proxy.stats()["pid"] == pid
 
 

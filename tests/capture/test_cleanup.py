@@ -12,13 +12,13 @@ from safetensors.numpy import save as one_tensor
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 
 from rolloutfleet.dumps import decode, verify
-from rolloutfleet.errors import INVALID_KEY, SESSION_RECLAIMED
+from rolloutfleet.errors import INVALID_KEY, SESSION_CLOSED, SESSION_DELETED, SESSION_RECLAIMED
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 20}
 SOON: dict[str, Any] = {"stale_after": 1.0, "unclaimed_after": 1.0, "cleanup_interval": 0.2}
-LIVES = 3.0
+LIVES = 6.0
 """`stale_after` of a session that must live from one call to the next: a busy machine may take a second in between."""
-PATIENCE = 20.0
+PATIENCE = 60.0
 FAR = np.arange(300_000, dtype=np.float32).reshape(300, -1)
 NEAR = np.array([1, 2, 3], dtype=np.int64)
 
@@ -79,6 +79,23 @@ def proxy(cleaned: Fleet) -> ProxyProcess:
     return cleaned.proxy
 
 
+def test_a_dump_says_which_turns_were_sampled_under_a_grammar(proxy: ProxyProcess) -> None:
+    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+    grammars: list[tuple[dict[str, Any], str | None]] = [
+        ({}, None),
+        ({"response_format": {"type": "json_object"}}, "json_schema"),
+        ({"regex": "[ab]{6}"}, "regex"),
+        ({"ebnf": "root ::= [ab] [ab]"}, "ebnf"),
+        ({"tools": [tool], "tool_choice": "required"}, "structural_tag"),
+    ]
+    session = proxy.start_session(stale_after=LIVES)
+    for asked, _ in grammars:
+        assert session.raw_chat({**CHAT, **asked}).status_code == 200
+    until(lambda: is_gone(session))
+    turns = [turn for dump in dumps(proxy, session).values() for turn in dump.turns]
+    assert [(turn.extras or {}).get("constrained") for turn in turns] == [kind for _, kind in grammars]
+
+
 def test_a_stale_session_is_in_files_and_nowhere_else(cleaned: Fleet, proxy: ProxyProcess) -> None:
     before = proxy.audit()
     session = proxy.start_session(task_id="task", metadata={"seed": 7}, stale_after=LIVES)
@@ -106,6 +123,28 @@ def test_a_stale_session_is_in_files_and_nowhere_else(cleaned: Fleet, proxy: Pro
     assert after["turns"]["live"] == before["turns"]["live"] and after["keys"] == before["keys"]
     caches = proxy.stats()["caches"]
     assert (caches["sessions"], caches["ids"]) == (0, 0)
+
+
+def test_a_start_made_again_is_told_what_became_of_its_sessions(proxy: ProxyProcess) -> None:
+    with proxy.admin() as admin:
+
+        def start(key: str) -> httpx.Response:
+            return admin.post("/sessions", json={"stale_after": LIVES}, headers={"idempotency-key": key})
+
+        reclaimed, closed, deleted = (
+            AgentSession(proxy, started["session_id"], started["api_key"], started["base_url"])
+            for started in (start(key).json() for key in ("reclaimed", "closed", "deleted"))
+        )
+        talk(reclaimed)
+        assert closed.post("close").status_code == 200
+        assert admin.delete(f"/sessions/{deleted.session_id}").status_code == 204
+        until(lambda: is_gone(reclaimed))
+        told = start("reclaimed")
+        error = told.json()["error"]
+        assert (told.status_code, error["code"], error["reason"]) == (410, SESSION_RECLAIMED, "stale"), told.text
+        assert error["dumps"] == [f"{reclaimed.session_id}-active.json"]
+        codes = [(again.status_code, again.json()["error"]["code"]) for again in map(start, ("closed", "deleted"))]
+        assert codes == [(410, SESSION_CLOSED), (410, SESSION_DELETED)]
 
 
 def test_later_calls_are_told_why_and_where(proxy: ProxyProcess) -> None:
@@ -170,7 +209,7 @@ def test_shards_go_with_their_session(tmp_path: Path) -> None:
         with other.admin() as admin:
             reference = admin.put("/shards/far", params={"ttl": 600}, content=one_tensor({"far": FAR})).json()
         other.kill()
-        session = mine.start_session(metadata={"image": reference}, stale_after=LIVES)
+        session = mine.start_session(here=True, metadata={"image": reference}, stale_after=LIVES)
         [turn] = talk(session)
         with mine.admin() as admin:
             tied = {"session_id": session.session_id}

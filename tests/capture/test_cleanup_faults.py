@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.capture import judge
+from tests.capture.disks import fill
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import CHAT, LIVES, SOON, dump_folder, is_gone, talk, until
-from tests.capture.test_disk_full import fill
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet.errors import SESSION_RECLAIMED
@@ -138,10 +138,9 @@ def test_a_call_that_comes_while_its_session_is_dumped_waits_for_the_files(held:
         lambda: session.post("reward", {"reward": 1.0}),
         lambda: session.post("close"),
     )
-    began = time.monotonic()
     assert httpx.get(f"{proxy.url}/health").status_code == httpx.get(f"{proxy.url}/ready").status_code == 200
     assert session.show()["turns"] == 1 and talk(other)
-    assert time.monotonic() - began < 1.0, "nobody else waits"
+    assert not any(answer.done() for answer in waiting), "nobody else waits"
     held.let_go()
     for answer in waiting:
         reply = answer.result(20)
@@ -201,9 +200,7 @@ def test_where_dumps_cant_be_written_nothing_is_removed(proxy: ProxyProcess) -> 
 
             mount(folder, "-o", "remount,rw")
             fill(folder / "filler")
-            failures = proxy.stats()["dump"]["failures"]
-            stats = until(lambda: (now := proxy.stats())["dump"]["failures"] > failures + 1 and now)
-            assert "No space" in stats["dump"]["error"], stats["dump"]
+            until(lambda: "waits for room" in str(proxy.stats()["dump"]["error"]))
             assert [turn["turn_id"] for turn in session.turns()] == turns
             assert [path.name for path in folder.iterdir()] == ["filler"], "no half of a file is left"
 

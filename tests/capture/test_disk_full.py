@@ -1,7 +1,5 @@
 """A full disk: what can't be kept is refused, what is there stays, and it works again when there is room."""
 
-import errno
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,25 +8,16 @@ from typing import Any
 
 import pytest
 from tests.capture import judge
+from tests.capture.disks import fill, small_disk
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 
 from rolloutfleet.errors import NO_ROOM, STORE_FULL
 
-DISK = "16m"
+DISK = 16
+"""Megabytes."""
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 60}
 NO_LIMIT = {"sessions": {"limits": {"bytes": "1Ti"}}}
 """So that the disk refuses, and not the proxy's own care."""
-
-
-def fill(file: Path) -> None:
-    """Fill the disk that a file is on, to the last byte."""
-    with file.open("ab", buffering=0) as filler:
-        for size in (2**16, 2**12, 1):
-            try:
-                while True:
-                    filler.write(b"\0" * size)
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +42,12 @@ class SmallDisk:
 def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
     with running_fleet(tmp_path, settings=request.param, start_proxies=False) as fleet:
         state = Path(fleet.proxy.settings["state_dir"])
-        state.mkdir(parents=True)
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(state)], capture_output=True, text=True
-        )
-        if mounted.returncode:
-            pytest.skip(f"a small disk can't be mounted here: {mounted.stderr.strip()}")
-        try:
-            fleet.proxy.start()
-            yield SmallDisk(fleet, fleet.proxy)
-        finally:
-            fleet.proxy.stop()
-            subprocess.run(["umount", str(state)], check=True)
+        with small_disk(state, megabytes=DISK):
+            try:
+                fleet.proxy.start()
+                yield SmallDisk(fleet, fleet.proxy)
+            finally:
+                fleet.proxy.stop()
 
 
 def talk(session: AgentSession, *, turns: int) -> list[dict[str, Any]]:
@@ -95,8 +78,8 @@ def test_a_full_disk_refuses_what_it_cant_keep_and_loses_nothing(disk: SmallDisk
     streamed = session.raw_chat({**body, "stream": True})
     assert f'"code":"{STORE_FULL}"' in streamed.text
     assert '"finish_reason":"' not in streamed.text and "[DONE]" not in streamed.text
-    for reply in (session.post("reward", {"reward": 1.0}), session.post("touch"), session.post("close")):
-        assert reply.status_code == 507 and reply.json()["error"]["code"] == STORE_FULL, reply.text
+    touched = session.post("touch")
+    assert touched.status_code == 507 and touched.json()["error"]["code"] == STORE_FULL, touched.text
     with proxy.admin() as admin:
         start = admin.post("/sessions", json={})
         expected = (507, STORE_FULL) if "sessions" in proxy.settings else (429, NO_ROOM)

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, SECRET
 from tests.proxy.dumps.imports import Store
 
 from rolloutfleet.dumps import verify
@@ -194,8 +195,39 @@ def test_bad_requests_change_nothing(fleet: Fleet, method: str, path: str, body:
     assert answer.json()["error"]["code"] and fleet.proxy.audit() == before
 
 
+def test_what_is_no_dump_is_one_entry_and_nothing_of_it_is_served(fleet: Fleet) -> None:
+    proxy = fleet.proxy
+    folder = Path(proxy.settings["state_dir"]) / "dumps"
+    folder.mkdir(exist_ok=True)
+    strangers = IRREGULAR | BAD_HEADS | BAD_LINES
+    made = {f"s0-0123456789ab-{number:016x}-active.json": make for number, make in enumerate(strangers.values())}
+    try:
+        for name, make in made.items():
+            make(folder / name)
+        before = proxy.stats()["rss_bytes"]
+        with proxy.admin() as admin:
+            listed = admin.get("/dumps", params={"limit": 1000}).raise_for_status().json()["dumps"]
+            found = {each["name"]: each for each in listed if each["name"] in made}
+            assert found.keys() == made.keys()
+            *bad, behind_its_head = found.values()
+            assert all(each["fault"] and each["task_id"] is None for each in bad), bad
+            assert behind_its_head["fault"] is None and behind_its_head["task_id"] == "tâche"
+            for name in list(made)[: len(IRREGULAR)]:
+                reply = admin.get(f"/dumps/{name}")
+                assert (reply.status_code, reply.json()["error"]["code"]) == (409, "dump_damaged")
+                assert SECRET not in reply.text
+            for name in made:
+                reply = admin.post("/dumps/import", json={"names": [name]})
+                assert (reply.status_code, reply.json()["error"]["code"]) == (409, "dump_damaged"), reply.text
+        assert proxy.stats()["rss_bytes"] - before < 200 << 20
+    finally:
+        for name in made:
+            file = folder / name
+            file.rmdir() if file.is_dir() and not file.is_symlink() else file.unlink()
+
+
 def test_dumps_need_the_admins_key(fleet: Fleet) -> None:
-    session = fleet.proxy.start_session()
+    session = fleet.proxy.start_session(here=True)
     for method, path in (("GET", "/dumps"), ("GET", "/dumps/x"), ("POST", "/dumps/import")):
         assert httpx.request(method, f"{fleet.proxy.url}{path}").status_code == 401
         headers = {"authorization": f"Bearer {session.api_key}"}
@@ -208,7 +240,7 @@ def test_the_commands_take_all_dumps_in(fleet: Fleet, tmp_path: Path) -> None:
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         key = ("--admin-key-file", str(fleet.proxy.folder.parent / "admin.key"))
-        command = [sys.executable, "-m", "rolloutfleet.cli", "dumps", *words, "--url", fleet.proxies[1].url, *key]
+        command = [sys.executable, "-m", "rolloutfleet", "dumps", *words, "--url", fleet.proxies[1].url, *key]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     listed = run("list", "--state", "ready")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.printing import say
+from tests.printing import say
 from tests.proxy.shards.shelf import safetensors as one_tensor
 
 from rolloutfleet.tensors import Form

@@ -23,12 +23,12 @@ import pytest
 from benchmarks.rigs.watching import quantile
 from tests.capture import judge
 from tests.capture.crowd import Crowd
+from tests.capture.disks import fill
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
-from tests.capture.printing import say
 from tests.capture.test_cleanup import CHAT, dump_folder
 from tests.capture.test_cleanup_faults import dumped_turns, faketime
-from tests.capture.test_disk_full import fill
 from tests.capture.test_retries import eventually
+from tests.printing import say
 
 from rolloutfleet_proxy.failpoints import MID_ACK, MID_DUMP, MID_SWEEP, VARIABLE
 

@@ -8,13 +8,14 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
-from tests.capture.printing import say
 from tests.capture.test_retries import eventually, leave_early, total
+from tests.printing import say
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 20}
-LONG = {**CHAT, "max_tokens": 150, "ignore_eos": True}
+LONG = {**CHAT, "max_tokens": 600, "ignore_eos": True}
+"""6 s, of which the calls that a test cuts see the beginning."""
 FAULTS = ("error_500", "error_429", "error_503", "context_length", "nan", "wrong_length", "cut_stream", "never")
-ENGINE_TIMEOUT = 4.0
+ENGINE_TIMEOUT = 12.0
 
 _REQUESTS = re.compile(r'^smg_http_requests_total\{method="POST",path="/generate"\} (\d+)$', re.MULTILINE)
 _GENERATIONS = re.compile(r"^rolloutfleet_generations_total (\d+)", re.MULTILINE)
@@ -53,13 +54,15 @@ async def test_every_request_is_a_turn_a_failure_a_cancellation_or_a_resubmissio
     await eventually(lambda: running(counted) == 0 and proxy.stats()["in_flight"] == 0)
     assert proxy.audit()["turns"]["created"] == turns
     expected = turns + failures + cancellations + resubmissions
+    probes = proxy.stats()["gateway"]["probes"]
+    assert probes == 1
     say(
         request,
         f"the gateway saw {seen_by_the_gateway(counted)} requests: {turns} turns, {failures} failures, "
-        f"{cancellations} cancellations, {resubmissions} resubmissions",
+        f"{cancellations} cancellations, {resubmissions} resubmissions, {probes} probe",
     )
-    assert seen_by_the_gateway(counted) == expected
-    assert sum(engine.counters()["received"] for engine in counted.engines) == expected
+    assert seen_by_the_gateway(counted) == expected + probes
+    assert sum(engine.counters()["received"] for engine in counted.engines) == expected + probes
     generations = _GENERATIONS.search(httpx.get(f"{proxy.url}/metrics").text)
     assert generations is not None and int(generations[1]) == expected
 
@@ -89,7 +92,7 @@ async def retried_turns(session: AgentSession) -> int:
 
 
 async def refused_before_anything_is_sent(session: AgentSession) -> None:
-    wrongs: list[dict[str, Any]] = [{"n": 2}, {"model": "another"}, {"max_tokens": 10**6}, {"messages": []}]
+    wrongs: list[dict[str, Any]] = [{"n": 2}, {"model": 7}, {"max_tokens": 10**6}, {"messages": []}]
     for wrong in wrongs:
         assert session.raw_chat(CHAT | wrong).status_code in (400, 404)
     assert session.raw_chat(CHAT, authorization="Bearer nonsense").status_code == 401

@@ -14,6 +14,8 @@ from safetensors.numpy import save as one_tensor
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
 from tests.capture.test_cleanup import LIVES, SOON, dump_folder, is_gone, talk, until
 
+pytestmark = pytest.mark.deadline
+
 SECONDS = 8.0
 AGENTS = 60
 LARGE = 100_000_000

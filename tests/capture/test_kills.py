@@ -15,7 +15,7 @@ import pytest
 from tests.capture import judge
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.load import Conversation, Load
-from tests.capture.printing import say
+from tests.printing import say
 from tests.real.processes import NotServing
 
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, BEFORE_COMMIT, PLACES, VARIABLE
@@ -73,12 +73,16 @@ class Deaths:
 
 
 @pytest.fixture(scope="module")
-def deaths(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Deaths]:
+def all_deaths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deaths]:
     options = ("--latency", "0.02", "--token-latency", "0.003", "--jitter", "0.5", "--stream-interval", "3")
     with running_fleet(tmp_path_factory.mktemp("kills"), engine_options=options) as fleet:
-        counted = Deaths(fleet)
-        yield counted
-        say(request, str(counted))
+        yield Deaths(fleet)
+
+
+@pytest.fixture
+def deaths(all_deaths: Deaths, request: pytest.FixtureRequest) -> Iterator[Deaths]:
+    yield all_deaths
+    say(request, f"by now {all_deaths}")
 
 
 async def check(deaths: Deaths, load: Load, seen: dict[int, int]) -> None:

@@ -5,12 +5,16 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
+
+from rolloutfleet.errors import INVALID_REQUEST, PAUSE_TIMEOUT
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
 
 Json = Any
 
@@ -154,7 +158,7 @@ async def test_a_call_is_held_while_paused_and_a_stopped_proxy_takes_part_when_i
         pair.proxies[1].kill()
         paused = await trainer.ask(0, "POST", "/pause?scope=fleet", {"mode": "abort"})
         assert paused["ordinals"] == [0]
-        assert [(one["ordinal"], one["error"]["code"]) for one in paused["failed"]] == [(1, "owner_unavailable")]
+        assert [(one["ordinal"], one["error"]["code"]) for one in paused["failed"]] == [(1, "owner_unreachable")]
         pair.proxies[1].start()
         session = pair.proxies[0].start_session()
         sessions = [session, pair.proxies[1].start_session()]
@@ -173,3 +177,62 @@ async def _hello(session: AgentSession) -> str:
             model="simulated", messages=[{"role": "user", "content": "Hello"}], max_tokens=20
         )
     return str(reply.choices[0].finish_reason)
+
+
+def test_an_epoch_beyond_the_last_is_refused_before_it_is_kept(pair: Fleet) -> None:
+    beyond = LAST_EPOCH + 1
+    with pair.proxies[0].admin() as first, pair.proxies[1].admin() as second:
+        before = [each.get("/version").json()["epoch"] for each in (first, second)]
+        state = first.get("/peers/weights").json()
+        for path, body in (
+            ("/pause", {"epoch": beyond}),
+            ("/pause?scope=fleet", {"epoch": beyond}),
+            ("/continue", {"epoch": beyond}),
+            ("/continue?scope=fleet", {"epoch": beyond}),
+            ("/peers/weights/join", {**state, "epoch": beyond}),
+            ("/peers/weights/settled", {"epoch": beyond, "timeout": 1.0}),
+        ):
+            answer = first.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, INVALID_REQUEST), (path, answer.text)
+        assert first.put("/version?scope=fleet", json={"version": 99, "epoch": beyond}).status_code == 400
+        assert [each.get("/version").json()["epoch"] for each in (first, second)] == before
+
+
+def test_a_run_beyond_the_last_is_refused_before_it_is_kept(pair: Fleet) -> None:
+    beyond = LAST_RUN + 1
+    with pair.proxies[0].admin() as first, pair.proxies[1].admin() as second:
+        before = [each.get("/version").json()["run"] for each in (first, second)]
+        state = first.get("/peers/weights").json()
+        for path, body in (
+            ("/recover", {"version": 0, "run": beyond}),
+            ("/recover?scope=fleet", {"version": 0, "run": beyond}),
+            ("/peers/weights/join", {**state, "run": beyond}),
+            ("/peers/weights/join", {**state, "recoveries": [[beyond, 0, "drop"]]}),
+        ):
+            answer = first.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, INVALID_REQUEST), (path, answer.text)
+        assert [each.get("/version").json()["run"] for each in (first, second)] == before
+
+
+def test_a_proxy_that_refuses_the_key_ends_the_pause_of_the_fleet(tmp_path: Path) -> None:
+    """It answers, so it runs, and would go on generating."""
+    with running_fleet(tmp_path, proxies=2, start_proxies=False) as fleet:
+        other = tmp_path / "other.key"
+        other.write_text("another-admin-key-for-tests\n")
+        first, second = fleet.proxies
+        second.settings["admin_key_file"] = str(other)
+        for proxy in fleet.proxies:
+            proxy.launch()
+        for proxy in fleet.proxies:
+            proxy.wait_until_ready()
+        with first.admin() as admin:
+            answer = admin.post("/pause?scope=fleet", json={"timeout": 30})
+            said = answer.json()
+            assert (answer.status_code, said["error"]["code"]) == (504, PAUSE_TIMEOUT)
+            assert [each["ordinal"] for each in said["failed"]] == [1]
+            assert not admin.get("/version").json()["paused"]
+            second.kill()
+            answer = admin.post("/pause?scope=fleet", json={"timeout": 30})
+            assert (answer.status_code, [each["ordinal"] for each in answer.json()["failed"]]) == (200, [1])
+            assert answer.json()["paused"]
+            admin.post("/continue?scope=fleet").raise_for_status()

@@ -24,10 +24,10 @@ import psutil
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.load import Load, Way
-from tests.capture.printing import say
 from tests.capture.test_kills import Deaths, check_everything
 from tests.capture.test_retries import BODY, eventually
 from tests.capture.test_streams import opened
+from tests.printing import say
 
 from rolloutfleet.dumps import decode
 
@@ -269,7 +269,7 @@ def test_a_worker_ends_with_its_parent_and_lets_go_of_the_store(fleet: Fleet) ->
     proxy = fleet.proxy
     worker = psutil.Process(proxy.stats()["pid"])
     proxy.kill_alone()
-    worker.wait(10)
+    worker.wait(60)
     proxy.start()
     assert proxy.stats()["boots"][-1]["reason"] == "crash: its end was not recorded"
 
@@ -295,7 +295,8 @@ def tried(folder: Path, settings: Json) -> "subprocess.CompletedProcess[str]":
 async def test_sigterm_lets_calls_finish_and_nothing_is_lost(fleet: Fleet) -> None:
     proxy = fleet.proxy
     sessions = [proxy.start_session() for _ in range(4)]
-    fleet.engine.fault("slow", seconds=5, count=len(sessions))
+    await until(lambda: fleet.engine.counters()["running"] == 0)
+    fleet.engine.fault("slow", seconds=10, count=len(sessions))
     calls = [asyncio.create_task(asyncio.to_thread(session.raw_chat, BODY)) for session in sessions]
     await eventually(lambda: fleet.engine.counters()["running"] == len(sessions))
     process = proxy.process
@@ -384,6 +385,7 @@ async def test_sessions_go_elsewhere_and_calls_passed_on_outlive_their_owners_re
     through = openai.OpenAI(
         base_url=session.base_url.replace(first.url, second.url), api_key=session.api_key, timeout=120
     )
+    pair.engine.fault("slow", seconds=5, count=2)
     calls = [asyncio.create_task(asyncio.to_thread(turn_of, through)) for _ in range(2)]
     await eventually(lambda: pair.engine.counters()["running"] == 2)
     assert first.drain("owner", then="restart").status_code == 200

@@ -3,12 +3,16 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
-from tests.capture.fleets import AgentSession, Fleet, ProxyProcess
+from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.capture.test_cleanup import until
 from tests.real.processes import free_port
 
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 60}
@@ -45,6 +49,29 @@ async def leave_early(fleet: Fleet, session: AgentSession, body: dict[str, Any],
         assert call.cancel(), "it was answered before"
         with contextlib.suppress(asyncio.CancelledError):
             await call
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """What comes for a process meanwhile, it finds all at once."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def asking(session: AgentSession, body: dict[str, Any], *headers: str) -> bytes:
+    """A chat call as it goes over a connection."""
+    content = json.dumps(body).encode()
+    lines = [
+        "POST /v1/chat/completions HTTP/1.1",
+        f"host: 127.0.0.1:{session.proxy.port}",
+        f"authorization: Bearer {session.api_key}",
+        f"content-length: {len(content)}",
+        *headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + content
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -134,6 +161,38 @@ async def test_a_retry_joins_the_call_whose_caller_has_gone(
         assert reply.json()["id"] == turn["turn_id"]
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("two"), proxies=2) as running:
+        until(lambda: running.proxies[0].sees() == {0, 1})
+        yield running
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("kept", [False, True], ids=["connecting", "connected"])
+@pytest.mark.parametrize("owner", [0, 1], ids=["owner", "passed on"])
+async def test_a_retry_that_is_heard_together_with_its_callers_leaving_joins_the_call(
+    two: Fleet, owner: int, kept: bool, stream: bool
+) -> None:
+    """A busy proxy may read of both in one round of its event loop."""
+    asked, address = two.proxies[0], ("127.0.0.1", two.proxies[0].port)
+    session = two.proxies[owner].start_session(here=True)
+    body = {**BODY, "stream": stream}
+    two.engine.fault("slow", seconds=2)
+    with contextlib.ExitStack() as stack:
+        again = stack.enter_context(socket.create_connection(address, timeout=60)) if kept else None
+        first = stack.enter_context(socket.create_connection(address, timeout=60))
+        first.sendall(asking(session, body))
+        await eventually(lambda: session.show()["in_flight"] == 1)
+        with stopped(asked.stats()["pid"]):
+            first.close()
+            again = again or stack.enter_context(socket.create_connection(address, timeout=60))
+            again.sendall(asking(session, body, "x-stainless-retry-count: 1"))
+        assert (await asyncio.to_thread(again.recv, 4096)).startswith(b"HTTP/1.1 200 ")
+    await eventually(lambda: session.show()["in_flight"] == 0)
+    assert len(session.turns()) == 1, "one generation serves both"
+
+
 async def test_a_caller_that_stays_away_has_its_generation_ended_at_the_engine(
     fleet: Fleet, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -150,11 +209,11 @@ async def test_a_caller_that_stays_away_has_its_generation_ended_at_the_engine(
     impatient.start()
     try:
         session = impatient.start_session()
-        running = fleet.engine.counters()["running"]
+        await eventually(lambda: impatient.has_probed() and total(fleet, "running") == 0)
         for stream in (False, True):
             fleet.engine.fault("never")
             await leave_early(fleet, session, {**BODY, "stream": stream})
-            await eventually(lambda: fleet.engine.counters()["running"] == running)
+            await eventually(lambda: total(fleet, "running") == 0)
         assert session.turns() == [] and impatient.stats()["in_flight"] == 0
     finally:
         impatient.stop()
@@ -166,10 +225,10 @@ async def test_delete_and_close_end_calls_in_flight_with_410_and_at_the_engine(
     fleet: Fleet, proxy: ProxyProcess, act: str, stream: bool
 ) -> None:
     session = proxy.start_session()
-    running = fleet.engine.counters()["running"]
+    await eventually(lambda: total(fleet, "running") == 0)  # what another test has left ends by itself
     fleet.engine.fault("never")
     call = asyncio.create_task(asyncio.to_thread(session.raw_chat, {**BODY, "stream": stream}))
-    await eventually(lambda: fleet.engine.counters()["running"] == running + 1)
+    await eventually(lambda: total(fleet, "running") == 1)
     with proxy.admin() as admin:
         if act == "delete":
             assert admin.delete(f"/sessions/{session.session_id}").status_code == 204
@@ -177,7 +236,7 @@ async def test_delete_and_close_end_calls_in_flight_with_410_and_at_the_engine(
             assert admin.post(f"/sessions/{session.session_id}/close").status_code == 200
     reply = await call
     assert reply.status_code == 410 and reply.json()["error"]["code"] in ("session_deleted", "session_closed")
-    await eventually(lambda: fleet.engine.counters()["running"] == running)
+    await eventually(lambda: total(fleet, "running") == 0)
     assert session.raw_chat(BODY).status_code == 410
     assert proxy.audit()["balanced"]
     if act == "delete":

@@ -64,4 +64,4 @@ def test_a_proxy_that_does_not_answer_is_named(two: Fleet) -> None:
         for path in ("/audit", "/stats", "/sessions"):
             answer = admin.get(path, params={"scope": "fleet"}).json()
             assert answer["ordinals"] == [0]
-            assert [(lost["ordinal"], lost["error"]["code"]) for lost in answer["failed"]] == [(1, "owner_unavailable")]
+            assert [(lost["ordinal"], lost["error"]["code"]) for lost in answer["failed"]] == [(1, "owner_unreachable")]

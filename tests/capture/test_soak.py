@@ -20,7 +20,7 @@ WARM_UP = 1 / 3
 """Of the answers."""
 LARGE = "All work and no play makes a dull text. " * 2500
 LARGE_TURNS = 120
-"""With these there is more in the store than SQLite's page caches (4 MiB a connection) hold."""
+"""With these there is more in the store than SQLite's page caches hold."""
 SAMPLE_EVERY = 0.1
 INSTRUCTIONS = "Be careful, be brief, and say what you are about to do before you do it. " * 270
 """20 KB, so that a request which stays in memory shows."""

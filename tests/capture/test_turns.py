@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess
+from tests.capture.rebuilding import rebuilt
+from tests.capture.test_cleanup import until
 
 TOOLS: list[Any] = [
     {
@@ -100,6 +102,72 @@ def test_an_append_only_agent_extends_its_parent_at_every_turn(
     assert proxy.audit()["balanced"]
 
 
+def test_a_framework_that_rebuilds_every_message_extends_its_parent_at_every_turn(
+    fleet: Fleet, proxy: ProxyProcess
+) -> None:
+    session = proxy.start_session()
+    said: list[dict[str, Any]] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    for _ in range(8):
+        said.append(_ask(session.client(), rebuilt(said), stream=False, tools=TOOLS))
+        calls = said[-1].get("tool_calls") or []
+        said += [{"role": "tool", "tool_call_id": call["id"], "content": "Sunny."} for call in calls]
+        said += [] if calls else [{"role": "user", "content": "And now?"}]
+    turns = session.turns()
+    assert any(message.get("tool_calls") for message in said)
+    assert [turn["parent_id"] for turn in turns] == [None, *(turn["turn_id"] for turn in turns[:-1])]
+    assert_exact(fleet, turns)
+
+
+def test_a_branch_says_why_wherever_it_is_told_of(fleet: Fleet, proxy: ProxyProcess) -> None:
+    def counted() -> dict[str, int]:
+        with proxy.admin() as admin:
+            stats = admin.get("/stats").raise_for_status().json()
+            for line in admin.get("/metrics").raise_for_status().text.splitlines():
+                if line.startswith("rolloutfleet_branches_total"):
+                    reason = line.split('"')[1]
+                    assert float(line.split()[-1]) == stats["branches"][reason]
+        return {**stats["branches"], **{f"follow-ups {kind}": count for kind, count in stats["follow_ups"].items()}}
+
+    session = proxy.start_session()
+    before = counted()
+    said = talk(session, turns=3, stream=False, tools=False)
+    answer = said[4]
+    assert answer["role"] == "assistant"
+    changed: dict[str, list[dict[str, Any]]] = {
+        "content": [*said[:4], {**answer, "content": "I never said that."}, *said[5:]],
+        "role": [*said[:4], {**answer, "role": "user"}, *said[5:]],
+        "shorter": [*said[:2], *said[4:]],
+    }
+    for messages in changed.values():
+        _ask(session.client(), messages, stream=False)
+    _ask(session.client(), said, stream=False, tools=TOOLS)
+    reasons = [turn["branch_reason"] for turn in session.turns()[3:]]
+    expected = [(4, "content"), (4, "role"), (2, "content"), (None, "tools")]
+    assert reasons == [{"message": message, "field": field} for message, field in expected]
+    now = counted()
+    more = {name: now[name] - before.get(name, 0) for name in now}
+    expected_more = {"content": 2, "role": 1, "tools": 1, "follow-ups extending": 2, "follow-ups branch": 4}
+    assert {name: count for name, count in more.items() if count} == expected_more
+
+    def told() -> list[str]:
+        log = proxy.log.read_text().splitlines()
+        return [line for line in log if f"session_id={session.session_id}" in line and " turn_branched " in line]
+
+    # A line is written by a thread of its own, which may be after the answer.
+    until(lambda: len(told()) >= 4)
+    lines = told()
+    assert ["message=4" in lines[0], "field=content" in lines[0]] == [True, True]
+    assert ["message=-1" in lines[3], "field=tools" in lines[3]] == [True, True]
+    assert len(lines) == 4
+    session.post("close")
+    with proxy.admin() as admin:
+        asked = {"session_ids": [session.session_id], "lease_seconds": 1}
+        exported = admin.post("/export", json=asked, headers={"accept": "application/json"}).raise_for_status().json()
+        admin.post(f"/leases/{exported['lease_id']}/release", json={}).raise_for_status()
+    (trajectory,) = exported["trajectories"]
+    assert [turn["branch_reason"] for turn in trajectory["turns"]][3:] == reasons
+
+
 def test_the_engine_writes_splits_that_no_tokenizer_would_choose_and_they_come_back_as_they_were(
     fleet: Fleet, proxy: ProxyProcess
 ) -> None:
@@ -150,6 +218,8 @@ def test_history_that_was_changed_starts_a_branch_and_history_that_was_cut_rejoi
     first, second, third, sibling, branch = session.turns()
     assert third["parent_id"] == second["turn_id"] and sibling["parent_id"] == third["turn_id"]
     assert branch["parent_id"] is None
+    assert [turn["branch_reason"] for turn in (first, second, third, sibling)] == [None] * 4
+    assert branch["branch_reason"] == {"message": 0, "field": "content"}
     assert_exact(fleet, [first, second, third, sibling, branch])
 
 
@@ -173,6 +243,8 @@ def test_reasoning_that_the_agent_leaves_out_still_matches_and_reasoning_that_it
     left_out, changed = session.turns()[-2:]
     assert left_out["parent_id"] == parent["turn_id"]
     assert changed["parent_id"] != parent["turn_id"]
+    assert left_out["branch_reason"] is None
+    assert changed["branch_reason"] == {"message": len(messages), "field": "reasoning"}
     assert_exact(fleet, session.turns())
 
 
@@ -249,11 +321,13 @@ def test_a_reply_that_is_no_evidence_is_a_502_and_leaves_nothing(fleet: Fleet, p
     assert session.raw_chat(body).status_code == 200
 
 
-def test_a_stream_that_breaks_ends_with_an_error_event_and_no_record(fleet: Fleet, proxy: ProxyProcess) -> None:
+def test_a_stream_that_breaks_ends_with_an_error_and_no_record(fleet: Fleet, proxy: ProxyProcess) -> None:
+    """An event where tokens were shown before; else a status, which a client can try again on."""
     session = proxy.start_session()
     fleet.engine.fault("cut_stream", after_tokens=25)
     reply = session.raw_chat({"messages": [{"role": "user", "content": "hello"}], "stream": True, "max_tokens": 100})
-    assert reply.status_code == 200 and "[DONE]" not in reply.text
-    last = [line for line in reply.text.splitlines() if line.startswith("data: ")][-1]
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_error"
+    assert reply.status_code in (200, 502) and "[DONE]" not in reply.text
+    data = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")]
+    assert (reply.status_code == 200) == bool(data)
+    assert json.loads(data[-1] if data else reply.text)["error"]["code"] == "engine_error"
     assert session.turns() == []

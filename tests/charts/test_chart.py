@@ -149,7 +149,7 @@ def test_the_definition_is_the_one_in_crds_and_is_kept_at_uninstall() -> None:
 
 def test_what_fleets_go_on_needing_is_kept_at_uninstall_and_nothing_else() -> None:
     kept = [each for each in manifests() if each["metadata"].get("annotations") == KEPT]
-    assert {each["metadata"]["name"] for each in kept} == {crd.NAME, "rolloutfleet-gateway"}
+    assert {each["metadata"]["name"] for each in kept} == {crd.NAME}
     assert not any("annotations" in each["metadata"] for each in manifests({"crds": {"keep": False}}))
 
 
@@ -160,9 +160,8 @@ def test_no_role_has_a_wildcard_and_none_lists_or_watches_secrets(values: dict[s
         assert "*" not in {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
         if "secrets" in rule["resources"]:
             assert set(rule["verbs"]) == {"get", "create", "patch"}
-        assert {"escalate", "impersonate"}.isdisjoint(rule["verbs"])
-        if "bind" in rule["verbs"]:
-            assert rule["resourceNames"] == ["rolloutfleet-gateway"]
+        assert {"escalate", "impersonate", "bind"}.isdisjoint(rule["verbs"])
+        assert {"rolebindings", "serviceaccounts"}.isdisjoint(rule["resources"])
 
 
 def test_the_operator_deletes_no_pod_no_claim_and_no_fleet() -> None:
@@ -183,11 +182,6 @@ def test_an_operator_of_one_namespace_has_rights_there_and_for_its_lease_only() 
     assert bound == where
     arguments = the("Deployment", values)["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--namespace=training" in arguments
-
-
-def test_gateways_may_read_pods_and_nothing_else() -> None:
-    (role,) = [role for role in of_kind("ClusterRole") if role["metadata"]["name"] == "rolloutfleet-gateway"]
-    assert grants(role) == {"pods": {"get", "list", "watch"}}
 
 
 def test_who_has_view_edit_or_admin_has_it_for_fleets_too() -> None:

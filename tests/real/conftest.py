@@ -13,7 +13,7 @@ from tests.real.sglang import launch
 from tests.real.sglang.places import Installed, find
 
 HERE = Path(__file__).parent
-SECONDS_TO_START = 240.0
+SECONDS_TO_START = 480.0
 SECONDS_FOR_A_TEST = 60.0
 
 

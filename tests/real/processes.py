@@ -30,20 +30,43 @@ class Server:
     pid: int
     log: Path
     seconds_to_start: float
+    command: tuple[str, ...]
+    """What started it, and would again."""
 
 
-_given: set[int] = set()
+PORTS = range(10_000, 20_000)
+"""Below those that the kernel gives to connections and to who asks for any, and those of `rolloutfleet up`: nobody
+takes one while what it is for has not started yet, or is down for a while."""
+BLOCK = 100
+"""How many of them a process takes at once."""
+_blocks: list[socket.socket] = []
+"""Each holds the blocks of this process against others on this machine, until it ends."""
+_left: list[int] = []
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free just now. No two are the same: who was given the first may not listen yet."""
+    """A port of 127.0.0.1 on which nobody listens, given to nobody else while this process runs."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port not in _given:
-            _given.add(port)
+        if not _left:
+            _left.extend(_block())
+        port = _left.pop()
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
             return port
+
+
+def _block() -> range:
+    """Ports that are this process's alone: who holds the first of them for UDP, which nothing here speaks, has all."""
+    for first in PORTS[::BLOCK]:
+        holder = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            holder.bind(("127.0.0.1", first))
+        except OSError:
+            holder.close()
+            continue
+        _blocks.append(holder)
+        return range(first, first + BLOCK)
+    raise AssertionError(f"every port from {PORTS.start} to {PORTS.stop} is another process's")
 
 
 def free_ports(count: int) -> list[int]:
@@ -76,7 +99,8 @@ def serving(
         )
     try:
         wait_until_ready(process, url=url + ready_path, log=log, until=started + deadline)
-        yield Server(url=url, pid=process.pid, log=log, seconds_to_start=time.monotonic() - started)
+        took = time.monotonic() - started
+        yield Server(url=url, pid=process.pid, log=log, seconds_to_start=took, command=tuple(map(str, command)))
     finally:
         end_group(process)
 

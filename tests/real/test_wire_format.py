@@ -224,6 +224,18 @@ async def test_refused_generations(name: str, stream: bool, real_engine: Engine,
     assert words_of(simulated) == words_of(real)
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("fields", [{}, {"top_logprobs_num": 2}, {"return_logprob": False}])
+async def test_a_grammar_that_is_none(
+    fields: dict[str, JSON], stream: bool, real_engine: Engine, simulated_engine: Engine
+) -> None:
+    """A stream says so in the place of its first token, which has no log-probability."""
+    request = generate(f"no regex {stream}", stream=stream, sampling={"regex": "[ab"}, **fields)
+    real, simulated = await ask(real_engine, request), await ask(simulated_engine, request)
+    assert real.status == (200 if stream else 400)
+    assert_alike("a grammar that is none", real, simulated)
+
+
 def words_of(refusal: Reply) -> str | None:
     """The message, which the proxy reads too; None where a parser's own words stand."""
     body = refusal.body[0] if refusal.streamed else refusal.body

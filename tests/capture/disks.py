@@ -1,0 +1,48 @@
+"""Small disks of their own: one in memory, or a file with a file system in it."""
+
+import contextlib
+import errno
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+
+Kind = Literal["tmpfs", "ext4"]
+
+_SIZES: Final = (2**20, 2**16, 2**12, 1)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, *, megabytes: int, kind: Kind = "tmpfs") -> Iterator[Path]:
+    """A disk mounted on this folder, until the block ends. Skips the test where none can be mounted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    image = folder.with_name(f"{folder.name}.img")
+    if kind == "tmpfs":
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    else:
+        with image.open("wb") as file:
+            file.truncate(megabytes << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+        command = ["mount", "-o", "loop", str(image), str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode:
+        image.unlink(missing_ok=True)
+        pytest.skip(f"a small disk can't be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+        image.unlink(missing_ok=True)
+
+
+def fill(file: Path) -> None:
+    """Fill the disk that a file is on, to the last byte."""
+    with file.open("ab", buffering=0) as filler:
+        for size in _SIZES:
+            try:
+                while True:
+                    filler.write(b"\0" * size)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
