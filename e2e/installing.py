@@ -76,7 +76,7 @@ class Operator:
 
 
 def share_definition(cluster: Kubectl) -> None:
-    """What operators of single namespaces have in common: the definition, and the roles of gateways and people."""
+    """What operators of single namespaces have in common: the definition, and the roles of people."""
     shown = ("--show-only", "templates/crd.yaml", "--show-only", "templates/clusterroles.yaml")
     text = cluster.helm("template", RELEASE, CHART, "--kube-version", "1.34.0", *shown)
     cluster("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=text)
@@ -104,6 +104,6 @@ def remove_everything(cluster: Kubectl, release: Operator) -> None:
     """The release, the definition with every fleet, and what else operators share."""
     if RELEASE in release.where.helm("list", "--short").split():
         release.uninstall()
-    roles = [f"clusterrole/{RELEASE}-{role}" for role in ("gateway", "view", "edit")]
+    roles = [f"clusterrole/{RELEASE}-{role}" for role in ("view", "edit")]
     cluster("delete", DEFINITION, *roles, "--ignore-not-found", "--timeout=200s", seconds=210)
     cluster("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=200s", seconds=210)

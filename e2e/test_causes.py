@@ -3,19 +3,24 @@
 The fleet is made well, then given the trouble; when the cause goes, it is Ready again and nobody touched it.
 """
 
+import base64
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from e2e.cluster.failures import CommandFailed
 from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet, manifest
 from e2e.installing import Images, Operator
 
 pytestmark = pytest.mark.usefixtures("operator")
 SECONDS = 120
+SOON = 30
+"""Seconds to a key that the kubelet is asked to bring: by itself it would in a minute or two."""
 
 
 @pytest.fixture
@@ -84,6 +89,27 @@ def test_keys_of_ones_own_that_are_not_there(fleet: Fleet) -> None:
     }
     fleet.namespace("apply", "--filename", "-", stdin=json.dumps(secret))
     fleet.until_ready()
+
+
+@pytest.mark.full
+def test_a_generated_secret_that_is_deleted(fleet: Fleet) -> None:
+    """The new key is another one; it is said until the proxy takes it, and that is soon."""
+    fleet.make()
+    before = key_of(fleet)
+    fleet.namespace("delete", "secret/demo-keys")
+    assert "Secret demo-keys" in until_reason(fleet, "KeyNotTaken")
+    made = time.monotonic()
+    assert key_of(fleet) != before
+    fleet.until_ready()
+    assert time.monotonic() - made < SOON
+    assert fleet.stats("demo-proxy-0")["ordinal"] == 0
+    reasons = {event["reason"] for event in fleet.namespace.get("events")["items"] if event["type"] == "Warning"}
+    assert "KeyNotTaken" in reasons
+
+
+def key_of(fleet: Fleet) -> str:
+    text: str = fleet.namespace.get("secret", "demo-keys")["data"]["admin-keys"]
+    return base64.b64decode(text).decode().split()[0]
 
 
 @pytest.mark.full
@@ -159,6 +185,23 @@ def test_a_node_selector_that_no_node_has(fleet: Fleet) -> None:
     begin(fleet, {"proxies": {"replicas": 1, "nodeSelector": {"there": "is-none"}}})
     assert "demo-proxy-0" in until_reason(fleet, "Unschedulable")
     fleet.patch({"proxies": {"nodeSelector": None}})
+    fleet.until_ready()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("part", "field"), [("gateway", "gateway"), ("engine", "engine.podTemplate.spec")])
+def test_a_roll_that_is_stuck_while_the_old_pods_serve(fleet: Fleet, part: str, field: str) -> None:
+    """From the edit on it is not Ready, so whoever waits for that waits for the new pods."""
+    fleet.make()
+    nowhere: dict[str, Any] = {"nodeSelector": {"there": "is-none"}}
+    back: dict[str, Any] = {"nodeSelector": None}
+    for name in reversed(field.split(".")):
+        nowhere, back = {name: nowhere}, {name: back}
+    fleet.patch(nowhere)
+    with pytest.raises(CommandFailed, match="timed out"):
+        fleet.namespace("wait", fleet.resource, "--for=condition=Ready", "--timeout=20s")
+    assert f"demo-{part}-" in until_reason(fleet, "Unschedulable")
+    fleet.patch(back)
     fleet.until_ready()
 
 

@@ -11,7 +11,7 @@ from e2e.installing import OPERATOR, Images, Operator
 SLOWEST_END = 20 + 30 + 60
 """Seconds: the drain of these fleets, what the proxies' grace adds, and a minute."""
 OF_THE_FLEET = "--selector=rolloutfleet.dev/fleet=demo"
-KINDS = "pods,statefulsets,deployments,services,configmaps,serviceaccounts,rolebindings,poddisruptionbudgets"
+KINDS = "pods,statefulsets,deployments,services,configmaps,poddisruptionbudgets"
 
 
 @pytest.fixture

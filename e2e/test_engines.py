@@ -1,10 +1,12 @@
 """Engines and the gateway come and go: the gateway soon knows the engines that there are, and no other."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 
+from e2e import agents
 from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
@@ -12,12 +14,39 @@ from e2e.installing import Images, Operator
 pytestmark = pytest.mark.full
 KNOWN_WITHIN = 30
 """Seconds from a new engine's being ready to the gateway's being right."""
-_ASK = "import httpx; print(httpx.get('http://demo-gateway:30000/workers').text)"
+ENDS_WITHIN = 40
+"""Seconds to the end of a gateway with nothing under way, on a loaded machine; calls under way would have 60."""
+ENGINE_KEY = "an-engine-key-for-tests-alone"
+_POST = """\
+import httpx, sys
+print(httpx.post(sys.argv[1], json={"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}).status_code)
+"""
+_ASK = """\
+import httpx, pathlib
+key = pathlib.Path("/etc/rolloutfleet/control-key/control-key").read_text().strip()
+try:
+    print(httpx.get("http://demo-gateway:30000/workers", headers={"authorization": f"Bearer {key}"}).text)
+except httpx.TransportError:
+    print('{"workers": []}')
+"""
 
 
 @pytest.fixture
 def fleet(namespace: Kubectl, images: Images, operator: Operator) -> Fleet:
     spec = {"proxies": {"replicas": 1}, "engine": {"replicas": 2}, "memory": {"interval": "5s"}}
+    return Fleet(namespace, images, spec=spec).make()
+
+
+@pytest.fixture
+def keyed(namespace: Kubectl, images: Images, operator: Operator) -> Fleet:
+    """Its engines ask for a key."""
+    namespace("create", "secret", "generic", "engine-key", f"--from-literal=api-key={ENGINE_KEY}")
+    spec = {
+        "proxies": {"replicas": 1},
+        "engine": {"replicas": 2},
+        "memory": {"interval": "5s"},
+        "gateway": {"apiKeySecret": "engine-key"},
+    }
     return Fleet(namespace, images, spec=spec).make()
 
 
@@ -33,7 +62,7 @@ def ready(pod: dict[str, Any]) -> bool:
 
 
 def known(fleet: Fleet) -> dict[str, bool]:
-    """What the gateway lists: whether each engine is healthy, by its address."""
+    """What the gateway lists, which is nothing while it does not answer: whether each engine is healthy, by address."""
     said = json.loads(fleet.namespace("exec", "demo-proxy-0", "--", "python", "-c", _ASK))
     return {worker["url"].rstrip("/"): worker["is_healthy"] for worker in said["workers"]}
 
@@ -68,3 +97,44 @@ def test_a_gateway_that_is_lost_comes_back_knowing_the_engines(fleet: Fleet) -> 
     )
     fleet.until_ready()
     fleet.until("the gateway is right", lambda: right(fleet), seconds=KNOWN_WITHIN)
+
+
+def refused(fleet: Fleet, url: str) -> bool:
+    """Whether a generation without a key is."""
+    return int(fleet.namespace("exec", "demo-proxy-0", "--", "python", "-c", _POST, f"{url}/generate")) == 401
+
+
+def restarts(fleet: Fleet) -> int:
+    """Of the one gateway's container."""
+    (gateway,) = pods(fleet, "gateway")
+    found: int = gateway["status"]["containerStatuses"][0]["restartCount"]
+    return found
+
+
+def answered(fleet: Fleet) -> int:
+    """Turns that an agent saw answered, of two."""
+    said = agents.run(fleet.namespace, "agents.py", "1", "2", fleet=fleet.name, image=fleet.images.proxy)
+    return sum(len(turns) for turns in said["answered"].values())
+
+
+def test_a_gateway_before_engines_with_a_key_ends_soon_and_the_next_one_is_told_of_them(keyed: Fleet) -> None:
+    """Ended twice: by a signal, so that its container starts again in the same pod, and with its pod."""
+    assert all(refused(keyed, url) for url in [*known(keyed), "http://demo-gateway:30000"])
+    assert answered(keyed) == 2
+    (gateway,) = pods(keyed, "gateway")
+    name = gateway["metadata"]["name"]
+    assert keyed.namespace("exec", name, "--", "cat", "/proc/1/cmdline").startswith("dumb-init\0")
+
+    keyed.namespace("exec", name, "--", "python", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
+    keyed.until("the container has started again", lambda: restarts(keyed) == 1, seconds=ENDS_WITHIN)
+    keyed.until("the gateway is right", lambda: right(keyed), seconds=KNOWN_WITHIN)
+    keyed.until_ready()
+    assert answered(keyed) == 2
+
+    began = time.monotonic()
+    keyed.namespace("delete", "pod", name, "--wait=true", seconds=ENDS_WITHIN + 60)
+    assert time.monotonic() - began < ENDS_WITHIN
+    keyed.until("there is another gateway", lambda: [ready(pod) for pod in pods(keyed, "gateway")] == [True])
+    keyed.until("the gateway is right", lambda: right(keyed), seconds=KNOWN_WITHIN)
+    keyed.until_ready()
+    assert answered(keyed) == 2

@@ -46,9 +46,7 @@ def pods(namespace: Kubectl) -> dict[str, str]:
 
 def left(namespace: Kubectl) -> list[str]:
     """What is still there of the fleet, its claims apart."""
-    kinds = (
-        "statefulsets,deployments,services,configmaps,secrets,serviceaccounts,rolebindings,poddisruptionbudgets,pods"
-    )
+    kinds = "statefulsets,deployments,services,configmaps,secrets,poddisruptionbudgets,pods"
     return namespace("get", kinds, OF_THE_FLEET, "--output", "name").split()
 
 

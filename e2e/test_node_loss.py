@@ -81,7 +81,9 @@ def test_a_proxy_that_kubernetes_gave_up_with_its_node_is_made_anew_where_its_vo
 def spread_over(operator: Operator, fleet: Fleet, stays: str) -> Fleet:
     """The fleet made, with a proxy on each worker and all else, the operator too, on the one that stays."""
     here = {HOST: stays}
-    operator.install("--reuse-values", "--set-string", f"nodeSelector.{HOST.replace('.', chr(92) + '.')}={stays}")
+    operator.install(
+        "--reset-then-reuse-values", "--set-string", f"nodeSelector.{HOST.replace('.', chr(92) + '.')}={stays}"
+    )
     elsewhere = {"gateway": {"nodeSelector": here}, "engine": {"podTemplate": {"spec": {"nodeSelector": here}}}}
     return Fleet(fleet.namespace, fleet.images, spec={**fleet.spec, **elsewhere}).make()
 

@@ -51,7 +51,7 @@ async def main() -> int:
     try:
         async with AsyncFleet.from_file(asked.fleet, staleness=budget) as fleet:
             # Whatever an earlier trainer left is not ours: begin a run of our own.
-            await fleet.recover((await fleet.weights()).version)
+            await fleet.recover((await fleet.weights()).version, open="close")
             async with rollouts(fleet, policy, rng):
                 steps = [await train(fleet, policy) for _ in range(asked.steps)]
             async with fleet.export() as rest:

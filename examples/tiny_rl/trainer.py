@@ -78,7 +78,7 @@ async def step(fleet: AsyncFleet, policy: Policy, shuffled: random.Random | None
 
 async def put(fleet: AsyncFleet, policy: Policy, checkpoints: Path) -> None:
     """The policy's weights into the engines, as the next version."""
-    version = max(fleet.version, 1) + 1
+    version = max((await fleet.weights()).version, 1) + 1
     await asyncio.to_thread(policy.save, checkpoints / str(version))
     async with fleet.weight_update(version):
         await load_weights(fleet, checkpoints / str(version), version)
