@@ -39,7 +39,11 @@ class BrokenOff(Exception):
 
 
 class _Bounded(ResponseHandler):
-    """A connection that is closed for too many interim responses."""
+    """A connection that is closed for too many interim responses.
+
+    It holds a response until it is read, and the response its connection: what was never read is let go at the end,
+    or a collection of garbage would have to find the two.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -49,6 +53,14 @@ class _Bounded(ResponseHandler):
     def set_response_params(self, **params: Any) -> None:
         self._interim, self._answered = 0, False
         super().set_response_params(**params)
+
+    def close(self) -> None:
+        super().close()
+        self._buffer.clear()
+
+    def abort(self) -> None:
+        super().abort()
+        self._buffer.clear()
 
     def data_received(self, data: bytes) -> None:
         while len(data) > _HEAD_AT_ONCE and not self._answered and self._parser is not None:

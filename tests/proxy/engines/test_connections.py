@@ -1,7 +1,9 @@
 """HTTP to the gateway, against a server that sends exactly the bytes it is told."""
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Unreachable
+from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Unreachable, _Bounded
 
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -295,6 +297,29 @@ async def test_no_server_is_unreachable() -> None:
     with pytest.raises(Unreachable):
         await posted(client)
     await client.aclose()
+
+
+@pytest.mark.parametrize("end", [_Bounded.close, _Bounded.abort])
+async def test_a_response_whose_caller_left_as_it_came_goes_with_its_connection(
+    end: Callable[[_Bounded], None],
+) -> None:
+    near, far = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    with far:
+        _, connection = await loop.create_connection(lambda: _Bounded(loop), sock=near)
+        connection.set_response_params()
+        gc.disable()
+        try:
+            far.sendall(OK)
+            while not len(connection):
+                await asyncio.sleep(0)
+            end(connection)
+            gone = weakref.ref(connection)
+            del connection
+            await asyncio.sleep(0.01)
+            assert gone() is None
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:80", "http://"])
