@@ -1,6 +1,7 @@
 """The project on a cluster: its images, built here and given to the nodes, and its chart."""
 
 import json
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -80,7 +81,16 @@ def share_definition(cluster: Kubectl) -> None:
     shown = ("--show-only", "templates/crd.yaml", "--show-only", "templates/clusterroles.yaml")
     text = cluster.helm("template", RELEASE, CHART, "--kube-version", "1.34.0", *shown)
     cluster("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=text)
-    cluster("wait", "--for=condition=Established", DEFINITION, "--timeout=60s")
+    deadline = time.monotonic() + 60
+    while not _is_established(cluster):
+        assert time.monotonic() < deadline, f"{DEFINITION} can't be used 60 s after it was made"
+        time.sleep(0.5)
+
+
+def _is_established(cluster: Kubectl) -> bool:
+    """`kubectl wait` gives up on a definition that has no conditions yet."""
+    conditions = cluster.get(DEFINITION).get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
 def of_one_namespace(namespace: Kubectl, images: Images) -> Operator:

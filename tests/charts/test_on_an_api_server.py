@@ -79,13 +79,9 @@ def fleet(name: str = "math") -> dict[str, Any]:
     }
 
 
-def established(server: ApiServer) -> None:
-    server.kubectl("wait", "--for=condition=Established", f"crd/{crd.NAME}", "--timeout=120s")
-
-
 def test_it_installs_and_its_examples_are_taken(release: Release) -> None:
     release.install()
-    established(release.server)
+    release.server.until_established(crd.NAME)
     assert EXAMPLES
     for file in EXAMPLES:
         release.server.kubectl("apply", "--dry-run=server", "--namespace", "default", "-f", str(file))
@@ -173,7 +169,7 @@ def test_the_operator_gives_nobody_any_right(release: Release, scope: str) -> No
 
 def test_uninstall_leaves_definition_and_fleets_and_the_next_install_goes_on(release: Release) -> None:
     release.install()
-    established(release.server)
+    release.server.until_established(crd.NAME)
     release.server.apply(fleet(), namespace="default")
     uid = release.server.get(FLEET, "math", namespace="default")["metadata"]["uid"]
     release.uninstall()
@@ -183,7 +179,7 @@ def test_uninstall_leaves_definition_and_fleets_and_the_next_install_goes_on(rel
 
 def test_a_definition_that_is_not_to_be_kept_goes_with_its_fleets(release: Release) -> None:
     release.install("--set", "crds.keep=false")
-    established(release.server)
+    release.server.until_established(crd.NAME)
     release.server.apply(fleet(), namespace="default")
     release.uninstall()
     release.server.kubectl("wait", "--for=delete", f"crd/{crd.NAME}", "--timeout=120s")
@@ -210,7 +206,7 @@ def test_the_documented_upgrade_keeps_what_was_set_and_knows_what_the_earlier_ch
 
 def test_a_definition_of_an_earlier_release_is_upgraded(release: Release) -> None:
     release.install()
-    established(release.server)
+    release.server.until_established(crd.NAME)
     release.server.apply(fleet(), namespace="default")
     columns = "/spec/versions/0/additionalPrinterColumns"
     release.server.kubectl(
@@ -232,7 +228,7 @@ def test_what_was_applied_by_hand_is_taken_over_with_its_fleets(release: Release
     release.server.apply(old)
     for path in by_hand:
         release.server.kubectl("apply", "-f", str(REPOSITORY / path))
-    established(release.server)
+    release.server.until_established(crd.NAME)
     release.server.apply(fleet(), namespace="default")
     uid = release.server.get(FLEET, "math", namespace="default")["metadata"]["uid"]
     with pytest.raises(HelmFailed, match="invalid ownership metadata"):

@@ -87,6 +87,22 @@ class ApiServer:
         found = json.loads(self.kubectl(*where, "get", *words, "-o", "json"))
         return found["items"] if found["kind"].endswith("List") else found
 
+    def define(self, definition: Mapping[str, Any]) -> None:
+        """A kind of resource; it can be used on return."""
+        self.apply(definition)
+        self.until_established(definition["metadata"]["name"])
+
+    def until_established(self, definition: str) -> None:
+        """`kubectl wait` gives up on a definition that has no conditions yet."""
+        deadline = time.monotonic() + 60
+        while not self._is_established(definition):
+            assert time.monotonic() < deadline, f"{definition} can't be used 60 s after it was made"
+            time.sleep(0.1)
+
+    def _is_established(self, definition: str) -> bool:
+        conditions = self.get("crd", definition).get("status", {}).get("conditions") or ()
+        return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+
     def writes(self, agent: str, since: float) -> list[str]:
         """`verb path` of each write by a client of that name, from the audit log."""
         found = []

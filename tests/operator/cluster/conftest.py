@@ -13,8 +13,7 @@ from rolloutfleet_operator import crd
 def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     try:
         with running(tmp_path_factory.mktemp("kubernetes")) as server:
-            server.apply(crd.definition())
-            server.kubectl("wait", "--for=condition=Established", f"crd/{crd.NAME}")
+            server.define(crd.definition())
             yield server
     except NoPrograms as error:
         pytest.skip(str(error))

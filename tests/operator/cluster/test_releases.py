@@ -73,11 +73,6 @@ def namespace(server: ApiServer, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def define(server: ApiServer, definition: dict[str, Any]) -> None:
-    server.apply(definition)
-    server.kubectl("wait", "--for=condition=Established", f"crd/{crd.NAME}")
-
-
 class Fleet:
     """The fleet `math` of a namespace."""
 
@@ -131,7 +126,7 @@ def test_under_a_newer_definition_fleets_are_served_and_what_is_not_known_is_nam
     fleet: Fleet, earlier: Path, tmp_path: Path
 ) -> None:
     """The documented order of an upgrade, and, read backwards, a downgrade that leaves the definition."""
-    define(fleet.server, crd.definition())
+    fleet.server.define(crd.definition())
     fleet.apply()
     with of_namespace(fleet, tmp_path / "old", code=earlier) as old:
         old.until(fleet.is_served)
@@ -153,7 +148,7 @@ def test_under_a_newer_definition_fleets_are_served_and_what_is_not_known_is_nam
 def test_under_an_older_definition_fleets_are_served_and_their_status_is_written(
     fleet: Fleet, earlier_definition: dict[str, Any], tmp_path: Path
 ) -> None:
-    define(fleet.server, earlier_definition)
+    fleet.server.define(earlier_definition)
     fleet.apply()
     with of_namespace(fleet, tmp_path / "new") as new:
         # The controller of StatefulSets makes the pod a moment later, which the status says as well.
@@ -170,7 +165,7 @@ def test_under_an_older_definition_fleets_are_served_and_their_status_is_written
 def test_an_older_operator_of_one_namespace_beside_a_newer_one_of_the_cluster(
     server: ApiServer, fleet: Fleet, earlier: Path, tmp_path: Path
 ) -> None:
-    define(server, crd.definition())
+    server.define(crd.definition())
     elsewhere = Fleet(server, f"{fleet.namespace}-wide")
     server.kubectl("create", "namespace", elsewhere.namespace)
     with (
@@ -188,7 +183,7 @@ def test_an_older_operator_of_one_namespace_beside_a_newer_one_of_the_cluster(
 def test_without_its_definition_it_ends_with_a_sentence_and_begun_again_waits_for_one(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    define(fleet.server, crd.definition())
+    fleet.server.define(crd.definition())
     fleet.apply()
     with of_namespace(fleet, tmp_path / "operator") as operator:
         operator.until(fleet.is_served)
@@ -201,7 +196,7 @@ def test_without_its_definition_it_ends_with_a_sentence_and_begun_again_waits_fo
         assert lease["spec"]["holderIdentity"] == ""
         operator.start_again()
         operator.until(lambda: "waiting until RolloutFleets can be read" in operator.said())
-        define(fleet.server, crd.definition())
+        fleet.server.define(crd.definition())
         fleet.apply(proxies={"replicas": 0})
         operator.until(fleet.ready)
 
@@ -210,7 +205,7 @@ def test_what_a_newer_operator_wrote_into_the_status_is_kept_as_far_as_it_is_kno
     fleet: Fleet, tmp_path: Path
 ) -> None:
     """A newer kind of condition, a newer word, and a part that has another shape there."""
-    define(fleet.server, crd.definition())
+    fleet.server.define(crd.definition())
     fleet.apply(proxies={"replicas": 0})
     status = {
         "conditions": [{"type": "Newer", "status": "Perhaps", "reason": "SoItIs"}],

@@ -103,6 +103,7 @@ def one_call(metrics: Metrics) -> None:
     told.ended()
 
 
+@pytest.mark.deadline
 @pytest.mark.parametrize("form", ["json", "plain"])
 def test_a_calls_lines_cost_the_loop_little(
     form: str, standard: logging.Logger, request: pytest.FixtureRequest
