@@ -3,6 +3,7 @@
 `on.event` alone is used: daemons, timers and handlers of changes would put a finalizer or annotations on the fleet.
 """
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -21,7 +22,8 @@ LONGEST_END: Final = 25.0
 kernel kill it. Kubernetes does that 30 s after it told the pod to stop."""
 
 
-def registry(fleets: Fleets) -> kopf.OperatorRegistry:
+def registry(fleets: Fleets, stopping: asyncio.Event) -> kopf.OperatorRegistry:
+    """`stopping` is set once kopf has begun to end, for whatever reason."""
     made = kopf.OperatorRegistry()
 
     async def fleet(namespace: str | None, name: str | None, **_: Any) -> None:
@@ -31,7 +33,11 @@ def registry(fleets: Fleets) -> kopf.OperatorRegistry:
         for name in {labels.get(FLEET_LABEL) or "", *_owners(meta)} - {""}:
             fleets.wake(namespace or "", name, kind)
 
+    async def cleanup(**_: Any) -> None:
+        stopping.set()
+
     kopf.on.login(registry=made)(_login)
+    kopf.on.cleanup(registry=made)(cleanup)
     group, version = version_of(KIND).split("/")
     kopf.on.event(group, version, plural_of(KIND), registry=made)(fleet)
     for kind in sorted(WATCHED):

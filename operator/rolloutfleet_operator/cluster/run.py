@@ -29,6 +29,10 @@ from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.warned import Warned
 
 CRD_EVERY: Final = 5.0
+KOPF_STOPS_WITHIN: Final = 10.0
+"""Seconds. kopf (1.45) cancels all its tasks 5 s after one of them failed, those too that others wait for: then it
+may wait for ever."""
+DEFINITION_GONE: Final = "the definition of RolloutFleets is gone, and every fleet with it; ended, to begin anew"
 
 
 class CantRun(Exception):
@@ -94,22 +98,52 @@ async def _look_after(
     ]
     try:
         await _until_known(shared.api, settings.namespace)
-        await kopf.operator(
-            registry=handlers.registry(fleets),
-            settings=handlers.settings(),
-            clusterwide=settings.namespace is None,
-            namespaces=[settings.namespace] if settings.namespace else [],
-        )
+        stopped = await _watch(fleets, settings.namespace)
+        if not stopped and not await _is_known(shared.api, settings.namespace):
+            raise CantRun(DEFINITION_GONE)
     except DefinitionGone:
         # kopf does not come back from that. Begun again, the operator waits for a definition as at any start.
-        raise CantRun(
-            "the definition of RolloutFleets is gone, and every fleet with it; ended, to begin anew"
-        ) from None
+        raise CantRun(DEFINITION_GONE) from None
     finally:
         await fleets.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch(fleets: Fleets, namespace: str | None) -> bool:
+    """Run kopf until it ends; whether it came to its end. What is left of it ends with the event loop."""
+    stopping = asyncio.Event()
+    # Before kopf's: it takes tasks that are made later for its own.
+    noticed = asyncio.create_task(stopping.wait(), name="kopf stops")
+    watching = asyncio.create_task(
+        kopf.operator(
+            registry=handlers.registry(fleets, stopping),
+            settings=handlers.settings(),
+            clusterwide=namespace is None,
+            namespaces=[namespace] if namespace else [],
+        ),
+        name="kopf",
+    )
+    try:
+        await asyncio.wait({noticed, watching}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({watching}, timeout=KOPF_STOPS_WITHIN)
+        if watching.done():
+            watching.result()
+        return watching.done()
+    finally:
+        noticed.cancel()
+        watching.cancel()
+
+
+async def _is_known(api: Api, namespace: str | None) -> bool:
+    try:
+        await api.list(KIND, namespace, limit=1)
+    except ApiRefused as refused:
+        return refused.status != 404
+    except ApiUnreachable:
+        return True
+    return True
 
 
 async def _until_known(api: Api, namespace: str | None) -> None:
