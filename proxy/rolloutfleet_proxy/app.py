@@ -15,10 +15,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutfleet.errors import (
     DRAINING,
-    INTERNAL,
-    INVALID_REQUEST,
-    METHOD_NOT_ALLOWED,
-    NOT_FOUND,
 )
 from rolloutfleet.explain import path_text, what_is_wrong
 from rolloutfleet.settings import ProxySettings
@@ -29,15 +25,15 @@ from rolloutfleet_proxy.api.no_route import which_are_there
 from rolloutfleet_proxy.api.request_bodies import BodyRefused, RequestBodies
 from rolloutfleet_proxy.capture import departures
 from rolloutfleet_proxy.capture.chat_route import ChatRoute, is_retry, serves
-from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError, no_json
+from rolloutfleet_proxy.domain.errors import DomainError, InternalError, InvalidRequest, Stopping, UnreadableJson
 from rolloutfleet_proxy.fleet.forwarding import Forwarding
 from rolloutfleet_proxy.housekeeping import kept
+from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, response_to
 from rolloutfleet_proxy.logs.requests import Requests
 from rolloutfleet_proxy.memory.body_limit import LimitOf
 from rolloutfleet_proxy.proxy import Proxy, Start, open_proxy
 from rolloutfleet_proxy.refusals import not_written
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
-from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.stats_line import stats_told
 from rolloutfleet_proxy.store.database import StoreUnusable
@@ -115,7 +111,7 @@ class ProxyApp:
 async def _passing(proxy: Proxy, scope: MutableMapping[str, Any]) -> AsyncIterator[None]:
     """Around a call that is passed on: a drain holds it as it holds this proxy's own, waits for its end, and cuts it.
 
-    Raises ApiError 503 where it is cut.
+    Raises Stopping where it is cut.
     """
     chat = serves(scope)
     retry = chat and is_retry(scope)
@@ -134,7 +130,7 @@ async def _passing(proxy: Proxy, scope: MutableMapping[str, Any]) -> AsyncIterat
     except TimeoutError:
         if not limit.expired():
             raise
-        raise stopping() from None
+        raise Stopping() from None
 
 
 class _Split:
@@ -154,7 +150,7 @@ class _Split:
             return
         if self._proxy.drains.over and scope["path"] != "/health":
             self._proxy.metrics.refuse(DRAINING)
-            await _response(stopping())(scope, receive, send)
+            await response_to(Stopping())(scope, receive, send)
             return
         with self._proxy.under_way.one():
             await self._control(scope, receive, send)
@@ -181,7 +177,7 @@ def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
     )
     for module in _ROUTES:
         app.include_router(module.router)
-    app.add_exception_handler(ApiError, _answer_api_error)  # type: ignore[arg-type]
+    app.add_exception_handler(DomainError, _answer_api_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _answer_http_error)  # type: ignore[arg-type]
     app.add_exception_handler(StoreFull, _answer_store_error)
@@ -192,22 +188,16 @@ def _control(lifespan: Callable[[FastAPI], object]) -> FastAPI:
 
 async def _answer_mistake(request: Request, error: Exception) -> Response:
     """What nothing else caught is ours: the server logs it with its traceback, the client is told without it."""
-    return _answer(request, ApiError(500, INTERNAL, "The proxy made a mistake; its log says more."))
+    return _answer(request, InternalError())
 
 
-def _answer(request: Request, error: ApiError) -> Response:
+def _answer(request: Request, error: DomainError) -> Response:
     proxy: Proxy = request.app.state.proxy
     proxy.metrics.refuse(error.code)
-    return _response(error)
+    return response_to(error)
 
 
-def _response(error: ApiError) -> Response:
-    response = Response(error.body(), status_code=error.status, media_type=MEDIA_TYPE)
-    response.raw_headers += error.headers()
-    return response
-
-
-async def _answer_api_error(request: Request, error: ApiError) -> Response:
+async def _answer_api_error(request: Request, error: DomainError) -> Response:
     return _answer(request, error)
 
 
@@ -215,12 +205,12 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> Re
     """400 for the first thing that is wrong, named by its path in the body, query or path."""
     problem = error.errors()[0]
     if problem["type"] == "json_invalid":
-        return _answer(request, no_json(error.__cause__))
+        return _answer(request, UnreadableJson(error.__cause__))
     name = _path(problem["loc"][1:]) or None
     of = f"{name}: " if name else "The body "
     if problem["type"] == "value_error":
         of = ""  # Written for these very requests, it names its fields itself.
-    return _answer(request, ApiError(400, INVALID_REQUEST, f"{of}{what_is_wrong(problem)}.", param=name))
+    return _answer(request, InvalidRequest(f"{of}{what_is_wrong(problem)}.", param=name))
 
 
 def _path(location: Sequence[int | str]) -> str:
@@ -234,12 +224,10 @@ async def _answer_http_error(request: Request, error: HTTPException) -> Response
     if isinstance(error, BodyRefused):
         return _answer(request, error.answer)
     if error.status_code == 400:  # FastAPI's answer to a body that is no text, or nested too deep
-        return _answer(request, no_json(error.__cause__))
-    code = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}.get(error.status_code, INVALID_REQUEST)
+        return _answer(request, UnreadableJson(error.__cause__))
+    kind = RouteNotFound if error.status_code == 404 else MethodNotAllowed
     message = f"{request.method} {request.url.path}: {error.detail.rstrip('.')}."
-    if code in (NOT_FOUND, METHOD_NOT_ALLOWED):
-        message += f" {which_are_there(request.url.path, _TEMPLATES)}"
-    return _answer(request, ApiError(error.status_code, code, message))
+    return _answer(request, kind(f"{message} {which_are_there(request.url.path, _TEMPLATES)}"))
 
 
 async def _answer_store_error(request: Request, error: Exception) -> Response:

@@ -16,10 +16,15 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from rolloutfleet.errors import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_TIMEOUT
 from rolloutfleet_proxy.connections import Connections
-from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.fleet.heads import MORE_BYTES, MORE_HEADERS, PASSED
+from rolloutfleet_proxy.http.errors import (
+    HeadTooLarge,
+    MalformedRequest,
+    RequestTimeout,
+    answer_to,
+)
 from rolloutfleet_proxy.memory.body_limit import framing
 from rolloutfleet_proxy.unread import Taking, in_the_system
 
@@ -56,7 +61,7 @@ class _Reading(Enum):
 class _Refused(Exception):
     """Raised in the parser's callbacks, which ends the parsing."""
 
-    def __init__(self, answer: ApiError) -> None:
+    def __init__(self, answer: DomainError) -> None:
         self.answer = answer
 
 
@@ -85,7 +90,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._deaf = False
         """It was refused: what still comes is not looked at."""
         self._answering: RequestResponseCycle | None = None
-        self._last: ApiError | None = None
+        self._last: DomainError | None = None
         """What it was refused with, while answers before it are under way."""
         self._framing: list[tuple[bytes, bytes]] = []
         """Headers that say how long the body is of a request that asks for another protocol."""
@@ -150,7 +155,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise _Refused(_too_large())
         self._check_number()
         if len(self.pipeline) >= AHEAD:
-            raise _Refused(_invalid(f"More than {AHEAD} requests were sent ahead of their answers."))
+            raise _Refused(MalformedRequest(f"More than {AHEAD} requests were sent ahead of their answers."))
         self._others.leaves(self)
         if self.parser.should_upgrade():
             self._framing = list(framing(self.headers).items())
@@ -191,7 +196,7 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._reading is _Reading.HEAD or self._unparsed:
             if waited > HEAD_SECONDS:
-                self._refuse(_too_slow())
+                self._refuse(RequestTimeout(f"The request's line and headers did not come within {HEAD_SECONDS:g} s."))
         elif waited > self._patience():
             self.transport.close()
 
@@ -235,7 +240,7 @@ class HttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _Refused):
                 raise error.__context__ from None
-            raise _Refused(_invalid("This is no HTTP/1.1 request.")) from None
+            raise _Refused(MalformedRequest("This is no HTTP/1.1 request.")) from None
         self._unparsed = 0 if self._advanced else self._unparsed + self._piece
         if self._room() <= 0:
             raise _Refused(_too_large())
@@ -252,7 +257,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _check_number(self) -> None:
         """Raises _Refused."""
         if len(self.headers) > HEADERS + (MORE_HEADERS if self._from_peer else 0):
-            raise _Refused(_too_many_headers())
+            raise _Refused(HeadTooLarge(f"The request has more than the {HEADERS} headers that are allowed."))
 
     def _head_bytes(self) -> int:
         """Of the head that has just come to its end, with no more space in it than must be."""
@@ -281,7 +286,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.feed_data(b"\r\n".join(head))
             self._replaying = False
 
-    def _refuse(self, answer: ApiError) -> None:
+    def _refuse(self, answer: DomainError) -> None:
         """Answer in its turn, behind those before it, and let go of what still comes."""
         self._deaf = True
         self._others.refused(answer.code)
@@ -298,7 +303,7 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self._last = answer
 
-    def _refuse_rest(self, answering: RequestResponseCycle, answer: ApiError) -> None:
+    def _refuse_rest(self, answering: RequestResponseCycle, answer: DomainError) -> None:
         """It is the rest of a body that the app may be waiting for."""
         if answering.response_complete:
             self._linger()
@@ -310,7 +315,7 @@ class HttpProtocol(HttpToolsProtocol):
             answering.message_event.set()
             self._say_last(answer)
 
-    def _say_last(self, answer: ApiError) -> None:
+    def _say_last(self, answer: DomainError) -> None:
         self.transport.write(_raw(answer))
         self._linger()
 
@@ -324,30 +329,13 @@ class HttpProtocol(HttpToolsProtocol):
         """Nobody here can mend what clients ask for."""
 
 
-def _invalid(message: str) -> ApiError:
-    return ApiError(400, INVALID_REQUEST, message, close=True)
+def _too_large() -> DomainError:
+    return HeadTooLarge(f"The request's line and headers are larger than the {HEAD_BYTES} bytes that are allowed.")
 
 
-def _too_large() -> ApiError:
-    message = f"The request's line and headers are larger than the {HEAD_BYTES} bytes that are allowed."
-    return ApiError(431, HEAD_TOO_LARGE, message, close=True)
-
-
-def _too_many_headers() -> ApiError:
-    return ApiError(
-        431, HEAD_TOO_LARGE, f"The request has more than the {HEADERS} headers that are allowed.", close=True
-    )
-
-
-def _too_slow() -> ApiError:
-    message = f"The request's line and headers did not come within {HEAD_SECONDS:g} s."
-    return ApiError(408, REQUEST_TIMEOUT, message, close=True)
-
-
-def _raw(answer: ApiError) -> bytes:
-    body = answer.body()
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)), *answer.headers()]
-    head = b"HTTP/1.1 %d %s\r\n" % (answer.status, http.HTTPStatus(answer.status).phrase.encode())
+def _raw(answer: DomainError) -> bytes:
+    status, headers, body = answer_to(answer)
+    head = b"HTTP/1.1 %d %s\r\n" % (status, http.HTTPStatus(status).phrase.encode())
     return b"".join((head, *(b"%s: %s\r\n" % header for header in headers), b"\r\n", body))
 
 

@@ -20,6 +20,7 @@ from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import Orders, Sweeper
+from rolloutfleet_proxy.domain.errors import Stopping
 from rolloutfleet_proxy.dumps.adopted import Adopted
 from rolloutfleet_proxy.dumps.folder import DumpFolder, folder_of
 from rolloutfleet_proxy.dumps.importing import Importer
@@ -53,7 +54,6 @@ from rolloutfleet_proxy.sessions.auth import (
     load_admin_keys,
     make_admin_key,
 )
-from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session, Sessions, count_by_state, touch
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -221,7 +221,7 @@ class Proxy:
         """End what is under way with a 503, as the proxy stops; returns the sessions that had calls."""
         busy = self.sessions.in_memory(lambda session: len(session.calls) > 0)
         for session in busy:
-            session.calls.end_all(stopping())
+            session.calls.end_all(Stopping())
         return busy
 
     async def end_calls(self) -> None:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rolloutfleet.wire import AskExport, GiveReward
 from rolloutfleet_proxy.cleanup.choosing import Patience, due, load_group
 from rolloutfleet_proxy.cleanup.freeing import free
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.exports.forms import json_pieces
 from rolloutfleet_proxy.exports.leases import Grant, acknowledge, expire, grant, release, renew
 from rolloutfleet_proxy.sessions import remains
@@ -252,7 +252,7 @@ class Accounting(RuleBasedStateMachine):
         before = self.dump()
         try:
             done = self.store.run(operation)
-        except ApiError as error:
+        except DomainError as error:
             assert not allowed, error
             assert self.dump() == before
             return None

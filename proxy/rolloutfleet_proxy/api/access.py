@@ -5,12 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from rolloutfleet.errors import (
-    FORBIDDEN_SCOPE,
-    INVALID_KEY,
-    SESSION_UNKNOWN,
-)
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import ForbiddenScope, InvalidKey, MissingKey, SessionNotFound
 from rolloutfleet_proxy.ids import owner_of_key
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import gone
@@ -26,26 +21,26 @@ def proxy_of(request: Request) -> Proxy:
 
 
 async def require_admin(request: Request) -> None:
-    """Lets the admin's key pass. Raises ApiError 401, or 403 for a session's key."""
+    """Lets the admin's key pass. Raises InvalidKey, or ForbiddenScope for a session's key."""
     proxy = proxy_of(request)
     if not proxy.admin.match(presented_key(request.headers)):
         await require_known_key(proxy, request.headers)
-        raise ApiError(403, FORBIDDEN_SCOPE, "This needs the admin key.")
+        raise ForbiddenScope("This needs the admin key.")
 
 
 async def require_known_key(proxy: Proxy, headers: Mapping[str, str]) -> None:
-    """Lets pass whoever has a key that opens anything here, were it something else. Raises ApiError 401."""
+    """Lets pass whoever has a key that opens anything here, were it something else. Raises InvalidKey."""
     key = presented_key(headers)
     if key is None:
-        raise _no_key()
+        raise MissingKey()
     if not proxy.admin.match(key) and await proxy.sessions.with_key(key) is None:
-        raise _unknown_key()
+        raise InvalidKey()
 
 
 async def require_key_of_somewhere(proxy: Proxy, headers: Mapping[str, str]) -> None:
     """Lets pass also the keys of sessions at other proxies, and of stores that are lost: only they could tell.
 
-    Raises ApiError 401.
+    Raises InvalidKey.
     """
     owner = owner_of_key(presented_key(headers) or "")
     if owner is None or owner == proxy.owner or owner.ordinal >= proxy.peers.ever:
@@ -55,7 +50,7 @@ async def require_key_of_somewhere(proxy: Proxy, headers: Mapping[str, str]) -> 
 def require_session(action: str | None = None) -> Callable[[Request, str], Awaitable[Session]]:
     """A dependency that finds the path's session for the admin, or for the session's own key.
 
-    With an `action` the session's key is not enough: `agent_may` must name it. Raises ApiError 401, 403, 404, 410.
+    With an `action` the session's key is not enough: `agent_may` must name it. Raises as `find_session` and `there`.
     """
 
     async def find(request: Request, session_id: str) -> Session:
@@ -67,31 +62,29 @@ def require_session(action: str | None = None) -> Callable[[Request, str], Await
 async def find_session(request: Request, session_id: str, *, action: str | None = None) -> Session | Gone | None:
     """What the path names, for the admin or for the session's own key; its tombstone where its rows are gone.
 
-    While the session is being dumped, whoever would change it waits. Raises ApiError 401, 403.
+    While the session is being dumped, whoever would change it waits. Raises InvalidKey, ForbiddenScope.
     """
     proxy = proxy_of(request)
     if request.method != "GET":
         await proxy.seals.opened(session_id)
     key = presented_key(request.headers)
     if key is None:
-        raise _no_key()
+        raise MissingKey()
     if proxy.admin.match(key):
         return await proxy.sessions.named(session_id)
     found = await _with_key(proxy, key, session_id)
     if action is not None and isinstance(found, Session) and action not in found.agent_may:
-        raise ApiError(
-            403, FORBIDDEN_SCOPE, f"This session's key may not {action}: start it with agent_may: [{action!r}]."
-        )
+        raise ForbiddenScope(f"This session's key may not {action}: start it with agent_may: [{action!r}].")
     return found
 
 
 async def session_with_key(proxy: Proxy, key: str | None, session_id: str | None) -> Session:
     """The session that a key opens; `session_id` is the one that the path names, if it names one.
 
-    Raises ApiError 401 for an unknown key, 403 for another session's, 410 for one of a session that is gone.
+    Raises InvalidKey, ForbiddenScope for another session's key, and what `gone` says where the session is gone.
     """
     if key is None:
-        raise _no_key()
+        raise MissingKey()
     found = await _with_key(proxy, key, session_id)
     return there(found, found.name)
 
@@ -99,27 +92,19 @@ async def session_with_key(proxy: Proxy, key: str | None, session_id: str | None
 async def _with_key(proxy: Proxy, key: str, session_id: str | None) -> Session | Gone:
     found = await proxy.sessions.with_key(key)
     if found is None:
-        raise _unknown_key()
+        raise InvalidKey()
     if session_id is not None and found.name != session_id:
-        raise ApiError(403, FORBIDDEN_SCOPE, "This key belongs to another session.")
+        raise ForbiddenScope("This key belongs to another session.")
     return found
 
 
 def there(found: Session | Gone | None, name: str) -> Session:
-    """The session, if its rows are there. Raises ApiError 404 or 410."""
+    """The session, if its rows are there. Raises SessionNotFound, or what `gone` says."""
     if found is None:
-        raise ApiError(404, SESSION_UNKNOWN, f"There is no session {name[:80]!r} here.", param="session_id")
+        raise SessionNotFound(f"There is no session {name[:80]!r} here.")
     if isinstance(found, Gone):
         raise gone(found)
     return found
-
-
-def _no_key() -> ApiError:
-    return ApiError(401, INVALID_KEY, "A key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`.")
-
-
-def _unknown_key() -> ApiError:
-    return ApiError(401, INVALID_KEY, "This key is not known here.")
 
 
 async def _this_proxy(request: Request) -> Proxy:

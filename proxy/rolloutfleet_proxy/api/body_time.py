@@ -7,12 +7,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from rolloutfleet.errors import REQUEST_TIMEOUT
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import Stopping
+from rolloutfleet_proxy.http.errors import RequestTimeout
 from rolloutfleet_proxy.memory.body_limit import has_body
 from rolloutfleet_proxy.restarts.drain import Drains
 from rolloutfleet_proxy.restarts.under_way import UnderWay
-from rolloutfleet_proxy.sessions.calls import stopping
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -25,7 +24,7 @@ SILENCE: Final = 30.0
 
 
 class BodyTime:
-    """ASGI: passes requests to `app`, whose `receive` raises ApiError where more of a body is waited for too long.
+    """ASGI: passes requests to `app`, whose `receive` raises DomainError where more of a body is waited for too long.
 
     That is 408 for one that is silent, 503 draining for one that a planned stop no longer waits for.
     """
@@ -59,6 +58,5 @@ class BodyTime:
                     return await receive()
         except TimeoutError:
             if limit.when() != silent_until:
-                raise stopping() from None
-            message = f"Nothing of the body came for {SILENCE:g} s."
-            raise ApiError(408, REQUEST_TIMEOUT, message, close=True) from None
+                raise Stopping() from None
+            raise RequestTimeout(f"Nothing of the body came for {SILENCE:g} s.") from None

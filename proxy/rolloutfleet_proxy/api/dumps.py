@@ -10,13 +10,12 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from rolloutfleet.dumps import Damaged, DumpName, Glance, parse_dump_name
-from rolloutfleet.errors import DUMP_DAMAGED, DUMP_UNKNOWN, INTERNAL, NOT_DRAINING
-from rolloutfleet.wire import DumpState, ImportDumps, ImportedDumps, Retired
+from rolloutfleet.wire import JSON_MEDIA_TYPE, DumpState, ImportDumps, ImportedDumps, Retired
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.bodies import CHUNK, PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, paged
+from rolloutfleet_proxy.domain.errors import DumpDamaged, DumpNotFound, InvalidParameter, NotDraining, TemporaryFailure
 from rolloutfleet_proxy.dumps.folder import Listed
-from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError, invalid
 from rolloutfleet_proxy.fleet.forwarding import PassedOn
 from rolloutfleet_proxy.fleet.heads import FORWARDED
 from rolloutfleet_proxy.ids import SESSION, owner_of_name
@@ -53,14 +52,9 @@ async def list_dumps(
 async def retire(proxy: ThisProxy) -> Retired:
     """Dump and free all sessions that have no call in flight and are not leased, before this proxy's storage goes."""
     if not proxy.drains.draining:
-        raise ApiError(
-            409,
-            NOT_DRAINING,
-            "This ends every idle session, so it is done only while the proxy drains: POST /drain comes first.",
-            should_retry=False,
-        )
+        raise NotDraining()
     if proxy.cleanup.folder is None:
-        raise invalid("sessions.dump.path", "There is no folder to dump to: sessions.dump.path is empty.")
+        raise InvalidParameter("sessions.dump.path", "There is no folder to dump to: sessions.dump.path is empty.")
     reclaimed = await proxy.sweeper.retire(proxy.cleanup)
     failing = dict(proxy.sweeper.tally.failing)
     return Retired(reclaimed=reclaimed, failing=failing, ordinals=[proxy.owner.ordinal])
@@ -81,26 +75,26 @@ async def import_dumps(asked: ImportDumps, proxy: ThisProxy) -> ImportedDumps:
     )
 
 
-@router.get("/dumps/{name}", response_class=StreamingResponse, responses={200: {"content": {MEDIA_TYPE: {}}}})
+@router.get("/dumps/{name}", response_class=StreamingResponse, responses={200: {"content": {JSON_MEDIA_TYPE: {}}}})
 async def show_dump(name: str, request: Request, proxy: ThisProxy) -> Response:
     """A dump as it was written, also one that has been imported since; passed on to the proxy that made it."""
     dump = parse_dump_name(name)
     if dump is None:
-        raise invalid("name", f"{name[:200]!r} is no name of a dump.")
+        raise InvalidParameter("name", f"{name[:200]!r} is no name of a dump.")
     with _readable():
         try:
             file = await asyncio.to_thread(proxy.dumps.open, dump)
         except Damaged as error:
-            raise ApiError(409, DUMP_DAMAGED, f"{name}: {error}.", param="name", should_retry=False) from None
+            raise DumpDamaged(f"{name}: {error}.", param="name") from None
     if file is None:
         owner = _elsewhere(proxy, dump)
         if owner is None or FORWARDED in request.headers:
-            raise ApiError(404, DUMP_UNKNOWN, f"There is no dump {name} in this proxy's folder.", param="name")
+            raise DumpNotFound(name, param="name")
         return PassedOn(proxy.peers, owner, body=b"")
     size = await asyncio.to_thread(_size, file)
     pieces = _pieces(file)
     first = await first_chunk(pieces)
-    return PieceByPiece(first, pieces, media_type=MEDIA_TYPE, headers={"Content-Length": str(size)})
+    return PieceByPiece(first, pieces, media_type=JSON_MEDIA_TYPE, headers={"Content-Length": str(size)})
 
 
 async def _page(proxy: Proxy, *, state: str | None, cursor: str, limit: int) -> dict[str, Any]:
@@ -114,11 +108,11 @@ async def _page(proxy: Proxy, *, state: str | None, cursor: str, limit: int) -> 
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Raises ApiError 503 where the disk fails."""
+    """Raises TemporaryFailure where the disk fails."""
     try:
         yield
     except OSError as error:
-        raise ApiError(503, INTERNAL, f"The folder of dumps can't be read: {error}.", retry_after=1.0) from None
+        raise TemporaryFailure(f"The folder of dumps can't be read: {error}.") from None
 
 
 def _shown(proxy: Proxy, file: Listed) -> dict[str, Any]:
@@ -136,9 +130,9 @@ def _shown(proxy: Proxy, file: Listed) -> dict[str, Any]:
 
 
 def _file(cursor: str | None) -> str:
-    """Raises ApiError 400 for a cursor of fleet scope."""
+    """Raises InvalidParameter for a cursor of fleet scope."""
     if cursor and ":" in cursor:
-        raise invalid("cursor", "This cursor is of scope=fleet.")
+        raise InvalidParameter("cursor", "This cursor is of scope=fleet.")
     return cursor or ""
 
 

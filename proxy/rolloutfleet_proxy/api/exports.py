@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response, StreamingResponse
 
-from rolloutfleet.errors import INVALID_REQUEST, LEASE_EXPIRED
 from rolloutfleet.wire import (
     IDEMPOTENCY_KEY_HEADER,
     JSON_MEDIA_TYPE,
@@ -26,13 +25,14 @@ from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.bodies import PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.negotiation import preferred
 from rolloutfleet_proxy.api.scopes import PROXY, Scope
-from rolloutfleet_proxy.errors import ApiError, unsupported
+from rolloutfleet_proxy.domain.errors import InvalidRequest, LeaseExpired, UnsupportedParameter
 from rolloutfleet_proxy.exports import leases
 from rolloutfleet_proxy.exports.forms import HeaderTooLarge, References, json_pieces, safetensors
 from rolloutfleet_proxy.exports.leases import Grant, LeaseChange
 from rolloutfleet_proxy.exports.reads import ExportGone
 from rolloutfleet_proxy.exports.shards import ExportShards, references
 from rolloutfleet_proxy.fleet.forwarding import Named, PassedOn, check_owner, owner_of_names
+from rolloutfleet_proxy.http.errors import NotAcceptable
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
@@ -57,15 +57,14 @@ async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Sc
     same call with the same Idempotency-Key brings the same again.
     """
     if scope != PROXY:
-        raise unsupported("scope", "a lease is one proxy's; ask each proxy of GET /proxies for its own.")
+        raise UnsupportedParameter("scope", "a lease is one proxy's; ask each proxy of GET /proxies for its own.")
     elsewhere = await _elsewhere(proxy, asked)
     if elsewhere is not None:
         return PassedOn(proxy.peers, elsewhere, body=await request.body())
     forms = (JSON_MEDIA_TYPE,) if asked.as_ == SHARDS else (JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE)
     media = preferred(request.headers.get("accept"), forms)
     if media is None:
-        message = f"An export as {asked.as_} is {' or '.join(forms)}."
-        raise ApiError(406, INVALID_REQUEST, message, param="Accept")
+        raise NotAcceptable(f"An export as {asked.as_} is {' or '.join(forms)}.")
     call = keyed_call(
         request.headers.get(IDEMPOTENCY_KEY_HEADER), scope="export", body=asked.model_dump_json().encode()
     )
@@ -80,9 +79,7 @@ async def export(asked: AskExport, request: Request, proxy: ThisProxy, scope: Sc
         pieces, headers = await _body(proxy, granted, media)
         first = await first_chunk(pieces)
     except ExportGone as gone:
-        raise ApiError(
-            409, LEASE_EXPIRED, f"{gone} was acknowledged elsewhere while it was read.", should_retry=False
-        ) from None
+        raise LeaseExpired(f"{gone} was acknowledged elsewhere while it was read.") from None
     return PieceByPiece(first, pieces, media_type=media, headers=headers)
 
 
@@ -152,11 +149,9 @@ async def _body(proxy: Proxy, granted: Grant, media: str) -> tuple[Iterator[byte
         file = await asyncio.to_thread(safetensors, read, granted, head)
     except HeaderTooLarge:
         await _give_back(proxy, granted)
-        raise ApiError(
-            400,
-            INVALID_REQUEST,
+        raise InvalidRequest(
             "The messages of this export don't fit in a safetensors header (100 MB). Nothing is leased: "
-            f"ask for fewer trajectories, or for {JSON_MEDIA_TYPE}.",
+            f"ask for fewer trajectories, or for {JSON_MEDIA_TYPE}."
         ) from None
     return file.pieces(), {**headers, "Content-Length": str(file.size)}
 

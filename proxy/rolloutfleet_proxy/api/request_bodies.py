@@ -10,9 +10,11 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.api.access import require_known_key
-from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
-from rolloutfleet_proxy.memory.body_limit import LimitOf, declared_length, has_body, too_large
+from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError
+from rolloutfleet_proxy.http.errors import send_error, status_of
+from rolloutfleet_proxy.memory.body_limit import LimitOf, declared_length, has_body
 from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
 
@@ -20,8 +22,8 @@ from rolloutfleet_proxy.proxy import Proxy
 class BodyRefused(HTTPException):
     """Why a body is not read further: FastAPI takes any other error of its reading for one of its parsing."""
 
-    def __init__(self, answer: ApiError) -> None:
-        super().__init__(answer.status, answer.message)
+    def __init__(self, answer: DomainError) -> None:
+        super().__init__(status_of(answer), answer.message)
         self.answer = answer
 
 
@@ -49,7 +51,7 @@ class RequestBodies:
             await require_known_key(proxy, headers)
             length = declared_length(headers.get("content-length", ""), limit=limit)
             held = proxy.in_flight.hold()
-        except ApiError as error:
+        except DomainError as error:
             await _answer(proxy, error, send)
             return
         in_memory = not self._to_disk(scope)
@@ -58,7 +60,7 @@ class RequestBodies:
                 _read_as_json(scope)
                 held.expect(length)
             await self._app(scope, _counted(receive, held if in_memory else None, limit=limit), send)
-        except ApiError as error:
+        except DomainError as error:
             await _answer(proxy, error, send)
         finally:
             held.release()
@@ -67,7 +69,7 @@ class RequestBodies:
 def _read_as_json(scope: Scope) -> None:
     """All these bodies are JSON, whatever they are called: `curl -d` calls them a form, and FastAPI heeds that."""
     others = [header for header in scope["headers"] if header[0] != b"content-type"]
-    scope["headers"] = [*others, (b"content-type", MEDIA_TYPE.encode())]
+    scope["headers"] = [*others, (b"content-type", JSON_MEDIA_TYPE.encode())]
 
 
 def _counted(receive: Receive, held: Held | None, *, limit: int) -> Receive:
@@ -80,19 +82,16 @@ def _counted(receive: Receive, held: Held | None, *, limit: int) -> Receive:
             size = len(message.get("body", b""))
             read += size
             if read > limit:
-                raise too_large(limit)
+                raise BodyTooLarge(limit)
             if held is not None:
                 held.add(size)
-        except ApiError as error:
+        except DomainError as error:
             raise BodyRefused(error) from None
         return message
 
     return counted
 
 
-async def _answer(proxy: Proxy, error: ApiError, send: Send) -> None:
+async def _answer(proxy: Proxy, error: DomainError, send: Send) -> None:
     proxy.metrics.refuse(error.code)
-    body = error.body()
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)), *error.headers()]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_error(error, send)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
-import msgspec
 from fastapi import Query, Request
 
-from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
 from rolloutfleet_proxy.fleet.weights import together
+from rolloutfleet_proxy.http.errors import error_object
 from rolloutfleet_proxy.logs.requests import REQUEST_ID, TRACES
 from rolloutfleet_proxy.proxy import Proxy
 
@@ -26,14 +26,14 @@ class Answers:
     """What each proxy answered, by ordinal, and what those that did not were asked in vain with."""
 
     by_ordinal: dict[int, Any]
-    failed: dict[int, ApiError]
+    failed: dict[int, DomainError]
 
     def coverage(self) -> dict[str, Any]:
         """The part of an admin answer that names the ordinals it covers."""
         failed = sorted(self.failed.items())
         return {
             "ordinals": sorted(self.by_ordinal),
-            "failed": [{"ordinal": ordinal, **msgspec.json.decode(error.body())} for ordinal, error in failed],
+            "failed": [{"ordinal": ordinal, "error": error_object(error), **error.beside} for ordinal, error in failed],
         }
 
 
@@ -62,7 +62,7 @@ async def everywhere(
             found.by_ordinal[ordinal] = await proxy.peers.ask(
                 ordinal, "GET", path + query, headers=credentials(request), patience=PATIENCE
             )
-        except ApiError as error:
+        except DomainError as error:
             found.failed[ordinal] = error
 
     await together(*(ask(ordinal) for ordinal in proxy.peers.others if queries is None or ordinal in queries))
@@ -82,7 +82,7 @@ async def paged(
     """The answer to `GET /{name}`, whose `page` of this proxy begins at a cursor and is what others have as well.
 
     `asked` goes with the question to them. In fleet scope it is a page of each, one proxy after the other. `page`
-    refuses a cursor that is none of one proxy. Raises ApiError 400 for a cursor of another scope.
+    refuses a cursor that is none of one proxy. Raises InvalidParameter for a cursor of another scope.
     """
     if scope == PROXY:
         return {**await page(cursor), "ordinals": [proxy.owner.ordinal]}
@@ -107,13 +107,13 @@ def _listed(answers: Answers, name: str) -> dict[str, Any]:
 def _begun(cursor: str | None) -> dict[int, str]:
     """The proxies that have more to list, and from where on each goes on: what `_listed` made.
 
-    Raises ApiError 400 for a cursor of one proxy.
+    Raises InvalidParameter for a cursor of one proxy.
     """
     try:
         parts = [part.split(":") for part in cursor.split(",")] if cursor else []
         return {int(ordinal): start for ordinal, start in parts}
     except ValueError:
-        raise invalid("cursor", "This cursor is not of scope=fleet.") from None
+        raise InvalidParameter("cursor", "This cursor is not of scope=fleet.") from None
 
 
 def summed(audits: list[dict[str, Any]]) -> dict[str, Any]:

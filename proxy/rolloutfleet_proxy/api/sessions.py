@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Closed, StartSessions
 from rolloutfleet_proxy.api.access import (
     AdminOnly,
@@ -25,7 +24,7 @@ from rolloutfleet_proxy.api.access import (
 )
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.api.starting import start_here
-from rolloutfleet_proxy.errors import ApiError, invalid, no_json
+from rolloutfleet_proxy.domain.errors import InvalidJson, InvalidParameter, InvalidRequest, UnreadableJson
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions import sessions as sessions_module
@@ -96,15 +95,15 @@ router.routes.append(_START)
 
 
 async def _asked(request: Request) -> StartSessions:
-    """Raises ApiError 400, and RequestValidationError for a field."""
+    """Raises InvalidJson or InvalidRequest, and RequestValidationError for a field."""
     try:
         given = json.loads(await request.body())
     except (ValueError, RecursionError) as error:
-        raise no_json(error) from None
+        raise UnreadableJson(error) from None
     except ClientDisconnect:
-        raise ApiError(400, INVALID_JSON, "The body broke off.") from None
+        raise InvalidJson("The body broke off.") from None
     if not isinstance(given, dict):
-        raise ApiError(400, INVALID_REQUEST, "The body must be a JSON object.")
+        raise InvalidRequest("The body must be a JSON object.")
     try:
         return StartSessions.model_validate(given)
     except ValidationError as error:
@@ -130,15 +129,15 @@ def _listed(proxy: Proxy, shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(cursor: str | None) -> int | None:
-    """Raises ApiError 400 for a cursor of fleet scope, or one that no page ended with."""
+    """Raises InvalidParameter for a cursor of fleet scope, or one that no page ended with."""
     if not cursor:
         return None
     try:
         number = int(cursor)
     except ValueError:
-        raise invalid("cursor", "This cursor is of scope=fleet.") from None
+        raise InvalidParameter("cursor", "This cursor is of scope=fleet.") from None
     if number > _LAST_ROW:
-        raise invalid("cursor", "No page ends with this cursor.")
+        raise InvalidParameter("cursor", "No page ends with this cursor.")
     return number
 
 

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 
-from rolloutfleet.errors import INVALID_REQUEST, NO_ROOM, SHARD_UNKNOWN
 from rolloutfleet.tensors import RemoteTensor
 from rolloutfleet.wire import (
     DEFAULT_SHARD_TTL,
@@ -24,9 +23,8 @@ from rolloutfleet.wire import (
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy, find_session, there
 from rolloutfleet_proxy.api.bodies import PieceByPiece, first_chunk
 from rolloutfleet_proxy.api.scopes import PROXY, Answers, Scope, credentials
-from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter, InvalidRequest, NoRoom, ShardsMissing
 from rolloutfleet_proxy.fleet.forwarding import PassedOn, check_owner, owner_of_shards
-from rolloutfleet_proxy.fleet.placement import RETRY_AFTER
 from rolloutfleet_proxy.fleet.weights import together
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.memory.body_limit import declared_length
@@ -42,23 +40,11 @@ ID_FORM: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 DELETE_PATIENCE: Final = 60.0
 """Seconds that another proxy has to remove the files of a fleet's shards."""
 MISSING: Final = "missing"
-"""Where the answer to a batch names what is not there: beside the error, or in the header's metadata."""
+"""Where the header of a batch names what is not there."""
 
 ShardId = Annotated[str, Path(pattern=ID_FORM)]
 Ttl = Annotated[float | None, Query(gt=0, le=100 * YEAR, allow_inf_nan=False)]
 SessionId = Annotated[str | None, Query(min_length=1, max_length=128)]
-
-
-class ShardsMissing(ApiError):
-    """404: shards that are not kept here, all of them named beside the error."""
-
-    def __init__(self, ids: Sequence[str], *, param: str) -> None:
-        some = ", ".join(ids[:10]) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
-        super().__init__(404, SHARD_UNKNOWN, f"Not kept here: {some}.", param=param)
-        self.missing = ids
-
-    def body(self) -> bytes:
-        return msgspec.json.encode({**msgspec.json.decode(super().body()), MISSING: self.missing})
 
 
 @router.put("/shards/{shard_id}")
@@ -70,7 +56,7 @@ async def put_shard(
     201; 200 where the same tensor was kept under this id already, whose time then runs anew.
     """
     if owner_of_name(shard_id, kind=TENSOR) is not None:
-        raise invalid("shard_id", "Names of this form are the proxies' own: use another.")
+        raise InvalidParameter("shard_id", "Names of this form are the proxies' own: use another.")
     await _refuse_ended(proxy, request, session_id)
     if ttl is None and session_id is None:
         ttl = DEFAULT_SHARD_TTL
@@ -78,7 +64,7 @@ async def put_shard(
         with _room(proxy, request):
             form, done = await proxy.shards.put(shard_id, request.stream(), session=session_id, ttl=ttl)
     except NotOneTensor as wrong:
-        raise ApiError(400, INVALID_REQUEST, f"The body is not one tensor as safetensors: {wrong}.") from None
+        raise InvalidRequest(f"The body is not one tensor as safetensors: {wrong}.") from None
     except ClientDisconnect:
         return Response(status_code=400)
     # Its id says nothing of its owner, so a public address could not find it again.
@@ -118,7 +104,9 @@ async def get_shards(asked: ShardBatch, request: Request, proxy: ThisProxy) -> R
         raise ShardsMissing(missing, param="ids")
     nbytes = sum(shard.form.nbytes for shard in found.values())
     if nbytes > SHARD_BATCH_BYTES:
-        raise invalid("ids", f"These are {nbytes} bytes; at most {SHARD_BATCH_BYTES} in one answer: ask in parts.")
+        raise InvalidParameter(
+            "ids", f"These are {nbytes} bytes; at most {SHARD_BATCH_BYTES} in one answer: ask in parts."
+        )
     return await _answer(proxy, found.values(), {MISSING: json.dumps(missing)} if missing else None)
 
 
@@ -148,7 +136,7 @@ async def _delete_everywhere(proxy: Proxy, request: Request, ids: Sequence[str])
     async def delete(ordinal: int, part: list[str]) -> None:
         try:
             found.by_ordinal[ordinal] = await (_delete_here(proxy, part) if ordinal == own else ask(ordinal, part))
-        except ApiError as error:
+        except DomainError as error:
             found.failed[ordinal] = error
 
     async def ask(ordinal: int, part: list[str]) -> Any:
@@ -185,12 +173,12 @@ async def _refuse_ended(proxy: Proxy, request: Request, session_id: str | None) 
 
 @contextmanager
 def _room(proxy: Proxy, request: Request) -> Iterator[None]:
-    """Hold room for the bytes that the body says it has, while it comes. Raises ApiError 429, before any is read."""
+    """Hold room for the bytes that the body says it has, while it comes. Raises NoRoom, before any is read."""
     declared = declared_length(request.headers.get("content-length", ""), limit=proxy.settings.shard_limit)
     with proxy.admission.bytes_on_their_way(declared) as fits:
         if not fits:
             message = "There is no room for this shard now: delete some, or wait until others have lived their time."
-            raise ApiError(429, NO_ROOM, message, retry_after=RETRY_AFTER)
+            raise NoRoom(message)
         yield
 
 

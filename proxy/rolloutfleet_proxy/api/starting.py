@@ -4,11 +4,10 @@ from functools import partial
 
 from pydantic import BaseModel
 
-from rolloutfleet.errors import DRAINING, NO_ROOM, SESSION_DELETED
 from rolloutfleet.spec import LimitsSpec
 from rolloutfleet.wire import StartedSession, StartedSessions, StartSessions
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.domain.errors import DomainError, Draining, InvalidParameter, NoRoom, SessionDeleted
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import gone
@@ -19,7 +18,6 @@ from rolloutfleet_proxy.sessions.sessions import NewSessions, Started, replace_k
 from rolloutfleet_proxy.store.transaction import Transaction
 
 SCOPE = "start"
-RETRY_AFTER = 5.0
 KEPT_AT_ONCE = 64
 """Sessions of a new group that are held in memory from the start: a large one must not push out those in use."""
 
@@ -34,12 +32,14 @@ class _Names(BaseModel):
 async def start_here(proxy: Proxy, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
     """Start a group of sessions.
 
-    Raises ApiError 429 where there is no room, 503 while draining, 422 for a key used with another body, and
+    Raises NoRoom, Draining while it drains, IdempotencyKeyReused for a key used with another body, and
     PlacedElsewhere where this proxy gave the key's start to another.
     """
     most = proxy.settings.sessions.limits.sessions
     if most is not None and asked.group_size > most:
-        raise invalid("group_size", f"A proxy of this fleet has room for {most} sessions, and a group stays together.")
+        raise InvalidParameter(
+            "group_size", f"A proxy of this fleet has room for {most} sessions, and a group stays together."
+        )
     body = b"" if idempotency_key is None else asked.model_dump_json().encode()
     call = keyed_call(idempotency_key, scope=SCOPE, body=body)
     with proxy.admission.places(asked.group_size) as places:
@@ -96,9 +96,9 @@ def _start(
     if call is not None:
         claims.check(transaction, call.key)
     if draining:
-        raise ApiError(503, DRAINING, "This proxy is draining and takes no new sessions.", retry_after=1.0)
+        raise Draining("This proxy is draining and takes no new sessions.")
     if not places.take():
-        raise ApiError(429, NO_ROOM, "This proxy has no room for more sessions now.", retry_after=RETRY_AFTER)
+        raise NoRoom("This proxy has no room for more sessions now.")
     group, started = start(
         transaction,
         owner,
@@ -130,9 +130,9 @@ def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Sta
         raise _over(transaction, str(error)) from None
 
 
-def _over(transaction: Transaction, name: str) -> ApiError:
-    """410: what became of a session that a start made, as its own calls are told."""
+def _over(transaction: Transaction, name: str) -> DomainError:
+    """What became of a session that a start made, as its own calls are told."""
     tombstone = tombstones.find(transaction, column="name", value=name)
     if tombstone is not None:
         return gone(tombstone)
-    return ApiError(410, SESSION_DELETED, f"This Idempotency-Key started session {name}, which is gone by now.")
+    return SessionDeleted(f"This Idempotency-Key started session {name}, which is gone by now.")

@@ -11,18 +11,20 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any
 
-from rolloutfleet.errors import CLIENT_GONE, INTERNAL
+from rolloutfleet.errors import CLIENT_GONE
+from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.api.access import session_with_key
 from rolloutfleet_proxy.capture import departures, turn
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
 from rolloutfleet_proxy.chat.request import ChatRequest, Reading, body_digest, parse_chat
+from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, InternalError
 from rolloutfleet_proxy.engines.generation import STRUCTURAL_TAG
-from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
 from rolloutfleet_proxy.figures.metrics import JOINED, REPLAYED
+from rolloutfleet_proxy.http.errors import body_of, send_error, status_of
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.calls import ChatCall
 from rolloutfleet_proxy.logs.requests import request_id
-from rolloutfleet_proxy.memory.body_limit import declared_length, too_large
+from rolloutfleet_proxy.memory.body_limit import declared_length
 from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended
@@ -90,9 +92,10 @@ class ChatRoute:
             refused = self._refused(error)
             told.outcome = refused.code
             if told.status < 0:
-                told.status = refused.status
+                told.status = status_of(refused)
             try:
-                await _send_error(send, refused)
+                with contextlib.suppress(OSError):
+                    await send_error(refused, send)
             finally:
                 forget_frames(error)
         finally:
@@ -155,7 +158,7 @@ class ChatRoute:
         await self._wait(session, call, request, told, receive, send)
 
     async def _open(self, session: Session, key: str | None) -> Session:
-        """The session, once no sweep holds it. Raises ApiError 410 where it has ended, and as `session_with_key`."""
+        """The session, once no sweep holds it. Raises what `ended` says where it is over, and as `session_with_key`."""
         while session.name in self._proxy.seals:
             await self._proxy.seals.opened(session.name)
             session = await session_with_key(self._proxy, key, session.name)
@@ -268,7 +271,7 @@ class ChatRoute:
                     raise error
                 refused = self._refused(error)
                 told.outcome = refused.code
-                news += b"data: " + refused.body() + b"\n\n"
+                news += b"data: " + body_of(refused) + b"\n\n"
             elif not news and not woken and not ended:
                 news = _COMMENT
             if news and not started:
@@ -283,11 +286,11 @@ class ChatRoute:
                     _note_answered(told, call.outcome.result())
                 return
 
-    def _refused(self, error: BaseException) -> ApiError:
+    def _refused(self, error: BaseException) -> DomainError:
         """What a caller is told of an error, which is counted here, and logged where it is a mistake of ours."""
-        if not isinstance(error, ApiError):
+        if not isinstance(error, DomainError):
             logger.error("a chat call failed by a mistake of ours", exc_info=error)
-            error = ApiError(500, INTERNAL, "The proxy made a mistake; its log says more.")
+            error = InternalError()
         self._proxy.metrics.refuse(error.code)
         return error
 
@@ -322,7 +325,7 @@ def _attempt(headers: dict[str, str], body: bytes) -> Attempt:
 
 
 async def _read_body(receive: Receive, headers: dict[str, str], held: Held, *, limit: int) -> bytes:
-    """Raises ApiError 413 and 429, and reads no further then."""
+    """Raises BodyTooLarge and TooManyInFlight, and reads no further then."""
     held.expect(declared_length(headers.get("content-length", ""), limit=limit))
     message = await receive()
     if message["type"] == "http.disconnect":
@@ -343,7 +346,7 @@ async def _read_body(receive: Receive, headers: dict[str, str], held: Held, *, l
 
 def _within(body: Any, limit: int) -> bytes:
     if len(body) > limit:
-        raise too_large(limit)
+        raise BodyTooLarge(limit)
     return body  # type: ignore[no-any-return]
 
 
@@ -354,18 +357,6 @@ async def _left(receive: Receive) -> None:
 
 
 async def _send_json(send: Send, body: bytes, more: Headers) -> None:
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)), *more]
+    headers = [(b"content-type", JSON_MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-async def _send_error(send: Send, error: ApiError) -> None:
-    body = error.body()
-    headers = [
-        (b"content-type", MEDIA_TYPE.encode()),
-        (b"content-length", b"%d" % len(body)),
-        *error.headers(),
-    ]
-    with contextlib.suppress(OSError):
-        await send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})

@@ -6,8 +6,7 @@ Only what says that it is a retry is taken for one: an `Idempotency-Key`, or the
 
 from dataclasses import dataclass
 
-from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import IdempotencyKeyReused
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.sessions import Session
 
@@ -26,7 +25,7 @@ class Attempt:
 def earlier(session: Session, attempt: Attempt) -> Call | int | None:
     """The call in flight to join, the number of the turn to give again, or None for a new turn.
 
-    Raises ApiError 422 where the key was used with another body.
+    Raises IdempotencyKeyReused where the key was used with another body.
     """
     if attempt.idempotency_key is not None:
         return _with_key(session, attempt.idempotency_key, attempt.body)
@@ -40,11 +39,8 @@ def _with_key(session: Session, key: str, body: bytes) -> Call | int | None:
     number = None if call is not None else session.turn_with_key(key)
     known = call.body if call is not None else session.briefs[number].body if number is not None else body
     if known != body:
-        raise ApiError(
-            422,
-            IDEMPOTENCY_KEY_REUSED,
-            "This Idempotency-Key was used with another body. Send a new key with a new request.",
-            param="Idempotency-Key",
+        raise IdempotencyKeyReused(
+            "This Idempotency-Key was used with another body. Send a new key with a new request."
         )
     return call if call is not None else number
 

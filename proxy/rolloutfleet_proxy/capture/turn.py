@@ -18,18 +18,27 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rolloutfleet.errors import CANCELLED, CONTEXT_LENGTH_EXCEEDED, INTERNAL, TOKEN_LIMIT, TURN_LIMIT
+from rolloutfleet.errors import CANCELLED, INTERNAL
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.capture.turn_stream import TurnStream
 from rolloutfleet_proxy.chat.answer import CACHED_TOKENS, TOP_LOGPROBS, finish_reason
 from rolloutfleet_proxy.chat.model_names import check_served
 from rolloutfleet_proxy.chat.request import ChatRequest
+from rolloutfleet_proxy.domain.errors import (
+    ContextExceeded,
+    DomainError,
+    EvidenceRefused,
+    InvalidParameter,
+    TemporaryFailure,
+    TokenLimitReached,
+    TurnLimitReached,
+    UnsupportedParameter,
+)
 from rolloutfleet_proxy.engines.client import GenerateRequest, OnChunk, ids_json, joined_json, passed_on
 from rolloutfleet_proxy.engines.evidence import Evidence, Refused
 from rolloutfleet_proxy.engines.generation import STRUCTURAL_TAG, Generation, biases_of, grammar_of
 from rolloutfleet_proxy.engines.grammar_refusals import GrammarRefused
-from rolloutfleet_proxy.errors import ApiError, evidence_refused, invalid, unsupported
 from rolloutfleet_proxy.figures.metrics import BRANCH, COMMITTED, EXTENDING, FIRST
 from rolloutfleet_proxy.figures.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.ids import random_hex
@@ -84,8 +93,8 @@ UNKNOWN_CONTEXT_BUDGET = 4096
 def begin(
     proxy: Proxy, session: Session, request: ChatRequest, attempt: Attempt, headers: dict[str, str], held: Held
 ) -> Call:
-    """Start a turn. Raises ApiError 400 where the session's limits leave no room for it, 404 for a model that is not
-    served, 507 where the disk has too little room left to keep it."""
+    """Start a turn. Raises TurnLimitReached or TokenLimitReached where the session's limits leave no room for it,
+    ModelNotFound, and DiskFull where the disk has too little room left to keep it."""
     if request.model is not None:
         check_served(request.model, proxy.settings)
     _check_limits(session)
@@ -103,7 +112,7 @@ def begin(
                 made = await making.run()
                 fate = COMMITTED
                 return made
-            except ApiError as error:
+            except DomainError as error:
                 fate = error.code
                 raise
             except asyncio.CancelledError:
@@ -177,17 +186,14 @@ class _Making:
         return await asyncio.get_running_loop().run_in_executor(self.proxy.large_bodies, digest)
 
     def _refuse_hopeless(self) -> None:
-        """Raises ApiError 400 for what no tokenizer could fit into the context: to encode 60 MB takes gigabytes."""
+        """Raises ContextExceeded for what no tokenizer could fit into the context: to encode 60 MB takes gigabytes."""
         formatted = self.proxy.chat_format
         letters = sum(len(content) for each in self.request.messages if isinstance(content := each.get("content"), str))
         least = letters // formatted.vocabulary.longest_token
         if formatted.context_length is not None and least > formatted.context_length:
-            raise ApiError(
-                400,
-                CONTEXT_LENGTH_EXCEEDED,
+            raise ContextExceeded(
                 f"This model's maximum context length is {formatted.context_length} tokens: the messages have "
-                f"{letters} characters, which are {least} tokens at the least.",
-                param="messages",
+                f"{letters} characters, which are {least} tokens at the least."
             )
 
     def _continued(self, asked: Conversation, node: Node | None) -> "_Continued":
@@ -208,9 +214,9 @@ class _Making:
                 begun=partial(self.call.phases.begin, TOKENISE_IN),
             )
         except Unrenderable as error:
-            raise invalid(error.param, f"{error}.") from None
+            raise InvalidParameter(error.param, f"{error}.") from None
         except RenderProcessFailed as error:
-            raise ApiError(503, INTERNAL, f"{error}.", retry_after=1.0) from None
+            raise TemporaryFailure(f"{error}.") from None
         except LookupError:
             raise ended(self.session) from None
 
@@ -283,7 +289,7 @@ class _Making:
             evidence = await self._run(generation, asked, prompt, None if stream is None else stream.feed)
         except Refused as refused:
             self.proxy.metrics.refuse(refused.reason)
-            raise evidence_refused(refused.reason, refused.message) from None
+            raise EvidenceRefused(refused.reason, refused.message) from None
         failpoints.reach(failpoints.AFTER_ENGINE)
         if evidence.version_differs:
             self.proxy.metrics.version_differences += 1
@@ -306,25 +312,22 @@ class _Making:
                 grammars.answered()
                 return evidence
         if self.proxy.settings.compatibility.requests == "strict":
-            raise unsupported(calls.wishes[0], "the engines take no grammar that could hold a reply to it.")
+            raise UnsupportedParameter(calls.wishes[0], "the engines take no grammar that could hold a reply to it.")
         self.call.wished_only = True
         self.proxy.metrics.ignored.count(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.
         return await generation.run(replace(_sampled(asked, calls.otherwise), rid=f"{asked.rid}.wish"), on_chunk)
 
     def _budget(self, prompt_tokens: int) -> int:
-        """Tokens that the engine may make. Raises ApiError 400 where prompt and budget exceed the context."""
+        """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""
         context = self.proxy.chat_format.context_length
         asked = self.request.max_tokens
         if context is None:
             return asked or UNKNOWN_CONTEXT_BUDGET
         if prompt_tokens + (asked or 1) > context:
-            raise ApiError(
-                400,
-                CONTEXT_LENGTH_EXCEEDED,
+            raise ContextExceeded(
                 f"This model's maximum context length is {context} tokens: the messages take {prompt_tokens}, and "
-                f"{asked or 'at least 1'} {'are' if asked else 'is'} asked for.",
-                param="messages",
+                f"{asked or 'at least 1'} {'are' if asked else 'is'} asked for."
             )
         return asked or context - prompt_tokens
 
@@ -494,9 +497,9 @@ def _tell_nobody(proxy: Proxy, session: Session, name: str, headers: dict[str, s
 def _check_limits(session: Session) -> None:
     turns, tokens = session.limits.get("turns"), session.limits.get("tokens")
     if turns is not None and session.turns + len(session.calls) >= turns:
-        raise ApiError(400, TURN_LIMIT, f"Rollout stopped: this session's limit is {turns} turns.")
+        raise TurnLimitReached(f"Rollout stopped: this session's limit is {turns} turns.")
     if tokens is not None and session.tokens >= tokens:
-        raise ApiError(400, TOKEN_LIMIT, f"Rollout stopped: this session's limit is {tokens} tokens.")
+        raise TokenLimitReached(f"Rollout stopped: this session's limit is {tokens} tokens.")
 
 
 def _sampled(asked: GenerateRequest, grammar: Mapping[str, Any]) -> GenerateRequest:

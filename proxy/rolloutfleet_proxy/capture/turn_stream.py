@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolloutfleet.errors import INTERNAL
 from rolloutfleet_proxy.chat.answer import Answers, AnswerStream
+from rolloutfleet_proxy.domain.errors import InternalError
 from rolloutfleet_proxy.engines.evidence import Reason, Refused
 from rolloutfleet_proxy.engines.reply_stream import Chunk
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged
 from rolloutfleet_proxy.turns.rows import Turn
@@ -47,11 +46,11 @@ class TurnStream:
             self._emit(self._events.deltas(deltas, logprobs))
 
     def finish(self, message: Mapping[str, Any]) -> None:
-        """Send the rest of the message. Raises ApiError 500 where what was sent is no beginning of it."""
+        """Send the rest of the message. Raises InternalError where what was sent is no beginning of it."""
         try:
             deltas = self._parser.finish(dict(message))
         except StreamDiverged as error:
-            raise ApiError(500, INTERNAL, f"The stream went astray, and nothing was recorded: {error}.") from None
+            raise InternalError(f"The stream went astray, and nothing was recorded: {error}.") from None
         if deltas:
             self._emit(self._events.deltas(deltas))
 

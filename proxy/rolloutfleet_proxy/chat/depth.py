@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
 
 MAX_DEPTH: Final = 64
 """Levels of objects and arrays."""
@@ -24,5 +24,5 @@ def check_depth(value: Any, *, at: str) -> None:
         ]
 
 
-def too_deep(at: str) -> ApiError:
-    return invalid(at, f"It is nested deeper than {MAX_DEPTH} levels.")
+def too_deep(at: str) -> DomainError:
+    return InvalidParameter(at, f"It is nested deeper than {MAX_DEPTH} levels.")

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta as Rule
 
-from rolloutfleet_proxy.errors import invalid
+from rolloutfleet_proxy.domain.errors import InvalidParameter
 
 MAX_BIASED_TOKENS: Final = 1024
 MAX_BIAS: Final = 100
@@ -45,16 +45,16 @@ CustomParams = Annotated[dict[str, _Scalar | list[_Scalar] | dict[str, _Scalar]]
 
 
 def logit_bias(given: Mapping[int, float], *, vocabulary_size: int | None) -> dict[str, float]:
-    """SGLang's `logit_bias`. Raises ApiError 400 for a token that the model doesn't have."""
+    """SGLang's `logit_bias`. Raises InvalidParameter for a token that the model doesn't have."""
     if vocabulary_size is not None and given and max(given) >= vocabulary_size:
-        raise invalid(
+        raise InvalidParameter(
             f"logit_bias.{max(given)}", f"The model has no token {max(given)}: its ids end at {vocabulary_size - 1}."
         )
     return {str(token_id): bias for token_id, bias in given.items()}
 
 
 def stop_patterns(given: list[str] | str) -> list[str]:
-    """SGLang's `stop_regex`. Raises ApiError 400."""
+    """SGLang's `stop_regex`. Raises InvalidParameter."""
     patterns = [given] if isinstance(given, str) else given
     for index, pattern in enumerate(patterns):
         _check_pattern(pattern, at="stop_regex" if isinstance(given, str) else f"stop_regex[{index}]")
@@ -63,14 +63,14 @@ def stop_patterns(given: list[str] | str) -> list[str]:
 
 def _check_pattern(pattern: str, *, at: str) -> None:
     if len(pattern.encode(errors="surrogatepass")) > MAX_PATTERN_BYTES:
-        raise invalid(at, f"A pattern has at most {MAX_PATTERN_BYTES} bytes.")
+        raise InvalidParameter(at, f"A pattern has at most {MAX_PATTERN_BYTES} bytes.")
     try:
         re.compile(pattern)
         ways = _ways(_parser.parse(pattern))
     except (re.error, RecursionError, OverflowError):
-        raise invalid(at, "It is no regular expression that Python's re module takes.") from None
+        raise InvalidParameter(at, "It is no regular expression that Python's re module takes.") from None
     if ways > MAX_WAYS:
-        raise invalid(
+        raise InvalidParameter(
             at,
             "It could be tried in too many ways, which would hold up the engine: leave out references to groups, and "
             "repeat no repetitions or alternatives.",
@@ -104,10 +104,12 @@ def _ways_of(kind: Any, value: Any) -> float:
 
 
 def custom_params(given: dict[str, Any]) -> dict[str, Any]:
-    """SGLang's `custom_params`. Raises ApiError 400."""
+    """SGLang's `custom_params`. Raises InvalidParameter."""
     for name in given:
         if name.startswith("__"):
-            raise invalid(f"custom_params.{name[:64]}", "Names that begin with two underscores are the engine's own.")
+            raise InvalidParameter(
+                f"custom_params.{name[:64]}", "Names that begin with two underscores are the engine's own."
+            )
     if len(msgspec.json.encode(given)) > MAX_CUSTOM_BYTES:
-        raise invalid("custom_params", f"As JSON it has at most {MAX_CUSTOM_BYTES} bytes.")
+        raise InvalidParameter("custom_params", f"As JSON it has at most {MAX_CUSTOM_BYTES} bytes.")
     return given

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta as Rule
 
 from rolloutfleet_proxy.chat.depth import check_depth
-from rolloutfleet_proxy.errors import invalid, missing, unsupported
+from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 MAX_STRUCTURES: Final = 1024
 
@@ -34,11 +34,11 @@ def of(
     structural_tag: str | dict[str, Any] | None,
     response_format: dict[str, Any] | None,
 ) -> dict[str, str]:
-    """SGLang's sampling parameter for the grammar; empty without one. Raises ApiError 400, for several too."""
+    """SGLang's sampling parameter for the grammar; empty without one. Raises InvalidParameter, for several too."""
     held = list(_asked(regex, ebnf, structural_tag, response_format))
     if len(held) > 1:
         (first, *_), *_, (last, *_) = held
-        raise invalid(last, f"{last} and {first} are two grammars, and one can hold a turn: keep one.")
+        raise InvalidParameter(last, f"{last} and {first} are two grammars, and one can hold a turn: keep one.")
     return {name: text for _, name, text in held}
 
 
@@ -61,7 +61,7 @@ def _asked(
 def _of_format(response_format: dict[str, Any]) -> tuple[str, str] | None:
     kind = response_format.get("type")
     if kind is None:
-        raise missing("response_format.type")
+        raise MissingParameter("response_format.type")
     if kind == "text":
         return None
     if kind == "json_object":
@@ -69,13 +69,15 @@ def _of_format(response_format: dict[str, Any]) -> tuple[str, str] | None:
     if kind == _TAG:
         return _TAG, _structural_tag(response_format, at="response_format")
     if kind != "json_schema":
-        raise unsupported("response_format.type", "it is one of text, json_object, json_schema and structural_tag.")
+        raise UnsupportedParameter(
+            "response_format.type", "it is one of text, json_object, json_schema and structural_tag."
+        )
     given = response_format.get("json_schema")
     if type(given) is not dict:
-        raise invalid("response_format.json_schema", "It is an object with a schema.")
+        raise InvalidParameter("response_format.json_schema", "It is an object with a schema.")
     schema = given.get("schema")
     if type(schema) is not dict:
-        raise invalid("response_format.json_schema.schema", "It is a JSON schema.")
+        raise InvalidParameter("response_format.json_schema.schema", "It is a JSON schema.")
     check_depth(schema, at="response_format.json_schema.schema")
     return kind, msgspec.json.encode(schema).decode()
 
@@ -85,13 +87,13 @@ def _structural_tag(given: str | dict[str, Any], *, at: str) -> str:
     tag = _read(given, at=at) if isinstance(given, str) else given
     check_depth(tag, at=at)
     if tag.get("type") != _TAG:
-        raise invalid(f"{at}.type", f"It is {_TAG}.")
+        raise InvalidParameter(f"{at}.type", f"It is {_TAG}.")
     if tag.get("structures") is not None:
         _check_structures(tag, at=at)
     elif tag.get("format") is None:
-        raise missing(f"{at}.format")
+        raise MissingParameter(f"{at}.format")
     elif type(tag["format"]) is not dict:
-        raise invalid(f"{at}.format", "It is an object.")
+        raise InvalidParameter(f"{at}.format", "It is an object.")
     return given if isinstance(given, str) else msgspec.json.encode(tag).decode()
 
 
@@ -99,34 +101,36 @@ def _read(given: str, *, at: str) -> dict[str, Any]:
     try:
         tag = msgspec.json.decode(given)
     except (ValueError, RecursionError):
-        raise invalid(at, "It is no JSON that can be read.") from None
+        raise InvalidParameter(at, "It is no JSON that can be read.") from None
     if type(tag) is not dict:
-        raise invalid(at, "It is a JSON object.")
+        raise InvalidParameter(at, "It is a JSON object.")
     return tag
 
 
 def _check_structures(tag: dict[str, Any], *, at: str) -> None:
     structures, triggers = tag["structures"], tag.get("triggers")
     if tag.get("format") is not None:
-        raise invalid(f"{at}.structures", "A tag has structures and triggers, or a format: keep one.")
+        raise InvalidParameter(f"{at}.structures", "A tag has structures and triggers, or a format: keep one.")
     if type(structures) is not list or not 1 <= len(structures) <= MAX_STRUCTURES:
-        raise invalid(f"{at}.structures", f"It is a list of 1 to {MAX_STRUCTURES} structures.")
+        raise InvalidParameter(f"{at}.structures", f"It is a list of 1 to {MAX_STRUCTURES} structures.")
     if type(triggers) is not list or not 1 <= len(triggers) <= MAX_STRUCTURES:
-        raise invalid(f"{at}.triggers", f"It is a list of 1 to {MAX_STRUCTURES} texts, at one of which each begins.")
+        raise InvalidParameter(
+            f"{at}.triggers", f"It is a list of 1 to {MAX_STRUCTURES} texts, at one of which each begins."
+        )
     for index, trigger in enumerate(triggers):
         if type(trigger) is not str or not trigger:
-            raise invalid(f"{at}.triggers[{index}]", "A trigger is a text.")
+            raise InvalidParameter(f"{at}.triggers[{index}]", "A trigger is a text.")
     for index, structure in enumerate(structures):
         _check_structure(structure, tuple(triggers), at=f"{at}.structures[{index}]")
 
 
 def _check_structure(structure: Any, triggers: tuple[str, ...], *, at: str) -> None:
     if type(structure) is not dict:
-        raise invalid(at, "A structure is an object.")
+        raise InvalidParameter(at, "A structure is an object.")
     for field in ("begin", "end"):
         if type(structure.get(field)) is not str:
-            raise invalid(f"{at}.{field}", f"A structure's {field} is a text.")
+            raise InvalidParameter(f"{at}.{field}", f"A structure's {field} is a text.")
     if not isinstance(structure.get("schema"), dict | None):
-        raise invalid(f"{at}.schema", "A structure's schema is a JSON schema.")
+        raise InvalidParameter(f"{at}.schema", "A structure's schema is a JSON schema.")
     if not structure["begin"].startswith(triggers):
-        raise invalid(f"{at}.begin", "A structure begins with one of the triggers.")
+        raise InvalidParameter(f"{at}.begin", "A structure begins with one of the triggers.")

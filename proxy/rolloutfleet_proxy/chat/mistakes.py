@@ -8,8 +8,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from rolloutfleet.errors import INVALID_JSON
-from rolloutfleet_proxy.errors import ApiError, invalid, missing, unsupported
+from rolloutfleet_proxy.domain.errors import (
+    DomainError,
+    InvalidJson,
+    InvalidParameter,
+    MissingParameter,
+    UnsupportedParameter,
+)
 
 _LONGEST_PATH: Final = 200
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -43,22 +48,22 @@ _INSTEAD = {
 """What to write where no other value can be honoured."""
 
 
-def refused(error: Exception) -> ApiError:
-    """400 for what the decoder of chat requests says."""
+def refused(error: Exception) -> DomainError:
+    """The error for what the decoder of chat requests says."""
     found = _WHERE.match(str(error))
     assert found is not None
     what, path = found["what"], (found["path"] or "")[:_LONGEST_PATH]
     lacking = _MISSING.match(what)
     if lacking is not None:
-        return missing(f"{path}.{lacking['field']}" if path else lacking["field"])
+        return MissingParameter(f"{path}.{lacking['field']}" if path else lacking["field"])
     if not path:
-        return ApiError(400, INVALID_JSON, f"The body {_must(what)}.")
+        return InvalidJson(f"The body {_must(what)}.")
     # Of an entry of an object the decoder tells no name.
     field, _, within = path.partition("[...]")
     if what.startswith(("Invalid enum value", "Expected `null`")):
-        return unsupported(path, _INSTEAD.get(path.partition("[")[0], "leave it out."))
+        return UnsupportedParameter(path, _INSTEAD.get(path.partition("[")[0], "leave it out."))
     subject = f"A name in {field}" if found["key"] else f"A value in {field}" if path != field or within else field
-    return invalid(field, f"{subject} {_must(what)}.")
+    return InvalidParameter(field, f"{subject} {_must(what)}.")
 
 
 def _must(what: str) -> str:

@@ -4,9 +4,8 @@ A fleet serves one model, and a name chooses nothing: frameworks send the names 
 or a sub-agent too, and expect the same in the answer.
 """
 
-from rolloutfleet.errors import MODEL_NOT_FOUND
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import ModelNotFound
 
 
 def names_listed(settings: ProxySettings) -> list[str]:
@@ -15,11 +14,8 @@ def names_listed(settings: ProxySettings) -> list[str]:
 
 
 def check_served(name: str, settings: ProxySettings) -> None:
-    """Raises ApiError 404 where the resource lists names, and not this one."""
+    """Raises ModelNotFound where the resource lists names, and not this one."""
     if settings.models.names is not None and name != settings.model and name not in settings.models.names:
-        raise ApiError(
-            404,
-            MODEL_NOT_FOUND,
-            f"This fleet serves {settings.model}, and takes the names that its resource lists under models.names.",
-            param="model",
+        raise ModelNotFound(
+            f"This fleet serves {settings.model}, and takes the names that its resource lists under models.names."
         )

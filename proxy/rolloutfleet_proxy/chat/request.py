@@ -40,8 +40,14 @@ from rolloutfleet_proxy.chat.depth import MAX_DEPTH, check_depth, too_deep
 from rolloutfleet_proxy.chat.mistakes import refused
 from rolloutfleet_proxy.chat.tool_choice import Choice, choice_of, named_function
 from rolloutfleet_proxy.digests import digest16
+from rolloutfleet_proxy.domain.errors import (
+    InvalidParameter,
+    MissingParameter,
+    UnknownParameter,
+    UnreadableJson,
+    UnsupportedParameter,
+)
 from rolloutfleet_proxy.engines.generation import grammar_of
-from rolloutfleet_proxy.errors import invalid, missing, no_json, unknown, unsupported
 from rolloutfleet_proxy.tokens.call_grammar import Wanted
 from rolloutfleet_proxy.turns.messages import TemplateArgs
 
@@ -202,7 +208,7 @@ _UNKNOWN = "Object contains unknown field"
 
 
 def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
-    """Read a request's body once. Raises ApiError 400 that names the parameter at fault."""
+    """Read a request's body once. Raises DomainError that names the parameter at fault."""
     ignored: list[str] = []
     parsed = _read(body, ignored)
     for index, message in enumerate(parsed.messages):
@@ -219,7 +225,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
     calls, sampling = _calls(choice, sampling, reading, ignored)
     if parsed.min_tokens and (calls is not None or grammar_of(sampling) is not None):
         # SGLang rules the end tokens out until then, and a grammar at its end all others: it answers with a 500.
-        raise invalid("min_tokens", "A grammar says where the answer ends, and min_tokens too: keep one.")
+        raise InvalidParameter("min_tokens", "A grammar says where the answer ends, and min_tokens too: keep one.")
     request = ChatRequest(
         messages=parsed.messages,
         model=parsed.model,
@@ -237,7 +243,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
         ignored=tuple(ignored),
     )
     if reading.strict and ignored:
-        raise unknown(ignored[0][:_LONGEST_PATH])
+        raise UnknownParameter(ignored[0][:_LONGEST_PATH])
     return request
 
 
@@ -253,7 +259,7 @@ def _read(body: bytes, ignored: list[str]) -> _Body:
     except msgspec.ValidationError as error:
         raise refused(error) from None
     except (ValueError, RecursionError) as error:
-        raise no_json(error) from None
+        raise UnreadableJson(error) from None
     ignored += [name for name in _NAMED if getattr(parsed, name) is not None]
     return parsed
 
@@ -279,23 +285,23 @@ _PART_FIELDS = frozenset({"type", "text", "cache_control"})
 def _check_message(message: dict[str, Any], ignored: list[str], *, at: str) -> None:
     role = message.get("role")
     if role is None:
-        raise missing(f"{at}.role")
+        raise MissingParameter(f"{at}.role")
     if role == "function":
-        raise unsupported(f"{at}.role", "use tool messages instead of function messages.")
+        raise UnsupportedParameter(f"{at}.role", "use tool messages instead of function messages.")
     if role != "tool" and role not in _PLAIN_ROLES:
-        raise invalid(f"{at}.role", "A role is one of system, developer, user, assistant and tool.")
+        raise InvalidParameter(f"{at}.role", "A role is one of system, developer, user, assistant and tool.")
 
     _check_content(message.get("content"), ignored, role=role, at=f"{at}.content")
     for field in _TEXT_FIELDS:
         if not isinstance(message.get(field), str | None):
-            raise invalid(f"{at}.{field}", f"{field} is a string.")
+            raise InvalidParameter(f"{at}.{field}", f"{field} is a string.")
     for field in ("audio", "function_call"):
         if message.get(field) is not None:
-            raise unsupported(f"{at}.{field}", "there is nothing here that could render it.")
+            raise UnsupportedParameter(f"{at}.{field}", "there is nothing here that could render it.")
     if role == "tool":
         _check_tool_call_id(message.get("tool_call_id"), at=f"{at}.tool_call_id")
     elif message.get("tool_call_id") is not None:
-        raise invalid(f"{at}.tool_call_id", "Only a tool message answers a tool call.")
+        raise InvalidParameter(f"{at}.tool_call_id", "Only a tool message answers a tool call.")
     _check_tool_calls(message.get("tool_calls"), role=role, at=f"{at}.tool_calls")
     for field in message.keys() - _KNOWN_FIELDS:
         check_depth(message[field], at=f"{at}.{field}")
@@ -306,26 +312,26 @@ def _check_content(content: Any, ignored: list[str], *, role: str, at: str) -> N
         return
     if content is None:
         if role != "assistant":
-            raise missing(at)
+            raise MissingParameter(at)
         return
     if type(content) is not list:
-        raise invalid(at, "Content is a string or a list of text parts.")
+        raise InvalidParameter(at, "Content is a string or a list of text parts.")
     for index, part in enumerate(content):
         _check_part(part, ignored, at=f"{at}[{index}]")
 
 
 def _check_part(part: Any, ignored: list[str], *, at: str) -> None:
     if type(part) is not dict:
-        raise invalid(at, "A content part is an object.")
+        raise InvalidParameter(at, "A content part is an object.")
     kind = part.get("type")
     if kind is None:
-        raise missing(f"{at}.type")
+        raise MissingParameter(f"{at}.type")
     if type(kind) is not str:
-        raise invalid(f"{at}.type", "A content part's type is a string.")
+        raise InvalidParameter(f"{at}.type", "A content part's type is a string.")
     if kind != "text":
-        raise unsupported(f"{at}.type", f"only text parts can be rendered, not {kind[:40]!r}.")
+        raise UnsupportedParameter(f"{at}.type", f"only text parts can be rendered, not {kind[:40]!r}.")
     if type(part.get("text")) is not str:
-        raise invalid(f"{at}.text", "A text part has a string as its text.")
+        raise InvalidParameter(f"{at}.text", "A text part has a string as its text.")
     for field, value in part.items():
         if field not in _PART_FIELDS:
             check_depth(value, at=f"{at}.{field}")
@@ -336,29 +342,29 @@ def _check_part(part: Any, ignored: list[str], *, at: str) -> None:
 
 def _check_tool_call_id(value: Any, *, at: str) -> None:
     if value is None:
-        raise missing(at)
+        raise MissingParameter(at)
     if type(value) is not str or not value:
-        raise invalid(at, "tool_call_id is the id of the tool call that this message answers.")
+        raise InvalidParameter(at, "tool_call_id is the id of the tool call that this message answers.")
 
 
 def _check_tool_calls(calls: Any, *, role: str, at: str) -> None:
     if calls is None:
         return
     if type(calls) is not list:
-        raise invalid(at, "tool_calls is a list.")
+        raise InvalidParameter(at, "tool_calls is a list.")
     if calls and role != "assistant":
-        raise invalid(at, "Only an assistant message makes tool calls.")
+        raise InvalidParameter(at, "Only an assistant message makes tool calls.")
     for index, call in enumerate(calls):
         _check_tool_call(call, at=f"{at}[{index}]")
 
 
 def _check_tool_call(call: Any, *, at: str) -> None:
     if type(call) is not dict:
-        raise invalid(at, "A tool call is an object.")
+        raise InvalidParameter(at, "A tool call is an object.")
     if call.get("type", "function") != "function":
-        raise unsupported(f"{at}.type", "only functions can be called.")
+        raise UnsupportedParameter(f"{at}.type", "only functions can be called.")
     if not isinstance(call.get("id"), str | None):
-        raise invalid(f"{at}.id", "A tool call's id is a string.")
+        raise InvalidParameter(f"{at}.id", "A tool call's id is a string.")
     function = named_function(call, of="tool call", at=f"{at}.function")
     _check_arguments(function.get("arguments"), at=f"{at}.function.arguments")
     for field in call.keys() - {"id", "type", "function"}:
@@ -372,7 +378,7 @@ def _check_arguments(arguments: Any, *, at: str) -> None:
     if arguments is None or type(arguments) is dict:
         check_depth(arguments, at=at)
     elif type(arguments) is not str:
-        raise invalid(at, "Arguments are a string of JSON.")
+        raise InvalidParameter(at, "Arguments are a string of JSON.")
     elif arguments.count("[") + arguments.count("{") > MAX_DEPTH:
         # The chat formats parse it, so it is held to the same depth as the body.
         try:
@@ -417,14 +423,14 @@ def _calls(
 def _check_tool(tool: dict[str, Any], *, at: str) -> None:
     kind = tool.get("type")
     if kind is None:
-        raise missing(f"{at}.type")
+        raise MissingParameter(f"{at}.type")
     if kind != "function":
-        raise unsupported(f"{at}.type", "only functions are tools here.")
+        raise UnsupportedParameter(f"{at}.type", "only functions are tools here.")
     function = named_function(tool, of="tool", at=f"{at}.function")
     if not isinstance(function.get("description"), str | None):
-        raise invalid(f"{at}.function.description", "A function's description is a string.")
+        raise InvalidParameter(f"{at}.function.description", "A function's description is a string.")
     if not isinstance(function.get("parameters"), dict | None):
-        raise invalid(f"{at}.function.parameters", "A function's parameters are a JSON schema.")
+        raise InvalidParameter(f"{at}.function.parameters", "A function's parameters are a JSON schema.")
     check_depth(tool, at=at)
 
 
@@ -437,7 +443,7 @@ def _template_kwargs(parsed: _Body, reading: Reading, ignored: list[str]) -> dic
     if effort is None or not reading.takes_effort:
         return kwargs or None
     if kwargs and kwargs.get("reasoning_effort", effort) != effort:
-        raise invalid("reasoning_effort", "chat_template_kwargs has another reasoning_effort.")
+        raise InvalidParameter("reasoning_effort", "chat_template_kwargs has another reasoning_effort.")
     return {**(kwargs or {}), "reasoning_effort": effort}
 
 
@@ -449,10 +455,10 @@ _STREAM_OPTIONS = ("include_usage", "include_obfuscation")
 def _max_tokens(parsed: _Body) -> int | None:
     newer, older = parsed.max_completion_tokens, parsed.max_tokens
     if newer is not None and older is not None and newer != older:
-        raise invalid("max_tokens", "max_tokens and max_completion_tokens differ; give max_completion_tokens.")
+        raise InvalidParameter("max_tokens", "max_tokens and max_completion_tokens differ; give max_completion_tokens.")
     limit = older if newer is None else newer
     if limit is not None and parsed.min_tokens is not None and parsed.min_tokens > limit:
-        raise invalid("min_tokens", f"min_tokens is more than the limit of {limit} tokens.")
+        raise InvalidParameter("min_tokens", f"min_tokens is more than the limit of {limit} tokens.")
     return limit
 
 
@@ -472,7 +478,7 @@ def _sampling(parsed: _Body, stops: tuple[str, ...], reading: Reading, ignored: 
         del sampling["sampling_seed"]
         ignored.append("seed")
     if parsed.top_k == 0:
-        raise invalid("top_k", "top_k is -1 (off) or at least 1.")
+        raise InvalidParameter("top_k", "top_k is -1 (off) or at least 1.")
     if stops:
         sampling["stop"] = list(stops)
     if parsed.stop_regex:
@@ -494,16 +500,16 @@ def _include_usage(parsed: _Body, ignored: list[str]) -> bool:
     if options is None:
         return False
     if not parsed.stream:
-        raise invalid("stream_options", "stream_options is for streams only.")
+        raise InvalidParameter("stream_options", "stream_options is for streams only.")
     for name, value in options.items():
         if name not in _STREAM_OPTIONS:
             ignored.append(f"stream_options.{name}")
         elif not isinstance(value, bool | None):
-            raise invalid(f"stream_options.{name}", f"{name} is true or false.")
+            raise InvalidParameter(f"stream_options.{name}", f"{name} is true or false.")
     return options.get("include_usage") or False
 
 
 def _top_logprobs(parsed: _Body) -> int:
     if parsed.top_logprobs and not parsed.logprobs:
-        raise invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
+        raise InvalidParameter("top_logprobs", "top_logprobs needs logprobs to be true.")
     return parsed.top_logprobs or 0

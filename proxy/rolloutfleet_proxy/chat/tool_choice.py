@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from rolloutfleet_proxy.errors import invalid, missing, unsupported
+from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS, Function, Wanted
 from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
 from rolloutfleet_proxy.tokens.call_syntax import FUNCTION_NAME
@@ -31,7 +31,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 def choice_of(tool_choice: Any, parallel: bool | None, tools: list[Tool]) -> Choice:
-    """Raises ApiError 400 that names the field at fault: a choice names declared tools alone, as the API has it."""
+    """Raises InvalidRequest that names the field at fault: a choice names declared tools alone, as the API has it."""
     mode, names = _mode_and_names(tool_choice, tools)
     if mode == NONE or not tools:
         return Choice(hides_tools=mode == NONE)
@@ -48,14 +48,14 @@ def named_function(owner: dict[str, Any], *, of: str, at: str) -> dict[str, Any]
     """The function that a tool or a call of one names."""
     function = owner.get("function")
     if function is None:
-        raise missing(at)
+        raise MissingParameter(at)
     if type(function) is not dict:
-        raise invalid(at, f"A {of}'s function is an object.")
+        raise InvalidParameter(at, f"A {of}'s function is an object.")
     name = function.get("name")
     if name is None:
-        raise missing(f"{at}.name")
+        raise MissingParameter(f"{at}.name")
     if type(name) is not str or not name:
-        raise invalid(f"{at}.name", "A function's name is a string.")
+        raise InvalidParameter(f"{at}.name", "A function's name is a string.")
     return function
 
 
@@ -84,23 +84,23 @@ def _mode_and_names(choice: Any, tools: list[Tool]) -> tuple[str, frozenset[str]
     if kind == "allowed_tools":
         return _allowed(choice.get("allowed_tools"), tools, at="tool_choice.allowed_tools")
     if kind is not None and type(kind) is str:
-        raise unsupported("tool_choice.type", "only functions can be called.")
-    raise invalid("tool_choice", "tool_choice is auto, none, required, a function, or allowed_tools.")
+        raise UnsupportedParameter("tool_choice.type", "only functions can be called.")
+    raise InvalidParameter("tool_choice", "tool_choice is auto, none, required, a function, or allowed_tools.")
 
 
 def _allowed(allowed: Any, tools: list[Tool], *, at: str) -> tuple[str, frozenset[str] | None]:
     if type(allowed) is not dict or type(allowed.get("tools")) is not list:
-        raise invalid(at, "It is an object with a mode and a list of tools.")
+        raise InvalidParameter(at, "It is an object with a mode and a list of tools.")
     mode = allowed.get("mode")
     if mode not in (AUTO, REQUIRED):
-        raise invalid(f"{at}.mode", "A mode is auto or required.")
+        raise InvalidParameter(f"{at}.mode", "A mode is auto or required.")
     names, declared = [], _names(tools)
     for index, tool in enumerate(allowed["tools"]):
         if type(tool) is not dict:
-            raise invalid(f"{at}.tools[{index}]", "A tool is an object.")
+            raise InvalidParameter(f"{at}.tools[{index}]", "A tool is an object.")
         names.append(_declared(tool, declared, at=f"{at}.tools[{index}]"))
     if mode == REQUIRED and not names:
-        raise invalid(f"{at}.tools", "A call is required, and no tool is allowed: list one, or use mode auto.")
+        raise InvalidParameter(f"{at}.tools", "A call is required, and no tool is allowed: list one, or use mode auto.")
     everything = declared <= set(names)
     return mode, None if everything else frozenset(names)
 
@@ -112,5 +112,5 @@ def _names(tools: list[Tool]) -> set[str]:
 def _declared(choice: dict[str, Any], names: set[str], *, at: str) -> str:
     name: str = named_function(choice, of="choice", at=f"{at}.function")["name"]
     if name not in names:
-        raise invalid(f"{at}.function.name", "No tool of that name is declared.")
+        raise InvalidParameter(f"{at}.function.name", "No tool of that name is declared.")
     return name

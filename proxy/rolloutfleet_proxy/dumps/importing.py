@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rolloutfleet.dumps import Damaged, DumpHead, DumpName, IncomingShard, digest_of, open_dump, parse_dump_name
-from rolloutfleet.errors import (
-    ALREADY_IMPORTED,
-    DUMP_DAMAGED,
-    DUMP_INCOMPLETE,
-    DUMP_UNKNOWN,
-    INTERNAL,
-    INVALID_REQUEST,
-)
 from rolloutfleet.tensors import Form
 from rolloutfleet.wire import DumpState, ImportDumps
 from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.domain.errors import (
+    AlreadyImported,
+    DomainError,
+    DumpDamaged,
+    DumpIncomplete,
+    DumpNotFound,
+    InvalidRequest,
+    TemporaryFailure,
+)
 from rolloutfleet_proxy.dumps import contents, staging
 from rolloutfleet_proxy.dumps.adopted import Adopted
 from rolloutfleet_proxy.dumps.contents import Looked, TurnRow
 from rolloutfleet_proxy.dumps.folder import DumpFolder, NotClaimed
 from rolloutfleet_proxy.dumps.staging import Arrived, Coming, Staged
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.shards.shelf import Made, Shards
 from rolloutfleet_proxy.store.reader import Reader
@@ -64,8 +64,9 @@ class Importer:
     async def run(self, asked: ImportDumps) -> list[tuple[str, Arrived]]:
         """Import all that is named, or nothing; returns what came of each dump, in the order asked for.
 
-        Raises ApiError: 400 for what is no dump's name, 404 for one that is not there; 409 for one that was imported
-        or is being imported, is damaged, is incomplete, or whose session is here; 503 where the folder fails.
+        Raises InvalidRequest for what is no dump's name, DumpNotFound, AlreadyImported also while it is being imported,
+        DumpDamaged, DumpIncomplete, ImportConflict where its session is here, and TemporaryFailure where the folder
+        fails.
         """
         names = [_parsed(name) for name in asked.names]
         async with self._one_at_a_time:
@@ -74,7 +75,7 @@ class Importer:
                 # Once it has begun, an import goes through, or back, whether or not its caller is still there.
                 return await _to_its_end(self._import(checked))
             except OSError as error:
-                raise ApiError(503, INTERNAL, f"Nothing was imported: {error}.", retry_after=1.0) from None
+                raise TemporaryFailure(f"Nothing was imported: {error}.") from None
 
     async def recover(self) -> None:
         """Put right what a process of this store left when it died in the middle of an import.
@@ -98,13 +99,9 @@ class Importer:
             raise _damaged(name, found.problems)
         if found.incomplete and not incomplete:
             missing = ", ".join(shard[:128] for shard in found.incomplete[:5])
-            raise ApiError(
-                409,
-                DUMP_INCOMPLETE,
+            raise DumpIncomplete(
                 f"{name} is incomplete: {len(found.incomplete)} shards could not be brought in when it was written "
-                f"({missing}). With incomplete: true it is imported without them.",
-                param="names",
-                should_retry=False,
+                f"({missing}). With incomplete: true it is imported without them."
             )
         head = DumpHead.model_validate_json(found.head)
         await self._reader.run(lambda connection: staging.refuse_known(connection, head, found.digest))
@@ -217,23 +214,17 @@ def _in_order(dump: _Checked) -> tuple[str, int, float]:
 def _parsed(name: str) -> DumpName:
     found = parse_dump_name(name)
     if found is None:
-        raise ApiError(400, INVALID_REQUEST, f"{name[:200]!r} is no name of a dump.", param="names")
+        raise InvalidRequest(f"{name[:200]!r} is no name of a dump.", param="names")
     return found
 
 
-def _not_there(name: DumpName, state: DumpState | None) -> ApiError:
+def _not_there(name: DumpName, state: DumpState | None) -> DomainError:
     if state == "imported":
-        return ApiError(409, ALREADY_IMPORTED, f"{name} has been imported before.", param="names", should_retry=False)
+        return AlreadyImported(f"{name} has been imported before.")
     if state == "importing":
-        return ApiError(409, ALREADY_IMPORTED, f"{name} is being imported now.", param="names", should_retry=False)
-    return ApiError(404, DUMP_UNKNOWN, f"There is no dump {name} in this proxy's folder.", param="names")
+        return AlreadyImported(f"{name} is being imported now.")
+    return DumpNotFound(name, param="names")
 
 
-def _damaged(name: DumpName, problems: Sequence[str]) -> ApiError:
-    return ApiError(
-        409,
-        DUMP_DAMAGED,
-        f"{name} is not imported, as it is damaged: {'; '.join(problems)}.",
-        param="names",
-        should_retry=False,
-    )
+def _damaged(name: DumpName, problems: Sequence[str]) -> DomainError:
+    return DumpDamaged(f"{name} is not imported, as it is damaged: {'; '.join(problems)}.")

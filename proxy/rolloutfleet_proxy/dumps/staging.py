@@ -14,9 +14,8 @@ from typing import Final
 import msgspec
 
 from rolloutfleet.dumps import DumpedSession, DumpHead, DumpName
-from rolloutfleet.errors import ALREADY_IMPORTED, DUMP_CONFLICT
+from rolloutfleet_proxy.domain.errors import AlreadyImported, DomainError, ImportConflict
 from rolloutfleet_proxy.dumps.contents import TurnRow
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.sessions.sessions import CLOSED
 from rolloutfleet_proxy.sessions.trajectories import (
     BY_CLOSE,
@@ -69,7 +68,7 @@ class Arrived:
 
 
 def refuse_known(source: Transaction | sqlite3.Connection, head: DumpHead, digest: str) -> None:
-    """Raise ApiError 409 where what a dump holds is here, or has been imported before."""
+    """Raise ImportConflict where what a dump holds is here, or has been imported before."""
     name = DumpName(head.session.session_id, None if head.trajectory is None else head.trajectory.number)
     row = source.execute(
         "SELECT id, state, imported_at FROM sessions WHERE name = ?", (head.session.session_id,)
@@ -94,7 +93,7 @@ def has_arrived(source: Transaction | sqlite3.Connection, name: DumpName, digest
 
 
 def begin(transaction: Transaction, head: DumpHead, digest: str) -> Staged:
-    """Lay down a dump's session, where it is not here yet, and its trajectory. Raises ApiError 409."""
+    """Lay down a dump's session, where it is not here yet, and its trajectory. Raises ImportConflict."""
     refuse_known(transaction, head, digest)
     number = _number(head)
     session = _session(transaction, head.session, trajectories=number)
@@ -119,10 +118,10 @@ def begin(transaction: Transaction, head: DumpHead, digest: str) -> Staged:
 def add_turns(transaction: Transaction, staged: Staged, turns: Iterable[TurnRow]) -> None:
     """Lay down turns of a staged trajectory, and those that they extend. One that is here already must be the same.
 
-    Raises ApiError 409 for another one, and where the session is gone since.
+    Raises ImportConflict for another one, and where the session is gone since.
     """
     if transaction.row("SELECT 1 FROM sessions WHERE id = ?", (staged.session,)) is None:
-        raise ApiError(409, DUMP_CONFLICT, "The session was deleted while it was imported.", should_retry=False)
+        raise ImportConflict("The session was deleted while it was imported.")
     for turn in turns:
         if turn.context:
             transaction.execute(
@@ -141,7 +140,7 @@ def arrive(transaction: Transaction, dumps: Sequence[Coming]) -> tuple[list[Arri
     """Make staged trajectories count.
 
     Returns what arrived, and the sessions whose rows were freed: a recovery may have nothing left of them. Raises
-    ApiError 409 where a session was deleted meanwhile.
+    ImportConflict where a session was deleted meanwhile.
     """
     arrived = []
     for dump in dumps:
@@ -262,9 +261,7 @@ def _there(transaction: Transaction, session: int, turn: TurnRow) -> bool:
     if row is None:
         return False
     if row != (turn.name, turn.trajectory, turn.output_ids, turn.prompt_ids, turn.logprobs):
-        raise ApiError(
-            409, DUMP_CONFLICT, f"Turn {turn.name} is another one here than in the dump.", should_retry=False
-        )
+        raise ImportConflict(f"Turn {turn.name} is another one here than in the dump.")
     return True
 
 
@@ -278,9 +275,9 @@ def _insert(transaction: Transaction, session: int, turn: TurnRow) -> None:
     transaction.execute(_INSERT, (session, *columns))
 
 
-def _conflict(name: DumpName, why: str) -> ApiError:
-    return ApiError(409, DUMP_CONFLICT, f"{name} can't be imported: {why}.", param="names", should_retry=False)
+def _conflict(name: DumpName, why: str) -> DomainError:
+    return ImportConflict(f"{name} can't be imported: {why}.", param="names")
 
 
-def _already(name: DumpName) -> ApiError:
-    return ApiError(409, ALREADY_IMPORTED, f"{name} has been imported before.", param="names", should_retry=False)
+def _already(name: DumpName) -> DomainError:
+    return AlreadyImported(f"{name} has been imported before.")

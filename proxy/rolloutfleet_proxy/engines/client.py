@@ -22,15 +22,16 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from rolloutfleet.errors import (
-    CONTEXT_LENGTH_EXCEEDED,
-    ENGINE_ERROR,
-    ENGINE_OVERLOADED,
-    ENGINE_TIMEOUT,
-    ENGINE_UNREACHABLE,
-    INVALID_REQUEST,
-)
 from rolloutfleet.http_failures import failure_in_words
+from rolloutfleet_proxy.domain.errors import (
+    ContextExceeded,
+    DomainError,
+    EngineError,
+    EngineOverloaded,
+    EngineTimeout,
+    EngineUnreachable,
+    InvalidRequest,
+)
 from rolloutfleet_proxy.engines import big_reply, plain_reply
 from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Connector, Response, Unreachable
 from rolloutfleet_proxy.engines.cutting import Cutter
@@ -38,7 +39,6 @@ from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expe
 from rolloutfleet_proxy.engines.grammar_refusals import GrammarRefused, is_grammar_refusal
 from rolloutfleet_proxy.engines.reply_stream import BigEvent, Chunk, EventSplitter, StreamedError, StreamedReply
 from rolloutfleet_proxy.engines.token_watch import TokenWatch
-from rolloutfleet_proxy.errors import ApiError
 
 
 class _Unconfirmed(Exception):
@@ -59,7 +59,6 @@ READERS = 2
 MAX_REPLY = 1 << 30
 CONNECT_DELAYS = (0.05, 0.2, 0.5)
 """Seconds before each further attempt to connect."""
-RETRY_AFTER = 1.0
 CONTROL_TIMEOUT = 10.0
 ABORT_TIMEOUT = 3.0
 WORKERS_FRESH = 5.0
@@ -226,7 +225,7 @@ class Engine:
         """One round: send, read, check. With `on_chunk` the reply is streamed, and new tokens are handed over as
         they come; without a new token for `silence` seconds of `clock`, which may stand still, it is given up.
 
-        Raises ApiError (an engine's error, no engine, silence) and Refused (the reply is no evidence). Cancelled, it
+        Raises DomainError (an engine's error, no engine, silence) and Refused (the reply is no evidence). Cancelled, it
         closes the connection, which ends the engine's work; `abort` makes sure of that.
         """
         try:
@@ -243,11 +242,11 @@ class Engine:
         except TimeoutError:
             raise self._silent(streamed=on_chunk is not None) from None
         except BrokenOff as error:
-            raise ApiError(502, ENGINE_ERROR, f"The engine's reply broke off: {error}.") from None
+            raise EngineError(f"The engine's reply broke off: {error}.") from None
 
     @asynccontextmanager
     async def _answered(self, request: GenerateRequest, *, stream: bool) -> AsyncIterator[Response]:
-        """The response to a request, once its status is 200. Raises ApiError, and TimeoutError where nothing comes."""
+        """The response to a request, once its status is 200. Raises DomainError; TimeoutError where nothing comes."""
         response = await self._send(request, stream=stream)
         try:
             if response.status != 200:
@@ -264,10 +263,9 @@ class Engine:
                 return await self._generations.post("/generate", body, headers, timed=not stream)
             except Unreachable as error:
                 if delay is None:
-                    message = f"The gateway can't be reached: {error}."
-                    raise ApiError(503, ENGINE_UNREACHABLE, message, retry_after=RETRY_AFTER) from None
+                    raise EngineUnreachable(f"The gateway can't be reached: {error}.") from None
             except BrokenOff as error:
-                raise ApiError(502, ENGINE_ERROR, f"The gateway broke off: {error}.") from None
+                raise EngineError(f"The gateway broke off: {error}.") from None
             await asyncio.sleep(delay)
         raise AssertionError("unreachable")
 
@@ -323,7 +321,7 @@ class Engine:
                 return evidence
             if chunk is not None:
                 on_chunk(chunk)
-        raise ApiError(502, ENGINE_ERROR, "The engine's stream ended before its last event.")
+        raise EngineError("The engine's stream ended before its last event.")
 
     @contextmanager
     def _streaming(self) -> Iterator[None]:
@@ -337,7 +335,7 @@ class Engine:
         """Seconds between two readings of a stream that comes quickly."""
         return min(self._streams / STREAM_READS, LONGEST_REST)
 
-    async def _failure(self, response: Response) -> ApiError:
+    async def _failure(self, response: Response) -> DomainError:
         body = b""
         async for data in response.pieces():
             body += data
@@ -351,15 +349,14 @@ class Engine:
             retry_after=_seconds(response.headers.get("retry-after")),
         )
 
-    def _silent(self, *, streamed: bool) -> ApiError:
+    def _silent(self, *, streamed: bool) -> DomainError:
         what = "no new token" if streamed else "nothing"
-        message = f"The engine sent {what} for {self._silence:g} s; the generation was given up."
-        return ApiError(504, ENGINE_TIMEOUT, message)
+        return EngineTimeout(f"The engine sent {what} for {self._silence:g} s; the generation was given up.")
 
     # Engines
 
     async def engines(self) -> tuple[str, ...]:
-        """The engines' addresses. Raises ApiError 503 where the gateway can't be asked."""
+        """The engines' addresses. Raises EngineUnreachable where the gateway can't be asked."""
         if self._fixed_engines:
             return self._fixed_engines
         if self._known is not None and self._clock() - self._known[0] < WORKERS_FRESH:
@@ -403,7 +400,7 @@ class Engine:
         """
         try:
             statuses = await asyncio.gather(*(self._ready_status(url) for url in await self.engines()))
-        except ApiError:
+        except DomainError:
             return False
         return 503 in statuses
 
@@ -431,7 +428,7 @@ class Engine:
     async def _abort_quietly(self, rid: str) -> dict[str, str]:
         try:
             return await self.abort(rid)
-        except ApiError as error:
+        except DomainError as error:
             return {self._gateway: error.message}
 
     async def _tell_all(self, path: str, content: dict[str, Any], *, timeout: float) -> dict[str, str]:
@@ -496,29 +493,26 @@ def _bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _no_engines(why: str) -> ApiError:
-    message = f"The gateway's list of engines can't be had: {why}."
-    return ApiError(503, ENGINE_UNREACHABLE, message, retry_after=RETRY_AFTER)
+def _no_engines(why: str) -> DomainError:
+    return EngineUnreachable(f"The gateway's list of engines can't be had: {why}.")
 
 
-def engine_failure(status: int, message: str, *, retry_after: float | None = None) -> ApiError:
+def engine_failure(status: int, message: str, *, retry_after: float | None = None) -> DomainError:
     """What a client is told of an engine's or gateway's own error."""
     said = message[:500]
     if status in (400, 422):
         if is_context_length(message):
-            return ApiError(400, CONTEXT_LENGTH_EXCEEDED, said, param="messages")
+            return ContextExceeded(said)
         if is_grammar_refusal(message):
             return GrammarRefused(said)
-        return ApiError(400, INVALID_REQUEST, f"The engine refused the request: {said}")
+        return InvalidRequest(f"The engine refused the request: {said}")
     if status == 429:
-        message = f"The engine is overloaded: {said}"
-        return ApiError(429, ENGINE_OVERLOADED, message, retry_after=retry_after or RETRY_AFTER)
+        return EngineOverloaded(f"The engine is overloaded: {said}", retry_after=retry_after)
     if status == 503:
-        message = f"No engine is ready: {said}"
-        return ApiError(503, ENGINE_UNREACHABLE, message, retry_after=retry_after or RETRY_AFTER)
+        return EngineUnreachable(f"No engine is ready: {said}", retry_after=retry_after)
     if status in (408, 504):
-        return ApiError(504, ENGINE_TIMEOUT, f"The engine took too long: {said}")
-    return ApiError(502, ENGINE_ERROR, f"The engine failed with status {status}: {said}")
+        return EngineTimeout(f"The engine took too long: {said}")
+    return EngineError(f"The engine failed with status {status}: {said}")
 
 
 def is_context_length(message: str) -> bool:

@@ -4,15 +4,15 @@ import logging
 from time import perf_counter
 
 from rolloutfleet.errors import EVIDENCE_REFUSED
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines.client import GenerateRequest, shown
 from rolloutfleet_proxy.engines.evidence import Refused
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.logs.calls import milliseconds
 from rolloutfleet_proxy.logs.events import EngineFailure, emit
 from rolloutfleet_proxy.logs.requests import REQUEST_ID
 
 
-def tell(error: ApiError | Refused, request: GenerateRequest, *, url: str, began: float) -> str:
+def tell(error: DomainError | Refused, request: GenerateRequest, *, url: str, began: float) -> str:
     """Log a failure of a round that began at `began` (perf_counter); returns its error code.
 
     What the engine said is left out: it may quote the conversation.
@@ -33,7 +33,7 @@ def tell(error: ApiError | Refused, request: GenerateRequest, *, url: str, began
     return code
 
 
-def error_type(error: ApiError | Refused) -> str:
+def error_type(error: DomainError | Refused) -> str:
     """The reason of a refusal; the name of the exception behind an error where there is one, else its code."""
     if isinstance(error, Refused):
         return error.reason

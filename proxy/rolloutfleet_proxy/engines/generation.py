@@ -20,12 +20,18 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rolloutfleet.errors import ENGINE_ERROR
+from rolloutfleet_proxy.domain.errors import (
+    DomainError,
+    EngineError,
+    EngineOverloaded,
+    GenerationCut,
+    InvalidRequest,
+    Unavailable,
+)
 from rolloutfleet_proxy.engines import failures
 from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, OnChunk, extended_json
 from rolloutfleet_proxy.engines.evidence import Evidence, Reason, Refused, Span, join, with_versions
 from rolloutfleet_proxy.engines.reply_stream import Chunk
-from rolloutfleet_proxy.errors import ApiError
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 2.0
@@ -48,7 +54,7 @@ BIASES: Mapping[str, Any] = {
 }
 """SGLang's sampling parameters that change logits before log-probabilities are taken of them, or that may, with the
 values at which they change none. Temperature is none of them, nor are those that only cut the distribution's tail."""
-_NOTHING_RUNS = frozenset({400, 429, 503})
+_NOTHING_RUNS = (InvalidRequest, EngineOverloaded, Unavailable)
 """Answers after which no engine works for the request."""
 
 
@@ -117,7 +123,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     async def run(self, request: GenerateRequest, on_chunk: OnChunk | None = None) -> Evidence:
         """Generate a turn; `request.rid` is made one rid a round, and `on_chunk` gets every new token once.
 
-        The evidence's spans are set, and its finish reason is stop or length. Raises ApiError and Refused as
+        The evidence's spans are set, and its finish reason is stop or length. Raises DomainError and Refused as
         `Engine.generate` does. Cancelled, it ends the engine's work.
         """
         parts: list[Evidence] = []
@@ -125,10 +131,10 @@ class Generation(Struct, frozen=True, kw_only=True):
         for number in range(self.max_rounds):
             try:
                 part = await self._round(_next_round(request, made, number=number), on_chunk)
-            except ApiError as error:
+            except Unavailable:
                 # A gateway takes paused engines for dead, and needs a moment to find them again: no reason to lose
                 # what is made, or a call that the pause held.
-                if error.status != 503 or not (parts or self.weights.lately_resumed):
+                if not (parts or self.weights.lately_resumed):
                     raise
                 part = None
             if part is not None and part.finish_reason != "abort":
@@ -143,7 +149,7 @@ class Generation(Struct, frozen=True, kw_only=True):
                 break
             await self._until_free(number)
         if not parts:
-            raise ApiError(502, ENGINE_ERROR, f"The generation was cut {self.max_rounds} times before a token came.")
+            raise EngineError(f"The generation was cut {self.max_rounds} times before a token came.")
         return replace(join(parts), finish_reason="length")
 
     async def _round(self, request: GenerateRequest, on_chunk: OnChunk | None) -> Evidence | None:
@@ -158,16 +164,16 @@ class Generation(Struct, frozen=True, kw_only=True):
                     request, None if on_chunk is None else arrivals, clock=self.weights.served
                 )
         except BaseException as error:
-            if isinstance(error, ApiError | Refused):
+            if isinstance(error, DomainError | Refused):
                 self.on_failure(failures.tell(error, request, url=self.engine.generate_url, began=began))
-            if not (isinstance(error, ApiError) and error.status in _NOTHING_RUNS):
+            if not isinstance(error, _NOTHING_RUNS):
                 self.engine.abort_soon(request.rid)
             raise
         if evidence is not None:
             return arrivals.with_versions(evidence)
         self.engine.abort_soon(request.rid)
         if arrivals.count:
-            raise _cut_short()
+            raise GenerationCut()
         return None
 
     async def _until_free(self, number: int) -> None:
@@ -255,12 +261,7 @@ def _next_round(request: GenerateRequest, made: array[int], *, number: int) -> G
 def _check_continuable(request: GenerateRequest, *, streamed: bool) -> None:
     """What has been shown to a client can't be taken back to begin a grammar again."""
     if streamed and grammar_of(request.sampling) is not None:
-        raise _cut_short()
-
-
-def _cut_short() -> ApiError:
-    message = "A weight update cut the generation where it can't be continued. Nothing was recorded."
-    return ApiError(503, ENGINE_ERROR, message, retry_after=1.0)
+        raise GenerationCut()
 
 
 def _whole(parts: list[Evidence]) -> Evidence:

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from rolloutfleet.errors import INVALID_REQUEST
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import InvalidRequest
 from rolloutfleet_proxy.logs import logger
 
 ASKED_AGAIN: Final = 60.0
@@ -23,11 +22,11 @@ _TAKES_NONE = re.compile(
 )
 
 
-class GrammarRefused(ApiError):
-    """400: the engine can't compile a request's grammar."""
+class GrammarRefused(InvalidRequest):
+    """The engine can't compile a request's grammar."""
 
     def __init__(self, said: str) -> None:
-        super().__init__(400, INVALID_REQUEST, f"The engine refused the request: {said}")
+        super().__init__(f"The engine refused the request: {said}")
         self.takes_none = _TAKES_NONE.fullmatch(said) is not None
         """Whether it compiles no grammars of this kind at all."""
 

@@ -8,8 +8,8 @@ instead, one engine is asked directly; if that one refuses, the gateway has lost
 import asyncio
 from typing import Final
 
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines.client import Engine
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.logs import logger
 
 FIELD: Final = "rolloutfleet_probe"
@@ -46,6 +46,6 @@ class Probing:
     async def _an_engine_refuses(self, engine: Engine) -> bool:
         try:
             urls = await engine.engines()
-        except ApiError:
+        except DomainError:
             return False
         return bool(urls) and await engine.refuses(BODY, naming=FIELD, at=urls[0]) is True

@@ -11,10 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rolloutfleet.errors import ALREADY_LEASED, GROUP_UNKNOWN, LEASE_EXPIRED, LEASE_UNKNOWN, TRAJECTORY_UNKNOWN
 from rolloutfleet.wire import AskExport, ExportStatus
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import (
+    AlreadyLeased,
+    DomainError,
+    GroupNotFound,
+    LeaseExpired,
+    LeaseNotFound,
+    TrajectoryNotFound,
+)
 from rolloutfleet_proxy.ids import LEASE, Owner
 from rolloutfleet_proxy.sessions.idempotency import KeyedCall, recall, remember
 from rolloutfleet_proxy.sessions.sessions import DELETED, OPEN
@@ -91,8 +97,8 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
     never be. Nothing to lease makes no lease, and is not remembered under the call's key.
 
     The same call again gets the same lease and trajectories, those acknowledged since left out; given back or
-    expired, they are leased again. Raises ApiError 404 for an unknown group, 409 where the same call can't have them
-    again, 422 where its key was used for something else.
+    expired, they are leased again. Raises GroupNotFound, LeaseExpired or AlreadyLeased where the same call can't
+    have them again, and IdempotencyKeyReused.
     """
     freed = expire(transaction)
     before = None if call is None else recall(transaction, call)
@@ -139,8 +145,8 @@ def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[s
     """Count trajectories of a lease, all unless named, as trained. Again, it answers the same.
 
     Late, after the lease's end, it counts unless another lease has or had them acknowledged since. All or nothing:
-    raises ApiError 404 for an unknown lease or a trajectory that is not of it, 409 where one was leased again or
-    discarded.
+    raises LeaseNotFound, TrajectoryNotFound for one that is not of it, AlreadyLeased or LeaseExpired where one was
+    leased again or discarded.
     """
     freed = expire(transaction)
     state = _state(transaction, lease)
@@ -163,7 +169,7 @@ def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] 
     """Give trajectories of a lease back, all unless named: they can be exported again, with the same ids.
 
     Of a deleted session they are discarded. What was acknowledged stays so. A release again answers the same. Raises
-    ApiError 404 for an unknown lease or a trajectory that is not of it, 409 where the lease expired or was
+    LeaseNotFound, TrajectoryNotFound for one that is not of it, LeaseExpired where the lease expired or was
     acknowledged whole.
     """
     freed = expire(transaction)
@@ -178,7 +184,7 @@ def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] 
 
 
 def renew(transaction: Transaction, lease: str, *, seconds: float) -> LeaseChange:
-    """Let a lease run for `seconds` from now on. Raises ApiError 404 for an unknown one, 409 for one that ended."""
+    """Let a lease run for `seconds` from now on. Raises LeaseNotFound, and LeaseExpired for one that ended."""
     freed = expire(transaction)
     state = _state(transaction, lease)
     if state != LEASE_OPEN:
@@ -245,7 +251,7 @@ def _candidates(transaction: Transaction, asked: AskExport) -> list[Row]:
         found = transaction.rows(_OF_GROUPS, (json.dumps([asked.group_id]),))
         found += transaction.rows(_BURIED_OF_GROUP, (asked.group_id,))
         if not found:
-            raise ApiError(404, GROUP_UNKNOWN, f"There is no group {asked.group_id!r} here.", param="group_id")
+            raise GroupNotFound(f"There is no group {asked.group_id!r} here.")
         return found
     return transaction.rows(_OF_GROUPS, (json.dumps(_oldest_complete_groups(transaction, asked.most)),))
 
@@ -287,7 +293,7 @@ def _ready(transaction: Transaction, sessions: Iterable[int]) -> list[Member]:
 def _granted_again(transaction: Transaction, lease: str, freed: tuple[str, ...]) -> Grant:
     row = transaction.row("SELECT request, statuses, state, expires FROM leases WHERE name = ?", (lease,))
     if row is None:
-        raise ApiError(409, LEASE_EXPIRED, f"Lease {lease} ended too long ago to be had again.", should_retry=False)
+        raise LeaseExpired(f"Lease {lease} ended too long ago to be had again.")
     asked = AskExport.model_validate_json(row[0])
     state, expires = row[2:]
     members = [member for member, done in _named(transaction, lease, None) if not done]
@@ -313,7 +319,7 @@ def _granted_again(transaction: Transaction, lease: str, freed: tuple[str, ...])
 def _state(transaction: Transaction, lease: str) -> str:
     row = transaction.row("SELECT state FROM leases WHERE name = ?", (lease,))
     if row is None:
-        raise ApiError(404, LEASE_UNKNOWN, f"There is no lease {lease[:80]!r} here.", param="lease_id")
+        raise LeaseNotFound(f"There is no lease {lease[:80]!r} here.")
     return str(row[0])
 
 
@@ -329,12 +335,7 @@ def _named(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] |
     wanted = set(trajectory_ids)
     foreign = wanted - {member.trajectory_id for member, _ in members}
     if foreign:
-        raise ApiError(
-            404,
-            TRAJECTORY_UNKNOWN,
-            f"Not of lease {lease}: {_some(sorted(foreign))}.",
-            param="trajectory_ids",
-        )
+        raise TrajectoryNotFound(f"Not of lease {lease}: {_some(sorted(foreign))}.")
     return [(member, done) for member, done in members if member.trajectory_id in wanted]
 
 
@@ -350,7 +351,7 @@ def _held(transaction: Transaction, lease: str) -> set[Member]:
 
 
 def _refuse_lost(transaction: Transaction, lease: str, members: Iterable[Member]) -> None:
-    """Raise ApiError 409 where one of them is no longer this lease's, nor free."""
+    """Raise AlreadyLeased or LeaseExpired where one of them is no longer this lease's, nor free."""
     again: list[str] = []
     discarded: list[str] = []
     for member in members:
@@ -364,13 +365,9 @@ def _refuse_lost(transaction: Transaction, lease: str, members: Iterable[Member]
         )
         (again if taken else discarded).append(member.trajectory_id)
     if again:
-        raise ApiError(
-            409, ALREADY_LEASED, f"Leased again since lease {lease} ended: {_some(again)}.", should_retry=False
-        )
+        raise AlreadyLeased(f"Leased again since lease {lease} ended: {_some(again)}.")
     if discarded:
-        raise ApiError(
-            409, LEASE_EXPIRED, f"Discarded since lease {lease} ended: {_some(discarded)}.", should_retry=False
-        )
+        raise LeaseExpired(f"Discarded since lease {lease} ended: {_some(discarded)}.")
 
 
 def _take(transaction: Transaction, lease: str, members: Iterable[Member]) -> None:
@@ -424,8 +421,8 @@ def _prune(transaction: Transaction) -> None:
     transaction.executemany("DELETE FROM leases WHERE name = ?", old)
 
 
-def _no_longer_holds(lease: str, state: str) -> ApiError:
-    return ApiError(409, LEASE_EXPIRED, f"Lease {lease} holds nothing any more: it was {state}.", should_retry=False)
+def _no_longer_holds(lease: str, state: str) -> DomainError:
+    return LeaseExpired(f"Lease {lease} holds nothing any more: it was {state}.")
 
 
 def _in_order(member: Member) -> tuple[int, int]:

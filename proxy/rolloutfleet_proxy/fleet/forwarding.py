@@ -16,27 +16,31 @@ from starlette.responses import Response
 from yarl import URL
 
 from rolloutfleet.dumps import DumpName
-from rolloutfleet.errors import (
-    GROUP_UNKNOWN,
-    INVALID_KEY,
-    INVALID_REQUEST,
-    KEPT_ON_VOLUME,
-    LEASE_UNKNOWN,
-    OWNER_GONE,
-    SESSION_UNKNOWN,
-    SHARD_UNKNOWN,
-    STORE_LOST,
-)
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet_proxy.errors import MEDIA_TYPE, ApiError
+from rolloutfleet_proxy.domain.errors import (
+    BodyTooLarge,
+    DomainError,
+    GroupNotFound,
+    InvalidKey,
+    InvalidRequest,
+    KeptOnVolume,
+    LeaseNotFound,
+    OwnerGone,
+    OwnerUnavailable,
+    OwnerUnreachable,
+    SessionNotFound,
+    ShardNotFound,
+    StoreLost,
+)
 from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.heads import FORWARDED, Headers, end_to_end, passed
-from rolloutfleet_proxy.fleet.peers import NOT_CONNECTED, Peers, unavailable, unreachable
+from rolloutfleet_proxy.fleet.peers import NOT_CONNECTED, Peers
+from rolloutfleet_proxy.http.errors import body_of, response_to, status_of
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, TENSOR, Owner, owner_of_key, owner_of_name
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.logs.calls import ChatCall, PassedCall
 from rolloutfleet_proxy.logs.requests import PASSED_TO, request_id
-from rolloutfleet_proxy.memory.body_limit import LENGTH, LimitOf, declared_length, framing, has_body, too_large
+from rolloutfleet_proxy.memory.body_limit import LENGTH, LimitOf, declared_length, framing, has_body
 from rolloutfleet_proxy.sessions.auth import presented_key
 
 Scope = MutableMapping[str, Any]
@@ -47,13 +51,13 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Holds = Callable[[str], Awaitable[bool]]
 """Says whether a session of another owner was imported here."""
 CheckKey = Callable[[Scope], Awaitable[None]]
-"""Raises ApiError 401 where the key that a call carries, or has not, can open nothing here or elsewhere."""
+"""Raises InvalidKey where the key that a call carries, or has not, can open nothing here or elsewhere."""
 
 _NAMED = re.compile(r"^/(sessions|leases|shards)/([^/]+)")
 _KINDS = {"sessions": SESSION, "leases": LEASE, "shards": TENSOR}
 Named = Literal["session", "lease", "shard", "group", "key"]
 _WORDS: dict[str, Named] = {"sessions": "session", "leases": "lease", "shards": "shard"}
-_UNKNOWN = {"session": SESSION_UNKNOWN, "lease": LEASE_UNKNOWN, "shard": SHARD_UNKNOWN, "group": GROUP_UNKNOWN}
+_UNKNOWN = {"session": SessionNotFound, "lease": LeaseNotFound, "shard": ShardNotFound, "group": GroupNotFound}
 
 
 class ClientLeft(Exception):
@@ -88,7 +92,7 @@ def owner_of_names(
 ) -> Owner | None:
     """Whose sessions or group a body names; None where none of the names is of our form.
 
-    Those in `here` were imported here and are of `own`, whatever their names say. Raises ApiError 400 where they
+    Those in `here` were imported here and are of `own`, whatever their names say. Raises InvalidRequest where they
     belong to several proxies: each has to be asked for its own.
     """
     owners = {own if name in here else owner_of_name(name, kind=SESSION) for name in names}
@@ -100,7 +104,7 @@ def owner_of_names(
 def owner_of_shards(ids: Iterable[str], own: Owner, *, param: str) -> Owner:
     """Whose shards a body names; those whose ids say nothing of their owner are this proxy's, `own`.
 
-    Raises ApiError 400 where they belong to several proxies.
+    Raises InvalidRequest where they belong to several proxies.
     """
     return _one_owner({owner_of_name(name, kind=TENSOR) or own for name in ids}, param) or own
 
@@ -108,11 +112,8 @@ def owner_of_shards(ids: Iterable[str], own: Owner, *, param: str) -> Owner:
 def _one_owner(owners: set[Owner], param: str) -> Owner | None:
     ordinals = sorted({owner.ordinal for owner in owners})
     if len(ordinals) > 1:
-        raise ApiError(
-            400,
-            INVALID_REQUEST,
-            f"These belong to proxies {', '.join(map(str, ordinals))}: ask each proxy for its own.",
-            param=param,
+        raise InvalidRequest(
+            f"These belong to proxies {', '.join(map(str, ordinals))}: ask each proxy for its own.", param=param
         )
     return next(iter(owners), None)
 
@@ -128,18 +129,16 @@ def check_owner(
 ) -> bool:
     """Whether this proxy is the owner; False where it is another one that is expected to be there.
 
-    Raises ApiError where nobody is: 410 store_lost, 503 kept_on_volume or, with ephemeral storage, 410 owner_gone,
+    Raises where nobody is: StoreLost, KeptOnVolume or, with ephemeral storage, OwnerGone,
     which names the dumps that there may be of `session`: those follow from its id. Where the fleet never had such a
-    proxy: 404, or 401 for a key, by what `named` it.
+    proxy: what is not found, or InvalidKey for a key, by what `named` it.
     """
     if owner == own:
         return True
     if owner.ordinal == own.ordinal:
-        raise ApiError(
-            410,
-            STORE_LOST,
+        raise StoreLost(
             f"This belongs to store {owner.store_id} of proxy {own.ordinal}, which is lost: its store is "
-            f"{own.store_id} now.",
+            f"{own.store_id} now."
         )
     if owner.ordinal < peers.replicas:
         return False
@@ -149,21 +148,19 @@ def check_owner(
         raise _owner_gone(owner.ordinal, session)
     message = f"Proxy {owner.ordinal} has been scaled away; this is kept on its volume until it is back."
     # A retry within seconds can't help: somebody has to scale the fleet up again.
-    raise ApiError(503, KEPT_ON_VOLUME, message, should_retry=False)
+    raise KeptOnVolume(message)
 
 
-def _never_given(ordinal: int, named: Named) -> ApiError:
+def _never_given(ordinal: int, named: Named) -> DomainError:
     if named == "key":
-        return ApiError(401, INVALID_KEY, "This key is not known here.")
+        return InvalidKey()
     message = f"There is no such {named}: this fleet has never had a proxy {ordinal}."
-    return ApiError(404, _UNKNOWN[named], message, param=f"{named}_id")
+    return _UNKNOWN[named](message)
 
 
-def _owner_gone(ordinal: int, session: str) -> ApiError:
+def _owner_gone(ordinal: int, session: str) -> DomainError:
     names = [str(DumpName(session or "{session_id}", number)) for number in (1, None)]
-    return ApiError(
-        410,
-        OWNER_GONE,
+    return OwnerGone(
         f"Proxy {ordinal} has been scaled away, and its storage with it. What was dumped of the session is in "
         f"{names[0]}, and so on for each trajectory, and in {names[1]}.",
         details={"dumps": names} if session else None,
@@ -219,29 +216,29 @@ class Forwarding:
                 named=_named_by(scope["path"]),
                 session=_session_of(scope["path"]),
             )
-        except ApiError as error:
+        except DomainError as error:
             await self._refuse(await self._key_refused(scope) or error, scope, receive, send)
         else:
             await self._pass_on(owner.ordinal, scope, receive, send)
 
-    async def _key_refused(self, scope: Scope) -> ApiError | None:
+    async def _key_refused(self, scope: Scope) -> DomainError | None:
         try:
             if self._check_key is not None:
                 await self._check_key(scope)
-        except ApiError as error:
+        except DomainError as error:
             return error
         return None
 
-    async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, error: DomainError, scope: Scope, receive: Receive, send: Send) -> None:
         self._metrics.refuse(error.code)
         if not self._is_chat(scope):
-            await _answer(error)(scope, receive, send)
+            await response_to(error)(scope, receive, send)
             return
         named = _NAMED.match(scope["path"])
         told = ChatCall(self._metrics, request_id=request_id(scope), session_id=named[2] if named else "")
-        told.status, told.outcome = error.status, error.code
+        told.status, told.outcome = status_of(error), error.code
         try:
-            await _answer(error)(scope, receive, send)
+            await response_to(error)(scope, receive, send)
         finally:
             told.ended()
 
@@ -251,7 +248,7 @@ class Forwarding:
         try:
             async with self._passing(scope):
                 await pass_on(self._peers, ordinal, scope, receive, answer.send, body_limit=self._body_limit(scope))
-        except ApiError as error:
+        except DomainError as error:
             self._metrics.refuse(error.code)
             if told is not None:
                 told.outcome = error.code
@@ -281,12 +278,12 @@ class _Answer:
             )
         await self._send(message)
 
-    async def end_with(self, error: ApiError, scope: Scope, receive: Receive) -> None:
+    async def end_with(self, error: DomainError, scope: Scope, receive: Receive) -> None:
         """Say the error: as the answer, or a stream's last event. Of other answers the server closes the connection."""
         if not self._begun:
-            await _answer(error)(scope, receive, self._send)
+            await response_to(error)(scope, receive, self._send)
         elif self._is_stream:
-            await self._send({"type": "http.response.body", "body": b"data: " + error.body() + b"\n\n"})
+            await self._send({"type": "http.response.body", "body": b"data: " + body_of(error) + b"\n\n"})
 
 
 class PassedOn(Response):
@@ -315,14 +312,14 @@ async def pass_on(
     """Pass a call on and its answer back, both as they come. `body` is the request's, where it has been read.
 
     A caller that leaves ends the call at the owner, by its closed connection. An answer that breaks off closes the
-    caller's connection. Raises ApiError, before anything is answered: 413; 503 owner_unreachable where
-    nothing was sent, owner_unavailable where the owner broke off.
+    caller's connection. Raises, before anything is answered, BodyTooLarge; OwnerUnreachable where nothing was sent;
+    OwnerUnavailable where the owner broke off.
     """
     headers = scope["headers"]
     scope[PASSED_TO] = ordinal
     by = next((value.decode("latin-1") for name, value in headers if name == FORWARDED.encode()), None)
     if by is not None:
-        raise unreachable(ordinal, f"proxy {by} took proxy {peers.own} for it")
+        raise OwnerUnreachable(ordinal, f"proxy {by} took proxy {peers.own} for it")
     upload = _Upload(receive, body, limit=body_limit)
     upload.check_declared(headers)
     passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send))
@@ -349,12 +346,12 @@ async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", sen
         )
     except NOT_CONNECTED:
         peers.note_unreachable(ordinal)
-        raise unreachable(ordinal) from None
+        raise OwnerUnreachable(ordinal) from None
     except (aiohttp.ClientError, OSError) as error:
         if upload.ended is not None:
             raise upload.ended from None
         peers.note_unreachable(ordinal)
-        raise unavailable(ordinal, failure_in_words(error)) from None
+        raise OwnerUnavailable(ordinal, failure_in_words(error)) from None
     try:
         await send(
             {
@@ -378,7 +375,7 @@ class _Upload:
     """A request's body on its way, and the news that the caller has left."""
 
     def __init__(self, receive: Receive, body: bytes | None, *, limit: int) -> None:
-        self.ended: ApiError | ClientLeft | None = None
+        self.ended: DomainError | ClientLeft | None = None
         """Why the body was not read to its end."""
         self._receive = receive
         self._whole = body
@@ -387,7 +384,7 @@ class _Upload:
         self._gone = False
 
     def check_declared(self, headers: Headers) -> None:
-        """Raises ApiError 413 where the body says that it is too large."""
+        """Raises BodyTooLarge where the body says that it is too large."""
         if self._whole is None:
             declared_length(framing(headers).get(LENGTH, b"").decode("latin-1"), limit=self._limit)
 
@@ -418,7 +415,7 @@ class _Upload:
                 data = message.get("body", b"")
                 size += len(data)
                 if size > self._limit:
-                    self.ended = too_large(self._limit)
+                    self.ended = BodyTooLarge(self._limit)
                     raise self.ended
                 more = message.get("more_body", False)
                 if data:
@@ -429,7 +426,7 @@ class _Upload:
     async def _next(self) -> Message:
         try:
             return await self._receive()
-        except ApiError as error:
+        except DomainError as error:
             self.ended = error
             raise
 
@@ -449,9 +446,3 @@ def _named_by(path: str) -> Named:
 def _raw_path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.partition(b"?")[0].decode("latin-1")
-
-
-def _answer(error: ApiError) -> Response:
-    response = Response(error.body(), status_code=error.status, media_type=MEDIA_TYPE)
-    response.raw_headers += error.headers()
-    return response

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rolloutfleet_proxy.errors import ApiError
-from rolloutfleet_proxy.fleet.peers import Peers, unavailable
+from rolloutfleet_proxy.domain.errors import DomainError, OwnerUnavailable
+from rolloutfleet_proxy.fleet.peers import Peers
 from rolloutfleet_proxy.turns.lineage import Counts
 from rolloutfleet_proxy.weights.recovery import AtStake
 from rolloutfleet_proxy.weights.state import Gate, Versions, WeightState
@@ -66,5 +66,5 @@ class RemoteMember:
         except (LookupError, TypeError, ValueError):
             raise self._not_understood() from None
 
-    def _not_understood(self) -> ApiError:
-        return unavailable(self._ordinal, "its answer is not understood")
+    def _not_understood(self) -> DomainError:
+        return OwnerUnavailable(self._ordinal, "its answer is not understood")

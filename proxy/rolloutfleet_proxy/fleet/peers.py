@@ -13,14 +13,14 @@ from typing import Any, Final, Literal, get_args
 import aiohttp
 import msgspec
 
-from rolloutfleet.errors import EPOCH_STALE, OWNER_UNAVAILABLE, OWNER_UNREACHABLE
+from rolloutfleet.errors import EPOCH_STALE
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.domain.errors import DomainError, EpochStale, OwnerUnavailable, OwnerUnreachable, PeerError
 from rolloutfleet_proxy.engines.connections import Connector
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
-from rolloutfleet_proxy.weights.state import Stale, WeightState
+from rolloutfleet_proxy.weights.state import WeightState
 from rolloutfleet_proxy.weights.weights import Weights
 
 State = Literal["ready", "starting", "draining", "unreachable"]
@@ -35,7 +35,6 @@ ADOPTING_ROUNDS: Final = 3
 proxy listens, and a pause that is called meanwhile reaches it neither way."""
 KEEP_ALIVE: Final = 30.0
 """Seconds that an idle connection is kept; less than a proxy's server keeps its own end."""
-RETRY_AFTER: Final = 1.0
 
 NOT_CONNECTED: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """What a request to a peer fails with before anything of it was sent."""
@@ -143,8 +142,8 @@ class Peers:
         content: Any = None,
         patience: float,
     ) -> Any:
-        """The JSON that a peer answers. Raises the ApiError that it answers, or 503 owner_unreachable where it can't be
-        connected to, and owner_unavailable where it breaks off."""
+        """The JSON that a peer answers. Raises PeerError or EpochStale for an error that it answers,
+        OwnerUnreachable where it can't be connected to, and OwnerUnavailable where it breaks off."""
         try:
             async with self.http.request(
                 method,
@@ -157,13 +156,13 @@ class Peers:
                 status, body = response.status, await response.read()
             answer = msgspec.json.decode(body) if body else None
         except NOT_CONNECTED:
-            raise unreachable(ordinal) from None
+            raise OwnerUnreachable(ordinal) from None
         except TimeoutError:
-            raise unavailable(ordinal, f"it did not answer within {patience:g} s") from None
+            raise OwnerUnavailable(ordinal, f"it did not answer within {patience:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise unavailable(ordinal, failure_in_words(error)) from None
+            raise OwnerUnavailable(ordinal, failure_in_words(error)) from None
         except ValueError:
-            raise unavailable(ordinal, "its answer is no JSON") from None
+            raise OwnerUnavailable(ordinal, "its answer is no JSON") from None
         if status >= 400:
             raise _answered(ordinal, status, answer)
         return answer
@@ -210,16 +209,6 @@ async def _adopted(weights: Weights, known: list[WeightState]) -> bool:
     return True
 
 
-def unreachable(ordinal: int, why: str = "no connection could be made") -> ApiError:
-    """503: nothing was sent to a proxy that is expected; asking again may help."""
-    return ApiError(503, OWNER_UNREACHABLE, f"Proxy {ordinal} can't be reached: {why}.", retry_after=RETRY_AFTER)
-
-
-def unavailable(ordinal: int, why: str) -> ApiError:
-    """503: a proxy broke off, and may have done what it was asked; asking again may help."""
-    return ApiError(503, OWNER_UNAVAILABLE, f"Proxy {ordinal} is not available: {why}.", retry_after=RETRY_AFTER)
-
-
 def _described(said: dict[str, Any], ordinal: int, url: str) -> Peer:
     """What a `/ready` says. Raises ValueError, TypeError or LookupError where it is not that peer's."""
     if said["ordinal"] != ordinal:
@@ -232,13 +221,13 @@ def _described(said: dict[str, Any], ordinal: int, url: str) -> Peer:
     )
 
 
-def _answered(ordinal: int, status: int, answer: Any) -> ApiError:
+def _answered(ordinal: int, status: int, answer: Any) -> DomainError:
     """A peer's error as this one's own; of a stale epoch also how things stand there."""
     try:
         error = answer["error"]
         code, message = error["code"], f"Proxy {ordinal}: {error['message']}"
         if code == EPOCH_STALE:
-            return Stale(code, message, {name: value for name, value in answer.items() if name != "error"})
-        return ApiError(status, code, message, param=error.get("param"))
+            return EpochStale(message, {name: value for name, value in answer.items() if name != "error"})
+        return PeerError(message, code=code, status=status, param=error.get("param"))
     except (TypeError, LookupError, AttributeError):
-        return unavailable(ordinal, f"it answered with status {status}")
+        return OwnerUnavailable(ordinal, f"it answered with status {status}")

@@ -20,23 +20,20 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rolloutfleet.errors import DRAINING, NO_ROOM, OWNER_UNREACHABLE
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerUnavailable, OwnerUnreachable
 from rolloutfleet_proxy.fleet.heads import KEPT, PASSED, PLACED, end_to_end, passed
-from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, NOT_CONNECTED, Peer, Peers, unavailable, unreachable
+from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, NOT_CONNECTED, Peer, Peers
 from rolloutfleet_proxy.sessions import claims
 from rolloutfleet_proxy.sessions.claims import PlacedElsewhere
 from rolloutfleet_proxy.store.transaction import Transaction
 
 T = TypeVar("T")
 
-RETRY_AFTER: Final = 5.0
-DRAINING_RETRY_AFTER: Final = 1.0
 _PATIENCE: Final = {PLACED: 30.0, KEPT: 50.0}
 """Seconds for a peer to start sessions; a keeper may have to ask others."""
 
-_ELSEWHERE = frozenset({NO_ROOM, DRAINING, OWNER_UNREACHABLE})
+_ELSEWHERE = (NoRoom, Draining, OwnerUnreachable)
 """Answers after which another proxy is tried: nothing was started."""
 
 
@@ -77,9 +74,9 @@ class Placement:
     ) -> T | Response:
         """What `here` returns, or another proxy's answer. `here` raises PlacedElsewhere where `claims` say so.
 
-        Raises what `here` raises; ApiError 429 where no ready proxy has room; 503 where all that answer are draining,
-        where a proxy broke off, so that it is not known whether it started any, or where the one that would know what
-        the key started can't be reached.
+        Raises what `here` raises; NoRoom where no ready proxy has any; Draining where all that answer are draining;
+        OwnerUnavailable where a proxy broke off, so that it is not known whether it started any; OwnerUnreachable where
+        the one that would know what the key started can't be reached.
         """
         start = _Start(request, sessions)
         if PLACED in request.headers:
@@ -101,7 +98,7 @@ class Placement:
 
     async def _through(self, keeper: int, start: "_Start") -> Response:
         if any(peer.ordinal == keeper and peer.state == "unreachable" for peer in self._peers.table()):
-            raise unreachable(keeper, "it did not answer when it was last looked at, and it alone knows this key")
+            raise OwnerUnreachable(keeper, "it did not answer when it was last looked at, and it alone knows this key")
         return await self._there(start, keeper, KEPT)
 
     async def _keep(self, start: "_Start", here: Callable[[], Awaitable[T]], key: str) -> T | Response:
@@ -113,9 +110,8 @@ class Placement:
             if not _refused(answer):
                 return answer
             await self._store.run(partial(claims.withdraw, key=key))
-        except ApiError as error:
-            if error.code not in _ELSEWHERE:
-                raise
+        except _ELSEWHERE:
+            pass
         return await self._anywhere(start, here, key=key)
 
     async def _anywhere(self, start: "_Start", here: Callable[[], Awaitable[T]], *, key: str | None) -> T | Response:
@@ -128,20 +124,19 @@ class Placement:
                 if key is not None:
                     await self._store.run(partial(claims.place, key=key, ordinal=ordinal))
                 answer = await self._there(start, ordinal, PLACED)
-            except ApiError as error:
-                if error.code not in _ELSEWHERE:
-                    raise
+            except _ELSEWHERE:
+                pass
             else:
                 if not _refused(answer):
                     return answer
             if key is not None and ordinal != self._peers.own:
                 await self._store.run(partial(claims.withdraw, key=key))
         if not any(peer.state == "ready" for peer in table) and any(peer.state == "draining" for peer in table):
-            raise ApiError(503, DRAINING, "Every proxy that answers is draining.", retry_after=DRAINING_RETRY_AFTER)
-        raise ApiError(429, NO_ROOM, "No ready proxy has room for more sessions now.", retry_after=RETRY_AFTER)
+            raise Draining("Every proxy that answers is draining.")
+        raise NoRoom("No ready proxy has room for more sessions now.")
 
     async def _there(self, start: "_Start", ordinal: int, how: str) -> Response:
-        """The peer's answer. Raises ApiError 503: owner_unreachable where nothing was sent, else owner_unavailable."""
+        """The peer's answer. Raises OwnerUnreachable where nothing was sent, else OwnerUnavailable."""
         request = start.request
         own = [header for header in request.scope["headers"] if header[0] not in PASSED]
         try:
@@ -156,11 +151,11 @@ class Placement:
                 answer.raw_headers = end_to_end(response.raw_headers)
         except NOT_CONNECTED:
             self._peers.note_unreachable(ordinal)
-            raise unreachable(ordinal) from None
+            raise OwnerUnreachable(ordinal) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._peers.note_unreachable(ordinal)
             why = f"it broke off while it started sessions ({failure_in_words(error)})"
-            raise unavailable(ordinal, why) from None
+            raise OwnerUnavailable(ordinal, why) from None
         self._peers.note_placed(ordinal, start.sessions if answer.status_code == 201 else 0)
         return answer
 
@@ -178,6 +173,6 @@ def _refused(answer: Response) -> bool:
     if answer.status_code not in (429, 503):
         return False
     try:
-        return msgspec.json.decode(answer.body)["error"]["code"] in _ELSEWHERE
+        return msgspec.json.decode(answer.body)["error"]["code"] in {kind.code for kind in _ELSEWHERE}
     except (ValueError, TypeError, LookupError):
         return False

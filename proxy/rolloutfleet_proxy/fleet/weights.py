@@ -16,29 +16,33 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from rolloutfleet.errors import (
     DRAINING,
-    ENGINE_ERROR,
-    ENGINE_TIMEOUT,
     EPOCH_STALE,
     OWNER_UNAVAILABLE,
     OWNER_UNREACHABLE,
     PAUSE_TIMEOUT,
-    RECOVERY_TOO_FAR,
-    STORE_FAILED,
-    STORE_FULL,
 )
 from rolloutfleet.wire import PauseMode
+from rolloutfleet_proxy.domain.errors import (
+    DiskFailed,
+    DiskFull,
+    DomainError,
+    EngineError,
+    EngineTimeout,
+    PauseFailed,
+    PauseTimeout,
+    RecoveryTooFar,
+    Stale,
+    StepRefused,
+)
 from rolloutfleet_proxy.engines.client import Engine
 from rolloutfleet_proxy.engines.client import PauseMode as EnginePause
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull
 from rolloutfleet_proxy.turns.lineage import Counts
 from rolloutfleet_proxy.weights import state as weight_state
 from rolloutfleet_proxy.weights.recovery import AtStake
-from rolloutfleet_proxy.weights.state import Gate, Recovery, Refused, Stale, Versions, WeightState
+from rolloutfleet_proxy.weights.state import Gate, Recovery, Versions, WeightState
 from rolloutfleet_proxy.weights.weights import Weights
 
 T = TypeVar("T")
@@ -53,13 +57,13 @@ ENGINE_PATIENCE = 10.0
 class NotTaken(Exception):
     """Proxies that answered, and do not pause: why, by ordinal."""
 
-    def __init__(self, refusals: dict[int, ApiError]) -> None:
+    def __init__(self, refusals: dict[int, DomainError]) -> None:
         super().__init__()
         self.refusals = refusals
 
 
 class Member(Protocol):
-    """Another proxy of the fleet. Every method raises ApiError where it does not answer as it should."""
+    """Another proxy of the fleet. Every method raises DomainError where it does not answer as it should."""
 
     @property
     def ordinal(self) -> int: ...
@@ -87,11 +91,11 @@ class Engines(Protocol):
     """All engines at once."""
 
     async def pause(self, mode: EnginePause) -> None:
-        """Raises ApiError unless every engine confirmed."""
+        """Raises DomainError unless every engine confirmed."""
         ...
 
     async def resume(self) -> dict[str, str]:
-        """Those that did not confirm, by address. Raises ApiError where none did."""
+        """Those that did not confirm, by address. Raises DomainError where none did."""
         ...
 
 
@@ -118,9 +122,9 @@ class Coverage:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = {member.ordinal: member for member in members}
-        self.failed: dict[int, ApiError] = {}
+        self.failed: dict[int, DomainError] = {}
 
-    def lost(self, ordinal: int, error: ApiError) -> None:
+    def lost(self, ordinal: int, error: DomainError) -> None:
         self.failed[ordinal] = error
         self.members.pop(ordinal, None)
 
@@ -130,7 +134,7 @@ class Coverage:
         async def asked(member: Member) -> T | None:
             try:
                 return await ask(member)
-            except ApiError as error:
+            except DomainError as error:
                 if error.code in fatal:
                     raise
                 self.lost(member.ordinal, error)
@@ -151,7 +155,7 @@ class Coverage:
         failed = sorted(self.failed.items())
         return {
             "ordinals": sorted({leader, *self.members} - set(self.failed)),
-            "failed": [{"ordinal": ordinal, **msgspec.json.decode(error.body())} for ordinal, error in failed],
+            "failed": [{"ordinal": ordinal, "error": error, **error.beside} for ordinal, error in failed],
         }
 
 
@@ -182,8 +186,8 @@ class FleetWeights:
         """Return once nothing generates; in the modes that leave calls at the engines, once these confirmed.
 
         In wait mode the engines are paused last (retract): nothing of the fleet is there by then.
-        Raises Stale where the epoch is taken or over, and Refused where it took longer than `timeout` (504), a proxy
-        answered and did not pause (504), or the engines failed: the pause is then undone, and the body names those
+        Raises Stale where the epoch is taken or over, and StepRefused where it took longer than `timeout`, a proxy
+        answered and did not pause, or the engines failed: the pause is then undone, and the body names those
         who did not pause, or could not be told to go on.
         """
         deadline = self._clock() + timeout
@@ -200,8 +204,8 @@ class FleetWeights:
             refusals = error.refusals if isinstance(error, NotTaken) else {}
             undone, untold = await asyncio.shield(self._undo(Coverage(members), epoch, error, refusals=refusals))
             if isinstance(error, Stale):
-                raise Stale(error.code, error.message, {**undone, **error.stands}) from error
-            if isinstance(error, ApiError | TimeoutError | NotTaken):
+                raise type(error)(error.message, {**undone, **error.beside}) from error
+            if isinstance(error, DomainError | TimeoutError | NotTaken):
                 raise _not_paused(error, timeout, undone, untold=untold) from error
             raise
         return self._answer(coverage)
@@ -209,7 +213,7 @@ class FleetWeights:
     async def resume(self, members: Sequence[Member], *, epoch: int | None) -> dict[str, Any]:
         """Engines go on, then proxies. Engines that did not confirm are named under `engines_failed`.
 
-        Raises Stale for an older epoch, and ApiError where no engine confirmed; nothing has changed then.
+        Raises Stale for an older epoch, and DomainError where no engine confirmed; nothing has changed then.
         """
         known = await self._known(members)
         if epoch is None:
@@ -237,8 +241,8 @@ class FleetWeights:
     ) -> dict[str, Any]:
         """Begin a new run; the answer counts what was marked and dropped where it covers.
 
-        Raises Stale where the run is no greater, and Refused where it is too far back, would drop something and is not
-        confirmed; nothing has changed then.
+        Raises Stale where the run is no greater, and RecoveryTooFar where it would drop something and is
+        not confirmed; nothing has changed then.
         """
         newest = _newest(await self._known(members))
         weight_state.recovered(newest, recovery)
@@ -253,7 +257,7 @@ class FleetWeights:
         return {**self._answer(coverage), "recovered": _summed(counts)}
 
     async def _check_nothing_at_stake(self, coverage: Coverage, known: Versions, recovery: Recovery) -> None:
-        """Raises Refused. What nobody could count may be there, unless the fleet is a fresh one."""
+        """Raises RecoveryTooFar. What nobody could count may be there, unless the fleet is a fresh one."""
 
         async def asked(member: Member | Weights) -> AtStake:
             return await member.at_stake(run=recovery.run, version=recovery.version)
@@ -266,7 +270,7 @@ class FleetWeights:
             raise _too_far(known, recovery, AtStake(**total), coverage.named(self._ordinal))
 
     async def heard(self, *, gate: Gate | None, versions: Versions | None) -> WeightState:
-        """Take what a leading proxy tells; returns what is known then. Raises ApiError where engines fail."""
+        """Take what a leading proxy tells; returns what is known then. Raises DomainError where engines fail."""
         if versions is not None:
             await self._own.join_versions(versions)
         if gate is not None:
@@ -326,8 +330,7 @@ class FleetWeights:
             async with asyncio.timeout(ENGINE_PATIENCE):
                 failures = await self._engines.resume()
         except TimeoutError:
-            message = f"The engines did not confirm within {ENGINE_PATIENCE:g} s that they go on."
-            raise ApiError(504, ENGINE_TIMEOUT, message) from None
+            raise EngineTimeout(f"The engines did not confirm within {ENGINE_PATIENCE:g} s that they go on.") from None
         self._engines_paused_in = None
         return failures
 
@@ -339,7 +342,7 @@ class FleetWeights:
         return self._answer(coverage)
 
     async def _undo(
-        self, coverage: Coverage, epoch: int, why: BaseException, *, refusals: dict[int, ApiError]
+        self, coverage: Coverage, epoch: int, why: BaseException, *, refusals: dict[int, DomainError]
     ) -> tuple[dict[str, Any], bool]:
         """Engines and proxies go on, each as far as it can be told; returns how things stand then, and whether somebody
         could not be told.
@@ -362,7 +365,7 @@ class FleetWeights:
     async def _engines_going_on(self) -> dict[str, str]:
         try:
             return await self._resume_engines()
-        except ApiError as error:
+        except DomainError as error:
             return {"*": error.message}
 
     async def _tell_versions(self, coverage: Coverage) -> None:
@@ -389,37 +392,36 @@ def _with_failures(answer: dict[str, Any], failures: dict[str, str]) -> dict[str
     return {**answer, "engines_failed": failures} if failures else answer
 
 
-def _unconfirmed(what: str, failed: dict[str, str]) -> ApiError:
+def _unconfirmed(what: str, failed: dict[str, str]) -> DomainError:
     engines = "; ".join(f"{url}: {why}" for url, why in failed.items())
-    return ApiError(502, ENGINE_ERROR, f"Not every engine confirmed that it would {what} ({engines}).")
+    return EngineError(f"Not every engine confirmed that it would {what} ({engines}).")
 
 
-async def _error_of(work: Awaitable[None]) -> ApiError | None:
+async def _error_of(work: Awaitable[None]) -> DomainError | None:
     try:
         await work
-    except ApiError as error:
+    except DomainError as error:
         return error
     except (StoreFull, StoreBroken, StoreClosed) as error:
-        full = isinstance(error, StoreFull)
-        return ApiError(507 if full else 503, STORE_FULL if full else STORE_FAILED, str(error))
+        return DiskFull(str(error)) if isinstance(error, StoreFull) else DiskFailed(str(error))
     return None
 
 
 def _not_paused(
-    why: ApiError | TimeoutError | NotTaken, timeout: float, stands: dict[str, Any], *, untold: bool
-) -> Refused:
+    why: DomainError | TimeoutError | NotTaken, timeout: float, stands: dict[str, Any], *, untold: bool
+) -> StepRefused:
     undone = "It was undone as far as can be seen" if untold else "It was undone"
     if isinstance(why, NotTaken):
         each = "; ".join(f"proxy {ordinal}: {error.message}" for ordinal, error in sorted(why.refusals.items()))
         message = f"Not every proxy that answered paused ({each}). {undone}: the fleet is not paused."
-        return Refused(504, PAUSE_TIMEOUT, message, stands)
+        return PauseTimeout(message, stands)
     if isinstance(why, TimeoutError) or why.code == PAUSE_TIMEOUT:
         message = f"Something still generates after {timeout:g} s. {undone}: the fleet is not paused."
-        return Refused(504, PAUSE_TIMEOUT, message, stands)
-    return Refused(why.status, why.code, f"{why.message} {undone}: the fleet is not paused.", stands)
+        return PauseTimeout(message, stands)
+    return PauseFailed(why, f"{why.message} {undone}: the fleet is not paused.", stands)
 
 
-def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: dict[str, Any]) -> Refused:
+def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: dict[str, Any]) -> StepRefused:
     message = (
         f"The fleet is at version {known.version}, and dropping what is newer than {recovery.version} would discard "
         f"{at_stake.trajectories} trajectories: {at_stake.ready} ready, {at_stake.leased} leased, {at_stake.open} "
@@ -430,12 +432,12 @@ def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: d
         message += f", and what is at proxies that do not answer ({silent})"
     message += '. Nothing was changed. Where that is meant, say "confirm": true; else name the checkpoint\'s version.'
     stands = {"run": known.run, "version": known.version, "would_drop": asdict(at_stake), **coverage}
-    return Refused(409, RECOVERY_TOO_FAR, message, stands)
+    return RecoveryTooFar(message, stands)
 
 
 def _newer_pause(epoch: int, why: BaseException) -> bool:
     """Whether what ended this pause is one that has the engines now."""
-    return isinstance(why, Stale) and bool(why.stands.get("paused")) and why.stands["epoch"] > epoch
+    return isinstance(why, Stale) and bool(why.beside.get("paused")) and why.beside["epoch"] > epoch
 
 
 def _summed(counts: Iterable[Counts]) -> dict[str, int]:

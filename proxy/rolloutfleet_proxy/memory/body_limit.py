@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, Final
 
-from rolloutfleet.errors import BODY_TOO_LARGE
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import BodyTooLarge
 
 LENGTH: Final = b"content-length"
 _ENCODING: Final = b"transfer-encoding"
@@ -25,14 +24,9 @@ def has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return _ENCODING in found or found.get(LENGTH, b"0") != b"0"
 
 
-def too_large(limit: int) -> ApiError:
-    """413."""
-    return ApiError(413, BODY_TOO_LARGE, f"The body is larger than the {limit} bytes that are allowed.")
-
-
 def declared_length(value: str, *, limit: int) -> int:
-    """What a Content-Length says; 0 for none. Raises ApiError 413."""
+    """What a Content-Length says; 0 for none. Raises BodyTooLarge."""
     length = int(value) if value.isascii() and value.isdigit() else 0
     if length > limit:
-        raise too_large(limit)
+        raise BodyTooLarge(limit)
     return length

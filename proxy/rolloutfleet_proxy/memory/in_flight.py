@@ -1,11 +1,9 @@
 """How many bytes the requests under way may hold in memory, all together: beyond that a call is refused, unread."""
 
-from rolloutfleet.errors import NO_ROOM
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import TooManyInFlight
 
 CALL_BYTES = 32 << 10
 """What a call takes besides its body: its connections, its task, its buffers."""
-RETRY_AFTER = 2.0
 
 
 class InFlight:
@@ -20,17 +18,14 @@ class InFlight:
         """All that was ever given back: what the allocator may return to the system grows with it."""
 
     def check(self, nbytes: int) -> None:
-        """Raises ApiError 429 where so many more would be too many."""
+        """Raises TooManyInFlight where so many more would be too many."""
         if self.nbytes + nbytes > self.limit:
-            raise ApiError(
-                429,
-                NO_ROOM,
-                f"The requests under way hold {self.nbytes} of {self.limit} bytes, and this one would hold {nbytes}.",
-                retry_after=RETRY_AFTER,
+            raise TooManyInFlight(
+                f"The requests under way hold {self.nbytes} of {self.limit} bytes, and this one would hold {nbytes}."
             )
 
     def hold(self) -> "Held":
-        """What one request holds. Raises ApiError 429 where there is no room for another."""
+        """What one request holds. Raises TooManyInFlight where there is no room for another."""
         self.check(CALL_BYTES)
         return Held(self, CALL_BYTES)
 
@@ -51,12 +46,12 @@ class Held:
         return self._nbytes
 
     def add(self, nbytes: int) -> None:
-        """Take in more of a request. Raises ApiError 429 where that is too much."""
+        """Take in more of a request. Raises TooManyInFlight where that is too much."""
         self._budget.check(nbytes)
         self.grow(nbytes)
 
     def expect(self, nbytes: int) -> None:
-        """Raises ApiError 429 where so much more would be too much; it counts only as it comes."""
+        """Raises TooManyInFlight where so much more would be too much; it counts only as it comes."""
         self._budget.check(nbytes)
 
     def grow(self, nbytes: int) -> None:

@@ -15,13 +15,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from rolloutfleet.errors import DRAIN_CONFLICT, DRAINING
 from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
-from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.domain.errors import DrainConflict, HeldTooLong, InvalidParameter, Stopping
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.restarts.boots import Crash
-from rolloutfleet_proxy.sessions.calls import stopping
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
@@ -29,7 +27,6 @@ T = TypeVar("T")
 
 LOOK_EVERY: Final = 0.05
 """Seconds between two looks at what is still under way."""
-HELD_TOO_LONG_RETRY_AFTER: Final = 10.0
 
 _FACT = "drain"
 
@@ -216,19 +213,19 @@ class Drains:
     async def ask(self, asked: AskDrain) -> dict[str, Any]:
         """Drain, or renew the drain of that id; one with that id that has led to a boot is answered, not repeated.
 
-        Raises ApiError 400, 409 drain_conflict where another one is in force, 503 where the proxy ends already.
+        Raises InvalidParameter, DrainConflict where another one is in force, Stopping where the proxy ends already.
         """
         if asked.mode == "cordon" and asked.then != "stay":
-            raise invalid("then", f"A cordon can only stay; to {asked.then} ask for mode: quiesce.")
+            raise InvalidParameter("then", f"A cordon can only stay; to {asked.then} ask for mode: quiesce.")
         if asked.then != "stay" and not self._host.can_restart:
-            raise invalid("then", "This proxy runs without its parent process, so it can only stay.")
+            raise InvalidParameter("then", "This proxy runs without its parent process, so it can only stay.")
         # In a task of its own: a caller that goes away must not leave memory and disk apart.
         return await asyncio.shield(asyncio.create_task(self._ask(asked)))
 
     async def undo(self, id: str | None = None) -> str | None:
         """End the drain, or only one of that id; returns the id of what was ended.
 
-        Raises ApiError 409 drain_conflict for another id, 503 where the proxy ends already.
+        Raises DrainConflict for another id, Stopping where the proxy ends already.
         """
         return await asyncio.shield(asyncio.create_task(self._undo(id)))
 
@@ -258,7 +255,7 @@ class Drains:
     async def passed(self, gone: Callable[[], bool] = lambda: False) -> None:
         """Return when calls are not held, or no longer, or once its session is `gone`.
 
-        Raises ApiError 503 when the proxy ends, or past `max_hold`.
+        Raises Stopping when the proxy ends, and Draining past `max_hold`.
         """
         if not self.holding:
             return
@@ -267,17 +264,12 @@ class Drains:
         try:
             while self.holding and not gone():
                 if self.over:
-                    raise stopping()
+                    raise Stopping()
                 try:
                     async with asyncio.timeout(until - self._now()):
                         await self._changed.wait()
                 except TimeoutError:
-                    raise ApiError(
-                        503,
-                        DRAINING,
-                        f"This proxy has been draining for more than {self._max_hold:g} s.",
-                        retry_after=HELD_TOO_LONG_RETRY_AFTER,
-                    ) from None
+                    raise HeldTooLong(f"This proxy has been draining for more than {self._max_hold:g} s.") from None
         finally:
             self.held -= 1
 
@@ -315,7 +307,7 @@ class Drains:
             )
             await self._write(lambda transaction: _save(transaction, drain, ttl=asked.ttl))
             if self._ending:
-                raise stopping()
+                raise Stopping()
             self._apply(drain)
             return {**(self.shown() or {}), "done": False}
 
@@ -328,21 +320,15 @@ class Drains:
             assert before is not None
             await self._write(_clear)
             if self._ending:
-                raise stopping()
+                raise Stopping()
             self._apply(None)
             return before.id
 
     def _check_possible(self, before: Drain | None, id: str | None) -> None:
         if self._ending or (before is not None and before.id == ""):
-            raise stopping()
+            raise Stopping()
         if before is not None and before.id != id:
-            raise ApiError(
-                409,
-                DRAIN_CONFLICT,
-                f"Drain {before.id!r} is in force. Renew it by its id, or end it with DELETE /drain.",
-                param="id",
-                should_retry=False,
-            )
+            raise DrainConflict(f"Drain {before.id!r} is in force. Renew it by its id, or end it with DELETE /drain.")
 
     async def _write(self, operation: Callable[[Transaction], None]) -> None:
         try:

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolloutfleet.errors import CLIENT_GONE, DRAINING
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import ClientGone, DomainError, Stopping
 from rolloutfleet_proxy.figures.phases import Phases
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.memory.in_flight import Held
@@ -72,7 +71,7 @@ class Call:
     """One generation under way.
 
     `events` are the stream's events so far, encoded, so that whoever joins starts from the first; None for a call
-    that does not stream. `outcome` ends with the committed turn, or with the ApiError that every waiter gets.
+    that does not stream. `outcome` ends with the committed turn, or with the DomainError that every waiter gets.
     """
 
     turn_name: str
@@ -92,7 +91,7 @@ class Call:
     _grace: asyncio.TimerHandle | None = None
     wished_only: bool = False
     """Its choice of tools is a wish, since the engines take no grammar of it."""
-    ended_by: ApiError | None = None
+    ended_by: DomainError | None = None
     """Why it was cut, where it was."""
 
     @property
@@ -132,7 +131,7 @@ class Call:
         else:
             self._abandon()
 
-    def end(self, error: ApiError) -> None:
+    def end(self, error: DomainError) -> None:
         """Cut the generation; every waiter gets `error`, unless the turn is already with the store."""
         if self.committing or self.outcome.done() or self.task is None:
             return
@@ -141,7 +140,7 @@ class Call:
 
     def _abandon(self) -> None:
         if not self.waiters:
-            self.end(ApiError(499, CLIENT_GONE, "The caller went away and did not come back."))
+            self.end(ClientGone())
 
     def _finish(self) -> None:
         if self._grace is not None:
@@ -154,11 +153,6 @@ def forget_frames(error: BaseException) -> None:
     """Let go of the frames that an error came through. A call keeps its error and they keep the call: only the
     collector, which seldom runs, would free the request's body."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
-
-
-def stopping() -> ApiError:
-    """503: the proxy ends, and the next one will answer."""
-    return ApiError(503, DRAINING, "The proxy is stopping; nothing was recorded.", retry_after=1.0, close=True)
 
 
 class Calls:
@@ -202,14 +196,14 @@ class Calls:
         work: Callable[[Call], Coroutine[Any, Any, Turn]],
         held: Held | None = None,
     ) -> Call:
-        """Begin `work`, which returns the committed turn or raises ApiError. `held` is released when it has ended."""
+        """Begin `work`, which returns the committed turn or raises an error. `held` is released when it has ended."""
         outcome: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         call = Call(turn_name, body, idempotency_key, [] if streams else None, outcome, held)
         self._calls.append(call)
         call.task = asyncio.create_task(self._run(call, work), name=f"turn {turn_name}")
         return call
 
-    def end_all(self, error: ApiError) -> None:
+    def end_all(self, error: DomainError) -> None:
         for call in list(self._calls):
             call.end(error)
 
@@ -223,11 +217,11 @@ class Calls:
         try:
             outcome.set_result(await work(call))
         except asyncio.CancelledError:
-            outcome.set_exception(call.ended_by or stopping())
+            outcome.set_exception(call.ended_by or Stopping())
         except BaseException as error:
-            if call.abandoned and not isinstance(error, ApiError):
+            if call.abandoned and not isinstance(error, DomainError):
                 logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error)
-            if isinstance(error, ApiError):
+            if isinstance(error, DomainError):
                 forget_frames(error)
             outcome.set_exception(error)
             if not isinstance(error, Exception):

@@ -12,9 +12,8 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED, INVALID_REQUEST
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import IdempotencyKeyReused, InvalidRequest
 from rolloutfleet_proxy.store.transaction import Transaction
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -40,14 +39,12 @@ class KeyedCall:
 def keyed_call(key: str | None, *, scope: str, body: bytes) -> KeyedCall | None:
     """The call that a header's value makes of `body`, None where there is no header.
 
-    Raises ApiError 400 for a key that is empty, longer than 255 characters, or not printable ASCII.
+    Raises InvalidRequest for a key that is empty, longer than 255 characters, or not printable ASCII.
     """
     if key is None:
         return None
     if not 1 <= len(key) <= KEY_LIMIT or not all(" " <= letter <= "~" for letter in key):
-        raise ApiError(
-            400,
-            INVALID_REQUEST,
+        raise InvalidRequest(
             f"An {IDEMPOTENCY_KEY_HEADER} has 1 to {KEY_LIMIT} printable ASCII characters.",
             param=IDEMPOTENCY_KEY_HEADER,
         )
@@ -57,7 +54,7 @@ def keyed_call(key: str | None, *, scope: str, body: bytes) -> KeyedCall | None:
 def recall(source: Transaction | sqlite3.Connection, call: KeyedCall) -> str | None:
     """The answer that this call got before, as JSON; None where it was not made, or failed.
 
-    Raises ApiError 422 where the key came with another body.
+    Raises IdempotencyKeyReused where the key came with another body.
     """
     row = source.execute(
         "SELECT body, answer FROM idempotency WHERE scope = ? AND key = ?", (call.scope, call.key)
@@ -66,12 +63,7 @@ def recall(source: Transaction | sqlite3.Connection, call: KeyedCall) -> str | N
         return None
     body, answer = row
     if body != call.body:
-        raise ApiError(
-            422,
-            IDEMPOTENCY_KEY_REUSED,
-            f"The {IDEMPOTENCY_KEY_HEADER} {call.key!r} was used before with another body.",
-            param=IDEMPOTENCY_KEY_HEADER,
-        )
+        raise IdempotencyKeyReused(f"The {IDEMPOTENCY_KEY_HEADER} {call.key!r} was used before with another body.")
     return str(answer)
 
 

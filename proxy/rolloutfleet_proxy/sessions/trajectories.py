@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rolloutfleet.errors import SESSION_CLOSED, SESSION_DELETED
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError, SessionClosed, SessionDeleted
 from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN
 from rolloutfleet_proxy.sessions.tombstones import RECLAIMED, bury
 from rolloutfleet_proxy.store.transaction import (
@@ -134,12 +133,12 @@ def close_turns(
 def close_session(transaction: Transaction, session: int) -> Ended:
     """End a session: what is open becomes a trajectory. Again, it answers the same.
 
-    Calls in flight are the caller's business: none of them can commit from here on. Raises ApiError 410 where the
-    session has been deleted or its rows are gone.
+    Calls in flight are the caller's business: none of them can commit from here on. Raises SessionDeleted, and
+    SessionClosed where its rows are gone.
     """
     name, state = _session(transaction, session)
     if state == DELETED:
-        raise ApiError(410, SESSION_DELETED, f"Session {name} has been deleted.")
+        raise SessionDeleted(f"Session {name} has been deleted.")
     if state == CLOSED:
         return Ended(_closing(transaction, name, session))
     close_turns(transaction, session, closed_by=BY_CLOSE)
@@ -150,12 +149,12 @@ def close_session(transaction: Transaction, session: int) -> Ended:
 def delete_session(transaction: Transaction, session: int) -> Ended:
     """End a session and discard all of it that is neither leased nor acknowledged.
 
-    What is leased is left to its lease: acknowledged it counts, given back it is discarded. Raises ApiError 410
-    where it has been deleted before, or its rows are gone.
+    What is leased is left to its lease: acknowledged it counts, given back it is discarded. Raises SessionDeleted
+    where it has been deleted before, SessionClosed where its rows are gone.
     """
     name, state = _session(transaction, session)
     if state == DELETED:
-        raise ApiError(410, SESSION_DELETED, f"Session {name} has been deleted.")
+        raise SessionDeleted(f"Session {name} has been deleted.")
     # Rows of turns are long, and stay as they are: what is open of a session that is deleted counts as discarded.
     transaction.move(TURNS, LIVE, DISCARDED, _count_open(transaction, session), reason=DELETED)
     ready = transaction.rows("SELECT number FROM trajectories WHERE session = ? AND state = 'ready'", (session,))
@@ -245,7 +244,7 @@ def fate(*, state: str, turns: int, trajectories: Sequence[tuple[str, str | None
 
 
 def figures(connection: sqlite3.Connection, session: int) -> Figures:
-    """Raises ApiError 410 where the session's rows are gone."""
+    """Raises SessionClosed where the session's rows are gone."""
     row = connection.execute(
         "SELECT touched, trajectories, (SELECT count(*) FROM trajectories WHERE session = sessions.id"
         " AND state = 'leased') FROM sessions WHERE id = ?",
@@ -279,8 +278,8 @@ def _session(transaction: Transaction, session: int) -> tuple[str, str]:
     return row[0], row[1]
 
 
-def _gone() -> ApiError:
-    return ApiError(410, SESSION_CLOSED, "The session has ended, and all of it has been acknowledged or discarded.")
+def _gone() -> DomainError:
+    return SessionClosed("The session has ended, and all of it has been acknowledged or discarded.")
 
 
 def _end(transaction: Transaction, session: int, state: str) -> None:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rolloutfleet.errors import SESSION_DELETED, SESSION_UNKNOWN, SHARD_CONFLICT
 from rolloutfleet.tensors import Form
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import SessionDeleted, SessionNotFound, ShardConflict
 from rolloutfleet_proxy.store.transaction import Transaction
 
 EXPIRED_AT_ONCE: Final = 1000
@@ -53,7 +52,7 @@ def put(
     """Keep a tensor whose file is durable, for a session, for `ttl` seconds, or until the first of both ends.
 
     The same tensor again lets its time run anew; the file that came with it replaces the older one. Raises
-    ApiError 409 where the name holds another tensor or belongs to another session, 404 or 410 for the session.
+    ShardConflict where the name holds another tensor or belongs to another session, SessionNotFound, SessionDeleted.
     """
     owner = None if session is None else _session(transaction, session)
     expires = None if ttl is None else transaction.served + ttl
@@ -62,9 +61,9 @@ def put(
         _insert(transaction, Shard(name, file, form, digest, owner, expires), lease=None)
         return Put(True, ttl)
     if before.digest != digest:
-        raise _conflict(f"Shard {name!r} is kept with another content: use another id, or delete it first.")
+        raise ShardConflict(f"Shard {name!r} is kept with another content: use another id, or delete it first.")
     if before.session != owner:
-        raise _conflict(f"Shard {name!r} is kept for another owner: a shard has one session, or none.")
+        raise ShardConflict(f"Shard {name!r} is kept for another owner: a shard has one session, or none.")
     # The newer file is kept: it has just been written, where the older one may have come to harm.
     transaction.execute("UPDATE shards SET file = ?, expires = ? WHERE name = ?", (file, expires, name))
     transaction.execute("INSERT INTO freed_files VALUES (?)", (before.file,))
@@ -82,13 +81,13 @@ def put_for_lease(transaction: Transaction, shards: Iterable[Shard], *, lease: s
 
 
 def restore(transaction: Transaction, shards: Iterable[Shard]) -> None:
-    """Keep tensors again, as they say; one that is kept already stays. Raises ApiError 409 for another one."""
+    """Keep tensors again, as they say; one that is kept already stays. Raises ShardConflict for another one."""
     for shard in shards:
         before = find(transaction, [shard.name]).get(shard.name)
         if before is None:
             _insert(transaction, shard, lease=None)
         elif before.digest != shard.digest:
-            raise _conflict(f"Shard {shard.name!r} is kept with another content.")
+            raise ShardConflict(f"Shard {shard.name!r} is kept with another content.")
         else:
             transaction.execute("INSERT INTO freed_files VALUES (?)", (shard.file,))
 
@@ -241,11 +240,7 @@ def _shard(row: Sequence[Any]) -> Shard:
 def _session(transaction: Transaction, name: str) -> int:
     row = transaction.row("SELECT id, state FROM sessions WHERE name = ?", (name,))
     if row is None:
-        raise ApiError(404, SESSION_UNKNOWN, f"There is no session {name[:80]!r} here.", param="session_id")
+        raise SessionNotFound(f"There is no session {name[:80]!r} here.")
     if row[1] == "deleted":
-        raise ApiError(410, SESSION_DELETED, f"Session {name} has been deleted.", param="session_id")
+        raise SessionDeleted(f"Session {name} has been deleted.", param="session_id")
     return int(row[0])
-
-
-def _conflict(message: str) -> ApiError:
-    return ApiError(409, SHARD_CONFLICT, message, param="shard_id", should_retry=False)

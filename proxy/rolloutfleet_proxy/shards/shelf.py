@@ -77,8 +77,8 @@ class Shards:
     ) -> tuple[Form, Put]:
         """Keep the one tensor of a safetensors body, under a name, for a session or for `ttl` seconds, or both.
 
-        It is on disk when this returns; where it raises, nothing of it is left. Raises NotOneTensor, ApiError 404,
-        409 and 410, StoreFull, StoreBroken.
+        It is on disk when this returns; where it raises, nothing of it is left. Raises NotOneTensor,
+        StoreFull, StoreBroken, and as `rows.put`.
         """
         with self._arrivals() as pending:
             incoming = self._begin(name, pending)
@@ -107,7 +107,7 @@ class Shards:
     async def restore(self, tensors: Iterable[Made], *, session: int) -> None:
         """Keep tensors again for a session, given by its row id, all of them or none; made in a worker thread.
 
-        The same tensor that is kept under a name already stays as it is. Raises ApiError 409 where a name holds
+        The same tensor that is kept under a name already stays as it is. Raises ShardConflict where a name holds
         another one, StoreFull, StoreBroken.
         """
         with self._arrivals() as pending:

@@ -10,11 +10,8 @@ message that comes late, twice or out of order changes nothing. That is all the 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
-from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, LeftOpen, PauseMode
-from rolloutfleet_proxy.errors import ApiError, invalid
+from rolloutfleet_proxy.domain.errors import EpochStale, InvalidParameter, Stale, VersionBackwards
 from rolloutfleet_proxy.turns.lineage import DROP
 
 MODES: tuple[PauseMode, ...] = ("abort", "wait", "retract", "in_place")
@@ -25,25 +22,6 @@ LEFT_OPEN: tuple[LeftOpen, ...] = ("keep", "close", "delete")
 
 _LARGEST = 2**31 - 1
 """Of versions, which are exported as int32."""
-
-
-class Refused(ApiError):
-    """An error whose body says how things stand, beside the error."""
-
-    def __init__(self, status: int, code: str, message: str, stands: dict[str, Any]) -> None:
-        # Asking again changes nothing: the caller has to look at how things stand.
-        super().__init__(status, code, message, should_retry=False)
-        self.stands = stands
-
-    def body(self) -> bytes:
-        return msgspec.json.encode({**msgspec.json.decode(super().body()), **self.stands})
-
-
-class Stale(Refused):
-    """409: what is asked is older than what is known, which the body says."""
-
-    def __init__(self, code: str, message: str, stands: dict[str, Any]) -> None:
-        super().__init__(409, code, message, stands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +163,7 @@ def recovered(state: WeightState, recovery: Recovery) -> WeightState:
     if same is not None and same.open == recovery.open:
         return state
     if recovery.run <= known.run:
-        raise Stale(
-            VERSION_BACKWARDS,
+        raise VersionBackwards(
             f"The current run is {known.run}: a recovery needs a greater one than that, not {recovery.run}.",
             {"version": known.version, "run": known.run},
         )
@@ -206,25 +183,25 @@ def too_far(state: WeightState, recovery: Recovery) -> bool:
 
 
 def next_epoch(states: list[WeightState]) -> int:
-    """The epoch of a pause that names none. Raises ApiError 400 where there is no further one."""
+    """The epoch of a pause that names none. Raises InvalidParameter where there is no further one."""
     newest = max(state.gate.epoch for state in states)
     if newest >= LAST_EPOCH:
-        raise invalid("epoch", f"The fleet is at epoch {newest}, and none is above {LAST_EPOCH}: there is no next one.")
+        raise InvalidParameter(
+            "epoch", f"The fleet is at epoch {newest}, and none is above {LAST_EPOCH}: there is no next one."
+        )
     return newest + 1
 
 
 def stale_epoch(asked: int, gate: Gate) -> Stale:
     state = f"paused ({gate.mode})" if gate.paused else "not paused"
-    return Stale(
-        EPOCH_STALE,
+    return EpochStale(
         f"Epoch {asked} is taken or over: the current one is {gate.epoch}, {state}.",
         {"epoch": gate.epoch, "paused": gate.paused},
     )
 
 
 def stale_version(asked: int, known: Versions) -> Stale:
-    return Stale(
-        VERSION_BACKWARDS,
+    return VersionBackwards(
         f"The weights are at version {known.version} of run {known.run}, so {asked} would go back. "
         "A trainer that recovered to an older checkpoint says so with POST /recover and a new run.",
         {"version": known.version, "run": known.run},

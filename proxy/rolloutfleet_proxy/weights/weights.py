@@ -20,11 +20,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from rolloutfleet.errors import PAUSE_TIMEOUT, PAUSED
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, PauseMode
+from rolloutfleet_proxy.domain.errors import Paused, StillGenerating
 from rolloutfleet_proxy.engines.client import LONGEST_REST
 from rolloutfleet_proxy.engines.generation import Cut
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.turns import lineage
 from rolloutfleet_proxy.turns.lineage import Counts
@@ -35,8 +34,6 @@ from rolloutfleet_proxy.weights.state import HOLDING_MODES, Gate, Recovery, Vers
 
 T = TypeVar("T")
 
-RETRY_AFTER = 10.0
-"""Seconds that a call is told to stay away for, once a pause is past `max_hold`."""
 STRAGGLER_GRACE = 3.0
 """Seconds that the parts of aborted calls have to come back in. What then is still out was behind the pause: the
 paused engine holds it unbegun, so the proxy cuts it itself and sends it anew later."""
@@ -61,7 +58,7 @@ class Store(Protocol):
 class Submission:
     """One turn's leave to generate; an async context manager around all its rounds.
 
-    Entering and `resumed` raise ApiError 503 where the pause is past `max_hold`.
+    Entering and `resumed` raise Paused where the pause is past `max_hold`.
     """
 
     __slots__ = ("_weights", "cut", "held_in_place", "mixed_cache", "run")
@@ -210,7 +207,7 @@ class Weights:
     async def settled(self, *, epoch: int, timeout: float) -> None:
         """Return when nothing of this proxy generates; at once in the modes that leave calls at the engines.
 
-        In abort mode the engines must have been paused before. Raises ApiError 504 past `timeout` seconds, and
+        In abort mode the engines must have been paused before. Raises StillGenerating past `timeout` seconds, and
         Stale where the pause of this epoch is over.
         """
         started = self._clock()
@@ -225,9 +222,7 @@ class Weights:
                 await asyncio.sleep(LONGEST_REST)
                 return
             if waited >= timeout:
-                raise ApiError(
-                    504, PAUSE_TIMEOUT, f"{len(self._calls)} calls were still in flight after {timeout:g} s."
-                )
+                raise StillGenerating(f"{len(self._calls)} calls were still in flight after {timeout:g} s.")
             until = timeout
             if gate.mode == "abort" and waited < STRAGGLER_GRACE:
                 until = min(timeout, STRAGGLER_GRACE)
@@ -339,12 +334,7 @@ class Weights:
         while self.paused or self._starting:
             left = self._hold_left() if self.paused else self._max_hold
             if left <= 0:
-                raise ApiError(
-                    503,
-                    PAUSED,
-                    f"Generation has been paused for more than {self._max_hold:g} s (epoch {self.epoch}).",
-                    retry_after=RETRY_AFTER,
-                )
+                raise Paused(f"Generation has been paused for more than {self._max_hold:g} s (epoch {self.epoch}).")
             await _woken(self._held, left)
 
 

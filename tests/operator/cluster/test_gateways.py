@@ -19,8 +19,8 @@ from rolloutfleet_operator.cluster.gateways import Gateways
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.seen import WorkerSeen
 from rolloutfleet_operator.policy.workers import compare
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines.client import Engine
-from rolloutfleet_proxy.errors import ApiError
 
 KEY = "rfa-control"
 ENGINE_KEY = "the-engines"
@@ -167,7 +167,7 @@ async def test_a_proxy_asks_for_the_engines_by_the_key_of_the_control_plane(
         keys = iter(["an old one", KEY])
         asking = Engine(gateway.url, api_key="the engines'", control_key=lambda: next(keys))
         try:
-            with pytest.raises(ApiError):
+            with pytest.raises(DomainError):
                 await asking.engines()
             assert await asking.engines() == (engine.url,), "a key that has changed is taken without a restart"
         finally:

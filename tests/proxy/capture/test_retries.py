@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session
 from rolloutfleet_proxy.turns.rows import Brief, Turn
@@ -65,9 +66,9 @@ class Retries(RuleBasedStateMachine):
         attempt = Attempt(body=body, idempotency_key=key, marked=marked)
         known = next((past for past in self.history if key is not None and past.key == key and not past.failed), None)
         if known is not None and known.body != body:
-            with pytest.raises(ApiError) as refused:
+            with pytest.raises(DomainError) as refused:
                 earlier(self.session, attempt)
-            assert refused.value.status == 422
+            assert status_of(refused.value) == 422
             return
         found = earlier(self.session, attempt)
         expected = self._expected(attempt, known)

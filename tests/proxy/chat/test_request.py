@@ -12,7 +12,8 @@ from tests.wording import LIBRARIES
 from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_PARAMETER
 from rolloutfleet_proxy.chat.depth import MAX_DEPTH
 from rolloutfleet_proxy.chat.request import LENIENT, ChatRequest, Reading, body_digest, parse_chat
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS
 from rolloutfleet_proxy.turns.messages import NO_ARGS
 
@@ -29,10 +30,10 @@ def parse(**fields: Any) -> ChatRequest:
     return parse_chat(json.dumps({"messages": [USER]} | fields).encode())
 
 
-def refusal(body: bytes, reading: Reading = LENIENT) -> ApiError:
-    with pytest.raises(ApiError) as caught:
+def refusal(body: bytes, reading: Reading = LENIENT) -> DomainError:
+    with pytest.raises(DomainError) as caught:
         parse_chat(body, reading)
-    assert caught.value.status == 400
+    assert status_of(caught.value) == 400
     return caught.value
 
 
@@ -186,9 +187,9 @@ def test_what_has_no_effect_is_named_or_read_strictly_refused(fields: dict[str, 
     assert request.ignored == (path,)
     plain = parse(**{name: value for name, value in fields.items() if name in ("messages", "stream", "tools")})
     assert replace(request, ignored=()) == replace(plain, ignored=())
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(DomainError) as refused:
         parse_chat(body(**fields), Reading(strict=True))
-    assert (refused.value.status, refused.value.param) == (400, path)
+    assert (status_of(refused.value), refused.value.param) == (400, path)
 
 
 @pytest.mark.parametrize(
@@ -338,9 +339,9 @@ def test_the_engines_own_fields_are_read() -> None:
     given = {"logit_bias": {"0": -100, "1999": 0.5}, "stop_regex": r"\d+\.|[.!?]$", "custom_params": {"budget": 5}}
     assert parse_chat(body(**given), reading).sampling == given | {"stop_regex": [r"\d+\.|[.!?]$"]}
     assert parse(stop_regex=["a", "(?:and|or)"]).sampling == {"stop_regex": ["a", "(?:and|or)"]}
-    with pytest.raises(ApiError) as beyond:
+    with pytest.raises(DomainError) as beyond:
         parse_chat(body(logit_bias={"2000": 1}), reading)
-    assert (beyond.value.status, beyond.value.param) == (400, "logit_bias.2000")
+    assert (status_of(beyond.value), beyond.value.param) == (400, "logit_bias.2000")
 
 
 @pytest.mark.parametrize("tag", [FORMAT, TRIGGERED], ids=["format", "structures"])
@@ -643,9 +644,9 @@ requests = st.fixed_dictionaries(
 def test_any_json_is_read_or_refused_with_400(value: Any) -> None:
     try:
         request = parse_chat(json.dumps(value).encode())
-    except ApiError as error:
-        assert error.status == 400
-        assert json.loads(error.body())["error"]["message"]
+    except DomainError as error:
+        assert status_of(error) == 400
+        assert json.loads(body_of(error))["error"]["message"]
     else:
         json.dumps(request.sampling, allow_nan=False)
 

@@ -19,9 +19,10 @@ from rolloutfleet.wire import ImportDumps
 from rolloutfleet_proxy.cleanup.dumping import turn_ids
 from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.leftovers import tidy
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.dumps import contents, staging
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.exports.leases import acknowledge
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions.trajectories import delete_session
 from rolloutfleet_proxy.store.writer import StoreFull
 from rolloutfleet_proxy.turns import lineage
@@ -39,11 +40,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def refusal(store: Store, names: list[str], **asked: Any) -> tuple[int, str, str]:
     """(status, code, message) of an import that is refused, and leaves all as it was."""
     before, files = store.sums(), sorted(file.name for file in store.dumps.iterdir())
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(DomainError) as refused:
         store.import_dumps(names, **asked)
     assert (store.sums(), sorted(file.name for file in store.dumps.iterdir())) == (before, files)
     assert store.rows("SELECT * FROM sessions WHERE fate = 'importing'") == []
-    return refused.value.status, refused.value.code, refused.value.message
+    return status_of(refused.value), refused.value.code, refused.value.message
 
 
 def branched(store: Store, session: int) -> None:
@@ -181,7 +182,7 @@ def test_of_two_calls_one_wins(store: Store) -> None:
         return await asyncio.gather(*(store.importer.run(asked) for _ in range(2)), return_exceptions=True)
 
     won, lost = store.wait(both())
-    assert len(won) == 2 and isinstance(lost, ApiError) and lost.code == "already_imported"
+    assert len(won) == 2 and isinstance(lost, DomainError) and lost.code == "already_imported"
     assert store.sums()["turns"]["imported"] == 5
 
 
@@ -280,9 +281,9 @@ def test_a_reader_that_dies_is_said(store: Store, monkeypatch: pytest.MonkeyPatc
 def test_a_folder_that_is_none_holds_up_no_proxy(tmp_path: Path) -> None:
     (tmp_path / "dumps").touch()
     store = Store(tmp_path / "store", tmp_path / "dumps")
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(DomainError) as refused:
         store.import_dumps(["s0-0123456789ab-0011223344556677-active.json"])
-    assert refused.value.status in (404, 503)
+    assert status_of(refused.value) in (404, 503)
     store.close()
 
 
@@ -391,7 +392,7 @@ def test_a_session_deleted_in_the_middle_stays_deleted(store: Store, monkeypatch
         return arrive(transaction, coming)
 
     monkeypatch.setattr(staging, "arrive", late)
-    with pytest.raises(ApiError, match="was deleted meanwhile"):
+    with pytest.raises(DomainError, match="was deleted meanwhile"):
         store.import_dumps(names[1:])
     monkeypatch.undo()
     store.sums()

@@ -23,13 +23,14 @@ from rolloutfleet.errors import (
     ENGINE_UNREACHABLE,
     INVALID_REQUEST,
 )
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines import big_reply
 from rolloutfleet_proxy.engines import client as engine_module
 from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, extended_json, ids_json, passed_on
 from rolloutfleet_proxy.engines.connections import MOST_INTERIM
 from rolloutfleet_proxy.engines.evidence import Reason, Refused, check, decode
 from rolloutfleet_proxy.engines.reply_stream import Chunk
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.http.errors import status_of
 
 IDS = [11, 12, 13]
 
@@ -171,8 +172,8 @@ async def client(server: Server, **settings: Any) -> AsyncIterator[Engine]:
         await engine.aclose()
 
 
-async def failure(engine: Engine, *, streamed: bool = False) -> ApiError:
-    with pytest.raises(ApiError) as caught:
+async def failure(engine: Engine, *, streamed: bool = False) -> DomainError:
+    with pytest.raises(DomainError) as caught:
         await engine.generate(request(), (lambda chunk: None) if streamed else None)
     return caught.value
 
@@ -344,7 +345,7 @@ async def test_an_error_status_is_mapped(
     server.behaviour = lambda exchange: exchange.answer(body, status)
     async with client(server) as engine:
         error = await failure(engine, streamed=streamed)
-    assert (error.status, error.code) == (expected, code)
+    assert (status_of(error), error.code) == (expected, code)
     assert says in error.message
     assert len(server.seen) == 1
 
@@ -355,14 +356,14 @@ async def test_retry_after_comes_through(server: Server, status: int) -> None:
         server.behaviour = lambda exchange: exchange.answer(b"", status, "Retry-After: 7\r\n")
         assert (await failure(engine)).retry_after == 7
         server.behaviour = lambda exchange: exchange.answer(b"", status, "Retry-After: Sat, 21 Nov 2026\r\n")
-        assert (await failure(engine)).retry_after == engine_module.RETRY_AFTER
+        assert (await failure(engine)).retry_after == 1.0
 
 
 async def test_an_error_event_of_a_stream_is_mapped(server: Server) -> None:
     server.behaviour = lambda exchange: exchange.stream({"error": {"message": TOO_LONG, "code": 400}})
     async with client(server) as engine:
         error = await failure(engine, streamed=True)
-    assert (error.status, error.code) == (400, CONTEXT_LENGTH_EXCEEDED)
+    assert (status_of(error), error.code) == (400, CONTEXT_LENGTH_EXCEEDED)
 
 
 @both
@@ -371,7 +372,7 @@ async def test_an_abort_with_a_status_is_mapped(server: Server, streamed: bool) 
     server.behaviour = lambda exchange: exchange.stream(bad) if streamed else exchange.answer(bad)
     async with client(server) as engine:
         error = await failure(engine, streamed=streamed)
-    assert (error.status, error.code) == (502, ENGINE_ERROR)
+    assert (status_of(error), error.code) == (502, ENGINE_ERROR)
     assert "out of memory" in error.message
 
 
@@ -380,7 +381,7 @@ async def test_silence_is_504_and_the_generation_is_never_sent_again(server: Ser
     server.behaviour = never
     async with client(server, silence=0.1) as engine:
         error = await failure(engine, streamed=streamed)
-        assert (error.status, error.code) == (504, ENGINE_TIMEOUT)
+        assert (status_of(error), error.code) == (504, ENGINE_TIMEOUT)
         await asyncio.wait_for(server.left.wait(), 5)
         # Long enough for what would be sent again to have come.
         await asyncio.sleep(0.3)
@@ -395,7 +396,7 @@ async def test_silence_in_mid_stream_is_504(server: Server) -> None:
 
     server.behaviour = behave
     async with client(server, silence=0.1) as engine:
-        assert (await failure(engine, streamed=True)).status == 504
+        assert status_of(await failure(engine, streamed=True)) == 504
         await asyncio.wait_for(server.left.wait(), 5)
     assert len(server.seen) == 1
 
@@ -456,7 +457,7 @@ async def test_a_stream_without_a_new_token_is_504(server: Server, said: bytes, 
     server.behaviour = behave
     async with client(server, silence=0.4) as engine:
         error = await asyncio.wait_for(failure(engine, streamed=True), 20)
-        assert (error.status, error.code) == (504, ENGINE_TIMEOUT)
+        assert (status_of(error), error.code) == (504, ENGINE_TIMEOUT)
         await asyncio.wait_for(server.left.wait(), 5)
     assert len(server.seen) == 1
 
@@ -492,7 +493,7 @@ async def test_a_pause_is_no_silence_of_a_stream(server: Server) -> None:
         await asyncio.sleep(1.0)
         assert not call.done(), "the clock stands still"
         now = 0.21
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(DomainError) as caught:
             await asyncio.wait_for(call, 5)
     assert caught.value.code == ENGINE_TIMEOUT
 
@@ -503,8 +504,8 @@ async def test_a_redirect_is_not_followed(server: Server, others: list[Server], 
     server.behaviour = lambda exchange: exchange.answer(b"", status, f"Location: {elsewhere.url}/x\r\n")
     async with client(server, api_key="k") as engine:
         for streamed in (False, True):
-            assert (await failure(engine, streamed=streamed)).status == 502
-        with pytest.raises(ApiError):
+            assert status_of(await failure(engine, streamed=streamed)) == 502
+        with pytest.raises(DomainError):
             await engine.engines()
     async with client(server, engine_urls=[server.url]) as engine:
         assert str(status) in (await engine.pause("abort"))[server.url]
@@ -530,8 +531,8 @@ async def test_a_flood_of_interim_responses_is_ended_and_holds_nothing(
     server.behaviour = behave
     async with client(server, silence=30.0) as engine, Ticker() as ticker:
         error = await asyncio.wait_for(failure(engine, streamed=streamed), 10)
-        assert (error.status, error.code) == (502, ENGINE_ERROR)
-        with pytest.raises(ApiError):
+        assert (status_of(error), error.code) == (502, ENGINE_ERROR)
+        with pytest.raises(DomainError):
             await engine.engines()
     assert ticker.longest < 0.05
 
@@ -573,7 +574,7 @@ async def test_a_broken_reply_is_502_and_not_sent_again(server: Server, behaviou
     streamed = behaviour in (cut_stream, stream_without_end)
     async with client(server) as engine:
         error = await failure(engine, streamed=streamed)
-    assert (error.status, error.code) == (502, ENGINE_ERROR)
+    assert (status_of(error), error.code) == (502, ENGINE_ERROR)
     assert len(server.seen) == 1
 
 
@@ -582,7 +583,7 @@ async def test_no_gateway_is_503(server: Server, monkeypatch: pytest.MonkeyPatch
     await server.stop()
     async with client(server) as engine:
         error = await failure(engine)
-    assert (error.status, error.code) == (503, ENGINE_UNREACHABLE)
+    assert (status_of(error), error.code) == (503, ENGINE_UNREACHABLE)
     assert error.retry_after
 
 
@@ -681,9 +682,9 @@ async def test_the_gateway_knows_the_engines(server: Server, others: list[Server
 async def test_a_gateway_that_does_not_say_is_503(server: Server, body: bytes) -> None:
     server.behaviour = lambda exchange: exchange.answer(body)
     async with client(server) as engine:
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(DomainError) as caught:
             await engine.engines()
-        assert (caught.value.status, caught.value.code) == (503, ENGINE_UNREACHABLE)
+        assert (status_of(caught.value), caught.value.code) == (503, ENGINE_UNREACHABLE)
 
 
 BROKEN = {
@@ -710,7 +711,7 @@ async def test_a_request_that_fails_is_told_in_our_own_words(server: Server, dat
     async with client(server, api_key=key) as engine:
         for streamed in (False, True):
             said.append((await failure(engine, streamed=streamed)).message)
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(DomainError) as caught:
             await engine.engines()
         said.append(caught.value.message)
     # A user and password in an address are kept to ourselves, too.
@@ -889,7 +890,7 @@ async def test_few_replies_are_read_apart_at_once(server: Server, monkeypatch: p
     ("change", "raised"),
     [
         ({"prompt_tokens": 5}, Refused),
-        ({"finish_reason": {"type": "abort", "message": "broke", "status_code": 500}}, ApiError),
+        ({"finish_reason": {"type": "abort", "message": "broke", "status_code": 500}}, DomainError),
     ],
 )
 async def test_a_big_reply_is_refused_for_the_same_reasons(
@@ -923,4 +924,4 @@ async def test_a_big_reply_that_breaks_off_is_502(server: Server) -> None:
 
     server.behaviour = behave
     async with client(server, big_reply=1000) as engine:
-        assert (await failure(engine)).status == 502
+        assert status_of(await failure(engine)) == 502

@@ -16,12 +16,13 @@ from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, ENGINE_UNREACHABLE
 from rolloutfleet_engine.faults import SPOILERS
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import running_engine
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines import generation as generation_module
 from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, ids_json
 from rolloutfleet_proxy.engines.evidence import REASONS, Evidence, Reason, Refused, Span
 from rolloutfleet_proxy.engines.generation import Generation
 from rolloutfleet_proxy.engines.reply_stream import Chunk
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.testing import InlineStore
 from rolloutfleet_proxy.weights.weights import Weights
 
@@ -294,9 +295,9 @@ async def test_never_a_token_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(generation_module, "FIRST_WAIT", 0.001)
     async with stage() as on:
         await on.fault(kind="bare_abort", count=3)
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(DomainError) as caught:
             await on.turn(max_rounds=3)
-    assert (caught.value.status, caught.value.code) == (502, ENGINE_ERROR)
+    assert (status_of(caught.value), caught.value.code) == (502, ENGINE_ERROR)
 
 
 async def test_a_gateway_that_has_lost_its_engine_for_a_moment_loses_no_part() -> None:
@@ -306,7 +307,7 @@ async def test_a_gateway_that_has_lost_its_engine_for_a_moment_loses_no_part() -
         evidence = await on.turn()
         assert (on.rounds, len(evidence.output_ids)) == (3, TOKENS)
         await on.fault(kind="error_503")
-        with pytest.raises(ApiError):
+        with pytest.raises(DomainError):
             await on.turn(rid="another")
 
 
@@ -332,9 +333,9 @@ async def test_under_a_grammar_a_turn_begins_again(grammar: str) -> None:
 async def test_under_a_grammar_what_was_shown_cannot_be_taken_back(grammar: str) -> None:
     async with stage() as on:
         await on.fault(kind="bare_abort", after_tokens=5)
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(DomainError) as caught:
             await on.turn(streamed=True, **{grammar: SAMPLED_UNDER[grammar]})
-    assert (caught.value.status, caught.value.retry_after) == (503, 1.0)
+    assert (status_of(caught.value), caught.value.retry_after) == (503, 1.0)
 
 
 # Promise 2
@@ -369,18 +370,18 @@ async def test_a_reply_without_tokens_is_refused() -> None:
 async def test_an_abort_with_an_error_is_not_continued(streamed: bool) -> None:
     async with stage() as on:
         await on.fault(kind="abort_with_status", after_tokens=5, status=500, message="out of memory")
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(DomainError) as caught:
             await on.turn(streamed=streamed)
-    assert (caught.value.status, caught.value.code, on.rounds) == (502, ENGINE_ERROR, 1)
+    assert (status_of(caught.value), caught.value.code, on.rounds) == (502, ENGINE_ERROR, 1)
 
 
 @both
 async def test_a_silent_engine_is_told_to_stop_and_not_asked_again(streamed: bool) -> None:
     async with stage(settings={"silence": 0.3}) as on:
         await on.fault(kind="never", after_tokens=3)
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(DomainError) as caught:
             await on.turn(streamed=streamed)
-        assert (caught.value.status, caught.value.code) == (504, ENGINE_TIMEOUT)
+        assert (status_of(caught.value), caught.value.code) == (504, ENGINE_TIMEOUT)
         await on.until(received=1, running=0, held=0)
     assert on.rounds == 1
 
@@ -470,10 +471,10 @@ async def test_a_gateway_without_an_engine_is_no_engine_and_not_an_unknown_model
         _wait_until(f"{command.url}/liveness")
         async with through(command.url, "http://127.0.0.1:9") as on:
             for streamed in (False, True):
-                with pytest.raises(ApiError) as caught:
+                with pytest.raises(DomainError) as caught:
                     await on.turn(streamed=streamed, tokens=4, rid=f"none-{streamed}")
                 error = caught.value
-                assert (error.status, error.code) == (503, ENGINE_UNREACHABLE)
+                assert (status_of(error), error.code) == (503, ENGINE_UNREACHABLE)
                 assert error.retry_after and "model" not in error.message
     finally:
         process.kill()

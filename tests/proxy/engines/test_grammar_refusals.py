@@ -4,6 +4,7 @@ import pytest
 
 from rolloutfleet_proxy.engines.client import engine_failure
 from rolloutfleet_proxy.engines.grammar_refusals import ASKED_AGAIN, CallGrammars, GrammarRefused
+from rolloutfleet_proxy.http.errors import status_of
 
 OF_BACKENDS = {
     "none": "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the server is "
@@ -26,7 +27,7 @@ class Clock:
 
 def refusal(said: str) -> GrammarRefused:
     error = engine_failure(400, said)
-    assert isinstance(error, GrammarRefused) and error.status == 400
+    assert isinstance(error, GrammarRefused) and status_of(error) == 400
     return error
 
 

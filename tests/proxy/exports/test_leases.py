@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from rolloutfleet.wire import AskExport
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.exports import leases
 from rolloutfleet_proxy.exports.leases import Grant, LeaseChange, acknowledge, expire, grant, release, renew
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
 from rolloutfleet_proxy.sessions.trajectories import BY_REWARD, close_session, close_turns, delete_session
 from rolloutfleet_proxy.store.audit import audit
@@ -75,9 +76,9 @@ def sums(store: SyncStore) -> dict[str, Any]:
 
 
 def refused(act: Callable[[], object]) -> tuple[int, str]:
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(DomainError) as error:
         act()
-    return error.value.status, error.value.code
+    return status_of(error.value), error.value.code
 
 
 # What is leased

@@ -23,12 +23,13 @@ from rolloutfleet.wire import AskExport, Export, ExportStyle, GiveReward
 from rolloutfleet_proxy.api import exports, rewards
 from rolloutfleet_proxy.api.negotiation import preferred
 from rolloutfleet_proxy.cleanup.sealing import Seals
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.dumps.adopted import Adopted
-from rolloutfleet_proxy.errors import ApiError
 from rolloutfleet_proxy.exports import forms as export_forms
 from rolloutfleet_proxy.exports.forms import json_pieces
 from rolloutfleet_proxy.exports.leases import Grant, grant
 from rolloutfleet_proxy.exports.rows import TENSORS, ExportTurn, Row, path, rows
+from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.rewards import give_reward
@@ -334,14 +335,14 @@ async def served(folder: Path) -> SimpleNamespace:
     )
 
     async def answer(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError)
-        return Response(error.body(), status_code=error.status, media_type="application/json")
+        assert isinstance(error, DomainError)
+        return Response(body_of(error), status_code=status_of(error), media_type="application/json")
 
     app = FastAPI()
     app.state.proxy = proxy
     app.include_router(exports.router)
     app.include_router(rewards.router)
-    app.add_exception_handler(ApiError, answer)
+    app.add_exception_handler(DomainError, answer)
     proxy.app = app
     proxy.client = httpx.AsyncClient(
         transport=httpx.ASGITransport(app),

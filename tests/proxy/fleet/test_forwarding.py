@@ -16,7 +16,7 @@ import uvicorn
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.capture.chat_route import serves
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.forwarding import (
     Forwarding,
@@ -28,6 +28,7 @@ from rolloutfleet_proxy.fleet.forwarding import (
 )
 from rolloutfleet_proxy.fleet.heads import FORWARDED, end_to_end
 from rolloutfleet_proxy.fleet.peers import Peers
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner
 
 OWNERS = [Owner(ordinal, f"{ordinal:012x}") for ordinal in range(3)]
@@ -208,9 +209,9 @@ def test_what_a_body_names_has_one_owner_or_is_refused() -> None:
     assert whose([one.name(SESSION), "no name", one.name(SESSION)]) == one
     assert whose([], group=other.name(GROUP), param="group_id") == other
     assert whose(["no name"]) is None
-    with pytest.raises(ApiError, match="proxies 0, 1") as refused:
+    with pytest.raises(DomainError, match="proxies 0, 1") as refused:
         whose([one.name(SESSION), other.name(SESSION)])
-    assert (refused.value.status, refused.value.param) == (400, "session_ids")
+    assert (status_of(refused.value), refused.value.param) == (400, "session_ids")
 
 
 def test_what_was_imported_is_its_importers_whatever_its_name_says() -> None:
@@ -453,7 +454,7 @@ def test_who_owns_nothing_here_is_told_why() -> None:
         (OWNERS[2], True, "owner_gone"),
         (Owner(0, "ffffffffffff"), True, "store_lost"),
     ]:
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(DomainError) as refused:
             check(owner, ephemeral=ephemeral)
         assert refused.value.code == code
 

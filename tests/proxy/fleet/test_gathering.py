@@ -18,10 +18,11 @@ from tests.proxy.shards.shelf import safetensors as one_tensor
 
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
 from rolloutfleet_proxy.api import shards as shards_api
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.fleet import gathering
 from rolloutfleet_proxy.fleet.gathering import Gatherer
 from rolloutfleet_proxy.fleet.peers import Peers
+from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.ids import TENSOR, Owner
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.sessions import NewSessions, Sessions, start
@@ -76,7 +77,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         peers = Peers(settings_of(0, ports, replicas=3))
         app = FastAPI()
         app.include_router(shards_api.router)
-        app.add_exception_handler(ApiError, lambda _, error: Response(error.body(), error.status))
+        app.add_exception_handler(DomainError, lambda _, error: Response(body_of(error), status_of(error)))
         none = Sessions(reader, cache_bytes=0)
         app.state.proxy = SimpleNamespace(admin=AdminKeys([KEY]), shards=there, sessions=none)
         await stack.enter_async_context(serving(app, sockets[1]))

@@ -21,11 +21,12 @@ from tests.real.processes import free_ports
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.api import peers as peers_api
 from rolloutfleet_proxy.api import weights as weights_api
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError, Draining, NoRoom
 from rolloutfleet_proxy.fleet.heads import KEPT
 from rolloutfleet_proxy.fleet.peers import Peer, Peers
 from rolloutfleet_proxy.fleet.placement import Placement, keeper_of, order
 from rolloutfleet_proxy.fleet.weights import FleetWeights
+from rolloutfleet_proxy.http.errors import body_of, headers_of, status_of
 from rolloutfleet_proxy.ids import SESSION, Owner
 from rolloutfleet_proxy.sessions import claims
 from rolloutfleet_proxy.sessions.auth import AdminKeys
@@ -134,7 +135,7 @@ class OneProxy:
         if call is not None:
             claims.check(transaction, call.key)
         if self.refuses is not None:
-            raise ApiError(429 if self.refuses == "no_room" else 503, self.refuses, "Not here.")
+            raise (NoRoom if self.refuses == "no_room" else Draining)("Not here.")
         session = self.owner.name(SESSION)
         if call is not None:
             remember(transaction, call, session)
@@ -200,10 +201,10 @@ def app_of(proxy: OneProxy) -> FastAPI:
         key = request.headers.get("idempotency-key")
         return await placement.start(request, sessions=1, key=key, here=partial(proxy.start_here, key))
 
-    @app.exception_handler(ApiError)
-    async def answer(request: Request, error: ApiError) -> Response:
-        response = Response(error.body(), status_code=error.status, media_type="application/json")
-        response.raw_headers += error.headers()
+    @app.exception_handler(DomainError)
+    async def answer(request: Request, error: DomainError) -> Response:
+        response = Response(body_of(error), status_code=status_of(error), media_type="application/json")
+        response.raw_headers += headers_of(error)
         return response
 
     return app

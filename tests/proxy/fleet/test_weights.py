@@ -16,10 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolloutfleet.errors import FORBIDDEN_SCOPE, INVALID_REQUEST, OWNER_UNAVAILABLE
+from rolloutfleet.errors import FORBIDDEN_SCOPE, INVALID_REQUEST
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import (
+    DomainError,
+    EngineError,
+    ForbiddenScope,
+    InvalidRequest,
+    OwnerUnavailable,
+    Stale,
+    StepRefused,
+)
 from rolloutfleet_proxy.fleet.weights import FleetWeights, Member
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import NewSessions, start
 from rolloutfleet_proxy.sessions.trajectories import close_session
@@ -29,7 +38,7 @@ from rolloutfleet_proxy.testing import new_turn
 from rolloutfleet_proxy.turns.lineage import Counts
 from rolloutfleet_proxy.turns.rows import commit_turn
 from rolloutfleet_proxy.weights.recovery import AtStake
-from rolloutfleet_proxy.weights.state import Gate, Recovery, Refused, Stale, Versions, WeightState
+from rolloutfleet_proxy.weights.state import Gate, Recovery, Versions, WeightState
 from rolloutfleet_proxy.weights.weights import Submission, Weights
 
 T = TypeVar("T")
@@ -95,7 +104,7 @@ class SimulatedEngines:
     async def pause(self, mode: str) -> None:
         await asyncio.sleep(self.chance.uniform(0, 1))
         if self.broken:
-            raise ApiError(502, "engine_error", "An engine did not confirm.")
+            raise EngineError("An engine did not confirm.")
         self._become(mode)
 
     async def resume(self) -> dict[str, str]:
@@ -148,7 +157,7 @@ class Network:
             raise await self._given_up(patience)
         return answer
 
-    async def _given_up(self, patience: float) -> ApiError:
+    async def _given_up(self, patience: float) -> DomainError:
         await asyncio.sleep(patience)
         return unreachable()
 
@@ -167,8 +176,8 @@ class Network:
         return task
 
 
-def unreachable() -> ApiError:
-    return ApiError(503, OWNER_UNAVAILABLE, "The proxy does not answer.")
+def unreachable() -> DomainError:
+    return OwnerUnavailable(0, "it does not answer")
 
 
 @dataclass
@@ -319,10 +328,10 @@ async def taken(fleet: Fleet, step: Step) -> Answered | None:
             answer = await fleet.pause(step.leader, mode=step.mode, timeout=step.timeout, epoch=step.epoch)
         else:
             answer = await fleet.resume(step.leader, epoch=step.epoch)
-    except Refused as refused:
-        if isinstance(refused, Stale) and "failed" not in refused.stands:
+    except StepRefused as refused:
+        if isinstance(refused, Stale) and "failed" not in refused.beside:
             return None
-        answer = refused.stands
+        answer = refused.beside
         if isinstance(refused, Stale):
             answer = {**answer, "paused": False}
     return Answered((answer["epoch"], not answer["paused"]), frozenset(one["ordinal"] for one in answer["failed"]))
@@ -384,9 +393,9 @@ def test_a_pause_that_succeeds_leaves_nothing_generating_where_it_covers(seed: i
         await asyncio.sleep(5)
         try:
             answer = await fleet.pause(mode=mode)
-        except ApiError as error:
+        except DomainError as error:
             assert loss
-            assert error.status == 504
+            assert status_of(error) == 504
             assert not fleet.nodes[0].weights.paused
         else:
             covered = [node.weights for node in fleet.nodes if node.ordinal in answer["ordinals"]]
@@ -430,10 +439,10 @@ def test_past_the_timeout_all_is_undone() -> None:
         fleet = Fleet(1)
         fleet.work(seconds=500)
         await asyncio.sleep(1)
-        with pytest.raises(Refused) as late:
+        with pytest.raises(StepRefused) as late:
             await fleet.pause(mode="wait", timeout=10)
-        assert (late.value.status, late.value.code) == (504, "pause_timeout")
-        assert late.value.stands["failed"] == []
+        assert (status_of(late.value), late.value.code) == (504, "pause_timeout")
+        assert late.value.beside["failed"] == []
         assert not any(node.weights.paused for node in fleet.nodes)
         assert fleet.engines.mode is None
         await fleet.over()
@@ -445,9 +454,9 @@ def test_engines_that_fail_leave_nothing_paused() -> None:
     async def run() -> None:
         fleet = Fleet(1)
         fleet.engines.broken = True
-        with pytest.raises(Refused) as failed:
+        with pytest.raises(StepRefused) as failed:
             await fleet.pause(mode="in_place")
-        assert (failed.value.status, failed.value.code) == (502, "engine_error")
+        assert (status_of(failed.value), failed.value.code) == (502, "engine_error")
         assert not any(node.weights.paused for node in fleet.nodes)
 
     simulate(run)
@@ -465,7 +474,7 @@ class CutOff:
 
     async def resume(self) -> dict[str, str]:
         if not self.reached:
-            raise ApiError(502, "engine_error", "No engine confirmed.")
+            raise EngineError("No engine confirmed.")
         return await self.engines.resume()
 
 
@@ -480,7 +489,7 @@ def test_a_proxy_that_paused_the_engines_and_no_longer_reaches_them_stays_paused
         await fleet.pause(0, mode="retract")
         engines.reached = False
         answer = await fleet.resume(1)
-        assert [(one["ordinal"], one["error"]["code"]) for one in answer["failed"]] == [(0, "engine_error")]
+        assert [(one["ordinal"], one["error"].code) for one in answer["failed"]] == [(0, "engine_error")]
         assert answer["ordinals"] == [1] and not answer["paused"]
         shown = await fleet.nodes[leader].leads.show(fleet.others(leader))
         assert [one["paused"] for one in shown["proxies"]] == [True, False]
@@ -499,7 +508,7 @@ def test_an_older_epoch_is_refused_and_changes_nothing() -> None:
         for step in (fleet.pause(1, epoch=4), fleet.resume(2, epoch=4), fleet.pause(1, epoch=5, mode="wait")):
             with pytest.raises(Stale) as refused:
                 await step
-            assert refused.value.stands["epoch"] == 5
+            assert refused.value.beside["epoch"] == 5
         with pytest.raises(Stale):
             await fleet.nodes[1].leads.advance(fleet.others(1), version=1, epoch=4)
         assert [node.weights.state for node in fleet.nodes] == before
@@ -516,7 +525,7 @@ def test_a_version_that_one_proxy_would_refuse_changes_none() -> None:
         await fleet.nodes[2].weights.advance(9)
         with pytest.raises(Stale) as refused:
             await fleet.nodes[0].leads.advance(fleet.others(0), version=8, epoch=None)
-        assert refused.value.stands["version"] == 9
+        assert refused.value.beside["version"] == 9
         assert [node.weights.version for node in fleet.nodes] == [0, 0, 9]
         with pytest.raises(Stale):
             await fleet.nodes[0].leads.recover(fleet.others(0), Recovery(run=0, version=1, newer="drop"))
@@ -545,11 +554,11 @@ def test_a_drop_that_goes_too_far_changes_nothing_anywhere_unless_it_is_confirme
         hold_newer(fleet.stores[2], version=8)
         before = [node.weights.state for node in fleet.nodes]
         asked = Recovery(run=1, version=4, newer="drop", open="delete")
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StepRefused) as refused:
             await fleet.nodes[0].leads.recover(fleet.others(0), asked)
-        assert (refused.value.status, refused.value.code) == (409, "recovery_too_far")
+        assert (status_of(refused.value), refused.value.code) == (409, "recovery_too_far")
         assert "discard 1 trajectories: 1 ready, 0 leased, 0 still open" in refused.value.message
-        assert refused.value.stands["would_drop"] == {"ready": 1, "leased": 0, "open": 0}
+        assert refused.value.beside["would_drop"] == {"ready": 1, "leased": 0, "open": 0}
         assert [node.weights.state for node in fleet.nodes] == before
         told = await fleet.nodes[0].leads.recover(fleet.others(0), asked, confirmed=True)
         assert told["recovered"]["dropped_trajectories"] == 1
@@ -578,7 +587,7 @@ def test_to_zero_is_too_far_also_where_only_the_engines_named_versions() -> None
         fleet = Fleet(1)
         assert (await fleet.nodes[0].leads.recover(fleet.others(0), Recovery(1, 0, "drop")))["run"] == 1, "nothing goes"
         hold_newer(fleet.stores[1], version=3, run=1)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StepRefused) as refused:
             await fleet.nodes[0].leads.recover(fleet.others(0), Recovery(2, 0, "drop"))
         assert refused.value.code == "recovery_too_far"
 
@@ -591,9 +600,9 @@ def test_what_a_proxy_that_is_down_holds_counts_as_something_that_would_go() -> 
         await fleet.nodes[0].weights.advance(10)
         down = Link(Network(fleet.chance, loss=1.0), fleet.nodes[2])
         reached = [*(link for link in fleet.others(0) if link.ordinal != 2), down]
-        with pytest.raises(Refused, match=r"proxies that do not answer \(2\)") as refused:
+        with pytest.raises(StepRefused, match=r"proxies that do not answer \(2\)") as refused:
             await fleet.nodes[0].leads.recover(reached, Recovery(run=1, version=4, newer="drop"))
-        assert [one["ordinal"] for one in refused.value.stands["failed"]] == [2]
+        assert [one["ordinal"] for one in refused.value.beside["failed"]] == [2]
         assert fleet.nodes[0].weights.run == 0
         near = await fleet.nodes[0].leads.recover(reached, Recovery(run=1, version=5, newer="drop"))
         assert [one["ordinal"] for one in near["failed"]] == [2]
@@ -637,12 +646,12 @@ class Refusing(Link):
 
     async def join(self, *, gate: Gate | None = None, versions: Versions | None = None) -> WeightState:
         if self.step == "join" and gate is not None and gate.paused:
-            raise ApiError(403, FORBIDDEN_SCOPE, "This key is not the admin's.")
+            raise ForbiddenScope("This key is not the admin's.")
         return await super().join(gate=gate, versions=versions)
 
     async def settled(self, *, epoch: int, timeout: float) -> None:
         if self.step == "settled":
-            raise ApiError(400, INVALID_REQUEST, "epoch is too large.")
+            raise InvalidRequest("epoch is too large.")
         await super().settled(epoch=epoch, timeout=timeout)
 
 
@@ -655,12 +664,12 @@ def test_a_proxy_that_answers_and_does_not_pause_ends_the_pause_and_is_named(ste
             Link(fleet.network, fleet.nodes[1]),
             Refusing(fleet.network, fleet.nodes[2], step=step),
         ]
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StepRefused) as refused:
             await fleet.nodes[0].leads.pause(links, mode=mode, timeout=60, epoch=None)
         error = refused.value
-        assert (error.status, error.code) == (504, "pause_timeout")
-        assert [(one["ordinal"], one["error"]["code"]) for one in error.stands["failed"]] == [(2, code)]
-        assert error.stands["ordinals"] == [0, 1] and not error.stands["paused"]
+        assert (status_of(error), error.code) == (504, "pause_timeout")
+        assert [(one["ordinal"], one["error"].code) for one in error.beside["failed"]] == [(2, code)]
+        assert error.beside["ordinals"] == [0, 1] and not error.beside["paused"]
         assert "proxy 2" in error.message and "as far as" not in error.message
         assert not any(node.weights.paused for node in fleet.nodes)
         assert fleet.engines.mode is None
@@ -674,9 +683,9 @@ def test_epochs_end_where_every_proxy_says_so() -> None:
         answer = await fleet.pause(epoch=LAST_EPOCH)
         assert answer["epoch"] == LAST_EPOCH and answer["ordinals"] == [0, 1, 2]
         await fleet.resume()
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(DomainError) as refused:
             await fleet.pause()
-        assert (refused.value.status, refused.value.param) == (400, "epoch")
+        assert (status_of(refused.value), refused.value.param) == (400, "epoch")
         assert {node.weights.state.gate.order for node in fleet.nodes} == {(LAST_EPOCH, True)}
 
     simulate(run)

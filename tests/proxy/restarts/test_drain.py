@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rolloutfleet.wire import AskDrain, DrainThen
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.http.errors import headers_of, status_of
 from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.restarts.boots import Crash
 from rolloutfleet_proxy.restarts.drain import Drains, Host, NoHost
@@ -105,8 +106,8 @@ async def until(what: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def refused(asking: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
+async def refused(asking: Any) -> DomainError:
+    with pytest.raises(DomainError) as caught:
         await asking
     return caught.value
 
@@ -163,7 +164,7 @@ async def test_another_id_is_a_conflict_and_changes_nothing(tmp_path: Path) -> N
         before = proxy.drains.drain
         for asking in (proxy.ask("other"), proxy.drains.undo("other")):
             error = await refused(asking)
-            assert (error.status, error.code, error.param) == (409, "drain_conflict", "id")
+            assert (status_of(error), error.code, error.param) == (409, "drain_conflict", "id")
         assert proxy.drains.drain == before
 
 
@@ -197,7 +198,7 @@ async def test_the_same_id_may_go_from_cordon_to_quiesce_and_back(tmp_path: Path
 async def test_what_can_not_be_done_is_refused(tmp_path: Path, asked: dict[str, Any]) -> None:
     async with life(tmp_path, host=Keeper() if "mode" in asked else NoHost()) as proxy:
         error = await refused(proxy.ask(**asked))
-        assert (error.status, error.param) == (400, "then")
+        assert (status_of(error), error.param) == (400, "then")
         assert not proxy.drains.draining
 
 
@@ -228,7 +229,8 @@ async def test_a_call_that_is_held_too_long_is_told_so(tmp_path: Path) -> None:
     async with life(tmp_path, max_hold=SHORT) as proxy:
         await proxy.ask()
         error = await refused(proxy.drains.passed())
-        assert (error.status, error.code, error.retry_after, error.close) == (503, "draining", 10.0, False)
+        assert (status_of(error), error.code, error.retry_after) == (503, "draining", 10.0)
+        assert (b"connection", b"close") not in headers_of(error)
 
 
 async def test_a_restart_holds_calls_when_its_successor_is_ready_and_there_is_no_way_back_then(tmp_path: Path) -> None:
@@ -251,10 +253,11 @@ async def test_a_restart_holds_calls_when_its_successor_is_ready_and_there_is_no
         await asyncio.wait_for(keeper.ended.wait(), SOON)
         for asking in (proxy.drains.undo(), proxy.ask(then="restart")):
             error = await refused(asking)
-            assert (error.status, error.code) == (503, "draining")
+            assert (status_of(error), error.code) == (503, "draining")
         proxy.drains.refuse_all()
         error = await refused(held)
-        assert (error.status, error.code, error.retry_after, error.close) == (503, "draining", 1.0, True)
+        assert (status_of(error), error.code, error.retry_after) == (503, "draining", 1.0)
+        assert (b"connection", b"close") in headers_of(error)
         assert proxy.drains.last_words == ("planned: memory", "d")
 
 
@@ -287,7 +290,7 @@ async def test_a_signal_ends_what_a_drain_only_holds(tmp_path: Path) -> None:
         proxy.drains.stop("SIGTERM")
         await asyncio.wait_for(keeper.ended.wait(), SOON)
         assert proxy.drains.last_words == ("stopped: SIGTERM", None)
-        assert (await refused(proxy.drains.undo())).status == 503
+        assert status_of(await refused(proxy.drains.undo())) == 503
 
 
 async def test_a_signal_ends_a_drain_that_was_quiet_and_the_next_boot_says_which(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from rolloutfleet.wire import Closed
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions import idempotency
 from rolloutfleet_proxy.sessions.idempotency import KeyedCall, keyed_call, once, recall, remember
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -54,26 +55,26 @@ def test_another_scope_or_key_is_another_call(store: SyncStore) -> None:
 
 def test_another_body_is_refused_and_changes_nothing(store: SyncStore) -> None:
     answer(store, call(), "first")
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(DomainError) as refused:
         answer(store, call(body=b"[]"), "second")
-    assert (refused.value.status, refused.value.code) == (422, "idempotency_key_reused")
+    assert (status_of(refused.value), refused.value.code) == (422, "idempotency_key_reused")
     assert answer(store, call(), "third") == "first"
 
 
 def test_a_failed_call_is_run_anew(store: SyncStore) -> None:
     def fails(transaction: Transaction) -> Closed:
-        raise ApiError(409, "x", "not now")
+        raise DomainError("not now")
 
-    with pytest.raises(ApiError):
+    with pytest.raises(DomainError):
         store.run(lambda transaction: once(transaction, call(), Closed, fails))
     assert answer(store, call(), "second") == "second"
 
 
 @pytest.mark.parametrize("bad", ["", "k" * 256, "tab\t", "café", "\x7f"])
 def test_keys_that_are_refused(bad: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(DomainError) as refused:
         keyed_call(bad, scope="s", body=b"")
-    assert (refused.value.status, refused.value.param) == (400, "Idempotency-Key")
+    assert (status_of(refused.value), refused.value.param) == (400, "Idempotency-Key")
 
 
 def test_no_header_is_no_call() -> None:

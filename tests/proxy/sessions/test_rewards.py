@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rolloutfleet.wire import GiveReward, Rewarded
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions.rewards import give_reward
 from rolloutfleet_proxy.sessions.trajectories import READY, close_session, delete_session, move_trajectory
 from rolloutfleet_proxy.store.audit import audit
@@ -34,11 +35,11 @@ def reward(store: SyncStore, session: int, value: float, **asked: Any) -> Reward
 
 def refused(store: SyncStore, session: int, value: float, **asked: Any) -> tuple[int, str]:
     before = store.rows("SELECT * FROM turns"), store.rows("SELECT * FROM trajectories"), store.read(audit)
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(DomainError) as error:
         reward(store, session, value, **asked)
     after = store.rows("SELECT * FROM turns"), store.rows("SELECT * FROM trajectories"), store.read(audit)
     assert before == after
-    return error.value.status, error.value.code
+    return status_of(error.value), error.value.code
 
 
 def rewards(store: SyncStore) -> dict[str, float | None]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.trajectories import (
     BY_REWARD,
@@ -93,9 +94,9 @@ def test_an_empty_session_is_freed_when_closed_and_still_answers(store: SyncStor
     assert store.rows("SELECT name, reason FROM tombstones") == [(name, "empty")]
     assert sums(store)["sessions"]["discarded"] == {"empty": 1}
     assert store.read(lambda connection: closed_before(connection, name)) == Ended(None)
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(DomainError) as refused:
         close(store, session)
-    assert refused.value.status == 410
+    assert status_of(refused.value) == 410
 
 
 def test_a_delete_discards_what_is_open_and_what_is_ready(store: SyncStore) -> None:
@@ -115,9 +116,9 @@ def test_a_second_delete_is_gone_and_so_is_a_close_after_it(store: SyncStore) ->
     (session, _), _ = store.start(2)
     delete(store, session)
     for act in (delete, close):
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(DomainError) as refused:
             act(store, session)
-        assert refused.value.status == 410
+        assert status_of(refused.value) == 410
 
 
 def test_a_delete_leaves_what_is_leased(store: SyncStore) -> None:

@@ -24,7 +24,8 @@ from tests.proxy.shards.shelf import safetensors as one_tensor
 
 from rolloutfleet.errors import SESSION_DELETED, SESSION_UNKNOWN, SHARD_CONFLICT
 from rolloutfleet.tensors import CODES, Form
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions.trajectories import close_session, delete_session
 from rolloutfleet_proxy.shards.layout import HEADER_LIMIT, NotOneTensor
 from rolloutfleet_proxy.shards.orphans import GRACE, LOOK_EVERY
@@ -151,9 +152,9 @@ def test_an_id_holds_one_tensor_until_it_is_deleted(shelf: Shelf) -> None:
     assert len(shelf.files()) == 1 and before not in shelf.files(), "the newer file is kept"
     others = [(DATA, b"abd"), (Form("int8", (3,)), b"abc"), (Form("uint8", (3, 1)), b"abc")]
     for other in (one_tensor(form, data) for form, data in others):
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(DomainError) as refused:
             shelf.put("x", other)
-        assert (refused.value.status, refused.value.code) == (409, SHARD_CONFLICT)
+        assert (status_of(refused.value), refused.value.code) == (409, SHARD_CONFLICT)
         assert refused.value.should_retry is False
     assert shelf.get("x") == one_tensor(DATA, b"abc", name="x") and len(shelf.files()) == 1
     assert shelf.delete("x", "never there") == (1, 3)
@@ -168,7 +169,7 @@ def test_of_two_that_put_at_once_one_wins(shelf: Shelf) -> None:
         body.feed_eof()
         try:
             return (await shelf.shards.put("x", body, ttl=100))[1].fresh
-        except ApiError as refused:
+        except DomainError as refused:
             assert refused.code == SHARD_CONFLICT
             return False
 
@@ -193,7 +194,7 @@ def test_a_session_takes_its_shards_with_it(shelf: Shelf) -> None:
         ("its for a while", DATA, b"def"),
     ]
     for owner in ({"session": other}, {"ttl": 1.0}):
-        with pytest.raises(ApiError, match="another owner"):
+        with pytest.raises(DomainError, match="another owner"):
             shelf.put("its", one_tensor(DATA, b"abc"), **owner)
     shelf.tick(after=6)
     assert shelf.get("its") and not shelf.get("its for a while")
@@ -231,7 +232,7 @@ def test_tensors_of_a_session_can_be_restored_more_than_once_and_never_over_othe
     assert len(shelf.files()) == 2
     tied = shelf.store.read(lambda connection: shards_of_session(connection, row))
     assert [shard.name for shard in tied] == ["new"]
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(DomainError) as refused:
         shelf.run(shelf.shards.restore([("newer", DATA, b"ghi"), ("there", DATA, b"xyz")], session=row))
     assert refused.value.code == SHARD_CONFLICT
     assert shelf.get("newer") is None and len(shelf.files()) == 2
@@ -285,9 +286,9 @@ def test_a_shard_for_a_session_that_is_gone_is_refused(shelf: Shelf) -> None:
     [(row, deleted), _] = shelf.store.start(2)
     shelf.store.run(lambda transaction: delete_session(transaction, row))
     for session, status, code in (("s0-nobody", 404, SESSION_UNKNOWN), (deleted, 410, SESSION_DELETED)):
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(DomainError) as refused:
             shelf.put("x", one_tensor(DATA, b"abc"), session=session)
-        assert (refused.value.status, refused.value.code) == (status, code)
+        assert (status_of(refused.value), refused.value.code) == (status, code)
     assert shelf.files() == [] and shelf.put("x", one_tensor(DATA, b"abc"), session=name).fresh
 
 
@@ -452,8 +453,8 @@ class Life(RuleBasedStateMachine):
         fits = before is None or (before[:2] == tensor and before[3] == session)
         try:
             done = self.shelf.put(name, one_tensor(form, data), pieces=pieces, session=session, ttl=ttl)
-        except ApiError as refused:
-            assert refused.status == 409 and not fits
+        except DomainError as refused:
+            assert status_of(refused) == 409 and not fits
         else:
             assert fits and done.fresh == (before is None)
             self.model[name] = (form, data, float("inf") if ttl is None else self.now + ttl, session)

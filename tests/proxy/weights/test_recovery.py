@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolloutfleet.wire import AskExport, LeftOpen
+from rolloutfleet_proxy.domain.errors import Stale
 from rolloutfleet_proxy.exports.leases import grant, release
 from rolloutfleet_proxy.sessions.trajectories import close_session, close_turns, move_trajectory
 from rolloutfleet_proxy.store.audit import audit
@@ -16,7 +17,7 @@ from rolloutfleet_proxy.turns import lineage
 from rolloutfleet_proxy.turns.lineage import Counts
 from rolloutfleet_proxy.weights import recovery
 from rolloutfleet_proxy.weights.recovery import Applied, AtStake
-from rolloutfleet_proxy.weights.state import Recovery, Stale, Versions, WeightState
+from rolloutfleet_proxy.weights.state import Recovery, Versions, WeightState
 from rolloutfleet_proxy.weights.weights import Weights
 
 

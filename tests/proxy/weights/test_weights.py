@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
+from rolloutfleet_proxy.domain.errors import DomainError, Stale
 from rolloutfleet_proxy.engines.client import LONGEST_REST
-from rolloutfleet_proxy.errors import ApiError
+from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -21,7 +22,6 @@ from rolloutfleet_proxy.weights.state import (
     MODES,
     Gate,
     Recovery,
-    Stale,
     Versions,
     WeightState,
     advanced,
@@ -141,8 +141,8 @@ def test_the_same_pause_again_is_the_same_and_an_older_one_is_refused_with_the_c
     for state, epoch, mode in [(first, 3, "abort"), (first, 4, "wait"), (over, 4, "abort")]:
         with pytest.raises(Stale) as refused:
             paused(state, epoch=epoch, mode=mode, now=5.0)  # type: ignore[arg-type]
-        assert refused.value.status == 409
-        assert b'"epoch":4' in refused.value.body()
+        assert status_of(refused.value) == 409
+        assert b'"epoch":4' in body_of(refused.value)
 
 
 def test_a_late_continue_of_an_older_pause_is_refused() -> None:
@@ -157,7 +157,7 @@ def test_a_version_may_stay_but_not_go_back_except_in_a_new_run() -> None:
     with pytest.raises(Stale) as refused:
         advanced(state, version=6, epoch=None)
     assert refused.value.code == "version_backwards"
-    assert b'"version":7' in refused.value.body()
+    assert b'"version":7' in body_of(refused.value)
     again = recovered(state, Recovery(run=1, version=3, newer="drop"))
     assert (again.versions.run, again.versions.version) == (1, 3)
     with pytest.raises(Stale):
@@ -196,9 +196,9 @@ async def test_a_pause_that_does_not_settle_in_time_says_so(mode: Any) -> None:
     weights = await fresh()
     call = await begun(generating(weights, asyncio.Event()))
     await weights.hold(epoch=1, mode=mode)
-    with pytest.raises(ApiError) as late:
+    with pytest.raises(DomainError) as late:
         await weights.settled(epoch=1, timeout=0.02)
-    assert late.value.status == 504
+    assert status_of(late.value) == 504
     call.cancel()
 
 
@@ -238,9 +238,9 @@ async def test_past_max_hold_calls_get_503_and_the_pause_goes_on() -> None:
     await weights.hold(epoch=1, mode="abort")
     assert not weights.overdue
     clock.now += 10.0
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(DomainError) as refused:
         await generating(weights, asyncio.Event())
-    assert (refused.value.status, refused.value.code) == (503, "paused")
+    assert (status_of(refused.value), refused.value.code) == (503, "paused")
     assert refused.value.retry_after is not None
     assert weights.overdue
     assert weights.figures()["paused"] and weights.figures()["past_max_hold"]
@@ -265,7 +265,7 @@ async def test_the_served_clock_stands_still_in_pauses() -> None:
 async def test_a_call_held_for_max_hold_gets_503_by_itself() -> None:
     weights = await fresh(max_hold=0.02)
     await weights.hold(epoch=1, mode="abort")
-    with pytest.raises(ApiError, match="paused for more than"):
+    with pytest.raises(DomainError, match="paused for more than"):
         await asyncio.wait_for(generating(weights, asyncio.Event()), 5)
 
 

@@ -1,0 +1,1 @@
+"""What the proxy deals in: data and pure rules, with no knowledge of HTTP or SQL."""

@@ -1,0 +1,1 @@
+"""How the proxy answers over HTTP."""
