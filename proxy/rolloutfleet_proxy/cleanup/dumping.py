@@ -38,7 +38,7 @@ def dump(
     `wall` is in seconds since the epoch; `shards` are what was gathered for sessions, by row id, and go into each of
     their files, which are marked where some could not be had. A turn is read at a time, so a long session is never
     whole in memory. The files are durable once the folder was synced. Where this fails, what had been written is
-    removed: raises NoRoom, OSError, DumpConflict.
+    removed: raises FolderFull, OSError, DumpConflict.
     """
     written: list[str] = []
     try:

@@ -17,7 +17,7 @@ class DumpConflict(Exception):
     """A file is there already that holds more than the one to be written; it stays."""
 
 
-class NoRoom(Exception):
+class FolderFull(Exception):
     """The disk has no room for the file; what it would have held is kept until there is."""
 
 
@@ -34,7 +34,7 @@ class DumpWriter:
         """Write a file; it is there under its name as a whole or not at all. Durable with the next `sync`.
 
         `turns` are the turn_ids that it holds. A file of that name is of an earlier attempt that came to nothing, and
-        is replaced; one that holds other turns stays, and DumpConflict is raised. Raises NoRoom, OSError.
+        is replaced; one that holds other turns stays, and DumpConflict is raised. Raises FolderFull, OSError.
         """
         unfinished = self.path / f"{self._prefix}{name}{_UNFINISHED}"
         try:
@@ -66,7 +66,9 @@ class DumpWriter:
             disk = os.fstatvfs(file.fileno())
             free = disk.f_bavail * disk.f_frsize
             if free < owed + nbytes:
-                raise NoRoom(f"the disk of {self.path} has {free} bytes left, and {owed} of them are owed to the store")
+                raise FolderFull(
+                    f"the disk of {self.path} has {free} bytes left, and {owed} of them are owed to the store"
+                )
 
     def sync(self) -> None:
         """Make the names of what was written durable. Raises OSError."""
@@ -117,7 +119,7 @@ def _no_room_said(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise NoRoom(f"the disk of {folder} is full ({errno.errorcode[error.errno]})") from None
+        raise FolderFull(f"the disk of {folder} is full ({errno.errorcode[error.errno]})") from None
 
 
 def _turn_ids(file: BinaryIO) -> Iterator[str]:

@@ -21,7 +21,7 @@ from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.cleanup import freeing, leftovers, retention
 from rolloutfleet_proxy.cleanup.choosing import Due, Group, Patience, due, load_group, look
 from rolloutfleet_proxy.cleanup.dumping import dump, metadata_with_shards
-from rolloutfleet_proxy.cleanup.files import DumpWriter, NoRoom
+from rolloutfleet_proxy.cleanup.files import DumpWriter, FolderFull
 from rolloutfleet_proxy.cleanup.freeing import Freed, Spared
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.dumps.folder import DumpFolder
@@ -228,7 +228,7 @@ class Sweeper:
                 continue
             try:
                 dumped.append(await self._dump_one(folder, one, its))
-            except NoRoom as error:
+            except FolderFull as error:
                 self._wait_for_room(sweep, one, error)
             except Exception as error:
                 self._fail(sweep, one, error)
@@ -292,7 +292,7 @@ class Sweeper:
             with contextlib.suppress(OSError):
                 await self.in_thread(partial(folder.remove, files))
 
-    def _wait_for_room(self, sweep: "_Sweep", chosen: Due, error: NoRoom) -> None:
+    def _wait_for_room(self, sweep: "_Sweep", chosen: Due, error: FolderFull) -> None:
         """Keep it until a later sweep finds room. What needs no file goes on: it may be what makes room."""
         sweep.no_room = error
         sweep.failing[chosen.group.name] = f"waits for room: {error}"
@@ -312,7 +312,7 @@ class _Sweep:
         self.todo: deque[Group] = deque()
         self.failing: dict[str, str] = {}
         self.failed_in_a_row = 0
-        self.no_room: NoRoom | None = None
+        self.no_room: FolderFull | None = None
         """Why no more files are written in this sweep."""
         self._put_off = put_off
         self._later: list[Group] = []
