@@ -1,6 +1,7 @@
 """A trainer's side of a fleet: `Fleet`, or `AsyncFleet` for asyncio. docs/trainer.md shows how they are used."""
 
-from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession, AsyncWeightUpdate, Counts
+from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
+from rolloutfleet.fleet.base import Options
 from rolloutfleet.fleet.exceptions import (
     BadArgument,
     Conflict,
@@ -19,9 +20,10 @@ from rolloutfleet.fleet.exceptions import (
     Unreachable,
 )
 from rolloutfleet.fleet.exporting import AsyncExport
-from rolloutfleet.fleet.finding import Options
+from rolloutfleet.fleet.staleness_filter import Counts
 from rolloutfleet.fleet.sync_fleet import Export, Fleet, Group, Session
 from rolloutfleet.fleet.trajectories import Row, Trajectory, read_export
+from rolloutfleet.fleet.weight_update import AsyncWeightUpdate
 from rolloutfleet.fleet.whereabouts import Whereabouts
 
 __all__ = [

@@ -5,29 +5,43 @@
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, Unpack
+from typing import Final, Literal, Self, Unpack
 
 from pydantic import JsonValue
 
-from rolloutfleet.fleet.exceptions import BadArgument, FleetClosed, FleetError, StillPaused
+from rolloutfleet.fleet.arguments import (
+    LOST_AFTER,
+    PATIENCE,
+    Named,
+    by_lease,
+    check_choice,
+    check_wanted,
+    checked,
+    checked_options,
+    name_of,
+    number,
+    positive,
+)
+from rolloutfleet.fleet.base import FleetBase, Options
+from rolloutfleet.fleet.exceptions import FleetClosed, FleetError
 from rolloutfleet.fleet.exporting import AsyncExport
-from rolloutfleet.fleet.finding import Found, Options, TooOld
 from rolloutfleet.fleet.leases import Leases
 from rolloutfleet.fleet.owed import Owed
 from rolloutfleet.fleet.places import Place
 from rolloutfleet.fleet.proxies import FLEET, Proxies
 from rolloutfleet.fleet.pulling import OnExit, Wanted
 from rolloutfleet.fleet.room import HELD, OPEN, Room, trajectory_ids
-from rolloutfleet.fleet.sessions import Handle, OnError, Sessions, SessionStatus, asked_to_start, checked
-from rolloutfleet.fleet.trajectories import Leased, Trajectory
+from rolloutfleet.fleet.sessions import Handle, OnError, Sessions, SessionStatus
+from rolloutfleet.fleet.staleness_filter import StalenessFilter
+from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.fleet.waiting import Waiting
+from rolloutfleet.fleet.weight_update import AsyncWeightUpdate
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.wire import (
     AgentMay,
-    AskExport,
     Audit,
     ExportStyle,
     GiveReward,
@@ -40,30 +54,14 @@ from rolloutfleet.wire import (
     SessionState,
     SetVersion,
     StartedSession,
+    StartSessions,
     Turn,
     Weights,
 )
 
-if TYPE_CHECKING:
-    from rolloutfleet.remote_tensors import RemoteTensors
-
 log = logging.getLogger("rolloutfleet.fleet")
 
-Framework = Literal["torch", "numpy"]
-
-PATIENCE: Final = 60.0
-LOST_AFTER: Final = 60.0
 CLOSING_PATIENCE: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What a fleet object has seen. Trajectories."""
-
-    handed_out: int = 0
-    acknowledged: int = 0
-    too_old_dropped: int = 0
-    too_old_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -132,11 +130,7 @@ class AsyncGroup:
         await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
 
 
-Named = Handle | SessionStatus | str
-"""A session, what the fleet says of one, or its id."""
-
-
-class AsyncFleet(Found):
+class AsyncFleet(FleetBase):
     """A fleet. One event loop's; `async with` closes it.
 
     Every method raises FleetError's kinds: BadArgument before anything is asked, Refused for an error that a proxy
@@ -146,10 +140,7 @@ class AsyncFleet(Found):
     def __init__(self, where: Whereabouts, **options: Unpack[Options]) -> None:
         checked_options(options)
         self.whereabouts = where
-        """What another process makes its own fleet object of."""
         self.staleness = options.get("staleness")
-        self.counts = Counts()
-        self._too_old: TooOld = options.get("too_old", "drop")
         self._closed = False
         self._waiting = Waiting(options.get("progress"))
         self._proxies = Proxies(where, patience=options.get("patience", PATIENCE))
@@ -158,6 +149,9 @@ class AsyncFleet(Found):
         self._weights = FleetWeights(self._proxies, self._owed, self._waiting, changed=self._version_changed)
         self._room = self._made_room(options.get("lost_after", LOST_AFTER))
         self._sessions = Sessions(self._proxies, self._owed, self._room)
+        self._filter = StalenessFilter(
+            self._room, too_old=options.get("too_old", "drop"), version=lambda: self._weights.version
+        )
 
     def _made_room(self, lost_after: float) -> Room | None:
         if self.staleness is None:
@@ -192,45 +186,6 @@ class AsyncFleet(Found):
         await self._proxies.close()
 
     # The fleet
-
-    @property
-    def version(self) -> int:
-        """The weights' version, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
-        return self._weights.version
-
-    @property
-    def run(self) -> int:
-        """The weights' run, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
-        return self._weights.run
-
-    @property
-    def unreachable(self) -> dict[int, str]:
-        """Proxies that did not answer when they were last asked, and why."""
-        return {ordinal: trouble.why for ordinal, trouble in self._proxies.troubles.items()}
-
-    @property
-    def owed(self) -> list[str]:
-        """What proxies that don't answer have still to be told; it is said again and again in the background."""
-        return self._owed.texts
-
-    @property
-    def unheard(self) -> frozenset[str]:
-        """Trajectories that were acknowledged, and whose proxies could not be told yet."""
-        return self._owed.acknowledged
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """The engines' addresses, where a local fleet's file names them; else none."""
-        return self.whereabouts.engines()
-
-    def remote_tensors(self, *, framework: Framework = "torch") -> "RemoteTensors":
-        """Tensors that the proxies keep, by reference: what an export `as_="shards"` brings (docs/remote-tensors.md).
-
-        It waits in the calling thread, and is closed by whoever asked for it. Raises ImportError without torch.
-        """
-        from rolloutfleet.remote_tensors import RemoteTensors
-
-        return RemoteTensors(self.whereabouts.proxies, self.whereabouts.admin_key, framework=framework)
 
     async def proxies(self) -> list[Proxy]:
         """Ordinal, address and state of every proxy, now."""
@@ -293,15 +248,16 @@ class AsyncFleet(Found):
         `timeout`, `stale_after` and `on_error` are those of `start_session`. Raises TookTooLong.
         """
         self._check_open()
-        asked = asked_to_start(
-            task_id=task_id,
-            group_size=size,
-            metadata=metadata,
-            stale_after=stale_after,
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-            agent_may=agent_may,
-        )
+        limits = {"turns": max_turns, "tokens": max_tokens}
+        values = {
+            "task_id": task_id,
+            "group_size": size,
+            "metadata": None if metadata is None else dict(metadata),
+            "stale_after": stale_after,
+            "limits": {name: value for name, value in limits.items() if value is not None},
+            "agent_may": list(agent_may),
+        }
+        asked = checked(StartSessions, values)
         check_choice("on_error", on_error, ("close", "delete"))
         if self._room is not None:
             await self._weights.learn()
@@ -328,7 +284,7 @@ class AsyncFleet(Found):
         By default it does where no turn is named. The session goes on either way: `close_session` ends it.
         """
         self._check_open()
-        asked = checked(GiveReward, {"reward": _number(reward), "turn_id": turn_id, "close": close})
+        asked = checked(GiveReward, {"reward": number(reward), "turn_id": turn_id, "close": close})
         return await self._sessions.reward(name_of(session), asked)
 
     async def close_session(self, session: Named) -> str | None:
@@ -434,8 +390,7 @@ class AsyncFleet(Found):
             self._owed,
             self._leases,
             wanted,
-            too_old=self._is_too_old,
-            trained=self._trained,
+            staleness=self._filter,
             heard=self._weights.heard,
             waiting=self._waiting,
         )
@@ -448,7 +403,7 @@ class AsyncFleet(Found):
         self._check_open()
         given = list(trajectories)
         await self._leases.acknowledge(by_lease(given))
-        self._trained(each.trajectory_id for each in given)
+        self._filter.acknowledged(each.trajectory_id for each in given)
 
     async def release(self, trajectories: Iterable[Leased]) -> None:
         """They are given back: they can be exported again, with the same ids."""
@@ -458,7 +413,7 @@ class AsyncFleet(Found):
     async def renew(self, trajectories: Iterable[Leased], *, lease_seconds: float = 600.0) -> None:
         """Their leases run anew from now. Raises Conflict where one is over."""
         self._check_open()
-        await self._leases.renew(by_lease(trajectories), seconds=_positive("lease_seconds", lease_seconds))
+        await self._leases.renew(by_lease(trajectories), seconds=positive("lease_seconds", lease_seconds))
 
     # Weights
 
@@ -484,7 +439,7 @@ class AsyncFleet(Found):
         The modes are in docs/weights.md; `timeout` is in seconds. `failed` and `strict` as in `set_version`.
         """
         self._check_open()
-        checked(Pause, {"mode": mode, "timeout": _number(timeout), "epoch": epoch})
+        checked(Pause, {"mode": mode, "timeout": number(timeout), "epoch": epoch})
         named = epoch if epoch is not None else (await self._weights.show()).epoch + 1
         return await self._weights.pause(mode=mode, timeout=timeout, epoch=named, strict=strict)
 
@@ -495,7 +450,7 @@ class AsyncFleet(Found):
 
     def weight_update(
         self, version: int, *, mode: PauseMode = "abort", timeout: float = 60.0, strict: bool = False
-    ) -> "AsyncWeightUpdate":
+    ) -> AsyncWeightUpdate:
         """`async with fleet.weight_update(8):` put the weights of version 8 into the engines in the block.
 
         The fleet is paused before it; after it the version is set everywhere, and the fleet goes on. If the block
@@ -504,7 +459,7 @@ class AsyncFleet(Found):
         """
         self._check_open()
         checked(SetVersion, {"version": version})
-        checked(Pause, {"mode": mode, "timeout": _number(timeout)})
+        checked(Pause, {"mode": mode, "timeout": number(timeout)})
         return AsyncWeightUpdate(self, version, mode=mode, timeout=timeout, strict=strict)
 
     async def recover(
@@ -531,7 +486,7 @@ class AsyncFleet(Found):
         """
         self._check_open()
         values = {"version": version, "run": run if run is not None else 0, "newer": newer}
-        asked: Recover = checked(Recover, {**values, "open": open, "confirm": confirm})
+        asked = checked(Recover, {**values, "open": open, "confirm": confirm})
         if run is None:
             asked = asked.model_copy(update={"run": (await self._weights.show()).run + 1})
         answer = await self._weights.recover(asked, strict=strict)
@@ -557,35 +512,6 @@ class AsyncFleet(Found):
                 log.warning("what proxy %d holds is not counted: %s", ordinal, error)
         return sum(room.places.place(name) is Place.ACCEPTED for name in room.places.sessions())
 
-    # Books
-
-    def _is_too_old(self, trajectory: Trajectory) -> bool:
-        """Whether it is to be dropped; counted either way."""
-        late = (
-            self.staleness is not None
-            and trajectory.oldest_version is not None
-            and self._weights.version - trajectory.oldest_version > self.staleness.max_staleness
-        )
-        dropped = late and self._too_old == "drop"
-        counts = self.counts
-        self.counts = replace(
-            counts,
-            handed_out=counts.handed_out + (not dropped),
-            too_old_dropped=counts.too_old_dropped + dropped,
-            too_old_kept=counts.too_old_kept + (late and not dropped),
-        )
-        if self._room is not None:
-            self._room.places.judged(trajectory.session_id, trajectory.trajectory_id, too_old=dropped)
-            self._room.changed()
-        return dropped
-
-    def _trained(self, trajectory_ids: Iterable[str]) -> None:
-        names = list(trajectory_ids)
-        self.counts = replace(self.counts, acknowledged=self.counts.acknowledged + len(names))
-        if self._room is not None:
-            for name in names:
-                self._room.places.trained(name.rpartition("-trajectory-")[0], name)
-
     def _version_changed(self) -> None:
         if self._room is not None:
             self._room.changed()
@@ -593,120 +519,3 @@ class AsyncFleet(Found):
     def _check_open(self) -> None:
         if self._closed:
             raise FleetClosed("this fleet object has been closed")
-
-
-class AsyncWeightUpdate:
-    """The whole of an update; see AsyncFleet.weight_update."""
-
-    def __init__(self, fleet: AsyncFleet, version: int, *, mode: PauseMode, timeout: float, strict: bool) -> None:
-        self.version = version
-        self.epoch: int | None = None
-        """The pause's, once there is one."""
-        self.paused: Weights | None = None
-        """What the pause answered; `failed` names proxies that it did not reach."""
-        self._fleet = fleet
-        self._mode: PauseMode = mode
-        self._timeout = timeout
-        self._strict = strict
-
-    async def __aenter__(self) -> Self:
-        known = await self._fleet.weights()
-        if self.version < known.version:
-            raise BadArgument(
-                "version", f"{self.version} would go back: the fleet is at {known.version}. After a crash say recover()"
-            )
-        self.paused = await self._fleet.pause(
-            self._mode, timeout=self._timeout, epoch=known.epoch + 1, strict=self._strict
-        )
-        self.epoch = self.paused.epoch
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        epoch = self.epoch
-        assert epoch is not None
-        if error is not None:
-            text = f"the fleet stays paused (epoch {epoch}), because the weight update to {self.version} failed"
-            log.error("%s: %r", text, error)
-            error.add_note(f"{text}. Once the engines are right: set_version(), then resume()")
-            return
-        try:
-            await self._fleet.set_version(self.version, epoch=epoch, strict=self._strict)
-        except FleetError as problem:
-            raise StillPaused(
-                f"the fleet stays paused (epoch {epoch}): version {self.version} could not be set: {problem}",
-                epoch=epoch,
-            ) from problem
-        try:
-            await self._fleet.resume(epoch=epoch, strict=self._strict)
-        except FleetError as problem:
-            raise StillPaused(
-                f"the fleet may still be paused (epoch {epoch}), at version {self.version}: {problem}", epoch=epoch
-            ) from problem
-
-
-# Checks of arguments
-
-
-def name_of(session: Named) -> str:
-    """The id. Raises BadArgument."""
-    name = session if isinstance(session, str) else session.session_id
-    if not name or not all(letter.isalnum() or letter in "-_" for letter in name):
-        raise BadArgument("session", f"{name[:80]!r} is no session's id")
-    return name
-
-
-def by_lease(trajectories: Iterable[Leased]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for each in trajectories:
-        found.setdefault(each.lease_id, []).append(each.trajectory_id)
-    return found
-
-
-def check_choice(argument: str, value: object, choices: Sequence[str | None]) -> None:
-    if value not in choices:
-        raise BadArgument(argument, f"is {value!r}; it can be {' or '.join(map(str, choices))}")
-
-
-def check_wanted(wanted: Wanted, as_: str) -> None:
-    """Raises BadArgument."""
-    check_choice("as_", as_, ("tensors", "shards"))
-    check_choice("on_exit", wanted.on_exit, ("acknowledge", "keep"))
-    for argument, value in (("count", wanted.count), ("page", wanted.page), ("prefetch", wanted.prefetch)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise BadArgument(argument, f"is {value!r}; it must be a whole number of at least 1")
-    if wanted.count is not None and wanted.named:
-        raise BadArgument("count", "goes with neither session_ids nor group_id; keep one")
-    if wanted.timeout is not None:
-        _positive("timeout", wanted.timeout)
-    values = {
-        "session_ids": None if wanted.session_ids is None else list(wanted.session_ids),
-        "group_id": wanted.group_id,
-        "style": wanted.style,
-        "discount": _number(wanted.discount),
-        "lease_seconds": _number(wanted.lease_seconds),
-    }
-    checked(AskExport, values)
-
-
-def checked_options(options: Options) -> None:
-    """Raises BadArgument."""
-    unknown = set(options) - set(Options.__annotations__)
-    if unknown:
-        known = ", ".join(Options.__annotations__)
-        raise BadArgument(sorted(unknown)[0], f"is no option of a fleet; there are {known}")
-    check_choice("too_old", options.get("too_old", "drop"), ("drop", "keep"))
-    _positive("patience", options.get("patience", PATIENCE))
-    _positive("lost_after", options.get("lost_after", LOST_AFTER))
-
-
-def _positive(argument: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise BadArgument(argument, f"is {value!r}; it must be a number of seconds above 0")
-    return float(value)
-
-
-def _number(value: object) -> object:
-    """A whole number where a float is meant is one; a boolean is not."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -11,6 +11,7 @@ from rolloutfleet.fleet.leases import Leases
 from rolloutfleet.fleet.owed import Owed
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.pulling import Pulls, Wanted
+from rolloutfleet.fleet.staleness_filter import StalenessFilter
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.wire import ExportStatus
@@ -37,19 +38,16 @@ class AsyncExport:
         leases: Leases,
         wanted: Wanted,
         *,
-        too_old: Callable[[Trajectory], bool],
-        trained: Callable[[Iterable[str]], None],
+        staleness: StalenessFilter,
         heard: Callable[[int, int], None],
         waiting: Waiting,
     ) -> None:
-        """`too_old` judges and counts what is about to be handed out; `trained` is told what is acknowledged."""
         self.dropped: list[str] = []
         """Trajectories that were too old, and so not handed out. They are acknowledged with the others."""
         self._proxies = proxies
         self._leases = leases
         self._wanted = wanted
-        self._too_old = too_old
-        self._trained = trained
+        self._staleness = staleness
         self._waiting = waiting
         self._queue: deque[Trajectory] = deque()
         self._leased: dict[str, str] = {}
@@ -138,7 +136,7 @@ class AsyncExport:
 
     def _judge(self, group: list[Trajectory]) -> None:
         for trajectory in group:
-            if self._too_old(trajectory):
+            if self._staleness.drops(trajectory):
                 self.dropped.append(trajectory.trajectory_id)
                 self._leased[trajectory.trajectory_id] = trajectory.lease_id
             else:
@@ -174,9 +172,9 @@ class AsyncExport:
         try:
             await self._leases.acknowledge(self._taken(names))
         except LeaseLost as lost:
-            self._trained([name for name in names if name not in lost.trajectory_ids])
+            self._staleness.acknowledged([name for name in names if name not in lost.trajectory_ids])
             raise
-        self._trained(names)
+        self._staleness.acknowledged(names)
 
     async def _give_back(self, *, keep: Iterable[str]) -> None:
         """All that is leased here, but for what is to be kept."""

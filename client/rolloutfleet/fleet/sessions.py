@@ -2,14 +2,11 @@
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pydantic import JsonValue, ValidationError
-
-from rolloutfleet.explain import explain
-from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotEverywhere, NotKnown
+from rolloutfleet.fleet.exceptions import FleetError, Gone, NotEverywhere, NotKnown
 from rolloutfleet.fleet.owed import Owed
 from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of
 from rolloutfleet.fleet.room import Room
@@ -17,7 +14,6 @@ from rolloutfleet.wire import (
     Answered,
     Closed,
     GiveReward,
-    Request,
     Rewarded,
     Session,
     SessionList,
@@ -49,15 +45,6 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id})"
-
-
-def checked(form: type[Request], values: Mapping[str, Any]) -> Any:
-    """A request of this form. Raises BadArgument, which names the argument at fault."""
-    try:
-        return form.model_validate({name: value for name, value in values.items() if value is not None})
-    except ValidationError as error:
-        argument, _, why = explain(error, form)[0].partition(": ")
-        raise BadArgument(argument, why) from None
 
 
 class Sessions:
@@ -178,27 +165,3 @@ class Sessions:
 
     async def _call(self, method: str, path: str, answer: type[Answer], session_id: str, **asked: Any) -> Answer:
         return await self._proxies.call(method, path, answer, owner=owner_of(session_id), **asked)
-
-
-def asked_to_start(
-    *,
-    task_id: str | None,
-    group_size: int,
-    metadata: Mapping[str, JsonValue] | None,
-    stale_after: float | None,
-    max_turns: int | None,
-    max_tokens: int | None,
-    agent_may: Iterable[str],
-) -> StartSessions:
-    """Raises BadArgument."""
-    limits = {"turns": max_turns, "tokens": max_tokens}
-    values = {
-        "task_id": task_id,
-        "group_size": group_size,
-        "metadata": None if metadata is None else dict(metadata),
-        "stale_after": stale_after,
-        "limits": {name: value for name, value in limits.items() if value is not None},
-        "agent_may": list(agent_may),
-    }
-    made: StartSessions = checked(StartSessions, values)
-    return made

@@ -1,0 +1,141 @@
+"""What `Fleet` and `AsyncFleet` share: the ways to find a fleet, its options, and what was last heard of it."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
+
+from rolloutfleet.fleet.owed import Owed
+from rolloutfleet.fleet.proxies import Proxies
+from rolloutfleet.fleet.staleness_filter import Counts, StalenessFilter, TooOld
+from rolloutfleet.fleet.weights import FleetWeights
+from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.staleness import StalenessManager
+
+if TYPE_CHECKING:
+    from rolloutfleet.remote_tensors import RemoteTensors
+
+Framework = Literal["torch", "numpy"]
+
+
+class Options(TypedDict, total=False):
+    """What `Fleet` and `AsyncFleet` take by name, however the fleet is found."""
+
+    staleness: StalenessManager | None
+    """The budget that sessions are started under. Without one they are started at once, and nothing is too old."""
+    too_old: TooOld
+    """What becomes of a trajectory whose oldest token is more than `max_staleness` versions old when it is exported:
+    `drop` (the default) acknowledges it without handing it out, `keep` hands it out. Both are counted."""
+    patience: float
+    """Seconds that a call is made again for, while proxies don't answer or ask to wait (60)."""
+    lost_after: float
+    """Seconds after which the sessions of a proxy that does not answer give their places back (60)."""
+    progress: bool | None
+    """Whether long waits show a line on the error output; by default where that is a terminal."""
+
+
+class FleetBase(ABC):
+    """Made of whereabouts; what it has heard can be read without asking any proxy."""
+
+    whereabouts: Whereabouts
+    """What another process makes its own fleet object of."""
+    staleness: StalenessManager | None
+    """The budget that sessions are started under."""
+    _proxies: Proxies
+    _owed: Owed
+    _weights: FleetWeights
+    _filter: StalenessFilter
+
+    @abstractmethod
+    def __init__(self, where: Whereabouts, **options: Unpack[Options]) -> None: ...
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        admin_key: str | None = None,
+        admin_key_file: str | Path | None = None,
+        **options: Unpack[Options],
+    ) -> Self:
+        """A fleet by the address of any of its proxies, or of what stands before them.
+
+        The key is `admin_key`, else in `admin_key_file`, else in the file that ROLLOUTFLEET_ADMIN_KEY_FILE names.
+        Raises BadArgument.
+        """
+        return cls(Whereabouts.from_url(url, admin_key=admin_key, admin_key_file=admin_key_file), **options)
+
+    @classmethod
+    def from_file(cls, path: str | Path | None = None, **options: Unpack[Options]) -> Self:
+        """A local fleet by its `fleet.json`, or the folder that has it; by default the one whose `up` runs here.
+
+        The key is in `admin_key_file`, else in the file that `fleet.json` names. Raises BadArgument.
+        """
+        return cls(Whereabouts.from_file(path), **options)
+
+    @classmethod
+    def on_kubernetes(
+        cls,
+        name: str,
+        *,
+        namespace: str | None = None,
+        admin_key: str | None = None,
+        admin_key_file: str | Path | None = None,
+        **options: Unpack[Options],
+    ) -> Self:
+        """A fleet by its name, from a pod of the same cluster: it answers at the Service of that name.
+
+        The namespace is the pod's own unless given. The key is found as in `from_url`, else where a pod finds it that
+        mounts the Secret `NAME-keys` at /etc/rolloutfleet/keys. The Kubernetes API is not asked. Raises BadArgument.
+        """
+        where = Whereabouts.on_kubernetes(name, namespace=namespace, admin_key=admin_key, admin_key_file=admin_key_file)
+        return cls(where, **options)
+
+    def _share(self, other: "FleetBase") -> None:
+        """Show what `other` hears."""
+        self.whereabouts, self.staleness = other.whereabouts, other.staleness
+        self._proxies, self._owed = other._proxies, other._owed
+        self._weights, self._filter = other._weights, other._filter
+
+    @property
+    def counts(self) -> Counts:
+        """What this object has seen."""
+        return self._filter.counts
+
+    @property
+    def version(self) -> int:
+        """The weights' version, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
+        return self._weights.version
+
+    @property
+    def run(self) -> int:
+        """The weights' run, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
+        return self._weights.run
+
+    @property
+    def unreachable(self) -> dict[int, str]:
+        """Proxies that did not answer when they were last asked, and why."""
+        return {ordinal: trouble.why for ordinal, trouble in self._proxies.troubles.items()}
+
+    @property
+    def owed(self) -> list[str]:
+        """What proxies that don't answer have still to be told; it is said again and again in the background."""
+        return self._owed.texts
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Trajectories that were acknowledged, and whose proxies could not be told yet."""
+        return self._owed.acknowledged
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines' addresses, where a local fleet's file names them; else none."""
+        return self.whereabouts.engines()
+
+    def remote_tensors(self, *, framework: Framework = "torch") -> "RemoteTensors":
+        """Tensors that the proxies keep, by reference: what an export `as_="shards"` brings (docs/remote-tensors.md).
+
+        It waits in the calling thread, and is closed by whoever asked for it. Raises ImportError without torch.
+        """
+        from rolloutfleet.remote_tensors import RemoteTensors
+
+        return RemoteTensors(self.whereabouts.proxies, self.whereabouts.admin_key, framework=framework)
