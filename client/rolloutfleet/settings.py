@@ -9,15 +9,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from rolloutfleet.spec import (
-    Address,
-    CompatibilitySpec,
-    ModelsSpec,
-    PositiveDuration,
-    PositiveQuantity,
-    SessionsSpec,
-    TokenizerSpec,
-)
+from rolloutfleet.spec import CompatibilitySpec, ModelsSpec, SessionsSpec, TokenizerSpec
+from rolloutfleet.spec_fields import Address, PositiveDuration, PositiveQuantity
 from rolloutfleet.units import Quantity
 
 MIB = 2**20

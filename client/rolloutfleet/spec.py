@@ -12,24 +12,28 @@ a cluster has (images, resources, node selectors, pod templates) is read, checke
 
 import posixpath
 import re
-from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PlainValidator,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from rolloutfleet.spec_fields import (
+    EACH_ONCE,
+    Address,
+    AtLeastOne,
+    Count,
+    KubernetesObject,
+    ModelName,
+    Name,
+    PositiveDuration,
+    PositiveQuantity,
+    ResourceAmounts,
+    SpecModel,
+    cel,
+    cel_bytes,
+)
 from rolloutfleet.status import FleetStatus
-from rolloutfleet.units import DURATION_SCHEMA, QUANTITY_SCHEMA, Duration, Quantity, parse_quantity
+from rolloutfleet.units import Duration, parse_quantity
 
 API_VERSION: Final = "rolloutfleet.dev/v1alpha1"
 KIND: Final = "RolloutFleet"
@@ -48,90 +52,7 @@ _MEMORY = "memory"
 LONGEST_NAME: Final = 40
 """Leaves room for what children add: a StatefulSet with a longer name never gets a pod."""
 
-LONGEST_MODEL_NAME: Final = 512
-
-CEL_RULES: Final = "x-kubernetes-validations"
-"""Under this key of a model's schema stand its rules as the API server checks them, beside the validators that check
-the same for a file. `tests/operator` holds them to the CRD."""
-
-
-def cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    """Schema extras with (rule, message) pairs in Kubernetes' Common Expression Language."""
-    return {CEL_RULES: [{"rule": rule, "message": message} for rule, message in rules]}
-
-
-def _cel_bytes(amount: str) -> str:
-    """A CEL expression for an amount that is text or a number."""
-    return f"quantity(string({amount}))"
-
-
 _LIMIT_OF_MEMORY = "self.proxies.resources.limits['memory']"
-_ABOVE_ZERO = cel(("string(self).matches('[1-9]')", "must be above 0"))
-
-Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Name = Annotated[str, Field(min_length=1, max_length=253)]
-ModelName = Annotated[str, Field(min_length=1, max_length=LONGEST_MODEL_NAME)]
-PositiveDuration = Annotated[Duration, Field(gt=0), WithJsonSchema(DURATION_SCHEMA | _ABOVE_ZERO)]
-PositiveQuantity = Annotated[Quantity, Field(gt=0), WithJsonSchema(QUANTITY_SCHEMA | _ABOVE_ZERO)]
-KubernetesObject = dict[str, JsonValue]
-
-
-def check_address(url: str) -> str:
-    """An http(s) address with a host and no query, without a trailing slash; ValueError otherwise."""
-    try:
-        parts = urlsplit(url)
-        port_is_fine = parts.port is None or parts.port > 0
-    except ValueError as error:
-        raise ValueError(f"{url!r} is no address: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
-        raise ValueError(f"{url!r} is no address; write it like http://10.0.0.5:30000")
-    if parts.query or parts.fragment:
-        raise ValueError(f"{url!r}: an address has no query and no fragment")
-    return url.rstrip("/")
-
-
-Address = Annotated[
-    str,
-    Field(max_length=2048),
-    AfterValidator(check_address),
-    WithJsonSchema({"type": "string", "maxLength": 2048, "pattern": r"^https?://[^/?#\s]+(/[^?#\s]*)?$"}),
-]
-
-
-_EACH_ONCE = Field(json_schema_extra={"x-kubernetes-list-type": "set"})
-
-
-class SpecModel(BaseModel):
-    """What all parts of the resource share: unknown fields are errors, and nothing is coerced."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )
-
-
-def check_amount(value: object) -> str | int | float:
-    """An amount of any resource, as Kubernetes writes it: text like `500m`, or a number."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("an amount is text like 500m or 4Gi, or a number")
-    return value
-
-
-ResourceAmount = Annotated[
-    str | int | float,
-    PlainValidator(check_amount, json_schema_input_type=str | int),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 64, "x-kubernetes-int-or-string": True}
-    ),
-]
-ResourceAmounts = Annotated[dict[str, ResourceAmount], Field(max_length=64)]
 
 
 class TokenizerSpec(SpecModel):
@@ -178,8 +99,8 @@ class StorageSpec(SpecModel):
                 "className can't change: claims keep their class",
             ),
             (
-                f"{_cel_bytes('has(self.size) ? self.size : ' + _DEFAULT_SIZE)}.compareTo("
-                f"{_cel_bytes('has(oldSelf.size) ? oldSelf.size : ' + _DEFAULT_SIZE)}) >= 0",
+                f"{cel_bytes('has(self.size) ? self.size : ' + _DEFAULT_SIZE)}.compareTo("
+                f"{cel_bytes('has(oldSelf.size) ? oldSelf.size : ' + _DEFAULT_SIZE)}) >= 0",
                 "size only grows",
             ),
         )
@@ -361,7 +282,7 @@ class EngineSourceSpec(SpecModel):
     """Labels of the pods that are engines."""
     port: Annotated[int, Field(ge=1, le=65535)] = 30000
     """The engines' port, for those found by label."""
-    urls: Annotated[list[Address], Field(max_length=1000), _EACH_ONCE] | None = None
+    urls: Annotated[list[Address], Field(max_length=1000), EACH_ONCE] | None = None
     """Addresses of SGLang servers."""
 
     @model_validator(mode="after")
@@ -472,7 +393,7 @@ class EndpointSpec(SpecModel):
 class ModelsSpec(SpecModel):
     """The names by which agents may call the model."""
 
-    names: Annotated[list[ModelName], Field(max_length=1000), _EACH_ONCE] | None = None
+    names: Annotated[list[ModelName], Field(max_length=1000), EACH_ONCE] | None = None
     """Taken beside `model`; any other name is 404. Unset: every name is taken, and given back in the answer."""
 
     @field_validator("names")
@@ -514,8 +435,8 @@ class FleetSpec(SpecModel):
             ),
             (
                 "!('memory' in self.proxies.resources.limits) || "
-                f"{_cel_bytes('self.memory.rssBudget')}.isLessThan("
-                f"{_cel_bytes(_LIMIT_OF_MEMORY)})",
+                f"{cel_bytes('self.memory.rssBudget')}.isLessThan("
+                f"{cel_bytes(_LIMIT_OF_MEMORY)})",
                 "memory.rssBudget must be below proxies.resources.limits.memory, or the kernel kills the proxy first",
             ),
         )

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from rolloutfleet import spec as spec_module
 from rolloutfleet import status as status_module
-from rolloutfleet.spec import API_VERSION, CEL_RULES, KIND, RolloutFleet
+from rolloutfleet.spec import API_VERSION, KIND, RolloutFleet
+from rolloutfleet.spec_fields import CEL_RULES
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL: Final = "rolloutfleets"

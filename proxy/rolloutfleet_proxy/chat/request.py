@@ -34,7 +34,7 @@ from msgspec import Meta as Rule
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rolloutfleet.spec import LONGEST_MODEL_NAME
+from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.chat import engine_fields, grammars
 from rolloutfleet_proxy.chat.depth import MAX_DEPTH, check_depth, too_deep
 from rolloutfleet_proxy.chat.mistakes import refused
