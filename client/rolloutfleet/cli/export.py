@@ -16,10 +16,10 @@ from rolloutfleet.cli.reach import Fleet
 from rolloutfleet.cli.show import console, span, table, text
 from rolloutfleet.cli.where import AdminKeyFile, FleetFile, StateDir, Url, find_fleet
 from rolloutfleet.files.forms import FileForm
+from rolloutfleet.safetensors_layout import read_metadata
 from rolloutfleet.units import parse_quantity
-from rolloutfleet.wire import JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE
+from rolloutfleet.wire import EXPORT_METADATA_KEY, JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE
 
-HEADER_LENGTH_BYTES = 8
 SMALLEST_PART = 2**10
 LARGEST_PART = 2**32
 
@@ -167,9 +167,7 @@ def _finish(fleet: Fleet, answer: httpx.Response, form: Format, *, output: Path 
 def described(content: bytes) -> dict[str, Any]:
     """The export's JSON from the header of a safetensors file. Raises CommandFailed where there is none."""
     try:
-        length = int.from_bytes(content[:HEADER_LENGTH_BYTES], "little")
-        header = json.loads(content[HEADER_LENGTH_BYTES : HEADER_LENGTH_BYTES + length])
-        found: dict[str, Any] = json.loads(header["__metadata__"]["export"])
+        found: dict[str, Any] = json.loads(read_metadata(content)[EXPORT_METADATA_KEY])
     except (ValueError, KeyError, TypeError):
         raise failed("the answer is no safetensors file with an export in its header") from None
     return found

@@ -34,7 +34,7 @@ from rolloutfleet.dumps.names import (
 )
 from rolloutfleet.dumps.reading import decode, digest_of, load, read, read_head, read_shards, read_streamed
 from rolloutfleet.dumps.streamed import StreamedShard, StreamedTensor, StreamedTurn
-from rolloutfleet.dumps.tensors import DTYPES, Tensor, dtype_of_safetensors, safetensors_name
+from rolloutfleet.dumps.tensors import DTYPES, Tensor
 
 __all__ = [
     "ACTIVE",
@@ -64,7 +64,6 @@ __all__ = [
     "active_name",
     "decode",
     "digest_of",
-    "dtype_of_safetensors",
     "dump_names",
     "encode",
     "glance",
@@ -76,7 +75,6 @@ __all__ = [
     "read_head",
     "read_shards",
     "read_streamed",
-    "safetensors_name",
     "trajectory_dump_name",
     "verify",
 ]

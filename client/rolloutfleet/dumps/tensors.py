@@ -82,13 +82,3 @@ class Tensor(BaseModel):
             "shape": list(self.shape),
             "data": base64.b64encode(self.data).decode("ascii"),
         }
-
-
-def dtype_of_safetensors(name: str) -> str:
-    """`bfloat16` for `BF16`. Raises KeyError for a name that is not known."""
-    return tensors.DTYPES[name]
-
-
-def safetensors_name(dtype: str) -> str:
-    """`BF16` for `bfloat16`. Raises KeyError for a name that is not known."""
-    return tensors.CODES[dtype]

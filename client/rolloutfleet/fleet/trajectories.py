@@ -3,7 +3,6 @@
 The forms on the wire are in docs/export.md: JSON, or safetensors with the same object in the header.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -14,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from rolloutfleet.fleet.exceptions import FleetError
+from rolloutfleet.safetensors_layout import read_metadata
 from rolloutfleet.tensors import RemoteTensor
 from rolloutfleet.wire import (
     EXPORT_METADATA_KEY,
@@ -34,7 +34,6 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
     "turn_ids": np.int32,
 }
 """The tensors of a row; each has one entry a token."""
-_HEADER_LENGTH: Final = 8
 
 
 class Leased(Protocol):
@@ -162,9 +161,7 @@ def _trajectories(export: Export, read_row: RowReader) -> Iterator[Trajectory]:
 
 
 def _from_safetensors(content: bytes) -> Page:
-    length = int.from_bytes(content[:_HEADER_LENGTH], "little")
-    header = json.loads(content[_HEADER_LENGTH : _HEADER_LENGTH + length])
-    export = Export.model_validate_json(header["__metadata__"][EXPORT_METADATA_KEY])
+    export = Export.model_validate_json(read_metadata(content)[EXPORT_METADATA_KEY])
     flat = load(content)
     ends = iter(flat["cu_seqlens"].tolist()[1:])
     begin = 0

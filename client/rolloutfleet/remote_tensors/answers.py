@@ -1,8 +1,7 @@
 """Bytes of safetensors as they go over the wire: the one tensor of a put, and the many of a batch, piece by piece.
 
-A file is an 8-byte length, a JSON header, and the tensors' bytes
-(https://huggingface.co/docs/safetensors, which is where this layout is from). Each tensor gets memory of its own as it
-comes, so that one which is kept does not keep the whole answer.
+Each tensor gets memory of its own as it comes, so that one which is kept does not keep the whole answer. The layout is
+in `rolloutfleet.safetensors_layout`.
 """
 
 import json
@@ -10,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rolloutfleet.remote_tensors.failures import ShardMismatch
-from rolloutfleet.tensors import CODES, DTYPES, Form, RemoteTensor, form_of
+from rolloutfleet.safetensors_layout import LENGTH_BYTES, METADATA, write_header
+from rolloutfleet.tensors import DTYPES, Form, RemoteTensor, form_of
 
-LENGTH_BYTES: Final = 8
 HEADER_LIMIT: Final = 64 * 2**20
 PIECE: Final = 2**20
 
@@ -23,10 +22,7 @@ class BrokenAnswer(Exception):
 
 def file_of(form: Form, data: memoryview) -> tuple[int, Iterator[bytes]]:
     """The size of a file with this one tensor, and its pieces."""
-    described = {"tensor": {"dtype": CODES[form.dtype], "shape": form.shape, "data_offsets": [0, form.nbytes]}}
-    header = json.dumps(described, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % LENGTH_BYTES)
-    opening = len(header).to_bytes(LENGTH_BYTES, "little") + header
+    opening = write_header([("tensor", form)])
 
     def pieces() -> Iterator[bytes]:
         yield opening
@@ -63,7 +59,7 @@ def _in_order(header: bytes) -> list[tuple[str, Form, int]]:
     """Name, form and place of each tensor, in the order in which their bytes come."""
     try:
         described: dict[str, Any] = json.loads(header)
-        described.pop("__metadata__", None)
+        described.pop(METADATA, None)
         found = [
             (name, form_of(DTYPES[entry["dtype"]], entry["shape"]), int(entry["data_offsets"][0]))
             for name, entry in described.items()

@@ -14,14 +14,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
+from rolloutfleet.safetensors_layout import LENGTH_BYTES, write_header
 from rolloutfleet.tensors import Form
-from rolloutfleet_proxy.shards.layout import (
-    LENGTH_BYTES,
-    NotOneTensor,
-    header_length,
-    read_header,
-    write_header,
-)
+from rolloutfleet_proxy.shards.layout import NotOneTensor, header_length, read_header
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 SUFFIX: Final = ".safetensors"

@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import Form
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.shards import rows
 from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles
-from rolloutfleet_proxy.shards.layout import aligned, write_header
+from rolloutfleet_proxy.shards.layout import aligned
 from rolloutfleet_proxy.shards.orphans import Orphans
 from rolloutfleet_proxy.shards.rows import Put, Shard
 from rolloutfleet_proxy.store.reader import Reader

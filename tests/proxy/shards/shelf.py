@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.sessions.sessions import NewSessions, start
-from rolloutfleet_proxy.shards.layout import write_header
 from rolloutfleet_proxy.shards.rows import Put
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.reader import Reader
