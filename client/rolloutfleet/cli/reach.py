@@ -9,6 +9,7 @@ import httpx
 
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.fleet.exceptions import refusal
+from rolloutfleet.fleet.transport import client_options
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.http_failures import failure_in_words
 
@@ -26,9 +27,7 @@ class Fleet:
         self._urls = where.urls
         self._all_known = where.book is not None
         self._client = httpx.Client(
-            headers={"authorization": f"Bearer {where.admin_key}"},
-            timeout=httpx.Timeout(TIMEOUT, connect=5.0),
-            trust_env=not where.loopback,
+            **client_options(where.admin_key, where.urls, timeout=TIMEOUT, connect=5.0),
         )
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@
       NotEverywhere       done, but not at every proxy: `failed` says where and why
       StillPaused         a weight update broke off; the fleet stays paused
       LeaseLost           what was acknowledged had been leased by somebody else meanwhile
+      ShardsMissing …     what goes wrong with remote tensors (rolloutfleet/remote_tensors/failures.py)
 
 The codes are those of `rolloutfleet.errors`.
 """
@@ -47,7 +48,9 @@ class FleetClosed(FleetError):
 class Unreachable(FleetError):
     """Nobody answered."""
 
-    def __init__(self, message: str, *, sent: bool = False) -> None:
+    def __init__(self, message: str, *, why: str | None = None, sent: bool = False) -> None:
+        self.why = why or message
+        """Without the call."""
         self.sent = sent
         """Whether a proxy may have taken the call all the same."""
         super().__init__(message)

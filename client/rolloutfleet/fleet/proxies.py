@@ -14,20 +14,19 @@ import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable, refusal
+from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 from rolloutfleet.fleet.retries import draws_new_key, may_be_done, wait_before_new_key, wait_before_retry
+from rolloutfleet.fleet.transport import CONNECT_TIMEOUT, checked, client_options, raising_unreachable
 from rolloutfleet.fleet.whereabouts import Whereabouts
-from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Proxy, ProxyList
 
 log = logging.getLogger("rolloutfleet.fleet")
 
-CONNECT_PATIENCE: Final = 3.0
 ANSWER_PATIENCE: Final = 60.0
 """Seconds for one answer, where the call says nothing else."""
 AT_ONCE: Final = 32
@@ -39,11 +38,28 @@ AT_ONE_PROXY: Final = 64
 """Calls at once to one proxy. More wait for these; calls to other proxies don't."""
 _CONNECTIONS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=4.0)
 """An idle connection is given up before the proxy does it (5 s)."""
-_NOT_CONNECTED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-"""What fails before anything of a call was sent."""
 _OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
 
 Answer = TypeVar("Answer", bound=BaseModel)
+
+
+class Request(TypedDict, total=False):
+    """What is asked of a proxy, beside method and path."""
+
+    body: BaseModel | None
+    query: Mapping[str, str | int] | None
+    key: str | None
+    """The Idempotency-Key."""
+    accept: str
+    timeout: float
+
+
+class Call(Request, total=False):
+    """What is asked of a fleet."""
+
+    owner: int | None
+    new_keys: bool
+    patience: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +110,7 @@ class Proxies:
         self._probes: dict[int, asyncio.Task[str | None]] = {}
         """By ordinal: looks under way at whether a proxy answers."""
         self._client = httpx.AsyncClient(
-            headers={"authorization": f"Bearer {where.admin_key}"},
-            timeout=httpx.Timeout(ANSWER_PATIENCE, connect=CONNECT_PATIENCE),
-            limits=_CONNECTIONS,
-            trust_env=not where.loopback,
+            **client_options(where.admin_key, where.urls, timeout=ANSWER_PATIENCE), limits=_CONNECTIONS
         )
 
     async def close(self) -> None:
@@ -135,86 +148,43 @@ class Proxies:
                 refused = next((problem for problem in problems if isinstance(problem, Refused)), None)
                 raise refused or Unreachable("; ".join(map(str, problems)))
 
-    async def call(
-        self,
-        method: str,
-        path: str,
-        answer: type[Answer],
-        *,
-        body: BaseModel | None = None,
-        query: Mapping[str, str | int] | None = None,
-        owner: int | None = None,
-        key: str | None = None,
-        new_keys: bool = False,
-        timeout: float = ANSWER_PATIENCE,
-        patience: float | None = None,
-    ) -> Answer:
+    async def call(self, method: str, path: str, answer: type[Answer], **call: Unpack[Call]) -> Answer:
         """The answer of the owner, or through any other proxy; asked again until `patience` is over.
 
         So the call must be one that may be made twice. With `new_keys` another key may take the place of `key` as long
         as nothing can have been done under that. Raises Refused, or Unreachable.
         """
-        sent = await self.send(
-            *(method, path),
-            body=body,
-            query=query,
-            owner=owner,
-            key=key,
-            new_keys=new_keys,
-            timeout=timeout,
-            patience=patience,
-        )
-        return _read(sent, answer)
+        return _read(await self.send(method, path, **call), answer)
 
     async def send(
         self,
         method: str,
         path: str,
         *,
-        body: BaseModel | None = None,
-        query: Mapping[str, str | int] | None = None,
         owner: int | None = None,
-        key: str | None = None,
         new_keys: bool = False,
-        timeout: float = ANSWER_PATIENCE,
         patience: float | None = None,
+        **request: Unpack[Request],
     ) -> httpx.Response:
         """As `call`; the answer as it is."""
         until = self.clock() + (self.patience if patience is None else patience)
         attempt = 0
         while True:
-            answer, done = await self._round(
-                method, path, body=body, query=query, owner=owner, key=key, timeout=timeout
-            )
+            answer, done = await self._round(method, path, owner=owner, **request)
             if isinstance(answer, httpx.Response):
                 return answer
             wait = wait_before_retry(answer, attempt=attempt, chance=self._rng.random())
             new_keys = new_keys and not done
             if wait is not None and new_keys and draws_new_key(answer):
-                key, wait = new_key(), wait_before_new_key(wait, keys=attempt + 1)
+                request["key"], wait = new_key(), wait_before_new_key(wait, keys=attempt + 1)
             if wait is None or self.clock() + wait > until:
                 raise answer
             await asyncio.sleep(wait)
             attempt += 1
 
-    async def ask(
-        self,
-        ordinal: int,
-        method: str,
-        path: str,
-        *,
-        body: BaseModel | None = None,
-        query: Mapping[str, str | int] | None = None,
-        key: str | None = None,
-        accept: str = JSON_MEDIA_TYPE,
-        timeout: float = ANSWER_PATIENCE,
-    ) -> httpx.Response:
+    async def ask(self, ordinal: int, method: str, path: str, **request: Unpack[Request]) -> httpx.Response:
         """The answer of this proxy, asked once. Raises Refused, or Unreachable; then it is in `troubles`."""
-        url = self._url_of(ordinal)
-        return await self._noted(
-            ordinal,
-            self._once(method, url, path, body=body, query=query, key=key, accept=accept, timeout=timeout),
-        )
+        return await self._noted(ordinal, self._once(method, self._url_of(ordinal), path, **request))
 
     async def check(self, ordinal: int) -> None:
         """See whether it answers, before all calls that wait for a place. Raises as `ask`."""
@@ -239,7 +209,7 @@ class Proxies:
         return answer
 
     async def _round(
-        self, method: str, path: str, *, owner: int | None, **asked: Any
+        self, method: str, path: str, *, owner: int | None, **request: Unpack[Request]
     ) -> tuple[httpx.Response | FleetError, bool]:
         """(the answer, or what went wrong; whether any proxy may have done it).
 
@@ -255,7 +225,7 @@ class Proxies:
                     failure = Unreachable(f"proxy {ordinal}: {trouble}")
                     continue
             try:
-                answer = await self._once(method, url, path, **asked)
+                answer = await self._once(method, url, path, **request)
             except Unreachable as error:
                 failure, done = error, done or may_be_done(error)
                 if ordinal is not None:
@@ -301,14 +271,14 @@ class Proxies:
         self._rng.shuffle(well)
         return list(dict.fromkeys([*well, *self.urls]))
 
-    async def _once(self, method: str, url: str, path: str, **asked: Any) -> httpx.Response:
+    async def _once(self, method: str, url: str, path: str, **request: Unpack[Request]) -> httpx.Response:
         """As `_request`, when there is a place. A wait for that is no fault of the proxy's, unless it falls silent."""
         began = self.clock()
         async with self._places[url]:
             if self._silent.get(url, began) > began:
                 raise Unreachable(f"{method} {url}{path}: it did not answer others meanwhile")
             try:
-                return await self._request(method, url, path, **asked)
+                return await self._request(method, url, path, **request)
             except Unreachable:
                 self._silent[url] = self.clock()
                 raise
@@ -330,21 +300,16 @@ class Proxies:
         if body is not None:
             content = body.model_dump_json(by_alias=True, exclude_none=True).encode()
             headers["content-type"] = JSON_MEDIA_TYPE
-        try:
+        with raising_unreachable(method, f"{url}{path}"):
             answer = await self._client.request(
                 method,
                 f"{url}{path}",
                 params=query,
                 content=content,
                 headers=headers,
-                timeout=httpx.Timeout(timeout, connect=CONNECT_PATIENCE),
+                timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT),
             )
-        except (httpx.HTTPError, OSError) as error:
-            sent = not isinstance(error, _NOT_CONNECTED)
-            raise Unreachable(f"{method} {url}{path}: {failure_in_words(error)}", sent=sent) from error
-        if answer.is_success:
-            return answer
-        raise refusal(answer)
+        return checked(answer)
 
     def _take(self, answer: ProxyList) -> None:
         self._looked = self.clock()

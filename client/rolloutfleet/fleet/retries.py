@@ -4,6 +4,7 @@ Only calls that are safe to make twice are made twice: they only read, or they c
 answers them the second time as the first (docs/api.md). Which of these a call is, its caller knows.
 """
 
+from collections.abc import Container
 from typing import Final
 
 from rolloutfleet.errors import OWNER_UNREACHABLE
@@ -17,17 +18,21 @@ LONGEST_RETRY_AFTER: Final = 30.0
 NEW_KEYS_AT_ONCE: Final = 8
 """Keys that are tried one after the other without a wait, as each is another proxy's to keep."""
 
-_LATER: Final = frozenset((408, 429, 503))
+LATER: Final = frozenset((408, 429, 503))
+ALSO_SERVER_ERRORS: Final = LATER | {425, 500, 502, 504}
+"""For calls whose failures leave nothing behind that another try would meet."""
 
 
-def wait_before_retry(failure: FleetError, *, attempt: int, chance: float) -> float | None:
+def wait_before_retry(
+    failure: FleetError, *, attempt: int, chance: float, statuses: Container[int] = LATER
+) -> float | None:
     """Seconds until a call is made again that failed for the `attempt`th time (from 0); None where it can't help.
 
-    `chance` in [0, 1) spreads callers.
+    `chance` in [0, 1) spreads callers; `statuses` are those of answers that may be others the next time.
     """
     asked_for = None
     if isinstance(failure, Refused):
-        if failure.retry_forbidden or failure.status not in _LATER:
+        if failure.retry_forbidden or failure.status not in statuses:
             return None
         asked_for = failure.retry_after
     elif not isinstance(failure, Unreachable):

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from rolloutfleet.fleet.exceptions import BadArgument, Unreachable, refusal
+from rolloutfleet.fleet.exceptions import BadArgument, Unreachable
+from rolloutfleet.fleet.transport import client_options, send
 
 ADDRESS_BOOK: Final = "fleet.json"
 STATE_ROOT: Final = Path(".rolloutfleet")
@@ -22,8 +23,7 @@ KEY_FILE_VARIABLE: Final = "ROLLOUTFLEET_ADMIN_KEY_FILE"
 MOUNTED_KEYS: Final = Path("/etc/rolloutfleet/keys/admin-keys")
 """Where a pod finds the keys that mounts the fleet's Secret, `NAME-keys`, as the proxies do."""
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-_PATIENCE: Final = httpx.Timeout(10.0, connect=3.0)
+_ANSWER_TIMEOUT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,6 @@ class Whereabouts:
             admin_key_file = MOUNTED_KEYS
         return cls(urls=(f"http://{name}.{where}.svc",), admin_key=_key(admin_key, admin_key_file))
 
-    @property
-    def loopback(self) -> bool:
-        """Whether all of it is on this machine; a proxy server of the environment has no business there."""
-        return all(urlsplit(url).hostname in _LOOPBACK for url in self.urls)
-
     def again(self) -> Self:
         """The same, with what the local fleet's file says now; unchanged where it can't be read."""
         if self.book is None:
@@ -101,19 +96,16 @@ class Whereabouts:
 
         Raises Unreachable, or Refused.
         """
-        problems = []
-        headers = {"authorization": f"Bearer {self.admin_key}"}
-        with httpx.Client(headers=headers, timeout=_PATIENCE, trust_env=not self.loopback) as client:
+        silent = []
+        with httpx.Client(**client_options(self.admin_key, self.urls, timeout=_ANSWER_TIMEOUT)) as client:
             for url in self.again().urls:
                 try:
-                    answer = client.get(f"{url}/proxies")
-                except httpx.HTTPError as error:
-                    problems.append(f"{url}: {type(error).__name__}")
+                    answer = send(client, "GET", f"{url}/proxies")
+                except Unreachable as error:
+                    silent.append(f"{url}: {error.why}")
                     continue
-                if not answer.is_success:
-                    raise refusal(answer)
                 return tuple(proxy["url"] for proxy in answer.json()["proxies"])
-        raise Unreachable(f"no proxy answers at {', '.join(problems)}")
+        raise Unreachable(f"no proxy answers at {', '.join(silent)}")
 
 
 def _address(argument: str, url: str) -> str:

@@ -4,6 +4,7 @@
 calling process, for any transport between controller and ranks. docs/remote-tensors.md explains them.
 """
 
+from rolloutfleet.fleet.exceptions import Refused
 from rolloutfleet.remote_tensors.buffer import (
     FetchBuffer,
     clear_fetch_buffer,
@@ -15,7 +16,6 @@ from rolloutfleet.remote_tensors.clearing import Cleared, DeleteReport, Role
 from rolloutfleet.remote_tensors.client import RemoteTensors, references_in
 from rolloutfleet.remote_tensors.failures import (
     OwnerUnavailable,
-    Refused,
     RemoteTensorError,
     ShardMismatch,
     ShardsMissing,

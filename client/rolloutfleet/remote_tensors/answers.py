@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from rolloutfleet.fleet.exceptions import Unreachable
 from rolloutfleet.remote_tensors.failures import ShardMismatch
 from rolloutfleet.safetensors_layout import LENGTH_BYTES, METADATA, write_header
 from rolloutfleet.tensors import DTYPES, Form, RemoteTensor, form_of
@@ -16,7 +17,7 @@ HEADER_LIMIT: Final = 64 * 2**20
 PIECE: Final = 2**20
 
 
-class BrokenAnswer(Exception):
+class BrokenAnswer(Unreachable):
     """The answer ends too early, or is no safetensors file: worth another try."""
 
 

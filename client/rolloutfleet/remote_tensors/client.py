@@ -1,27 +1,29 @@
 """`RemoteTensors`: what a trainer's rank does with tensors that proxies keep."""
 
 import itertools
+import random
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
-import httpx
-
+from rolloutfleet.fleet.exceptions import Refused, Unreachable
+from rolloutfleet.fleet.retries import ALSO_SERVER_ERRORS, wait_before_retry
 from rolloutfleet.remote_tensors import buffer, clearing
 from rolloutfleet.remote_tensors.arrays import Framework, array_of, form_and_bytes, import_torch, is_array
 from rolloutfleet.remote_tensors.buffer import FetchBuffer, Flight
 from rolloutfleet.remote_tensors.clearing import CONTROLLER, LOG, Cleared, DeleteReport, Role
-from rolloutfleet.remote_tensors.failures import Refused, ShardsMissing, UnknownOwner
+from rolloutfleet.remote_tensors.failures import OwnerUnavailable, ShardsMissing, UnknownOwner
 from rolloutfleet.remote_tensors.nested import RemoteTensorDict, as_reference, leaves, mapped, tensor_dict, trimmed
-from rolloutfleet.remote_tensors.patience import Passing, patiently
-from rolloutfleet.remote_tensors.proxies import Addresses, Deleted, Proxies
+from rolloutfleet.remote_tensors.shard_client import Addresses, Deleted, ShardClient
 from rolloutfleet.tensors import Form, RemoteTensor
+
+T = TypeVar("T")
 
 SHARDS_A_REQUEST: Final = 256
 BYTES_A_REQUEST: Final = 64 * 2**20
@@ -59,7 +61,7 @@ class RemoteTensors:
             import_torch()
         elif framework != "numpy":
             raise ValueError(f'framework is {framework!r}; it can be "torch" or "numpy"')
-        self._proxies = Proxies(proxies, admin_key)
+        self._shards = ShardClient(proxies, admin_key)
         self._framework: Framework = framework
         self._fetch_seconds = fetch_seconds
         self._delete_seconds = delete_seconds
@@ -78,7 +80,7 @@ class RemoteTensors:
 
     def close(self) -> None:
         """Close the connections. The fetch buffer, which is the process's, stays as it is."""
-        self._proxies.close()
+        self._shards.close()
 
     # Putting
 
@@ -108,7 +110,7 @@ class RemoteTensors:
         cut = trimmed(value)
         formed = [form_and_bytes(leaf) for leaf in leaves(cut) if is_array(leaf)]
         putting = [
-            self._proxies.threads.submit(self._put, form, data, at=at, session_id=session_id, ttl=ttl)
+            self._shards.threads.submit(self._put, form, data, at=at, session_id=session_id, ttl=ttl)
             for form, data in formed
         ]
         try:
@@ -127,24 +129,25 @@ class RemoteTensors:
         def attempt() -> RemoteTensor:
             # The same tensor under the same id is one shard: an answer that was lost is asked for where it was.
             try:
-                return self._proxies.put(places[0], name, form, data, session_id=session_id, ttl=ttl)
-            except (Passing, httpx.ConnectError):
-                places.rotate(-1)
+                return self._shards.put(places[0], name, form, data, session_id=session_id, ttl=ttl)
+            except Unreachable as error:
+                if not error.sent:
+                    places.rotate(-1)
                 raise
             except Refused as error:
-                if error.status != DISK_FULL:
-                    raise
                 places.rotate(-1)
-                raise Passing(str(error), retry_after=None) from error
+                if error.status == DISK_FULL:
+                    raise Unreachable(str(error)) from error
+                raise
 
-        return patiently(attempt, owner=at or "every proxy", seconds=self._fetch_seconds)
+        return retried(attempt, owner=at or "every proxy", seconds=self._fetch_seconds)
 
     def _places(self, at: str | None) -> deque[str]:
         """The proxies that take turns, the one whose turn it is first."""
         if at is not None:
-            self._proxies.check_known([at])
+            self._shards.check_known([at])
             return deque([at])
-        places = deque(self._proxies.addresses())
+        places = deque(self._shards.addresses())
         if not places:
             raise UnknownOwner("", ())
         places.rotate(-next(self._turn))
@@ -167,7 +170,7 @@ class RemoteTensors:
         Raises ShardsMissing, ShardMismatch, OwnerUnavailable, Refused, UnknownOwner.
         """
         asked = list(references)
-        self._proxies.check_known(reference.owner for reference in asked)
+        self._shards.check_known(reference.owner for reference in asked)
         claim = self._buffer.claim(asked)
         for request in requests_for(claim.mine):
             self._start(request)
@@ -192,7 +195,7 @@ class RemoteTensors:
 
     def _start(self, request: Sequence[Flight]) -> None:
         try:
-            self._proxies.threads.submit(self._bring, request)
+            self._shards.threads.submit(self._bring, request)
         except BaseException as error:
             self._fail(request, error)
             raise
@@ -208,10 +211,10 @@ class RemoteTensors:
         def attempt() -> None:
             # An answer may break off behind its last tensor.
             if left:
-                self._proxies.fetch(owner, list(left), landed)
+                self._shards.fetch(owner, list(left), landed)
 
         try:
-            patiently(attempt, owner=owner, seconds=self._fetch_seconds)
+            retried(attempt, owner=owner, seconds=self._fetch_seconds)
             if left:
                 raise ShardsMissing(owner, [reference.shard_id for reference in left])
         except BaseException as error:
@@ -242,7 +245,7 @@ class RemoteTensors:
         # An owner that did not answer the last time is asked once, so that one that is gone holds up no step.
         now = time.monotonic()
         until = {owner: now if owner in late else now + self._delete_seconds for owner, _ in parts}
-        threads = self._proxies.threads
+        threads = self._shards.threads
         asked = [(owner, part, threads.submit(self._delete, owner, part, until[owner])) for owner, part in parts]
         report = _reported((owner, part, _outcome(deleting)) for owner, part, deleting in asked)
         self._remember(wanted, report.undeleted)
@@ -279,11 +282,11 @@ class RemoteTensors:
         return {CONTROLLER: self.buffer_stats(), **clearing.buffers_of(roles or {})}
 
     def _delete(self, owner: str, references: Sequence[RemoteTensor], until: float) -> Deleted:
-        self._proxies.check_known([owner])
+        self._shards.check_known([owner])
         ids = [reference.shard_id for reference in references]
         seconds = max(0.0, until - time.monotonic())
         try:
-            return patiently(partial(self._proxies.delete, owner, ids), owner=owner, seconds=seconds)
+            return retried(partial(self._shards.delete, owner, ids), owner=owner, seconds=seconds)
         except Refused as error:
             if error.status == GONE:
                 # With the store that kept them.
@@ -297,6 +300,33 @@ class RemoteTensors:
             self._undeleted |= dict.fromkeys(undeleted)
             while len(self._undeleted) > MOST_UNDELETED:
                 del self._undeleted[next(iter(self._undeleted))]
+
+
+def retried(
+    attempt: Callable[[], T],
+    *,
+    owner: str,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """What `attempt` returns, tried again for so many seconds where it failed in a way that may pass.
+
+    Raises OwnerUnavailable when the time is up, and what `attempt` raises for good.
+    """
+    until = clock() + seconds
+    for tries in itertools.count():
+        try:
+            return attempt()
+        except (Refused, Unreachable) as error:
+            wait = wait_before_retry(error, attempt=tries, chance=random.random(), statuses=ALSO_SERVER_ERRORS)
+            if wait is None:
+                raise
+            if clock() + wait > until:
+                why = error.why if isinstance(error, Unreachable) else str(error)
+                raise OwnerUnavailable(f"{owner} gave no good answer for {seconds:.0f} s: {why}") from error
+        sleep(wait)
+    raise AssertionError
 
 
 def references_in(value: Any) -> list[RemoteTensor]:

@@ -1,6 +1,6 @@
-"""What goes wrong with shards, as a trainer sees it.
+"""What goes wrong with shards, as a trainer sees it: a part of the tree in `rolloutfleet.fleet.exceptions`.
 
-RemoteTensorError
+FleetError
 ├── ShardsMissing      the owner answers, and does not keep them
 ├── ShardMismatch      what it keeps is not what the reference says
 ├── OwnerUnavailable   no good answer within the time
@@ -10,12 +10,13 @@ RemoteTensorError
 
 from collections.abc import Sequence
 
+from rolloutfleet.fleet.exceptions import FleetError
 
-class RemoteTensorError(Exception):
-    """The base of all of them."""
+RemoteTensorError = FleetError
+"""The base of all of them."""
 
 
-class ShardsMissing(RemoteTensorError):
+class ShardsMissing(FleetError):
     """These shards are not kept (any more): deleted, or their time was up."""
 
     def __init__(self, owner: str, ids: Sequence[str]) -> None:
@@ -25,25 +26,15 @@ class ShardsMissing(RemoteTensorError):
         self.ids = tuple(ids)
 
 
-class ShardMismatch(RemoteTensorError):
+class ShardMismatch(FleetError):
     """A shard has another type or shape than its reference."""
 
 
-class OwnerUnavailable(RemoteTensorError):
+class OwnerUnavailable(FleetError):
     """A proxy gave no good answer for as long as was waited."""
 
 
-class Refused(RemoteTensorError):
-    """A proxy refused a call for good."""
-
-    def __init__(self, message: str, *, status: int, code: str | None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        """One of `rolloutfleet.errors`."""
-
-
-class UnknownOwner(RemoteTensorError):
+class UnknownOwner(FleetError):
     """The admin key goes to the fleet's own proxies alone, whatever a reference says."""
 
     def __init__(self, owner: str, known: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ HANGS = 5.0
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who connects and who accepts share one process here, which a busy machine may leave waiting."""
-    monkeypatch.setattr(module, "CONNECT_PATIENCE", 60.0)
+    monkeypatch.setattr(module, "CONNECT_TIMEOUT", 60.0)
     monkeypatch.setattr(module, "LOOK_PATIENCE", 60.0)
 
 

@@ -32,7 +32,7 @@ from rolloutfleet.remote_tensors import (
     UnknownOwner,
     client,
 )
-from rolloutfleet.remote_tensors.proxies import Proxies
+from rolloutfleet.remote_tensors.shard_client import ShardClient
 from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, BEFORE_COMMIT, VARIABLE
 
@@ -84,14 +84,14 @@ class Requests(list[list[str]]):
 def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Requests]:
     """Every request of a kind that is sent meanwhile."""
     seen = Requests()
-    real: Callable[..., Any] = getattr(Proxies, name)
+    real: Callable[..., Any] = getattr(ShardClient, name)
 
-    def counting(self: Proxies, owner: str, named: Sequence[Any], *rest: Any) -> Any:
+    def counting(self: ShardClient, owner: str, named: Sequence[Any], *rest: Any) -> Any:
         seen.sent([each if isinstance(each, str) else each.shard_id for each in named])
         return real(self, owner, named, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Proxies, name, counting)
+        patched.setattr(ShardClient, name, counting)
         yield seen
 
 
@@ -291,7 +291,7 @@ def test_the_addresses_are_not_asked_for_with_every_call(two: list[ProxyProcess]
         return [proxy.url for proxy in two]
 
     with RemoteTensors(find, two[0].key, framework="numpy", buffer=FetchBuffer()) as tensors:
-        tensors._proxies._clock = lambda: now[0]
+        tensors._shards._clock = lambda: now[0]
         away = tensors.remotize([np.zeros(1)] * 20)
         tensors.localize(away)
         now[0] = 11.0
@@ -309,7 +309,7 @@ def test_proxies_that_can_not_be_found_just_now_are_waited_for(two: list[ProxyPr
         return [proxy.url for proxy in two]
 
     with RemoteTensors(find, two[0].key, framework="numpy", buffer=FetchBuffer()) as tensors:
-        tensors._proxies._clock = lambda: now[0]
+        tensors._shards._clock = lambda: now[0]
         first = tensors.put(np.zeros(1))
         now[0] = 11.0
         assert tensors.clear_batches(first, tensors.put(np.zeros(1))).complete

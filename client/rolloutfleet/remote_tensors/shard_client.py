@@ -11,21 +11,20 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import httpx
 
 from rolloutfleet.errors import SHARD_UNKNOWN
-from rolloutfleet.remote_tensors.answers import file_of, tensors_of
-from rolloutfleet.remote_tensors.failures import OwnerUnavailable, Refused, UnknownOwner
-from rolloutfleet.remote_tensors.patience import Passing, checked
+from rolloutfleet.fleet.exceptions import Refused
+from rolloutfleet.fleet.transport import client_options, send, stream
+from rolloutfleet.remote_tensors.answers import BrokenAnswer, file_of, tensors_of
+from rolloutfleet.remote_tensors.failures import OwnerUnavailable, UnknownOwner
 from rolloutfleet.tensors import Form, RemoteTensor
 from rolloutfleet.wire import TENSORS_MEDIA_TYPE
 
 Addresses = Sequence[str] | Callable[[], Sequence[str]]
 
-LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 CONNECT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 60.0
 """How long an answer may stand still."""
@@ -42,7 +41,7 @@ class Deleted:
     nbytes: int
 
 
-class Proxies:
+class ShardClient:
     """The fleet's proxies by address, as references name them, and the key to them."""
 
     def __init__(self, addresses: Addresses, admin_key: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -101,75 +100,67 @@ class Proxies:
                 raise UnknownOwner(owner, self._known)
 
     def put(self, at: str, shard_id: str, form: Form, data: memoryview, **query: Any) -> RemoteTensor:
-        """Raises Passing, Refused, httpx.TransportError."""
+        """Raises Refused, Unreachable."""
         size, pieces = file_of(form, data)
-        answer = self._here().client.put(
-            f"{at}/shards/{shard_id}",
+        answer = send(
+            *(self._here().client, "PUT", f"{at}/shards/{shard_id}"),
             params={name: value for name, value in query.items() if value is not None},
             content=pieces,
             headers={"content-type": TENSORS_MEDIA_TYPE, "content-length": str(size)},
         )
-        return RemoteTensor.from_json(checked(answer).json())
+        return RemoteTensor.from_json(answer.json())
 
     def fetch(
         self, owner: str, references: Sequence[RemoteTensor], landed: Callable[[RemoteTensor, bytearray], None]
     ) -> None:
         """Bring shards of one owner, `landed` with each as it comes; not with what the owner does not keep.
 
-        Raises Passing, BrokenAnswer, Refused, ShardMismatch, httpx.TransportError; what came till then has landed.
+        Raises BrokenAnswer, Refused, ShardMismatch, Unreachable; what came till then has landed.
         """
         wanted = {reference.shard_id: reference for reference in references}
         asked = {"ids": list(wanted), "partial": True}
-        with self._here().client.stream("POST", f"{owner}/shards/batch", json=asked) as answer:
-            if not answer.is_success:
-                answer.read()
-            try:
-                checked(answer)
-            except Refused as error:
-                if error.code != SHARD_UNKNOWN:
-                    raise
-                # One was deleted while the answer began; the others are still there.
-                raise Passing(str(error), retry_after=None) from error
-            for name, data in tensors_of(answer.iter_raw(), wanted):
-                landed(wanted[name], data)
+        try:
+            with stream(self._here().client, "POST", f"{owner}/shards/batch", json=asked) as answer:
+                for name, data in tensors_of(answer.iter_raw(), wanted):
+                    landed(wanted[name], data)
+        except Refused as error:
+            if error.code != SHARD_UNKNOWN:
+                raise
+            # One was deleted while the answer began; the others are still there.
+            raise BrokenAnswer(str(error)) from error
 
     def delete(self, owner: str, ids: Sequence[str]) -> Deleted:
-        """Raises Passing, Refused, httpx.TransportError."""
-        answer = checked(self._here().client.request("DELETE", f"{owner}/shards", json={"ids": list(ids)})).json()
+        """Raises Refused, Unreachable."""
+        answer = send(self._here().client, "DELETE", f"{owner}/shards", json={"ids": list(ids)}).json()
         return Deleted(int(answer["deleted"]), int(answer["bytes"]))
 
     def _here(self) -> "_Process":
         with self._lock:
             if self._process is None:
-                addresses = self._known or self.addresses()
-                local = all(urlsplit(address).hostname in LOOPBACK for address in addresses)
-                self._process = _Process(self._key, trust_env=not local)
+                self._process = _Process(self._key, self._known or self.addresses())
             return self._process
 
 
 class _Process:
     """Connections and threads of one process."""
 
-    def __init__(self, key: str, *, trust_env: bool) -> None:
+    def __init__(self, key: str, addresses: Sequence[str]) -> None:
         self.threads = ThreadPoolExecutor(max_workers=REQUESTS_AT_ONCE, thread_name_prefix="remote-tensors")
-        self.client = httpx.Client(
-            headers={"authorization": f"Bearer {key}", "accept-encoding": "identity"},
-            timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=2 * REQUESTS_AT_ONCE),
-            trust_env=trust_env,
-        )
+        options = client_options(key, addresses, timeout=SILENCE_SECONDS, connect=CONNECT_SECONDS)
+        self.client = httpx.Client(**options, limits=httpx.Limits(max_connections=2 * REQUESTS_AT_ONCE))
+        self.client.headers["accept-encoding"] = "identity"
 
     def close(self) -> None:
         self.threads.shutdown(wait=True)
         self.client.close()
 
 
-_ALL: "WeakSet[Proxies]" = WeakSet()
+_ALL: "WeakSet[ShardClient]" = WeakSet()
 
 
 def _start_all_anew() -> None:
-    for proxies in _ALL:
-        proxies._start_anew()
+    for client in _ALL:
+        client._start_anew()
 
 
 os.register_at_fork(after_in_child=_start_all_anew)

@@ -1,0 +1,82 @@
+"""HTTP to a fleet's proxies: how a connection is made, and what the failures of a call are raised as.
+
+Calls that wait and those of asyncio are made by httpx alike; both are told of failures by `raising_unreachable` and
+`checked`. Whether a call is made again is in retries.py.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from rolloutfleet.fleet.exceptions import Unreachable, refusal
+from rolloutfleet.http_failures import failure_in_words
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT: Final = 3.0
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_NOT_CONNECTED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+"""What fails before anything of a call was sent."""
+
+
+def client_options(
+    admin_key: str, urls: Iterable[str], *, timeout: float, connect: float = CONNECT_TIMEOUT
+) -> dict[str, Any]:
+    """What an httpx client of these proxies is made with. A proxy server of the environment has no business there
+    where all of them are on this machine."""
+    return {
+        "headers": {"authorization": f"Bearer {admin_key}"},
+        "timeout": httpx.Timeout(timeout, connect=connect),
+        "trust_env": not all(urlsplit(url).hostname in LOOPBACK for url in urls),
+    }
+
+
+@contextmanager
+def raising_unreachable(method: str, url: str) -> Iterator[None]:
+    """Raises Unreachable for what httpx does where an answer does not come, or breaks off."""
+    try:
+        yield
+    except (httpx.HTTPError, OSError) as error:
+        why = failure_in_words(error)
+        raise Unreachable(f"{method} {url}: {why}", why=why, sent=not isinstance(error, _NOT_CONNECTED)) from error
+
+
+def checked(answer: httpx.Response) -> httpx.Response:
+    """The answer, where it is a good one; a bad one has been read whole. Raises Refused."""
+    if answer.is_success:
+        return answer
+    error = refusal(answer)
+    error.add_note(f"{answer.request.method} {answer.request.url}")
+    raise error
+
+
+def send(client: httpx.Client, method: str, url: str, **request: Any) -> httpx.Response:
+    """The answer, read whole. Raises Unreachable, Refused."""
+    with raising_unreachable(method, url):
+        answer = client.request(method, url, **request)
+    return checked(answer)
+
+
+@contextmanager
+def stream(client: httpx.Client, method: str, url: str, **request: Any) -> Iterator[httpx.Response]:
+    """The answer as it comes; what is raised within the block is raised as `send` does. Raises Unreachable, Refused."""
+    with raising_unreachable(method, url), client.stream(method, url, **request) as answer:
+        if not answer.is_success:
+            answer.read()
+        yield checked(answer)
+
+
+def first_connected(urls: Iterable[str], call: Callable[[str], T]) -> T:
+    """What the call returns of the first address that can be connected to. Raises Unreachable, and what it raises."""
+    silent = []
+    for url in urls:
+        try:
+            return call(url)
+        except Unreachable as error:
+            if error.sent:
+                raise
+            silent.append(url)
+    raise Unreachable(f"no proxy answers at {', '.join(silent)}")
