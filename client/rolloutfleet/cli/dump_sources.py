@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
+from rolloutfleet.cli.api import NativeApi
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
-from rolloutfleet.cli.reach import Fleet
 from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, Damaged, glance, open_dump, parse_dump_name
 from rolloutfleet.wire import ListedDump
 
@@ -55,8 +55,8 @@ class Folder:
 class OfFleet:
     """The folders of a fleet's proxies; several of them may be one."""
 
-    fleet: Fleet
-    proxies: dict[int, Fleet] = field(default_factory=dict)
+    api: NativeApi
+    proxies: dict[int, NativeApi] = field(default_factory=dict)
     """By ordinal, those that have been asked."""
 
     def listed(self, state: str | None = None) -> list[ListedDump]:
@@ -71,7 +71,7 @@ class OfFleet:
 
     def open(self, name: str) -> BinaryIO:
         refused: CommandFailed | None = None
-        for proxy in self.fleet.each():
+        for proxy in self.api.each():
             # A file may be larger than memory, whether or not it is a dump.
             into = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 (the caller closes it)
             try:
@@ -93,7 +93,7 @@ class OfFleet:
 
     def _all(self, state: str | None) -> Iterator[ListedDump]:
         problems: list[CommandFailed] = []
-        for proxy in self.fleet.each():
+        for proxy in self.api.each():
             try:
                 yield from self._of_proxy(proxy, state)
             except CommandFailed as error:
@@ -103,15 +103,10 @@ class OfFleet:
         for problem in problems:
             warn(problem)
 
-    def _of_proxy(self, proxy: Fleet, state: str | None) -> Iterator[ListedDump]:
-        cursor: str | None = None
-        while True:
-            page = proxy.get("/dumps", state=state, cursor=cursor, limit=PAGE)
+    def _of_proxy(self, proxy: NativeApi, state: str | None) -> Iterator[ListedDump]:
+        for page in proxy.pages("/dumps", state=state, limit=PAGE):
             self.proxies[page["ordinals"][0]] = proxy
             yield from (ListedDump.model_validate(dump) for dump in page["dumps"])
-            cursor = page["cursor"]
-            if cursor is None:
-                return
 
 
 def by_group(dumps: Iterable[ListedDump]) -> list[list[ListedDump]]:

@@ -13,11 +13,11 @@ import typer
 from rich.markup import escape
 from rich.progress import track
 
+from rolloutfleet.cli.api import NativeApi
 from rolloutfleet.cli.dump_sources import Folder, OfFleet, Source, by_group
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
-from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, size, span, table, text
-from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
 from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, Inspected, inspect, load, parse_dump_name
 from rolloutfleet.wire import ListedDump
 
@@ -51,17 +51,16 @@ def help_unless_asked(context: typer.Context) -> None:
 
 
 @app.command("list")
+@takes_fleet_options
 def list_dumps(
     directory: Directory = None,
     state: Annotated[State | None, typer.Option("--state", help="Only those in this state.")] = None,
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
     """List dumps: of all proxies of a fleet, or of a folder. Those that are ready can be imported."""
-    with _source(directory, state_dir, fleet_file, url, admin_key_file) as source:
+    with _source(directory, options) as source:
         found = source.listed(state)
     if as_json:
         print_json([dump.model_dump() for dump in found])
@@ -70,18 +69,17 @@ def list_dumps(
 
 
 @app.command("show")
+@takes_fleet_options
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The dump's name, as `list` shows it.")],
     directory: Directory = None,
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the dump itself.")] = False,
 ) -> None:
     """Show what a dump holds: its session, and its turns with tokens, weight versions and rewards."""
     _named(name)
-    with _source(directory, state_dir, fleet_file, url, admin_key_file) as source, source.open(name) as file:
+    with _source(directory, options) as source, source.open(name) as file:
         if as_json:
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
@@ -94,20 +92,19 @@ def show(
 
 
 @app.command("verify")
+@takes_fleet_options
 def verify(
     names: Names = None,
     directory: Directory = None,
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
     """Check dumps, all that are ready unless named: that no byte was changed, and that every turn is whole.
 
     Exit status 1 where something is wrong with any of them.
     """
-    with _source(directory, state_dir, fleet_file, url, admin_key_file) as source:
+    with _source(directory, options) as source:
         chosen = [_named(name) for name in names or ()] or [dump.name for dump in source.listed("ready")]
         found = {name: _checked(source, name) for name in _progress(chosen, "checking")}
     wrong_ones = {name: problems for name, inspected in found.items() if (problems := _problems(inspected))}
@@ -120,6 +117,7 @@ def verify(
 
 
 @app.command("import")
+@takes_fleet_options
 def import_dumps(
     names: Names = None,
     everything: Annotated[bool, typer.Option("--all", help="All dumps that are ready.")] = False,
@@ -127,10 +125,8 @@ def import_dumps(
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Also those whose shards are missing, without them.")
     ] = False,
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
     """Take dumps in again, so that what they hold can be exported. Those of a group come in together.
@@ -142,9 +138,8 @@ def import_dumps(
         raise wrong("say which dumps: their names, --group ID or --all")
     for name in names or ():
         _named(name)
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
-    with Fleet(where) as fleet:
-        source = OfFleet(fleet)
+    with NativeApi(options.find()) as api:
+        source = OfFleet(api)
         chosen = _chosen(source, names, group)
         imported, refused = _import(source, chosen, incomplete=incomplete)
     if as_json:
@@ -188,15 +183,12 @@ def _import(source: OfFleet, chosen: Sequence[ListedDump], *, incomplete: bool) 
 
 
 @contextlib.contextmanager
-def _source(
-    directory: Path | None, state_dir: Path | None, fleet_file: Path | None, url: str | None, key_file: Path | None
-) -> Iterator[Source]:
+def _source(directory: Path | None, options: FleetOptions) -> Iterator[Source]:
     if directory is None:
-        where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=key_file)
-        with Fleet(where) as fleet:
-            yield OfFleet(fleet)
+        with NativeApi(options.find()) as api:
+            yield OfFleet(api)
         return
-    if state_dir is not None or url is not None:
+    if options.state_dir is not None or options.url is not None:
         raise wrong("--dir is a folder; it goes with neither --state-dir nor --url")
     if not directory.is_dir():
         raise wrong(f"{directory} is no folder")

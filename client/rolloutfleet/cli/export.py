@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import httpx
 import typer
 
+from rolloutfleet.cli.api import NativeApi
 from rolloutfleet.cli.export_files import LEASE_SECONDS, export_files
 from rolloutfleet.cli.failures import failed, wrong
-from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.cli.options import FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, span, table, text
-from rolloutfleet.cli.where import AdminKeyFile, FleetFile, StateDir, Url, find_fleet
 from rolloutfleet.files.forms import FileForm
 from rolloutfleet.safetensors_layout import read_metadata
 from rolloutfleet.units import parse_quantity
@@ -34,6 +34,7 @@ class Style(StrEnum):
     INDIVIDUAL = "individual"
 
 
+@takes_fleet_options
 def export(
     session: Annotated[
         list[str] | None, typer.Option("--session", metavar="ID", help="A session; may be given again.")
@@ -64,10 +65,8 @@ def export(
     acknowledge: Annotated[
         bool, typer.Option("--ack", help="Acknowledge once the file is on disk; the fleet then forgets them.")
     ] = False,
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
 ) -> None:
     """Lease finished trajectories and write them to a file, or with --to all of them to a folder.
 
@@ -88,7 +87,7 @@ def export(
     if folder is None:
         _check_file(output, form, acknowledge)
     part_bytes = _part_bytes(part_size)
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
+    where = options.find()
     if to is not None and folder is not None:
         export_files(
             where,
@@ -106,14 +105,14 @@ def export(
     body: dict[str, Any] = {"style": style, "discount": discount, "lease_seconds": lease_seconds or 600.0, **named}
     if most is not None:
         body["max_trajectories"] = most
-    with Fleet(where) as fleet:
+    with NativeApi(where) as api:
         # What is named has one owner, which any proxy finds; else each is asked until one has something.
-        proxies = [fleet] if named else fleet.each()
+        proxies = [api] if named else api.each()
         for proxy in proxies:
-            answer = proxy.send("POST", "/export", body=body, accept=_media_type(form))
+            answer = proxy.send("POST", "/export", json=body, accept=_media_type(form))
             if LEASE_ID_HEADER in answer.headers:
                 break
-        _finish(fleet, answer, form, output=output, acknowledge=acknowledge)
+        _finish(api, answer, form, output=output, acknowledge=acknowledge)
 
 
 def _check_file(output: Path | None, form: Format | None, acknowledge: bool) -> None:
@@ -147,7 +146,7 @@ def _media_type(form: Format) -> str:
     return JSON_MEDIA_TYPE if form is Format.JSON else TENSORS_MEDIA_TYPE
 
 
-def _finish(fleet: Fleet, answer: httpx.Response, form: Format, *, output: Path | None, acknowledge: bool) -> None:
+def _finish(api: NativeApi, answer: httpx.Response, form: Format, *, output: Path | None, acknowledge: bool) -> None:
     """Keep the answer before the lease is ended, never after."""
     taken = answer.json() if form is Format.JSON else described(answer.content)
     lease = answer.headers.get(LEASE_ID_HEADER)
@@ -158,9 +157,9 @@ def _finish(fleet: Fleet, answer: httpx.Response, form: Format, *, output: Path 
     if lease and output is not None:
         _write_durably(output, answer.content)
     if lease and acknowledge:
-        fleet.post(f"/leases/{lease}/ack", {})
+        api.post(f"/leases/{lease}/ack", {})
     if lease and output is None:
-        fleet.post(f"/leases/{lease}/release", {})
+        api.post(f"/leases/{lease}/release", {})
     _show(taken, lease, output=output, acknowledged=acknowledge)
 
 

@@ -2,6 +2,8 @@
 
 import sys
 
+from rolloutfleet.fleet.exceptions import FleetError, Refused
+
 
 class CommandFailed(Exception):
     """One clear line for a person, and the exit status: 2 for a mistake in the asking, else 1."""
@@ -19,6 +21,12 @@ def wrong(message: str) -> CommandFailed:
 def failed(message: str) -> CommandFailed:
     """What was asked for went wrong."""
     return CommandFailed(message, exit_code=1)
+
+
+def failed_by(error: FleetError) -> CommandFailed:
+    """A proxy refused it, for what was asked or otherwise, or none answered."""
+    of_the_asking = isinstance(error, Refused) and 400 <= error.status < 500
+    return wrong(str(error)) if of_the_asking else failed(str(error))
 
 
 def fail(error: CommandFailed) -> int:

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import typer
 
+from rolloutfleet.cli.api import NativeApi
 from rolloutfleet.cli.failures import CommandFailed, warn
-from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, span, table, text
-from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
 
 PAGE: Final = 1000
 
@@ -40,21 +40,19 @@ def help_unless_asked(context: typer.Context) -> None:
 
 
 @app.command("new")
+@takes_fleet_options
 def new(
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="The task that it is for.")] = None,
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
     """Start a session, and print what an OpenAI SDK needs of it, as lines for a shell.
 
     [bold]eval "$(rolloutfleet session new)"[/bold], and an agent that is started there talks in the session.
     """
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
-    with Fleet(where) as fleet:
-        started = fleet.post("/sessions", {} if task is None else {"task_id": task})
+    with NativeApi(options.find()) as api:
+        started = api.post("/sessions", {} if task is None else {"task_id": task})
     if as_json:
         print_json(started)
         return
@@ -64,49 +62,43 @@ def new(
 
 
 @app.command("close")
+@takes_fleet_options
 def close(
     sessions: Names,
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
 ) -> None:
     """Close sessions: what they made since the last reward becomes a trajectory, which can be exported."""
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
 
-    def end(fleet: Fleet, session: str) -> None:
-        made = fleet.post(f"{_path(session)}/close", {})["trajectory_id"]
+    def end(api: NativeApi, session: str) -> None:
+        made = api.post(f"{_path(session)}/close", {})["trajectory_id"]
         print(f"{session}: closed; {f'made {made}' if made else 'nothing was open'}")
 
-    with Fleet(where) as fleet:
-        _each(fleet, sessions, end)
+    with NativeApi(options.find()) as api:
+        _each(api, sessions, end)
 
 
 @app.command("delete")
+@takes_fleet_options
 def delete(
     sessions: Names,
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
 ) -> None:
     """Delete sessions: all of them is discarded but for what is leased."""
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
 
-    def end(fleet: Fleet, session: str) -> None:
-        fleet.send("DELETE", _path(session))
+    def end(api: NativeApi, session: str) -> None:
+        api.send("DELETE", _path(session))
         print(f"{session}: deleted")
 
-    with Fleet(where) as fleet:
-        _each(fleet, sessions, end)
+    with NativeApi(options.find()) as api:
+        _each(api, sessions, end)
 
 
 @app.command("list")
+@takes_fleet_options
 def list_sessions(
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    options: FleetOptions,
     state: Annotated[State | None, typer.Option("--state", help="Only those in this state.")] = None,
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only those of this task.")] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest of all first.")] = False,
@@ -114,10 +106,9 @@ def list_sessions(
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of all proxies: each proxy's oldest first, or the newest of all."""
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
     asked = {"state": state, "task_id": task, "order": "newest" if newest else None, "limit": min(limit + 1, PAGE)}
-    with Fleet(where) as fleet:
-        found = _found(fleet, asked, newest=newest, limit=limit + 1)
+    with NativeApi(options.find()) as api:
+        found = _found(api, asked, newest=newest, limit=limit + 1)
     if as_json:
         print_json(found[:limit])
         return
@@ -139,10 +130,10 @@ def list_sessions(
         print(f"… and more; --limit {limit * 10} shows more of them")
 
 
-def _found(fleet: Fleet, asked: dict[str, Any], *, newest: bool, limit: int) -> list[dict[str, Any]]:
+def _found(api: NativeApi, asked: dict[str, Any], *, newest: bool, limit: int) -> list[dict[str, Any]]:
     """Of the proxies that answer; the others are named on the error output. Raises CommandFailed where none does."""
     problems: list[CommandFailed] = []
-    proxies = list(fleet.each())
+    proxies = list(api.each())
     lists = [_of_proxy(proxy, asked, problems) for proxy in proxies]
     merged = heapq.merge(*lists, key=lambda each: -each["created_at"]) if newest else chain.from_iterable(lists)
     found = list(islice(merged, limit))
@@ -153,27 +144,21 @@ def _found(fleet: Fleet, asked: dict[str, Any], *, newest: bool, limit: int) -> 
     return found
 
 
-def _of_proxy(proxy: Fleet, asked: dict[str, Any], problems: list[CommandFailed]) -> Iterator[dict[str, Any]]:
+def _of_proxy(proxy: NativeApi, asked: dict[str, Any], problems: list[CommandFailed]) -> Iterator[dict[str, Any]]:
     """Page by page; what is wrong goes to `problems`."""
-    cursor: str | None = None
-    while True:
-        try:
-            page = proxy.get("/sessions", cursor=cursor, **asked)
-        except CommandFailed as error:
-            problems.append(error)
-            return
-        yield from page["sessions"]
-        cursor = page.get("cursor")
-        if not cursor:
-            return
+    try:
+        for page in proxy.pages("/sessions", **asked):
+            yield from page["sessions"]
+    except CommandFailed as error:
+        problems.append(error)
 
 
-def _each(fleet: Fleet, sessions: list[str], end: Callable[[Fleet, str], None]) -> None:
+def _each(api: NativeApi, sessions: list[str], end: Callable[[NativeApi, str], None]) -> None:
     """End all that can be ended. Raises CommandFailed for those that can't, once all were tried."""
     problems: list[CommandFailed] = []
     for session in sessions:
         try:
-            end(fleet, session)
+            end(api, session)
         except CommandFailed as error:
             problems.append(error)
     for problem in problems[:-1]:

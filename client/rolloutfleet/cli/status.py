@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Any, Final
 
-from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.cli.api import NativeApi
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, size, table, text
-from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
 
 MOST_BRANCHES: Final = 0.05
 """Share of follow-up turns that may start a branch before that is worth a warning."""
@@ -13,11 +13,9 @@ MOST_BRANCHES: Final = 0.05
 TERMS = ("created", "imported", "live", "leased", "acknowledged", "dumped")
 
 
+@takes_fleet_options
 def status(
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show each proxy's figures, and whether every turn and session is accounted for.
@@ -25,11 +23,10 @@ def status(
     The last table is the audit: created + imported = live + leased + acknowledged + dumped + discarded. A warning
     stands below it where more than 5 % of the turns that follow an answer start a branch.
     """
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
-    with Fleet(where) as fleet:
-        proxies = fleet.proxies()
-        stats = fleet.from_each("/stats")
-        audit = summed(fleet.from_each("/audit"))
+    with NativeApi(options.find()) as api:
+        proxies = api.proxies()
+        stats = api.from_each("/stats")
+        audit = summed(api.from_each("/audit"))
     if as_json:
         print_json({"proxies": proxies, "stats": stats, "audit": audit})
         return

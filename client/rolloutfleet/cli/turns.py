@@ -4,26 +4,24 @@ from typing import Annotated, Any
 
 import typer
 
-from rolloutfleet.cli.reach import Fleet
+from rolloutfleet.cli.api import NativeApi
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, table, text
-from rolloutfleet.cli.where import AdminKeyFile, AsJson, FleetFile, StateDir, Url, find_fleet
 
 
+@takes_fleet_options
 def turns(
     session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
-    state_dir: StateDir = None,
-    fleet_file: FleetFile = None,
-    url: Url = None,
-    admin_key_file: AdminKeyFile = None,
+    *,
+    options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
     """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it starts a branch.
 
     --json has the parents' ids, and each token's id, log-probability and version.
     """
-    where = find_fleet(state_dir=state_dir, fleet_file=fleet_file, url=url, admin_key_file=admin_key_file)
-    with Fleet(where) as fleet:
-        found = all_turns(fleet, session)
+    with NativeApi(options.find()) as api:
+        found = [turn for page in api.pages(f"/sessions/{session}/turns") for turn in page["turns"]]
     if as_json:
         print_json(found)
         return
@@ -44,18 +42,6 @@ def turns(
             _reason(each.get("branch_reason")),
         )
     console().print(shown)
-
-
-def all_turns(fleet: Fleet, session: str) -> list[dict[str, Any]]:
-    """Every page. Raises CommandFailed."""
-    found: list[dict[str, Any]] = []
-    cursor: str | None = None
-    while True:
-        page = fleet.get(f"/sessions/{session}/turns", cursor=cursor)
-        found.extend(page["turns"])
-        cursor = page.get("cursor")
-        if not cursor:
-            return found
 
 
 def _reason(reason: dict[str, Any] | None) -> str:

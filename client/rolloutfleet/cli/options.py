@@ -1,0 +1,104 @@
+"""Which fleet a command talks to: the one whose `up` runs here, or the one that is named."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from rolloutfleet.cli.failures import wrong
+from rolloutfleet.fleet.exceptions import BadArgument
+from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT, Whereabouts
+
+R = TypeVar("R")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+_ARGUMENTS: Final = {"url": "--url: ", "admin_key_file": "--admin-key-file: "}
+"""What the command line calls the arguments of `Whereabouts`; what is wrong with a fleet's file names the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """The options by which a fleet is named, of every command that asks one."""
+
+    state_dir: Annotated[
+        Path | None,
+        typer.Option("--state-dir", metavar="DIR", help="The state folder that `up` was given, or made."),
+    ] = None
+    fleet_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--fleet-file",
+            metavar="FILE",
+            envvar="ROLLOUTFLEET_FLEET_FILE",
+            help="The fleet.json of a local fleet.",
+        ),
+    ] = None
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            envvar="ROLLOUTFLEET_URL",
+            help="The address of any proxy of the fleet, or its public address.",
+        ),
+    ] = None
+    admin_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--admin-key-file",
+            metavar="FILE",
+            envvar="ROLLOUTFLEET_ADMIN_KEY_FILE",
+            help="A file with the admin key; goes with --url.",
+        ),
+    ] = None
+
+    def find(self) -> Whereabouts:
+        """Raises CommandFailed (exit status 2) where no fleet, or more than one, is meant."""
+        if self.url is not None and self.state_dir is not None:
+            raise wrong("--url and --state-dir name two fleets; keep one")
+        if self.url is not None and self.admin_key_file is None:
+            raise wrong("--url needs --admin-key-file, a file with the fleet's admin key")
+        try:
+            if self.url is not None:
+                return Whereabouts.from_url(self.url, admin_key_file=self.admin_key_file)
+            book = self.state_dir / ADDRESS_BOOK if self.state_dir is not None else self.fleet_file
+            return Whereabouts.from_file(book or _only_fleet_here(), admin_key_file=self.admin_key_file)
+        except BadArgument as error:
+            raise wrong(f"{_ARGUMENTS.get(error.argument, '')}{error.why}") from None
+
+
+def takes_fleet_options(command: Callable[..., R]) -> Callable[..., R]:
+    """The command with the four options in the place of its parameter `options`, which it is given them as."""
+    options = inspect.signature(FleetOptions).parameters
+    parameters = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for own in inspect.signature(command).parameters.values()
+        for each in (options.values() if own.annotation is FleetOptions else [own])
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> R:
+        named = FleetOptions(**{name: given.pop(name) for name in options})
+        return command(**given, options=named)
+
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__dict__["__signature__"] = inspect.Signature(parameters)
+    return run
+
+
+def _only_fleet_here() -> Path:
+    books = sorted(STATE_ROOT.glob(f"*/{ADDRESS_BOOK}"))
+    if len(books) == 1:
+        return books[0]
+    if not books:
+        raise wrong(
+            f"no fleet runs from {STATE_ROOT.absolute()}; start one with `rolloutfleet up FILE`, or say "
+            "--state-dir, --fleet-file, or --url and --admin-key-file"
+        )
+    names = ", ".join(str(book.parent) for book in books)
+    raise wrong(f"several fleets run from here; choose one with --state-dir: {names}")
