@@ -26,7 +26,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class FolderSource:
     """A folder with dump files."""
 
     path: Path
@@ -52,7 +52,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class OfFleet:
+class FleetSource:
     """The folders of a fleet's proxies; several of them may be one."""
 
     api: NativeApi

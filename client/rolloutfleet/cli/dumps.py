@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import track
 
 from rolloutfleet.cli.api import NativeApi
-from rolloutfleet.cli.dump_sources import Folder, OfFleet, Source, by_group
+from rolloutfleet.cli.dump_sources import FleetSource, FolderSource, Source, by_group
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, size, span, table, text
@@ -139,7 +139,7 @@ def import_dumps(
     for name in names or ():
         _named(name)
     with NativeApi(options.find()) as api:
-        source = OfFleet(api)
+        source = FleetSource(api)
         chosen = _chosen(source, names, group)
         imported, refused = _import(source, chosen, incomplete=incomplete)
     if as_json:
@@ -155,7 +155,7 @@ def import_dumps(
         raise failed(f"{_count(refused, 'dump')} not imported")
 
 
-def _chosen(source: OfFleet, names: Sequence[str] | None, group: str | None) -> list[ListedDump]:
+def _chosen(source: FleetSource, names: Sequence[str] | None, group: str | None) -> list[ListedDump]:
     ready = source.listed("ready")
     if group is not None:
         return [dump for dump in ready if dump.group_id == group]
@@ -168,7 +168,7 @@ def _chosen(source: OfFleet, names: Sequence[str] | None, group: str | None) -> 
     return [by_name[name] for name in names]
 
 
-def _import(source: OfFleet, chosen: Sequence[ListedDump], *, incomplete: bool) -> tuple[list[dict[str, Any]], int]:
+def _import(source: FleetSource, chosen: Sequence[ListedDump], *, incomplete: bool) -> tuple[list[dict[str, Any]], int]:
     """(what came of each, how many were refused). One call for each group: what is wrong with one stops no other."""
     imported: list[dict[str, Any]] = []
     refused = 0
@@ -186,13 +186,13 @@ def _import(source: OfFleet, chosen: Sequence[ListedDump], *, incomplete: bool) 
 def _source(directory: Path | None, options: FleetOptions) -> Iterator[Source]:
     if directory is None:
         with NativeApi(options.find()) as api:
-            yield OfFleet(api)
+            yield FleetSource(api)
         return
     if options.state_dir is not None or options.url is not None:
         raise wrong("--dir is a folder; it goes with neither --state-dir nor --url")
     if not directory.is_dir():
         raise wrong(f"{directory} is no folder")
-    yield Folder(directory)
+    yield FolderSource(directory)
 
 
 def _named(name: str) -> str:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from rolloutfleet.explain import explain
 from rolloutfleet.fleet.base import Options
 from rolloutfleet.fleet.exceptions import BadArgument
-from rolloutfleet.fleet.pulling import Wanted
+from rolloutfleet.fleet.prefetching import ExportOptions
 from rolloutfleet.fleet.sessions import Handle, SessionStatus
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.wire import AskExport, Request
@@ -18,7 +18,7 @@ Asked = TypeVar("Asked", bound=Request)
 Named = Handle | SessionStatus | str
 """A session, what the fleet says of one, or its id."""
 
-PATIENCE: Final = 60.0
+RETRY_SECONDS: Final = 60.0
 LOST_AFTER: Final = 60.0
 
 
@@ -51,7 +51,7 @@ def check_choice(argument: str, value: object, choices: Sequence[str | None]) ->
         raise BadArgument(argument, f"is {value!r}; it can be {' or '.join(map(str, choices))}")
 
 
-def check_wanted(wanted: Wanted, as_: str) -> None:
+def check_export_options(wanted: ExportOptions, as_: str) -> None:
     """Raises BadArgument."""
     check_choice("as_", as_, ("tensors", "shards"))
     check_choice("on_exit", wanted.on_exit, ("acknowledge", "keep"))
@@ -79,7 +79,7 @@ def checked_options(options: Options) -> None:
         known = ", ".join(Options.__annotations__)
         raise BadArgument(sorted(unknown)[0], f"is no option of a fleet; there are {known}")
     check_choice("too_old", options.get("too_old", "drop"), ("drop", "keep"))
-    positive("patience", options.get("patience", PATIENCE))
+    positive("patience", options.get("patience", RETRY_SECONDS))
     positive("lost_after", options.get("lost_after", LOST_AFTER))
 
 

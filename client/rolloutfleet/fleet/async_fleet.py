@@ -11,13 +11,14 @@ from typing import Final, Literal, Self, Unpack
 
 from pydantic import JsonValue
 
+from rolloutfleet.fleet.admission import HELD, OPEN, Admission, trajectory_ids
 from rolloutfleet.fleet.arguments import (
     LOST_AFTER,
-    PATIENCE,
+    RETRY_SECONDS,
     Named,
     by_lease,
     check_choice,
-    check_wanted,
+    check_export_options,
     checked,
     checked_options,
     name_of,
@@ -25,14 +26,13 @@ from rolloutfleet.fleet.arguments import (
     positive,
 )
 from rolloutfleet.fleet.base import FleetBase, Options
+from rolloutfleet.fleet.budget_slots import Slot
 from rolloutfleet.fleet.exceptions import FleetClosed, FleetError
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import Leases
-from rolloutfleet.fleet.owed import Owed
-from rolloutfleet.fleet.places import Place
+from rolloutfleet.fleet.outbox import Outbox
+from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Proxies
-from rolloutfleet.fleet.pulling import OnExit, Wanted
-from rolloutfleet.fleet.room import HELD, OPEN, Room, trajectory_ids
 from rolloutfleet.fleet.sessions import Handle, OnError, Sessions, SessionStatus
 from rolloutfleet.fleet.staleness_filter import StalenessFilter
 from rolloutfleet.fleet.trajectories import Leased
@@ -61,7 +61,7 @@ from rolloutfleet.wire import (
 
 log = logging.getLogger("rolloutfleet.fleet")
 
-CLOSING_PATIENCE: Final = 5.0
+CLOSING_TIMEOUT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -143,20 +143,20 @@ class AsyncFleet(FleetBase):
         self.staleness = options.get("staleness")
         self._closed = False
         self._waiting = Waiting(options.get("progress"))
-        self._proxies = Proxies(where, patience=options.get("patience", PATIENCE))
-        self._owed = Owed()
-        self._leases = Leases(self._proxies, self._owed)
-        self._weights = FleetWeights(self._proxies, self._owed, self._waiting, changed=self._version_changed)
-        self._room = self._made_room(options.get("lost_after", LOST_AFTER))
-        self._sessions = Sessions(self._proxies, self._owed, self._room)
+        self._proxies = Proxies(where, patience=options.get("patience", RETRY_SECONDS))
+        self._outbox = Outbox()
+        self._leases = Leases(self._proxies, self._outbox)
+        self._weights = FleetWeights(self._proxies, self._outbox, self._waiting, changed=self._version_changed)
+        self._admission = self._made_admission(options.get("lost_after", LOST_AFTER))
+        self._sessions = Sessions(self._proxies, self._outbox, self._admission)
         self._filter = StalenessFilter(
-            self._room, too_old=options.get("too_old", "drop"), version=lambda: self._weights.version
+            self._admission, too_old=options.get("too_old", "drop"), version=lambda: self._weights.version
         )
 
-    def _made_room(self, lost_after: float) -> Room | None:
+    def _made_admission(self, lost_after: float) -> Admission | None:
         if self.staleness is None:
             return None
-        return Room(
+        return Admission(
             self.staleness,
             self._proxies,
             version=lambda: self._weights.version,
@@ -178,9 +178,9 @@ class AsyncFleet(FleetBase):
         if self._closed:
             return
         self._closed = True
-        if self._room is not None:
-            await self._room.close()
-        left = await self._owed.settle(CLOSING_PATIENCE)
+        if self._admission is not None:
+            await self._admission.close()
+        left = await self._outbox.flush(CLOSING_TIMEOUT)
         if left:
             log.warning("never heard: %s", "; ".join(left))
         await self._proxies.close()
@@ -190,7 +190,7 @@ class AsyncFleet(FleetBase):
     async def proxies(self) -> list[Proxy]:
         """Ordinal, address and state of every proxy, now."""
         self._check_open()
-        await self._proxies.look(now=True)
+        await self._proxies.refresh(now=True)
         return [self._proxies.known[ordinal] for ordinal in sorted(self._proxies.known)]
 
     async def audit(self) -> Audit:
@@ -259,7 +259,7 @@ class AsyncFleet(FleetBase):
         }
         asked = checked(StartSessions, values)
         check_choice("on_error", on_error, ("close", "delete"))
-        if self._room is not None:
+        if self._admission is not None:
             await self._weights.learn()
         started = await self._sessions.start(asked, timeout=timeout)
 
@@ -369,7 +369,7 @@ class AsyncFleet(FleetBase):
         given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
         """
         self._check_open()
-        wanted = Wanted(
+        wanted = ExportOptions(
             count=count,
             wait=count is not None if wait is None else wait,
             session_ids=None if session_ids is None else tuple(map(name_of, session_ids)),
@@ -384,10 +384,10 @@ class AsyncFleet(FleetBase):
             grace=grace,
             on_exit=on_exit,
         )
-        check_wanted(wanted, as_)
+        check_export_options(wanted, as_)
         return AsyncExport(
             self._proxies,
-            self._owed,
+            self._outbox,
             self._leases,
             wanted,
             staleness=self._filter,
@@ -490,31 +490,31 @@ class AsyncFleet(FleetBase):
         if run is None:
             asked = asked.model_copy(update={"run": (await self._weights.show()).run + 1})
         answer = await self._weights.recover(asked, strict=strict)
-        if self._room is not None and self.staleness is not None:
+        if self._admission is not None and self.staleness is not None:
             if held is None:
-                held = await self._adopted(self._room)
+                held = await self._adopted(self._admission)
             self.staleness.on_version_recovered(version, held=held)
-            self._room.changed()
+            self._admission.changed()
         return answer
 
-    async def _adopted(self, room: Room) -> int:
+    async def _adopted(self, admission: Admission) -> int:
         """Take over the sessions that the fleet holds; how many of them have ended."""
-        await room.look_at_sessions()
+        await admission.poll_sessions()
         for ordinal in await self._proxies.ordinals():
             try:
-                async for shown in room.listed(ordinal):
+                async for shown in admission.listed(ordinal):
                     if shown.state == OPEN:
-                        room.places.adopt(shown.session_id, ordinal=ordinal, ended=False)
+                        admission.slots.adopt(shown.session_id, ordinal=ordinal, ended=False)
                     elif shown.fate in HELD:
                         left = trajectory_ids(shown)
-                        room.places.adopt(shown.session_id, ordinal=ordinal, ended=True, left=left)
+                        admission.slots.adopt(shown.session_id, ordinal=ordinal, ended=True, left=left)
             except FleetError as error:
                 log.warning("what proxy %d holds is not counted: %s", ordinal, error)
-        return sum(room.places.place(name) is Place.ACCEPTED for name in room.places.sessions())
+        return sum(admission.slots.slot(name) is Slot.ACCEPTED for name in admission.slots.sessions())
 
     def _version_changed(self) -> None:
-        if self._room is not None:
-            self._room.changed()
+        if self._admission is not None:
+            self._admission.changed()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
 
-from rolloutfleet.fleet.owed import Owed
+from rolloutfleet.fleet.outbox import Outbox
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.staleness_filter import Counts, StalenessFilter, TooOld
 from rolloutfleet.fleet.weights import FleetWeights
@@ -41,7 +41,7 @@ class FleetBase(ABC):
     staleness: StalenessManager | None
     """The budget that sessions are started under."""
     _proxies: Proxies
-    _owed: Owed
+    _outbox: Outbox
     _weights: FleetWeights
     _filter: StalenessFilter
 
@@ -93,7 +93,7 @@ class FleetBase(ABC):
     def _share(self, other: "FleetBase") -> None:
         """Show what `other` hears."""
         self.whereabouts, self.staleness = other.whereabouts, other.staleness
-        self._proxies, self._owed = other._proxies, other._owed
+        self._proxies, self._outbox = other._proxies, other._outbox
         self._weights, self._filter = other._weights, other._filter
 
     @property
@@ -114,17 +114,17 @@ class FleetBase(ABC):
     @property
     def unreachable(self) -> dict[int, str]:
         """Proxies that did not answer when they were last asked, and why."""
-        return {ordinal: trouble.why for ordinal, trouble in self._proxies.troubles.items()}
+        return {ordinal: outage.why for ordinal, outage in self._proxies.outages.items()}
 
     @property
     def owed(self) -> list[str]:
         """What proxies that don't answer have still to be told; it is said again and again in the background."""
-        return self._owed.texts
+        return self._outbox.texts
 
     @property
     def unheard(self) -> frozenset[str]:
         """Trajectories that were acknowledged, and whose proxies could not be told yet."""
-        return self._owed.acknowledged
+        return self._outbox.acknowledged
 
     @property
     def engines(self) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from typing import Final, Self
 
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost, TookTooLong
 from rolloutfleet.fleet.leases import Leases
-from rolloutfleet.fleet.owed import Owed
+from rolloutfleet.fleet.outbox import Outbox
+from rolloutfleet.fleet.prefetching import ExportOptions, Prefetcher
 from rolloutfleet.fleet.proxies import Proxies
-from rolloutfleet.fleet.pulling import Pulls, Wanted
 from rolloutfleet.fleet.staleness_filter import StalenessFilter
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
@@ -34,9 +34,9 @@ class AsyncExport:
     def __init__(
         self,
         proxies: Proxies,
-        owed: Owed,
+        outbox: Outbox,
         leases: Leases,
-        wanted: Wanted,
+        wanted: ExportOptions,
         *,
         staleness: StalenessFilter,
         heard: Callable[[int, int], None],
@@ -53,37 +53,37 @@ class AsyncExport:
         self._leased: dict[str, str] = {}
         """The lease of what was handed out or dropped, and neither acknowledged nor given back."""
         self._count = 0
-        self._pulls = Pulls(proxies, owed, leases, wanted, still_wanted=self._still_wanted, heard=heard)
+        self._prefetcher = Prefetcher(proxies, outbox, leases, wanted, still_wanted=self._still_wanted, heard=heard)
 
     @property
     def statuses(self) -> dict[str, ExportStatus]:
         """Of each session that was named, or that an answer told of: leased, not_ready, leased_elsewhere, gone, or
         unknown, as it was when last asked."""
-        return self._pulls.statuses
+        return self._prefetcher.statuses
 
     @property
     def unreachable(self) -> dict[int, str]:
         """Proxies that don't answer or ask to wait, and why: what they hold is still to come."""
-        return self._pulls.missing
+        return self._prefetcher.missing
 
     @property
     def leases(self) -> dict[str, frozenset[str]]:
         """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
         ahead is among them."""
-        return {lease: frozenset(names) for lease, names in self._pulls.held.items()}
+        return {lease: frozenset(names) for lease, names in self._prefetcher.held.items()}
 
     async def __aenter__(self) -> Self:
         try:
-            await self._pulls.begin()
+            await self._prefetcher.begin()
         except BaseException:
-            await self._pulls.stop()
+            await self._prefetcher.stop()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._pulls.stop()
+        await self._prefetcher.stop()
         if error is not None:
             try:
                 await self._give_back(keep=())
@@ -125,14 +125,14 @@ class AsyncExport:
         until = None if self._wanted.timeout is None else self._proxies.clock() + self._wanted.timeout
         with self._waiting.line("waiting for trajectories", total=self._wanted.count) as tell:
             while not self._enough():
-                self._judge(self._pulls.take_group())
-                if self._queue or (self._pulls.over() and not self._pulls.ready):
+                self._judge(self._prefetcher.take_group())
+                if self._queue or (self._prefetcher.over() and not self._prefetcher.ready):
                     return
                 left = TELL_INTERVAL if until is None else min(TELL_INTERVAL, until - self._proxies.clock())
                 if left <= 0:
                     raise TookTooLong(f"{self._so_far()} within {self._wanted.timeout:g} s{self._missing()}")
                 tell(f"waiting for trajectories{self._missing()}", self._count)
-                await self._pulls.signal.wait(left)
+                await self._prefetcher.signal.wait(left)
 
     def _judge(self, group: list[Trajectory]) -> None:
         for trajectory in group:
@@ -155,7 +155,7 @@ class AsyncExport:
         return f"{self._count}{wanted} trajectories came"
 
     def _missing(self) -> str:
-        down = ", ".join(map(str, sorted(self._pulls.missing)))
+        down = ", ".join(map(str, sorted(self._prefetcher.missing)))
         return f" (no answer from proxy {down})" if down else ""
 
     def _names(self, trajectories: Names) -> list[str]:
@@ -179,8 +179,8 @@ class AsyncExport:
     async def _give_back(self, *, keep: Iterable[str]) -> None:
         """All that is leased here, but for what is to be kept."""
         kept = set(keep)
-        rest = {lease: names - kept for lease, names in self._pulls.held.items() if names - kept}
-        self._pulls.held.clear()
+        rest = {lease: names - kept for lease, names in self._prefetcher.held.items() if names - kept}
+        self._prefetcher.held.clear()
         await self._leases.release(rest)
 
     def _taken(self, names: Iterable[str]) -> dict[str, list[str]]:
@@ -189,8 +189,8 @@ class AsyncExport:
         for name in names:
             lease = self._leased.pop(name)
             found.setdefault(lease, []).append(name)
-            held = self._pulls.held.get(lease, set())
+            held = self._prefetcher.held.get(lease, set())
             held.discard(name)
             if not held:
-                self._pulls.held.pop(lease, None)
+                self._prefetcher.held.pop(lease, None)
         return found

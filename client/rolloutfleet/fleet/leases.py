@@ -7,7 +7,7 @@ from typing import Final
 
 from rolloutfleet.errors import ALREADY_LEASED, LEASE_EXPIRED, LEASE_UNKNOWN
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, Gone, LeaseLost, NotKnown
-from rolloutfleet.fleet.owed import Owed
+from rolloutfleet.fleet.outbox import Outbox
 from rolloutfleet.fleet.proxies import Proxies, each, owner_of
 from rolloutfleet.wire import AckLease, Acknowledged, Released, Renewed, RenewLease
 
@@ -23,9 +23,9 @@ ByLease = Mapping[str, Iterable[str]]
 class Leases:
     """Ends and renews leases. One event loop's."""
 
-    def __init__(self, proxies: Proxies, owed: Owed) -> None:
+    def __init__(self, proxies: Proxies, outbox: Outbox) -> None:
         self._proxies = proxies
-        self._owed = owed
+        self._outbox = outbox
 
     async def acknowledge(self, held: ByLease) -> None:
         """Trained. An owner that does not answer is told again and again in the background.
@@ -56,7 +56,7 @@ class Leases:
                     log.warning("a lease could not be renewed: %s", answer)
 
     async def _acknowledge(self, lease: str, ids: tuple[str, ...]) -> None:
-        async def say() -> None:
+        async def deliver() -> None:
             try:
                 await self._end(lease, "ack", Acknowledged, ids)
             except (Conflict, Gone, NotKnown) as error:
@@ -64,17 +64,17 @@ class Leases:
                     raise LeaseLost(ids, error.said) from error
                 raise
 
-        await self._owed.say(f"the acknowledgement of lease {lease}", say, trajectory_ids=frozenset(ids))
+        await self._outbox.deliver(f"the acknowledgement of lease {lease}", deliver, trajectory_ids=frozenset(ids))
 
     async def _release(self, lease: str, ids: tuple[str, ...]) -> None:
-        async def say() -> None:
+        async def deliver() -> None:
             try:
                 await self._end(lease, "release", Released, ids)
             except (Conflict, Gone, NotKnown) as error:
                 if error.code not in (LEASE_EXPIRED, ALREADY_LEASED, LEASE_UNKNOWN):
                     raise
 
-        await self._owed.say(f"the release of lease {lease}", say)
+        await self._outbox.deliver(f"the release of lease {lease}", deliver)
 
     async def _end(
         self, lease: str, how: str, answer: type[Acknowledged] | type[Released], ids: tuple[str, ...]

@@ -16,7 +16,7 @@ from rolloutfleet.fleet.exceptions import FleetClosed
 
 T = TypeVar("T")
 
-CLEAN_UP_PATIENCE: Final = 10.0
+CLEAN_UP_TIMEOUT: Final = 10.0
 """Seconds that something cancelled has to clean up."""
 
 
@@ -61,9 +61,9 @@ class LoopThread:
         if not self.running:
             return
         with contextlib.suppress(concurrent.futures.TimeoutError):
-            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLEAN_UP_PATIENCE)
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLEAN_UP_TIMEOUT)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLEAN_UP_PATIENCE)
+        self._thread.join(CLEAN_UP_TIMEOUT)
 
     def _serve(self) -> None:
         """All that the loop does, its end too: whoever stops it may be in a loop of its own, as in a notebook."""
@@ -77,7 +77,7 @@ class LoopThread:
         ended = threading.Event()
         future.add_done_callback(lambda _: ended.set())
         future.cancel()
-        ended.wait(CLEAN_UP_PATIENCE)
+        ended.wait(CLEAN_UP_TIMEOUT)
 
 
 async def _cancel_all() -> None:

@@ -27,13 +27,13 @@ from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Proxy, Pr
 
 log = logging.getLogger("rolloutfleet.fleet")
 
-ANSWER_PATIENCE: Final = 60.0
+ANSWER_TIMEOUT: Final = 60.0
 """Seconds for one answer, where the call says nothing else."""
 AT_ONCE: Final = 32
 FLEET: Final = {"scope": "fleet"}
 """The query of a call that covers all proxies."""
-LOOK_PATIENCE: Final = 3.0
-LOOK_INTERVAL: Final = 5.0
+PROBE_TIMEOUT: Final = 3.0
+REFRESH_INTERVAL: Final = 5.0
 AT_ONE_PROXY: Final = 64
 """Calls at once to one proxy. More wait for these; calls to other proxies don't."""
 _CONNECTIONS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=4.0)
@@ -43,7 +43,7 @@ _OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
-class Request(TypedDict, total=False):
+class ProxyRequest(TypedDict, total=False):
     """What is asked of a proxy, beside method and path."""
 
     body: BaseModel | None
@@ -54,7 +54,7 @@ class Request(TypedDict, total=False):
     timeout: float
 
 
-class Call(Request, total=False):
+class FleetCall(ProxyRequest, total=False):
     """What is asked of a fleet."""
 
     owner: int | None
@@ -63,7 +63,7 @@ class Call(Request, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Outage:
     """A proxy that does not answer."""
 
     since: float
@@ -97,20 +97,20 @@ class Proxies:
         self.patience = patience
         self.known: dict[int, Proxy] = {}
         """Every proxy as last seen, by ordinal; empty until somebody has answered."""
-        self.troubles: dict[int, Trouble] = {}
+        self.outages: dict[int, Outage] = {}
         """Those that did not answer when they were last asked."""
         self._where = where
         self._rng = rng or random.Random()
-        self._looked = float("-inf")
-        self._looking = asyncio.Lock()
-        self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(AT_ONE_PROXY))
+        self._refreshed_at = float("-inf")
+        self._refreshing = asyncio.Lock()
+        self._permits = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(AT_ONE_PROXY))
         """By address."""
         self._silent: dict[str, float] = {}
         """When an address last did not answer a call, by `clock`."""
         self._probes: dict[int, asyncio.Task[str | None]] = {}
-        """By ordinal: looks under way at whether a proxy answers."""
+        """By ordinal: probes under way of whether a proxy answers."""
         self._client = httpx.AsyncClient(
-            **client_options(where.admin_key, where.urls, timeout=ANSWER_PATIENCE), limits=_CONNECTIONS
+            **client_options(where.admin_key, where.urls, timeout=ANSWER_TIMEOUT), limits=_CONNECTIONS
         )
 
     async def close(self) -> None:
@@ -121,24 +121,24 @@ class Proxies:
     @property
     def urls(self) -> list[str]:
         """All addresses, those that answered when last asked first."""
-        own = sorted(self.known.values(), key=lambda each: (each.ordinal in self.troubles, each.ordinal))
+        own = sorted(self.known.values(), key=lambda each: (each.ordinal in self.outages, each.ordinal))
         return list(dict.fromkeys([*(each.url for each in own), *self._where.urls]))
 
     async def ordinals(self) -> list[int]:
         """Those that there are now. Raises Unreachable where nobody has ever answered."""
-        await self.look()
+        await self.refresh()
         return sorted(self.known)
 
-    async def look(self, *, now: bool = False) -> None:
+    async def refresh(self, *, now: bool = False) -> None:
         """See which proxies there are, if that is due. Raises Unreachable or Refused where nobody has ever answered."""
-        async with self._looking:
-            if not now and self.clock() - self._looked < LOOK_INTERVAL and self.known:
+        async with self._refreshing:
+            if not now and self.clock() - self._refreshed_at < REFRESH_INTERVAL and self.known:
                 return
             self._where = self._where.again()
             problems: list[FleetError] = []
             for url in self.urls:
                 try:
-                    answer = await self._request("GET", url, "/proxies", timeout=LOOK_PATIENCE)
+                    answer = await self._request("GET", url, "/proxies", timeout=PROBE_TIMEOUT)
                 except FleetError as error:
                     problems.append(error)
                     continue
@@ -148,7 +148,7 @@ class Proxies:
                 refused = next((problem for problem in problems if isinstance(problem, Refused)), None)
                 raise refused or Unreachable("; ".join(map(str, problems)))
 
-    async def call(self, method: str, path: str, answer: type[Answer], **call: Unpack[Call]) -> Answer:
+    async def call(self, method: str, path: str, answer: type[Answer], **call: Unpack[FleetCall]) -> Answer:
         """The answer of the owner, or through any other proxy; asked again until `patience` is over.
 
         So the call must be one that may be made twice. With `new_keys` another key may take the place of `key` as long
@@ -164,7 +164,7 @@ class Proxies:
         owner: int | None = None,
         new_keys: bool = False,
         patience: float | None = None,
-        **request: Unpack[Request],
+        **request: Unpack[ProxyRequest],
     ) -> httpx.Response:
         """As `call`; the answer as it is."""
         until = self.clock() + (self.patience if patience is None else patience)
@@ -182,13 +182,13 @@ class Proxies:
             await asyncio.sleep(wait)
             attempt += 1
 
-    async def ask(self, ordinal: int, method: str, path: str, **request: Unpack[Request]) -> httpx.Response:
-        """The answer of this proxy, asked once. Raises Refused, or Unreachable; then it is in `troubles`."""
+    async def ask(self, ordinal: int, method: str, path: str, **request: Unpack[ProxyRequest]) -> httpx.Response:
+        """The answer of this proxy, asked once. Raises Refused, or Unreachable; then it is in `outages`."""
         return await self._noted(ordinal, self._once(method, self._url_of(ordinal), path, **request))
 
     async def check(self, ordinal: int) -> None:
         """See whether it answers, before all calls that wait for a place. Raises as `ask`."""
-        await self._noted(ordinal, self._request("GET", self._url_of(ordinal), "/health", timeout=LOOK_PATIENCE))
+        await self._noted(ordinal, self._request("GET", self._url_of(ordinal), "/health", timeout=PROBE_TIMEOUT))
 
     def _url_of(self, ordinal: int) -> str:
         if ordinal not in self.known:
@@ -200,7 +200,7 @@ class Proxies:
         try:
             answer = await call
         except Unreachable as error:
-            self._in_trouble(ordinal, str(error))
+            self._note_outage(ordinal, str(error))
             raise
         except Refused:
             self._answered(ordinal)
@@ -209,7 +209,7 @@ class Proxies:
         return answer
 
     async def _round(
-        self, method: str, path: str, *, owner: int | None, **request: Unpack[Request]
+        self, method: str, path: str, *, owner: int | None, **request: Unpack[ProxyRequest]
     ) -> tuple[httpx.Response | FleetError, bool]:
         """(the answer, or what went wrong; whether any proxy may have done it).
 
@@ -220,16 +220,16 @@ class Proxies:
         for url in await self._addresses(owner):
             ordinal = next((each.ordinal for each in self.known.values() if each.url == url), None)
             if owner is None and ordinal is not None:
-                trouble = await self._look_at(ordinal)
-                if trouble is not None:
-                    failure = Unreachable(f"proxy {ordinal}: {trouble}")
+                outage = await self._outage_of(ordinal)
+                if outage is not None:
+                    failure = Unreachable(f"proxy {ordinal}: {outage}")
                     continue
             try:
                 answer = await self._once(method, url, path, **request)
             except Unreachable as error:
                 failure, done = error, done or may_be_done(error)
                 if ordinal is not None:
-                    self._in_trouble(ordinal, str(error))
+                    self._note_outage(ordinal, str(error))
                 continue
             except Refused as error:
                 failure, done = error, done or may_be_done(error)
@@ -239,10 +239,10 @@ class Proxies:
             return answer, True
         return failure, done
 
-    async def _look_at(self, ordinal: int) -> str | None:
+    async def _outage_of(self, ordinal: int) -> str | None:
         """Why it does not answer; None where it does. One that hangs would hold up what any other could answer.
 
-        Who asks while a look is under way shares it.
+        Callers share a probe that is under way.
         """
         probe = self._probes.get(ordinal)
         if probe is None:
@@ -261,20 +261,20 @@ class Proxies:
 
     async def _addresses(self, owner: int | None) -> list[str]:
         try:
-            await self.look(now=owner in self.troubles)
+            await self.refresh(now=owner in self.outages)
         except Unreachable:
             return list(self._where.urls)
         first = self.known.get(owner) if owner is not None else None
         if first is not None:
             return list(dict.fromkeys([first.url, *self.urls]))
-        well = [each.url for each in self.known.values() if each.ordinal not in self.troubles]
+        well = [each.url for each in self.known.values() if each.ordinal not in self.outages]
         self._rng.shuffle(well)
         return list(dict.fromkeys([*well, *self.urls]))
 
-    async def _once(self, method: str, url: str, path: str, **request: Unpack[Request]) -> httpx.Response:
+    async def _once(self, method: str, url: str, path: str, **request: Unpack[ProxyRequest]) -> httpx.Response:
         """As `_request`, when there is a place. A wait for that is no fault of the proxy's, unless it falls silent."""
         began = self.clock()
-        async with self._places[url]:
+        async with self._permits[url]:
             if self._silent.get(url, began) > began:
                 raise Unreachable(f"{method} {url}{path}: it did not answer others meanwhile")
             try:
@@ -293,7 +293,7 @@ class Proxies:
         query: Mapping[str, str | int] | None = None,
         key: str | None = None,
         accept: str = JSON_MEDIA_TYPE,
-        timeout: float = ANSWER_PATIENCE,
+        timeout: float = ANSWER_TIMEOUT,
     ) -> httpx.Response:
         headers = {"accept": accept} | ({IDEMPOTENCY_KEY_HEADER: key} if key is not None else {})
         content = None
@@ -312,20 +312,20 @@ class Proxies:
         return checked(answer)
 
     def _take(self, answer: ProxyList) -> None:
-        self._looked = self.clock()
+        self._refreshed_at = self.clock()
         found = {each.ordinal: each for each in answer.proxies}
         if self.known and found.keys() != self.known.keys():
             log.info("the fleet has proxies %s now", sorted(found))
         self.known = found
-        self.troubles = {ordinal: trouble for ordinal, trouble in self.troubles.items() if ordinal in found}
+        self.outages = {ordinal: outage for ordinal, outage in self.outages.items() if ordinal in found}
 
-    def _in_trouble(self, ordinal: int, why: str) -> None:
-        if ordinal not in self.troubles:
+    def _note_outage(self, ordinal: int, why: str) -> None:
+        if ordinal not in self.outages:
             log.warning("proxy %d does not answer: %s", ordinal, why)
-            self.troubles[ordinal] = Trouble(self.clock(), why)
+            self.outages[ordinal] = Outage(self.clock(), why)
 
     def _answered(self, ordinal: int) -> None:
-        if self.troubles.pop(ordinal, None) is not None:
+        if self.outages.pop(ordinal, None) is not None:
             log.info("proxy %d answers again", ordinal)
 
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from rolloutfleet.fleet.admission import Admission
 from rolloutfleet.fleet.exceptions import FleetError, Gone, NotEverywhere, NotKnown
-from rolloutfleet.fleet.owed import Owed
+from rolloutfleet.fleet.outbox import Outbox
 from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of
-from rolloutfleet.fleet.room import Room
 from rolloutfleet.wire import (
     Answered,
     Closed,
@@ -50,28 +50,28 @@ class Handle:
 class Sessions:
     """Calls about sessions, which keep the budget's books. One event loop's."""
 
-    def __init__(self, proxies: Proxies, owed: Owed, room: Room | None) -> None:
+    def __init__(self, proxies: Proxies, outbox: Outbox, admission: Admission | None) -> None:
         self._proxies = proxies
-        self._owed = owed
-        self._room = room
+        self._outbox = outbox
+        self._admission = admission
 
     async def start(self, asked: StartSessions, *, timeout: float | None) -> StartedSessions:
         """A group, once there is room for it. Raises TookTooLong, Refused, Unreachable."""
-        room, size = self._room, asked.group_size
-        if room is not None:
-            await room.take(size, timeout=timeout)
+        admission, size = self._admission, asked.group_size
+        if admission is not None:
+            await admission.admit(size, timeout=timeout)
         try:
             # A key belongs to one proxy, and where that is down another key's may be up.
             started = await self._proxies.call(
                 "POST", "/sessions", StartedSessions, body=asked, key=new_key(), new_keys=True
             )
         except BaseException:
-            if room is not None:
-                room.manager.on_rejected(size)
-                room.changed()
+            if admission is not None:
+                admission.manager.on_rejected(size)
+                admission.changed()
             raise
-        if room is not None:
-            room.places.started(
+        if admission is not None:
+            admission.slots.started(
                 [session.session_id for session in started.sessions], ordinal=owner_of(started.group_id)
             )
         return started
@@ -80,25 +80,25 @@ class Sessions:
         """Raises Refused: 400 `no_turn`, 409 `reward_frozen`, 410."""
         path = f"/sessions/{session_id}/reward"
         done = await self._call("POST", path, Rewarded, session_id, body=asked, key=new_key())
-        if self._room is not None:
-            self._room.places.closed_trajectory(session_id, done.trajectory_id)
+        if self._admission is not None:
+            self._admission.slots.closed_trajectory(session_id, done.trajectory_id)
         return done
 
     async def close(self, session_id: str) -> str | None:
         """End it; the trajectory that this made of what was open, if anything was."""
         done = await self._call("POST", f"/sessions/{session_id}/close", Closed, session_id)
-        if self._room is not None:
-            self._room.places.ended(session_id, left=[done.trajectory_id] if done.trajectory_id else [])
-            self._room.changed()
+        if self._admission is not None:
+            self._admission.slots.ended(session_id, left=[done.trajectory_id] if done.trajectory_id else [])
+            self._admission.changed()
         return done.trajectory_id
 
     async def delete(self, session_id: str) -> None:
         """End it and discard what is not leased. One that is gone already is none the worse."""
         with contextlib.suppress(Gone):
             await self._proxies.send("DELETE", f"/sessions/{session_id}", owner=owner_of(session_id))
-        if self._room is not None:
-            self._room.places.gone(session_id)
-            self._room.changed()
+        if self._admission is not None:
+            self._admission.slots.gone(session_id)
+            self._admission.changed()
 
     async def end(self, session_ids: Iterable[str], *, how: OnError) -> None:
         """Close or delete them at the end of a block. What does not answer is told later, and not waited for."""
@@ -112,16 +112,16 @@ class Sessions:
             raise problems[0]
 
     async def _end(self, session_id: str, how: OnError) -> None:
-        async def say() -> None:
+        async def deliver() -> None:
             try:
                 await (self.close(session_id) if how == "close" else self.delete(session_id))
             except (Gone, NotKnown):
                 # Stale, lost, or deleted by its agent: it has ended.
-                if self._room is not None:
-                    self._room.places.gone(session_id)
-                    self._room.changed()
+                if self._admission is not None:
+                    self._admission.slots.gone(session_id)
+                    self._admission.changed()
 
-        await self._owed.say(f"the end of session {session_id}", say)
+        await self._outbox.deliver(f"the end of session {session_id}", deliver)
 
     async def touch(self, session_id: str) -> None:
         await self._call("POST", f"/sessions/{session_id}/touch", Answered, session_id)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rolloutfleet.fleet.room import Room
+from rolloutfleet.fleet.admission import Admission
 from rolloutfleet.fleet.trajectories import Trajectory
 
 TooOld = Literal["drop", "keep"]
@@ -23,18 +23,18 @@ class Counts:
 class StalenessFilter:
     """Judges and counts what a fleet object hands out, and tells the budget. Without a budget nothing is too old."""
 
-    def __init__(self, room: Room | None, *, too_old: TooOld, version: Callable[[], int]) -> None:
+    def __init__(self, admission: Admission | None, *, too_old: TooOld, version: Callable[[], int]) -> None:
         self.counts = Counts()
-        self._room = room
+        self._admission = admission
         self._too_old = too_old
         self._version = version
 
     def drops(self, trajectory: Trajectory) -> bool:
         """Whether it is not to be handed out; counted either way."""
         late = (
-            self._room is not None
+            self._admission is not None
             and trajectory.oldest_version is not None
-            and self._version() - trajectory.oldest_version > self._room.manager.max_staleness
+            and self._version() - trajectory.oldest_version > self._admission.manager.max_staleness
         )
         dropped = late and self._too_old == "drop"
         counts = self.counts
@@ -44,15 +44,15 @@ class StalenessFilter:
             too_old_dropped=counts.too_old_dropped + dropped,
             too_old_kept=counts.too_old_kept + (late and not dropped),
         )
-        if self._room is not None:
-            self._room.places.judged(trajectory.session_id, trajectory.trajectory_id, too_old=dropped)
-            self._room.changed()
+        if self._admission is not None:
+            self._admission.slots.judged(trajectory.session_id, trajectory.trajectory_id, too_old=dropped)
+            self._admission.changed()
         return dropped
 
     def acknowledged(self, trajectory_ids: Iterable[str]) -> None:
         """They are trained."""
         names = list(trajectory_ids)
         self.counts = replace(self.counts, acknowledged=self.counts.acknowledged + len(names))
-        if self._room is not None:
+        if self._admission is not None:
             for name in names:
-                self._room.places.trained(name.rpartition("-trajectory-")[0], name)
+                self._admission.slots.trained(name.rpartition("-trajectory-")[0], name)

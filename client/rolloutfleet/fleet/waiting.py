@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 SHOWN_AFTER: Final = 0.5
 """Seconds. What is over sooner is not worth a line."""
 
-Told = Callable[[str, int], None]
+ShowProgress = Callable[[str, int], None]
 """Takes what is waited for now, and how many have come."""
 
 
@@ -25,7 +25,7 @@ class Waiting:
         self._show = sys.stderr.isatty() if show is None else show
 
     @contextmanager
-    def line(self, text: str, *, total: int | None = None) -> Iterator[Told]:
+    def line(self, text: str, *, total: int | None = None) -> Iterator[ShowProgress]:
         """A line from the first moment that it is told anything, half a second in, until the block ends."""
         if not self._show:
             yield lambda text, done: None

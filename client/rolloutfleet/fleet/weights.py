@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, NotEverywhere, NotHeardYet, Refused, Unreachable
-from rolloutfleet.fleet.owed import Owed
-from rolloutfleet.fleet.proxies import ANSWER_PATIENCE, FLEET, Proxies
+from rolloutfleet.fleet.outbox import Outbox
+from rolloutfleet.fleet.proxies import ANSWER_TIMEOUT, FLEET, Proxies
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.wire import Continue, ErrorDetail, Failed, Pause, PauseMode, Recover, SetVersion, Weights
 
@@ -42,17 +42,17 @@ class _Call:
     method: str
     path: str
     body: BaseModel
-    timeout: float = ANSWER_PATIENCE
+    timeout: float = ANSWER_TIMEOUT
 
 
 class FleetWeights:
     """Where the weights are, and what moves them. One event loop's."""
 
-    def __init__(self, proxies: Proxies, owed: Owed, waiting: Waiting, *, changed: Callable[[], None]) -> None:
+    def __init__(self, proxies: Proxies, outbox: Outbox, waiting: Waiting, *, changed: Callable[[], None]) -> None:
         self._newest: tuple[int, int] | None = None
         """(run, version); None until a proxy has said where the weights are."""
         self._proxies = proxies
-        self._owed = owed
+        self._outbox = outbox
         self._waiting = waiting
         self._changed = changed
         self._behind: dict[int, dict[str, tuple[str, BaseModel]]] = {}
@@ -107,10 +107,10 @@ class FleetWeights:
                 return await self._reach_the_rest(call, answer, strict=strict)
             except FleetError:
                 with suppress(Refused):  # a newer pause, or none to end
-                    await self._owed.say(broken_off, end)
+                    await self._outbox.deliver(broken_off, end)
                 raise
         except asyncio.CancelledError:
-            self._owed.add(broken_off, end, quietly=True)
+            self._outbox.add(broken_off, end, quietly=True)
             raise
 
     async def resume(self, *, epoch: int | None, strict: bool) -> Weights:
@@ -188,7 +188,7 @@ class FleetWeights:
         found = []
         for ordinal in sorted(failed):
             with suppress(FleetError):
-                await self._proxies.look(now=True)
+                await self._proxies.refresh(now=True)
                 await self._proxies.check(ordinal)
                 found.append(ordinal)
         return found
@@ -213,7 +213,7 @@ class FleetWeights:
         calls.pop(path, None)
         calls[path] = (method, body)
         if new:
-            self._owed.add(f"what proxy {ordinal} missed of the weights", partial(self._catch_up, ordinal))
+            self._outbox.add(f"what proxy {ordinal} missed of the weights", partial(self._catch_up, ordinal))
 
     async def _catch_up(self, ordinal: int) -> None:
         calls = self._behind[ordinal]

@@ -124,34 +124,34 @@ class RemoteTensors:
         self, form: Form, data: memoryview, *, at: str | None, session_id: str | None, ttl: float | None
     ) -> RemoteTensor:
         name = secrets.token_hex(16)
-        places = self._places(at)
+        addresses = self._addresses(at)
 
         def attempt() -> RemoteTensor:
             # The same tensor under the same id is one shard: an answer that was lost is asked for where it was.
             try:
-                return self._shards.put(places[0], name, form, data, session_id=session_id, ttl=ttl)
+                return self._shards.put(addresses[0], name, form, data, session_id=session_id, ttl=ttl)
             except Unreachable as error:
                 if not error.sent:
-                    places.rotate(-1)
+                    addresses.rotate(-1)
                 raise
             except Refused as error:
-                places.rotate(-1)
+                addresses.rotate(-1)
                 if error.status == DISK_FULL:
                     raise Unreachable(str(error)) from error
                 raise
 
         return retried(attempt, owner=at or "every proxy", seconds=self._fetch_seconds)
 
-    def _places(self, at: str | None) -> deque[str]:
+    def _addresses(self, at: str | None) -> deque[str]:
         """The proxies that take turns, the one whose turn it is first."""
         if at is not None:
             self._shards.check_known([at])
             return deque([at])
-        places = deque(self._shards.addresses())
-        if not places:
+        addresses = deque(self._shards.addresses())
+        if not addresses:
             raise UnknownOwner("", ())
-        places.rotate(-next(self._turn))
-        return places
+        addresses.rotate(-next(self._turn))
+        return addresses
 
     def _take_back(self, putting: Sequence["Future[RemoteTensor]"]) -> None:
         for each in putting:

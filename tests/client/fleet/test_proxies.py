@@ -21,7 +21,7 @@ HANGS = 5.0
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who connects and who accepts share one process here, which a busy machine may leave waiting."""
     monkeypatch.setattr(module, "CONNECT_TIMEOUT", 60.0)
-    monkeypatch.setattr(module, "LOOK_PATIENCE", 60.0)
+    monkeypatch.setattr(module, "PROBE_TIMEOUT", 60.0)
 
 
 class Stub:
@@ -97,7 +97,7 @@ async def test_more_calls_than_places_wait_and_all_are_answered() -> None:
 
 async def test_who_has_no_owner_shares_the_look_at_whether_a_proxy_answers() -> None:
     async with serving(1) as ([stub], proxies):
-        await proxies.look()
+        await proxies.refresh()
         await asyncio.gather(*(proxies.send("POST", "/sessions") for _ in range(AT_ONE_PROXY)))
     assert stub.probes == 1
 
@@ -106,7 +106,7 @@ async def test_who_has_no_owner_shares_the_look_at_whether_a_proxy_answers() -> 
 async def test_calls_that_hang_hold_up_those_to_the_same_proxy_alone_and_these_once() -> None:
     async with serving(2) as ((hangs, answers), proxies):
         hangs.seconds = 600.0
-        await proxies.look()
+        await proxies.refresh()
         asked = [
             asyncio.create_task(proxies.send("POST", "/sessions", owner=0, timeout=HANGS))
             for _ in range(5 * AT_ONE_PROXY)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rolloutfleet.fleet.places import Place, Places
+from rolloutfleet.fleet.budget_slots import BudgetSlots, Slot
 from rolloutfleet.staleness import StalenessManager
 
 SESSIONS = [f"s{ordinal}-{number}" for ordinal in (0, 1) for number in range(4)]
@@ -16,13 +16,13 @@ def manager() -> StalenessManager:
     return StalenessManager(max_concurrent=100, max_staleness=1, batch_size=8)
 
 
-def started(*names: str) -> tuple[StalenessManager, Places]:
+def started(*names: str) -> tuple[StalenessManager, BudgetSlots]:
     budget = manager()
     budget.on_submitted(len(names))
-    places = Places(budget)
+    slots = BudgetSlots(budget)
     for name in names:
-        places.started([name], ordinal=int(name[1]))
-    return budget, places
+        slots.started([name], ordinal=int(name[1]))
+    return budget, slots
 
 
 @dataclass
@@ -37,12 +37,12 @@ class History:
     trained: set[str] = field(default_factory=set)
 
     @property
-    def place(self) -> Place:
+    def slot(self) -> Slot:
         if self.gone or self.lost:
-            return Place.NONE
+            return Slot.NONE
         if not self.ended:
-            return Place.RUNNING
-        return Place.ACCEPTED if self.left > self.too_old else Place.NONE
+            return Slot.RUNNING
+        return Slot.ACCEPTED if self.left > self.too_old else Slot.NONE
 
     @property
     def over(self) -> bool:
@@ -58,7 +58,7 @@ class Recount(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.manager = manager()
-        self.places = Places(self.manager)
+        self.slots = BudgetSlots(self.manager)
         self.histories: dict[str, History] = {}
 
     def of(self, name: str) -> History | None:
@@ -70,7 +70,7 @@ class Recount(RuleBasedStateMachine):
     def start(self, name: str) -> None:
         if name not in self.histories:
             self.manager.on_submitted()
-            self.places.started([name], ordinal=int(name[1]))
+            self.slots.started([name], ordinal=int(name[1]))
             self.histories[name] = History()
 
     @rule(name=names, number=numbers)
@@ -78,7 +78,7 @@ class Recount(RuleBasedStateMachine):
         history = self.of(name)
         if history is not None:
             history.left.add(f"{name}-trajectory-{number}")
-        self.places.closed_trajectory(name, f"{name}-trajectory-{number}")
+        self.slots.closed_trajectory(name, f"{name}-trajectory-{number}")
 
     @rule(name=names, left=st.sets(numbers))
     def end(self, name: str, left: set[int]) -> None:
@@ -87,14 +87,14 @@ class Recount(RuleBasedStateMachine):
         if history is not None:
             history.ended = True
             history.left |= ids
-        self.places.ended(name, left=ids)
+        self.slots.ended(name, left=ids)
 
     @rule(name=names)
     def go(self, name: str) -> None:
         history = self.of(name)
         if history is not None:
             history.gone = True
-        self.places.gone(name)
+        self.slots.gone(name)
 
     @rule(name=names, number=numbers, too_old=st.booleans())
     def judge(self, name: str, number: int, too_old: bool) -> None:
@@ -105,7 +105,7 @@ class Recount(RuleBasedStateMachine):
             history.too_old.discard(trajectory)
             if too_old:
                 history.too_old.add(trajectory)
-        self.places.judged(name, trajectory, too_old=too_old)
+        self.slots.judged(name, trajectory, too_old=too_old)
 
     @rule(name=names, number=numbers)
     def train(self, name: str, number: int) -> None:
@@ -114,64 +114,64 @@ class Recount(RuleBasedStateMachine):
         if history is not None:
             history.left.add(trajectory)
             history.trained.add(trajectory)
-        self.places.trained(name, trajectory)
+        self.slots.trained(name, trajectory)
 
     @rule(ordinal=st.sampled_from((0, 1)), lost=st.booleans())
     def lose_or_find(self, ordinal: int, lost: bool) -> None:
         for name, history in self.histories.items():
             if int(name[1]) == ordinal and not history.over:
                 history.lost = lost
-        (self.places.lost if lost else self.places.found)(ordinal)
+        (self.slots.lost if lost else self.slots.found)(ordinal)
 
     @invariant()
     def the_manager_counts_what_a_recount_counts(self) -> None:
-        counted = [history.place for history in self.histories.values()]
-        assert self.manager.running == counted.count(Place.RUNNING)
-        assert self.manager.accepted == counted.count(Place.ACCEPTED)
+        counted = [history.slot for history in self.histories.values()]
+        assert self.manager.running == counted.count(Slot.RUNNING)
+        assert self.manager.accepted == counted.count(Slot.ACCEPTED)
 
     @invariant()
     def only_what_may_still_change_is_kept(self) -> None:
         open_ones = {name for name, history in self.histories.items() if not history.over}
-        assert set(self.places.sessions()) == open_ones
+        assert set(self.slots.sessions()) == open_ones
 
 
 TestRecount = Recount.TestCase
 
 
 def test_a_session_whose_trajectories_are_all_too_old_gives_its_place_back() -> None:
-    budget, places = started("s0-1")
-    places.ended("s0-1", left=["a", "b"])
-    places.judged("s0-1", "a", too_old=True)
+    budget, slots = started("s0-1")
+    slots.ended("s0-1", left=["a", "b"])
+    slots.judged("s0-1", "a", too_old=True)
     assert (budget.accepted, budget.rejected) == (1, 0)
-    places.judged("s0-1", "b", too_old=True)
+    slots.judged("s0-1", "b", too_old=True)
     assert (budget.accepted, budget.rejected) == (0, 1)
 
 
 def test_sessions_of_a_lost_proxy_give_their_places_back_until_it_returns() -> None:
-    budget, places = started("s0-1", "s0-2", "s1-1")
-    places.ended("s0-2", left=["a"])
-    places.lost(0)
+    budget, slots = started("s0-1", "s0-2", "s1-1")
+    slots.ended("s0-2", left=["a"])
+    slots.lost(0)
     assert (budget.running, budget.accepted) == (1, 0)
-    places.found(0)
+    slots.found(0)
     assert (budget.running, budget.accepted) == (2, 1)
 
 
 def test_what_is_trained_keeps_its_place_and_is_forgotten() -> None:
-    budget, places = started("s0-1")
-    places.ended("s0-1", left=["a"])
-    places.trained("s0-1", "a")
+    budget, slots = started("s0-1")
+    slots.ended("s0-1", left=["a"])
+    slots.trained("s0-1", "a")
     assert budget.accepted == 1
-    assert places.sessions() == []
-    places.lost(0)
+    assert slots.sessions() == []
+    slots.lost(0)
     assert budget.accepted == 1
 
 
 def test_adopted_sessions_count_as_running_or_as_held_already() -> None:
     budget = manager()
-    places = Places(budget)
-    places.adopt("s0-1", ordinal=0, ended=False)
-    places.adopt("s0-2", ordinal=0, ended=True, left=["a"])
+    slots = BudgetSlots(budget)
+    slots.adopt("s0-1", ordinal=0, ended=False)
+    slots.adopt("s0-2", ordinal=0, ended=True, left=["a"])
     assert (budget.running, budget.accepted) == (1, 0)
     budget.on_version_recovered(3, held=1)
-    places.judged("s0-2", "a", too_old=True)
+    slots.judged("s0-2", "a", too_old=True)
     assert budget.accepted == 3 * 8

@@ -1,8 +1,8 @@
-"""Which sessions hold a place of the staleness budget, and what for. Pure.
+"""Which sessions hold a slot of the staleness budget, and what for. Pure.
 
 A session that the trainer started holds one while it runs, and from its end on one for good, where it left something to
-train on. What becomes of it otherwise gives the place back: it ended without a trajectory, was deleted, dumped or lost,
-all that it left was too old, or its proxy has not answered for too long. A proxy that comes back takes its places
+train on. What becomes of it otherwise gives the slot back: it ended without a trajectory, was deleted, dumped or lost,
+all that it left was too old, or its proxy has not answered for too long. A proxy that comes back takes its slots
 again, even beyond the budget: what is there is there.
 """
 
@@ -13,7 +13,7 @@ from enum import Enum
 from rolloutfleet.staleness import StalenessManager
 
 
-class Place(Enum):
+class Slot(Enum):
     RUNNING = "running"
     ACCEPTED = "accepted"
     NONE = "none"
@@ -24,7 +24,7 @@ class _Known:
     """What is known of a session."""
 
     ordinal: int | None
-    place: Place
+    slot: Slot
     ended: bool = False
     gone: bool = False
     lost: bool = False
@@ -36,12 +36,12 @@ class _Known:
     trained: set[str] = field(default_factory=set)
 
     @property
-    def deserved(self) -> Place:
+    def deserved(self) -> Slot:
         if self.gone or self.lost:
-            return Place.NONE
+            return Slot.NONE
         if not self.ended:
-            return Place.RUNNING
-        return Place.ACCEPTED if self.left - self.too_old else Place.NONE
+            return Slot.RUNNING
+        return Slot.ACCEPTED if self.left - self.too_old else Slot.NONE
 
     @property
     def settled(self) -> bool:
@@ -49,7 +49,7 @@ class _Known:
         return self.gone or (self.ended and self.left <= self.trained | self.too_old)
 
 
-class Places:
+class BudgetSlots:
     """Tells the manager of every change. Holds the sessions that are not settled yet, and forgets the others."""
 
     def __init__(self, manager: StalenessManager) -> None:
@@ -68,24 +68,24 @@ class Places:
 
     def adopted_running(self) -> int:
         """How many sessions run that were there before this trainer."""
-        return sum(known.adopted and known.place is Place.RUNNING for known in self._known.values())
+        return sum(known.adopted and known.slot is Slot.RUNNING for known in self._known.values())
 
-    def place(self, session_id: str) -> Place:
+    def slot(self, session_id: str) -> Slot:
         known = self._known.get(session_id)
-        return Place.NONE if known is None else known.place
+        return Slot.NONE if known is None else known.slot
 
     def started(self, session_ids: Iterable[str], *, ordinal: int | None) -> None:
         """Sessions whose places the manager has as submitted already."""
         for name in session_ids:
-            self._known[name] = _Known(ordinal, Place.RUNNING)
+            self._known[name] = _Known(ordinal, Slot.RUNNING)
 
     def adopt(self, session_id: str, *, ordinal: int | None, ended: bool, left: Iterable[str] = ()) -> None:
         """A session that was there before this trainer. The manager counts an ended one as held already."""
         if session_id in self._known:
             return
-        known = self._known[session_id] = _Known(ordinal, Place.NONE, ended=ended, adopted=True, left=set(left))
+        known = self._known[session_id] = _Known(ordinal, Slot.NONE, ended=ended, adopted=True, left=set(left))
         if ended:
-            known.place = known.deserved
+            known.slot = known.deserved
         else:
             self._settle(session_id)
 
@@ -145,24 +145,24 @@ class Places:
 
     def _settle(self, session_id: str) -> None:
         known = self._known[session_id]
-        before, known.place = known.place, known.deserved
-        if before is not known.place:
-            _tell(self._manager, before, known.place)
+        before, known.slot = known.slot, known.deserved
+        if before is not known.slot:
+            _tell(self._manager, before, known.slot)
         if known.settled and not known.lost:
             del self._known[session_id]
 
 
-def _tell(manager: StalenessManager, before: Place, after: Place) -> None:
+def _tell(manager: StalenessManager, before: Slot, after: Slot) -> None:
     match before, after:
-        case Place.RUNNING, Place.ACCEPTED:
+        case Slot.RUNNING, Slot.ACCEPTED:
             manager.on_accepted()
-        case Place.RUNNING, Place.NONE:
+        case Slot.RUNNING, Slot.NONE:
             manager.on_rejected()
-        case Place.ACCEPTED, Place.NONE:
+        case Slot.ACCEPTED, Slot.NONE:
             manager.on_given_back()
-        case Place.NONE, Place.RUNNING:
+        case Slot.NONE, Slot.RUNNING:
             manager.on_submitted()
-        case Place.NONE, Place.ACCEPTED:
+        case Slot.NONE, Slot.ACCEPTED:
             manager.on_submitted()
             manager.on_accepted()
         case _:

@@ -1,4 +1,4 @@
-"""Room under the staleness budget: sessions wait for it before they start, and those that ended unseen are found.
+"""Admission under the staleness budget: sessions wait for it before they start, and those that ended unseen are found.
 
 A session ends in the trainer's own hands, or elsewhere: its agent closes it, it goes stale, its store is lost. While
 somebody waits for room, the proxies are asked what became of the sessions that count as running.
@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
+from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
-from rolloutfleet.fleet.places import Places
 from rolloutfleet.fleet.proxies import Proxies, each
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.staleness import StalenessManager
@@ -20,15 +20,15 @@ from rolloutfleet.wire import Session, SessionList
 
 log = logging.getLogger("rolloutfleet.fleet")
 
-LOOK_INTERVAL: Final = 1.0
+POLL_INTERVAL: Final = 1.0
 """Seconds between looks at version and sessions, while somebody waits."""
-LIST_PATIENCE: Final = 10.0
+LIST_TIMEOUT: Final = 10.0
 PAGE: Final = 1000
 OPEN: Final = "open"
 HELD: Final = frozenset(("live", "leased"))
 
 
-class Room:
+class Admission:
     """The budget of one fleet object. One event loop's; the manager may be shared with others."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Room:
         waiting: Waiting,
     ) -> None:
         self.manager = manager
-        self.places = Places(manager)
+        self.slots = BudgetSlots(manager)
         self._proxies = proxies
         self._version = version
         self._learn_version = learn_version
@@ -50,13 +50,13 @@ class Room:
         self._waiting = waiting
         self._changed = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     def changed(self) -> None:
         """There may be room now."""
         self._changed.set()
 
-    async def take(self, sessions: int, *, timeout: float | None) -> None:
+    async def admit(self, sessions: int, *, timeout: float | None) -> None:
         """Return once so many sessions may start; they count as submitted then. First come, first served.
 
         Raises BadArgument where there never will be room, TookTooLong.
@@ -68,7 +68,7 @@ class Room:
         try:
             async with asyncio.timeout(timeout):
                 async with self._turn:
-                    await self._until_room(sessions)
+                    await self._until_admitted(sessions)
         except TimeoutError:
             self.manager.on_dequeued(sessions)
             raise TookTooLong(
@@ -80,62 +80,62 @@ class Room:
 
     def described(self) -> str:
         counts, version = self.manager.counts, self._version()
-        earlier = self.places.adopted_running()
+        earlier = self.slots.adopted_running()
         return (
             f"version {version}, {counts.running} running, {counts.accepted} accepted, "
             f"capacity {self.manager.capacity(version)}"
         ) + (f"; {earlier} sessions of earlier runs are open" if earlier else "")
 
     def _advice(self) -> str:
-        if not self.places.adopted_running():
+        if not self.slots.adopted_running():
             return ""
         return ". Close or delete them, or say how they end: recover(…, open='close')"
 
-    async def _until_room(self, sessions: int) -> None:
+    async def _until_admitted(self, sessions: int) -> None:
         with self._waiting.line("waiting for room") as tell:
             while True:
                 self._changed.clear()
                 if self.manager.submit_if_room(sessions, version=self._version()):
                     return
                 tell(f"waiting for room: {self.described()}", 0)
-                if self._looking is None or self._looking.done():
+                if self._polling is None or self._polling.done():
                     # Beside the wait: a proxy that is slow to say must not hold up a session that could start.
-                    self._looking = asyncio.create_task(self._look())
+                    self._polling = asyncio.create_task(self._poll())
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_INTERVAL):
+                    async with asyncio.timeout(POLL_INTERVAL):
                         await self._changed.wait()
 
     async def close(self) -> None:
         """Look no more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Learn version and sessions as they are now, and rest a moment."""
-        await each([self._learn_version(), self.look_at_sessions()])
+        await each([self._learn_version(), self.poll_sessions()])
         self.changed()
-        await asyncio.sleep(LOOK_INTERVAL)
+        await asyncio.sleep(POLL_INTERVAL)
 
-    async def look_at_sessions(self) -> None:
+    async def poll_sessions(self) -> None:
         """Find out what became of the sessions that hold a place."""
-        await self._proxies.look()
-        await each([self._see(ordinal) for ordinal in self.places.ordinals()])
+        await self._proxies.refresh()
+        await each([self._poll_proxy(ordinal) for ordinal in self.slots.ordinals()])
 
-    async def _see(self, ordinal: int) -> None:
+    async def _poll_proxy(self, ordinal: int) -> None:
         try:
-            await self._look_at(ordinal)
+            await self._update_slots(ordinal)
         except FleetError as error:
-            self._not_seen(ordinal, error)
+            self._poll_failed(ordinal, error)
         else:
-            self.places.found(ordinal)
+            self.slots.found(ordinal)
 
-    async def _look_at(self, ordinal: int) -> None:
+    async def _update_slots(self, ordinal: int) -> None:
         listed = {shown.session_id: shown async for shown in self.listed(ordinal)}
-        for name in self.places.sessions(ordinal):
+        for name in self.slots.sessions(ordinal):
             shown = listed.get(name)
             if shown is None:
-                await self._look_for(name)
+                await self._poll_session(name)
             elif shown.state != OPEN:
                 self._ended(shown)
 
@@ -143,7 +143,7 @@ class Room:
         """The sessions of a proxy, page by page. Raises Unreachable, Refused."""
         query: dict[str, str | int] = {"limit": PAGE} | ({"state": state} if state else {})
         while True:
-            answer = await self._proxies.ask(ordinal, "GET", "/sessions", query=query, timeout=LIST_PATIENCE)
+            answer = await self._proxies.ask(ordinal, "GET", "/sessions", query=query, timeout=LIST_TIMEOUT)
             page = SessionList.model_validate_json(answer.content)
             for shown in page.sessions:
                 yield shown
@@ -151,39 +151,39 @@ class Room:
                 return
             query["cursor"] = page.cursor
 
-    async def _look_for(self, name: str) -> None:
+    async def _poll_session(self, name: str) -> None:
         """One that is not listed: its rows are gone, or were just made."""
         try:
             shown = await self._proxies.call("GET", f"/sessions/{name}", Session, patience=0.0)
         except (Gone, NotKnown) as error:
             # Closed and gone is acknowledged, by whomever, or was empty.
             if error.code == SESSION_CLOSED:
-                self.places.ended(name)
-                self.places.forget(name)
+                self.slots.ended(name)
+                self.slots.forget(name)
             else:
-                self.places.gone(name)
+                self.slots.gone(name)
             return
         if shown.state != OPEN:
             self._ended(shown)
 
     def _ended(self, shown: Session) -> None:
         if shown.state == "deleted" and not shown.leased:
-            self.places.gone(shown.session_id)
+            self.slots.gone(shown.session_id)
             return
         if shown.fate is not None and shown.fate not in (*HELD, "acknowledged"):
-            self.places.gone(shown.session_id)
+            self.slots.gone(shown.session_id)
             return
-        self.places.ended(shown.session_id, left=trajectory_ids(shown))
+        self.slots.ended(shown.session_id, left=trajectory_ids(shown))
 
-    def _not_seen(self, ordinal: int, error: FleetError) -> None:
+    def _poll_failed(self, ordinal: int, error: FleetError) -> None:
         """A proxy that does not answer keeps its places for a while; one that is no more gives them back at once."""
         if isinstance(error, Refused) and error.code in (STORE_LOST, OWNER_GONE):
-            self.places.lost(ordinal)
+            self.slots.lost(ordinal)
             return
-        trouble = self._proxies.troubles.get(ordinal)
+        outage = self._proxies.outages.get(ordinal)
         away = ordinal not in self._proxies.known
-        if away or (trouble is not None and self._proxies.clock() - trouble.since >= self._lost_after):
-            self.places.lost(ordinal)
+        if away or (outage is not None and self._proxies.clock() - outage.since >= self._lost_after):
+            self.slots.lost(ordinal)
 
 
 def trajectory_ids(shown: Session) -> list[str]:

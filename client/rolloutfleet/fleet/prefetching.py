@@ -16,7 +16,7 @@ from typing import Final, Literal
 from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED, INVALID_REQUEST
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 from rolloutfleet.fleet.leases import Leases
-from rolloutfleet.fleet.owed import Owed, Say
+from rolloutfleet.fleet.outbox import Deliver, Outbox
 from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
 from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
@@ -30,7 +30,7 @@ SLOW: Final = 1.0
 """Seconds after which what a proxy was asked for is asked of others."""
 FIRST_POLL: Final = 0.05
 LONGEST_POLL: Final = 1.0
-READ_PATIENCE: Final = 300.0
+READ_TIMEOUT: Final = 300.0
 """Seconds for the body of an export."""
 FOLLOW_INTERVAL: Final = 1.0
 _NOT_YET: Final = frozenset(("not_ready", "leased_elsewhere"))
@@ -39,7 +39,7 @@ _OF_NOBODY: Final = AskExport(session_ids=["nobody"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ExportOptions:
     """What an export is to bring."""
 
     count: int | None = None
@@ -111,15 +111,15 @@ class _Part:
     error: FleetError | None = None
 
 
-class Pulls:
+class Prefetcher:
     """All parts of an export. One event loop's; begun once and stopped once."""
 
     def __init__(
         self,
         proxies: Proxies,
-        owed: Owed,
+        outbox: Outbox,
         leases: Leases,
-        wanted: Wanted,
+        wanted: ExportOptions,
         *,
         still_wanted: Callable[[], int | None],
         heard: Callable[[int, int], None],
@@ -130,7 +130,7 @@ class Pulls:
         self.statuses: dict[str, ExportStatus] = {}
         self.signal = Signal()
         self._proxies = proxies
-        self._owed = owed
+        self._outbox = outbox
         self._leases = leases
         self._wanted = wanted
         self._still_wanted = still_wanted
@@ -139,7 +139,7 @@ class Pulls:
         self._tasks: list[asyncio.Task[None]] = []
         self._telling: list[asyncio.Task[None]] = []
         """Acknowledgements of what came again; they are never cancelled."""
-        self._broken_off: list[tuple[str, Say]] = []
+        self._broken_off: list[tuple[str, Deliver]] = []
         """Asks whose answers nobody has seen, and how to give back what they leased."""
 
     async def begin(self) -> None:
@@ -156,7 +156,9 @@ class Pulls:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._telling, return_exceptions=True)
-        await asyncio.gather(*(self._owed.say(what, say) for what, say in self._broken_off), return_exceptions=True)
+        await asyncio.gather(
+            *(self._outbox.deliver(what, deliver) for what, deliver in self._broken_off), return_exceptions=True
+        )
 
     @property
     def ready(self) -> int:
@@ -260,12 +262,12 @@ class Pulls:
         """How many to ask for, once that is any."""
         while True:
             if len(part.ready) < self._wanted.prefetch * self._wanted.page:
-                most = self._room(part)
+                most = self._most_wanted(part)
                 if most > 0:
                     return most
             await self.signal.wait(LONGEST_POLL)
 
-    def _room(self, part: _Part) -> int:
+    def _most_wanted(self, part: _Part) -> int:
         wanted = self._still_wanted()
         if wanted is None:
             return self._wanted.page
@@ -319,7 +321,7 @@ class Pulls:
     async def _once(self, part: _Part, body: AskExport, key: str) -> Page:
         accept = JSON_MEDIA_TYPE if self._wanted.shards else TENSORS_MEDIA_TYPE
         answer = await self._proxies.ask(
-            part.ordinal, "POST", "/export", body=body, key=key, accept=accept, timeout=READ_PATIENCE
+            part.ordinal, "POST", "/export", body=body, key=key, accept=accept, timeout=READ_TIMEOUT
         )
         media_type = answer.headers.get("content-type", accept)
         return await asyncio.to_thread(read_export, answer.content, media_type=media_type)
@@ -330,7 +332,7 @@ class Pulls:
         self.statuses.update({each.session_id: each.status for each in page.sessions})
         if page.lease_id is None:
             return False
-        known = self._owed.acknowledged & {each.trajectory_id for each in page.trajectories}
+        known = self._outbox.acknowledged & {each.trajectory_id for each in page.trajectories}
         if known:
             # Trained long ago; only the proxy had not heard of it.
             self._telling.append(asyncio.create_task(self._again(page.lease_id, known)))
@@ -352,7 +354,7 @@ class Pulls:
         """Nobody waits for this answer any more, but it may have leased something: find out what, and give it back."""
         if not await self._was_heard(ordinal, key):
             return
-        answer = await self._proxies.ask(ordinal, "POST", "/export", body=body, key=key, timeout=READ_PATIENCE)
+        answer = await self._proxies.ask(ordinal, "POST", "/export", body=body, key=key, timeout=READ_TIMEOUT)
         lease = answer.headers.get(LEASE_ID_HEADER)
         if lease is not None:
             page = await asyncio.to_thread(read_export, answer.content, media_type=JSON_MEDIA_TYPE)
