@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from rolloutfleet.cli import dumps, export, leases, sessions, status, turns, up, version
+from rolloutfleet.cli import dumps, export, groups, leases, sessions, status, turns, up, version
 from rolloutfleet.cli.failures import CommandFailed, fail
 
 HELP = (
@@ -35,8 +35,7 @@ app.add_typer(dumps.app, name="dumps")
 
 @app.callback(invoke_without_command=True)
 def help_unless_asked(context: typer.Context, asked: version.Version = False) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    groups.help_unless_asked(context)
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,21 +15,18 @@ from rich.progress import track
 from rolloutfleet.cli.api import NativeApi
 from rolloutfleet.cli.dump_sources import FleetSource, FolderSource, Source, by_group
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
+from rolloutfleet.cli.groups import group
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, size, span, table, text
 from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, Inspected, inspect, load, parse_dump_name
-from rolloutfleet.wire import ListedDump
+from rolloutfleet.wire import DumpState, ListedDump
 
 T = TypeVar("T")
 
 AT_ONCE = 1000
 """Dumps that one call may name."""
 
-app = typer.Typer(
-    help="What stale sessions left: list it, look into it, check it, and take it in again.",
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+app = group("What stale sessions left: list it, look into it, check it, and take it in again.")
 
 Directory = Annotated[
     Path | None, typer.Option("--dir", metavar="DIR", help="Look into this folder instead of asking a fleet.")
@@ -38,23 +34,11 @@ Directory = Annotated[
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Names of dumps, as `list` shows them.")]
 
 
-class State(StrEnum):
-    READY = "ready"
-    IMPORTING = "importing"
-    IMPORTED = "imported"
-
-
-@app.callback(invoke_without_command=True)
-def help_unless_asked(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
 @app.command("list")
 @takes_fleet_options
 def list_dumps(
     directory: Directory = None,
-    state: Annotated[State | None, typer.Option("--state", help="Only those in this state.")] = None,
+    state: Annotated[DumpState | None, typer.Option("--state", help="Only those in this state.")] = None,
     *,
     options: FleetOptions,
     as_json: AsJson = False,

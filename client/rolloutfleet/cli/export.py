@@ -3,9 +3,8 @@
 import json
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import httpx
 import typer
@@ -18,20 +17,13 @@ from rolloutfleet.cli.show import console, span, table, text
 from rolloutfleet.files.forms import FileForm
 from rolloutfleet.safetensors_layout import read_metadata
 from rolloutfleet.units import parse_quantity
-from rolloutfleet.wire import EXPORT_METADATA_KEY, JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE
+from rolloutfleet.wire import EXPORT_METADATA_KEY, JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE, ExportStyle
 
 SMALLEST_PART = 2**10
 LARGEST_PART = 2**32
 
 
-class Format(StrEnum):
-    JSON = "json"
-    SAFETENSORS = "safetensors"
-
-
-class Style(StrEnum):
-    CONCAT = "concat"
-    INDIVIDUAL = "individual"
+Format = Literal["json", "safetensors"]
 
 
 @takes_fleet_options
@@ -55,8 +47,8 @@ def export(
         Format | None, typer.Option("--format", help="What to write without --to: json unless given.")
     ] = None,
     style: Annotated[
-        Style, typer.Option("--style", help="One row a leaf of the tree, or one row a turn.")
-    ] = Style.CONCAT,
+        ExportStyle, typer.Option("--style", help="One row a leaf of the tree, or one row a turn.")
+    ] = "concat",
     discount: Annotated[float, typer.Option("--discount", min=0.0, max=1.0, help="Of rewards, from the leaf.")] = 1.0,
     lease_seconds: Annotated[
         float | None,
@@ -95,13 +87,13 @@ def export(
             folder,
             part_bytes=part_bytes,
             most=most,
-            style=style.value,
+            style=style,
             discount=discount,
             lease_seconds=lease_seconds or LEASE_SECONDS,
             **named,
         )
         return
-    form = form or Format.JSON
+    form = form or "json"
     body: dict[str, Any] = {"style": style, "discount": discount, "lease_seconds": lease_seconds or 600.0, **named}
     if most is not None:
         body["max_trajectories"] = most
@@ -118,7 +110,7 @@ def export(
 def _check_file(output: Path | None, form: Format | None, acknowledge: bool) -> None:
     if acknowledge and (output is None or str(output) == "-"):
         raise wrong("--ack forgets what was exported, so it needs -o FILE to keep it in")
-    if form is Format.SAFETENSORS and output is None:
+    if form == "safetensors" and output is None:
         raise wrong("safetensors are for a file; say -o FILE")
 
 
@@ -143,12 +135,12 @@ def _part_bytes(text: str) -> int:
 
 
 def _media_type(form: Format) -> str:
-    return JSON_MEDIA_TYPE if form is Format.JSON else TENSORS_MEDIA_TYPE
+    return JSON_MEDIA_TYPE if form == "json" else TENSORS_MEDIA_TYPE
 
 
 def _finish(api: NativeApi, answer: httpx.Response, form: Format, *, output: Path | None, acknowledge: bool) -> None:
     """Keep the answer before the lease is ended, never after."""
-    taken = answer.json() if form is Format.JSON else described(answer.content)
+    taken = answer.json() if form == "json" else described(answer.content)
     lease = answer.headers.get(LEASE_ID_HEADER)
     if output is not None and str(output) == "-":
         sys.stdout.buffer.write(answer.content)

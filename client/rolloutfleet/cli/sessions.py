@@ -4,7 +4,6 @@ import heapq
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from itertools import chain, islice
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -13,30 +12,16 @@ import typer
 
 from rolloutfleet.cli.api import NativeApi
 from rolloutfleet.cli.failures import CommandFailed, warn
+from rolloutfleet.cli.groups import group
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, span, table, text
+from rolloutfleet.wire import SessionState
 
 PAGE: Final = 1000
 
-app = typer.Typer(
-    help="Start a session for an agent, end it, and list what there is.",
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+app = group("Start a session for an agent, end it, and list what there is.")
 
 Names = Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of sessions, as `list` shows them.")]
-
-
-class State(StrEnum):
-    OPEN = "open"
-    CLOSED = "closed"
-    DELETED = "deleted"
-
-
-@app.callback(invoke_without_command=True)
-def help_unless_asked(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @app.command("new")
@@ -99,7 +84,7 @@ def delete(
 @takes_fleet_options
 def list_sessions(
     options: FleetOptions,
-    state: Annotated[State | None, typer.Option("--state", help="Only those in this state.")] = None,
+    state: Annotated[SessionState | None, typer.Option("--state", help="Only those in this state.")] = None,
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only those of this task.")] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest of all first.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 100,
