@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx
 
-from rolloutfleet.cli.failures import CommandFailed, failed, failed_by, warn
+from rolloutfleet.cli.failures import CommandFailed, failed, failed_by, warn_unless_all_failed
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.transport import client_options, first_connected, send, stream
 from rolloutfleet.fleet.whereabouts import Whereabouts
@@ -66,10 +66,7 @@ class NativeApi:
                 answers.append(proxy.get(path))
             except CommandFailed as error:
                 problems.append(error)
-        if not answers and problems:
-            raise problems[0]
-        for problem in problems:
-            warn(problem)
+        warn_unless_all_failed(problems, answered=bool(answers))
         return answers
 
     def get(self, path: str, **parameters: str | int | None) -> Any:

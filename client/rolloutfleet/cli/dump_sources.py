@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 from rolloutfleet.cli.api import NativeApi
-from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
+from rolloutfleet.cli.failures import CommandFailed, failed, warn_unless_all_failed, wrong
 from rolloutfleet.dumps import CLAIM_MARK, IMPORTED_MARK, Damaged, glance, open_dump, parse_dump_name
 from rolloutfleet.wire import ListedDump
 
@@ -98,10 +98,7 @@ class FleetSource:
                 yield from self._of_proxy(proxy, state)
             except CommandFailed as error:
                 problems.append(error)
-        if problems and not self.proxies:
-            raise problems[0]
-        for problem in problems:
-            warn(problem)
+        warn_unless_all_failed(problems, answered=bool(self.proxies))
 
     def _of_proxy(self, proxy: NativeApi, state: str | None) -> Iterator[ListedDump]:
         for page in proxy.pages("/dumps", state=state, limit=PAGE):

@@ -1,6 +1,7 @@
 """How a command says that it can't do what it was asked."""
 
 import sys
+from collections.abc import Sequence
 
 from rolloutfleet.fleet.exceptions import FleetError, Refused
 
@@ -39,3 +40,11 @@ def warn(error: CommandFailed) -> None:
     """Say it on the error output."""
     for line in str(error).splitlines():
         print(f"rolloutfleet: {line}", file=sys.stderr)
+
+
+def warn_unless_all_failed(problems: Sequence[CommandFailed], *, answered: bool) -> None:
+    """Say on the error output what went wrong with some proxies. Raises the first where none answered."""
+    if problems and not answered:
+        raise problems[0]
+    for problem in problems:
+        warn(problem)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import typer
 
 from rolloutfleet.cli.api import NativeApi
-from rolloutfleet.cli.failures import CommandFailed, warn
+from rolloutfleet.cli.failures import CommandFailed, warn, warn_unless_all_failed
 from rolloutfleet.cli.groups import group
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, span, table, text
@@ -122,10 +122,7 @@ def _found(api: NativeApi, asked: dict[str, Any], *, newest: bool, limit: int) -
     lists = [_of_proxy(proxy, asked, problems) for proxy in proxies]
     merged = heapq.merge(*lists, key=lambda each: -each["created_at"]) if newest else chain.from_iterable(lists)
     found = list(islice(merged, limit))
-    if len(problems) == len(proxies):
-        raise problems[0]
-    for problem in problems:
-        warn(problem)
+    warn_unless_all_failed(problems, answered=len(problems) < len(proxies))
     return found
 
 
