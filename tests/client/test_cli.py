@@ -5,12 +5,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from rolloutfleet.cli import app
 from rolloutfleet.cli.export import described
@@ -132,6 +133,23 @@ def test_every_command_explains_itself_and_its_options(run: Run) -> None:
         helped = run(command.name, "--help")
         assert helped.returncode == 0
         assert f"Usage: rolloutfleet {command.name}" in helped.stdout
+
+
+def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield from (
+            commands(command, *path, name) if hasattr(command, "commands") else [(" ".join((*path, name)), command)]
+        )
+
+
+def test_every_command_but_up_takes_the_options_that_name_a_fleet() -> None:
+    named = ("--state-dir", "--fleet-file", "--url", "--admin-key-file")
+    taken = {
+        path: [option for parameter in command.params for option in parameter.opts if option in named]
+        for path, command in commands(typer.main.get_command(app))
+    }
+    assert len(taken) > 10
+    assert [path for path, options in taken.items() if options != list(named)] == ["up"]
 
 
 def test_every_command_about_a_session_explains_itself(run: Run) -> None:

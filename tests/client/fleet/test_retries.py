@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolloutfleet import remote_tensors
 from rolloutfleet.fleet import BadArgument, Conflict, Gone, KeyRefused, NotKnown, NotNow, Refused, Unreachable
 from rolloutfleet.fleet.exceptions import FleetError, refusal
 from rolloutfleet.fleet.retries import (
+    ALSO_SERVER_ERRORS,
     FIRST_WAIT,
     LONGEST_RETRY_AFTER,
     LONGEST_WAIT,
@@ -17,6 +19,7 @@ from rolloutfleet.fleet.retries import (
     wait_before_new_key,
     wait_before_retry,
 )
+from rolloutfleet.remote_tensors import OwnerUnavailable, RemoteTensorError, UnknownOwner
 
 
 def answer(status: int, body: object = None, **headers: str) -> httpx.Response:
@@ -37,6 +40,24 @@ def test_what_another_try_cannot_change_is_not_tried_again(status: int) -> None:
 def test_not_now_is_tried_again_unless_the_proxy_says_no(status: int) -> None:
     assert wait_before_retry(refusal(answer(status)), attempt=0, chance=0.5) is not None
     assert wait_before_retry(refusal(answer(status, x_should_retry="false")), attempt=0, chance=0.5) is None
+
+
+@pytest.mark.parametrize("status", [425, 500, 502, 504])
+def test_server_errors_are_tried_again_where_another_try_meets_nothing_of_the_first(status: int) -> None:
+    def wait(failure: FleetError) -> float | None:
+        return wait_before_retry(failure, attempt=0, chance=0.5, statuses=ALSO_SERVER_ERRORS)
+
+    assert wait(refusal(answer(status))) is not None
+    assert wait(refusal(answer(status, x_should_retry="false"))) is None
+
+
+def test_errors_of_shards_are_of_the_same_tree() -> None:
+    named = [
+        value for value in vars(remote_tensors).values() if isinstance(value, type) and issubclass(value, Exception)
+    ]
+    assert {OwnerUnavailable, UnknownOwner} <= set(named)
+    assert all(issubclass(each, RemoteTensorError) and issubclass(each, FleetError) for each in named)
+    assert remote_tensors.Refused is Refused
 
 
 def test_mistakes_of_the_caller_are_never_tried_again() -> None:
