@@ -14,6 +14,7 @@ import yaml
 from fastapi import APIRouter
 from openai import _constants as openai_constants
 from starlette.routing import Route
+from tests.proxy.figures.test_metrics import declared_metrics
 
 from rolloutfleet import errors, settings_docs
 from rolloutfleet.spec import KIND, RolloutFleet
@@ -21,7 +22,6 @@ from rolloutfleet_proxy import api
 from rolloutfleet_proxy.capture.chat_route import serves
 from rolloutfleet_proxy.chat.request import _Body
 from rolloutfleet_proxy.engines.evidence import REASONS
-from rolloutfleet_proxy.figures.exposition import Present, exposition
 from rolloutfleet_proxy.figures.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -66,9 +66,10 @@ def test_every_error_code_is_written_down() -> None:
     assert {code for code in codes if f"`{code}`" not in API} == set()
 
 
-def test_every_metric_is_written_down() -> None:
-    names = re.findall(r"^# HELP (\w+)", exposition(Metrics(), Present()).decode(), re.MULTILINE)
-    assert {name for name in names if f"`{name}`" not in API} == set()
+def test_the_table_of_metrics_is_what_is_declared() -> None:
+    rows = re.findall(r"^\| `(rolloutfleet_\w+)` \| ((?:`\w+`(?:, )?)*)[^|]*\| (histogram:)?", API, re.MULTILINE)
+    told = {(name, frozenset(re.findall(r"\w+", labels)), bool(histogram)) for name, labels, histogram in rows}
+    assert told == {(each.name, each.labels, each.type == "histogram") for each in declared_metrics(Metrics())}
 
 
 def test_every_chat_parameter_is_written_down() -> None:

@@ -149,7 +149,7 @@ class _Split:
             await self._chat(scope, receive, send)
             return
         if self._proxy.drains.over and scope["path"] != "/health":
-            self._proxy.metrics.refuse(DRAINING)
+            self._proxy.metrics.refused.labels(DRAINING).inc()
             await response_to(Stopping())(scope, receive, send)
             return
         with self._proxy.under_way.one():
@@ -193,7 +193,7 @@ async def _answer_mistake(request: Request, error: Exception) -> Response:
 
 def _answer(request: Request, error: DomainError) -> Response:
     proxy: Proxy = request.app.state.proxy
-    proxy.metrics.refuse(error.code)
+    proxy.metrics.refused.labels(error.code).inc()
     return response_to(error)
 
 

@@ -379,7 +379,7 @@ async def open_proxy(settings: ProxySettings, start: Start) -> AsyncIterator[Pro
             seals=seals,
             clock=clock,
             owner=owner,
-            tally=metrics.cleanup,
+            metrics=metrics,
             gather=gatherer.of_session,
             on_freed=lambda freed: proxy.follow_freed(freed),
         )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from rolloutfleet_proxy.figures.metrics import total
 from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.logs.calls import milliseconds
 from rolloutfleet_proxy.logs.events import Stats, emit
@@ -52,13 +53,13 @@ class StatsLines:
 
     def tell(self, *, late: float) -> None:
         """One line. `late` is in seconds."""
-        metrics, requests = self._proxy.metrics, self._proxy.metrics.calls.total()
+        metrics, requests = self._proxy.metrics, total(self._proxy.metrics.calls)
         emit(
             Stats(
                 requests=requests,
                 since_last=requests - self._told,
                 in_flight=metrics.in_flight,
-                turns=metrics.turns.total(),
+                turns=total(metrics.turns),
                 sessions_open=self._proxy.admission.sessions_open,
                 rss_bytes=self._taken.rss_bytes,
                 vms_bytes=self._taken.vms_bytes,

@@ -172,7 +172,7 @@ class _Server(uvicorn.Server):
 
     def _note_refused(self, code: str) -> None:
         if self._app.proxy is not None:
-            self._app.proxy.metrics.refuse(code)
+            self._app.proxy.metrics.refused.labels(code).inc()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

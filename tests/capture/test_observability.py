@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import prometheus_client
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
@@ -28,6 +29,8 @@ from tests.printing import say
 from tests.real.processes import ends_with_this_process, free_port, wait_until_ready
 
 from rolloutfleet.errors import INTERNAL
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.app import ProxyApp
 from rolloutfleet_proxy.figures.phases import STEPS
 from rolloutfleet_proxy.ids import SESSION, Owner
 
@@ -432,6 +435,21 @@ async def test_the_metrics_the_sums_and_the_log_say_the_same(watched: Fleet) -> 
                     assert read["rolloutfleet_ledger", (kind, reason, term)] == count
         assert read["rolloutfleet_sessions_open", ()] == proxy.stats()["sessions"]["open"]
     assert audit["balanced"]
+
+
+async def test_a_new_metric_takes_its_declaration_and_the_place_that_counts(watched: Fleet, tmp_path: Path) -> None:
+    own = {"ordinal": 0, "replicas": 1, "peers": {}, "state_dir": str(tmp_path)}
+    app = ProxyApp(ProxySettings.model_validate(watched.proxy.settings | own))
+    async with app._opened(app._control):
+        assert app.proxy is not None
+        toys = prometheus_client.Counter(
+            "rolloutfleet_toys", "Toys by colour.", ["colour"], registry=app.proxy.metrics.registry
+        )
+        toys.labels("red").inc()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://proxy") as client:
+            text = (await client.get("/metrics")).raise_for_status().text
+    assert "# HELP rolloutfleet_toys_total Toys by colour.\n" in text
+    assert 'rolloutfleet_toys_total{colour="red"} 1.0\n' in text
 
 
 def samples(proxy: ProxyProcess) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -56,7 +56,7 @@ async def retire(proxy: ThisProxy) -> Retired:
     if proxy.cleanup.folder is None:
         raise InvalidParameter("sessions.dump.path", "There is no folder to dump to: sessions.dump.path is empty.")
     reclaimed = await proxy.sweeper.retire(proxy.cleanup)
-    failing = dict(proxy.sweeper.tally.failing)
+    failing = dict(proxy.sweeper.failing)
     return Retired(reclaimed=reclaimed, failing=failing, ordinals=[proxy.owner.ordinal])
 
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge
 
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, everywhere, summed
-from rolloutfleet_proxy.figures.exposition import Present, exposition
+from rolloutfleet_proxy.figures.metrics import by_label, total
 from rolloutfleet_proxy.logs import events
 from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.proxy import STORE_FOLDER, Proxy
@@ -18,6 +19,7 @@ from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.sessions.sessions import count_by_state
 from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.database import store_bytes
+from rolloutfleet_proxy.store.transaction import SESSIONS, TURNS
 
 router = APIRouter()
 
@@ -92,10 +94,10 @@ async def _stats(proxy: Proxy) -> dict[str, Any]:
             "needs_restart": list(proxy.settings_waiting),
         },
         "gateway": {"loses": proxy.probing.loses, "probes": proxy.probing.requests},
-        "refused": dict(proxy.metrics.refused),
-        "prefix_checks": dict(proxy.metrics.prefix_checks),
-        "follow_ups": dict(proxy.metrics.follow_ups),
-        "branches": dict(proxy.metrics.branches),
+        "refused": by_label(proxy.metrics.refused),
+        "prefix_checks": by_label(proxy.metrics.prefix_checks),
+        "follow_ups": by_label(proxy.metrics.follow_ups),
+        "branches": by_label(proxy.metrics.branches),
     }
 
 
@@ -106,13 +108,13 @@ def _is_reserved(proxy: Proxy) -> bool:
 
 
 def _dump(proxy: Proxy) -> dict[str, Any]:
-    tally = proxy.sweeper.tally
+    failing = proxy.sweeper.failing
     return {
-        "failing": bool(tally.failing),
-        "error": tally.error,
-        "groups_failing": len(tally.failing),
-        "failures": tally.failures,
-        "reclaimed": dict(tally.reclaimed),
+        "failing": bool(failing),
+        "error": next(iter(failing.values()), None),
+        "groups_failing": len(failing),
+        "failures": total(proxy.metrics.dump_failures),
+        "reclaimed": by_label(proxy.metrics.sessions_reclaimed),
     }
 
 
@@ -131,19 +133,28 @@ async def sums(request: Request, proxy: ThisProxy, scope: Scope = PROXY) -> dict
 async def metrics(proxy: ThisProxy) -> Response:
     """For Prometheus. It needs no key, so it reads nothing that grows with the store."""
     sums, taken = await asyncio.gather(proxy.reader.run(ledger), asyncio.to_thread(resident.of_tree))
-    weights = proxy.weights
-    present = Present(
-        ledger=sums,
-        memory=asdict(taken),
-        caches=proxy.cache_sizes(),
-        queues=proxy.queue_lengths(),
-        store_bytes=store_bytes(proxy.settings.state_dir / STORE_FOLDER),
-        sessions_open=proxy.admission.sessions_open,
-        held={"pause": weights.waiting, "drain": proxy.drains.held},
-        draining=proxy.drains.draining,
-        request_bytes=proxy.in_flight.nbytes,
-        paused=weights.paused,
-        weights={"version": weights.version, "run": weights.run, "epoch": weights.epoch},
-        log_dropped=events.dropped(),
-    )
-    return Response(exposition(proxy.metrics, present), media_type=CONTENT_TYPE_LATEST)
+    measured, weights = proxy.metrics, proxy.weights
+    _set(measured.calls_held, {"pause": weights.waiting, "drain": proxy.drains.held})
+    measured.request_bytes.set(proxy.in_flight.nbytes)
+    measured.draining.set(proxy.drains.draining)
+    measured.paused.set(weights.paused)
+    _set(measured.weights, {"version": weights.version, "run": weights.run, "epoch": weights.epoch})
+    measured.sessions_open.set(proxy.admission.sessions_open)
+    for kind in (TURNS, SESSIONS):
+        for term, n in sums[kind].items():
+            for reason, count in n.items() if isinstance(n, dict) else [("", n)]:
+                measured.ledger.labels(kind, term, reason).set(count)
+    measured.keys.set(sums["keys"])
+    _set(measured.shards, sums["shards"])
+    _set(measured.memory_bytes, {name.removesuffix("_bytes"): size for name, size in asdict(taken).items()})
+    _set(measured.cache_bytes, proxy.cache_sizes())
+    measured.store_bytes.set(store_bytes(proxy.settings.state_dir / STORE_FOLDER))
+    _set(measured.queue_length, proxy.queue_lengths())
+    measured.log_dropped.inc(events.dropped() - total(measured.log_dropped))
+    return Response(measured.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _set(gauge: Gauge, values: Mapping[str, int]) -> None:
+    """By the value of the gauge's only label."""
+    for value, n in values.items():
+        gauge.labels(value).set(n)

@@ -93,5 +93,5 @@ def _counted(receive: Receive, held: Held | None, *, limit: int) -> Receive:
 
 
 async def _answer(proxy: Proxy, error: DomainError, send: Send) -> None:
-    proxy.metrics.refuse(error.code)
+    proxy.metrics.refused.labels(error.code).inc()
     await send_error(error, send)

@@ -137,7 +137,7 @@ class ChatRoute:
         attempt = read[0] if read else _attempt(headers, body)
         found = earlier(session, attempt)
         request = read[1] if read else parse_chat(body, self._reading)
-        self._proxy.metrics.ignored.count(request.ignored)
+        self._proxy.metrics.fields_ignored.count(request.ignored)
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
         del body, read  # A call may last for minutes, and nobody reads these again.
         while found is None and drains.holds(retry=attempt.marked):
@@ -176,7 +176,7 @@ class ChatRoute:
         paths = request.ignored
         if wished_only and request.calls is not None:
             paths = (*paths, *request.calls.wishes)
-        names = self._proxy.metrics.ignored.names(paths)
+        names = self._proxy.metrics.fields_ignored.names(paths)
         return [(IGNORED, ", ".join(names).encode())] if names else []
 
     async def _replay(self, session: Session, number: int, request: ChatRequest, told: ChatCall, send: Send) -> None:
@@ -291,7 +291,7 @@ class ChatRoute:
         if not isinstance(error, DomainError):
             logger.error("a chat call failed by a mistake of ours", exc_info=error)
             error = InternalError()
-        self._proxy.metrics.refuse(error.code)
+        self._proxy.metrics.refused.labels(error.code).inc()
         return error
 
     def _note_delivery(self, session: Session, number: int, *, delivered: bool) -> None:

@@ -120,7 +120,7 @@ def begin(
                 raise
             finally:
                 call.phases.stop()
-                proxy.metrics.turns_ended[fate] += 1
+                proxy.metrics.turns_ended.labels(fate).inc()
                 if fate != COMMITTED:
                     proxy.note_use(session)
                 if call.abandoned:
@@ -270,8 +270,8 @@ class _Making:
             weights=self.proxy.weights,
             submission=submission,
             max_rounds=self.proxy.settings.abort_rounds,
-            on_round=self.proxy.metrics.sent,
-            on_failure=self.proxy.metrics.engine_failed,
+            on_round=self.proxy.metrics.generations.inc,
+            on_failure=lambda code: self.proxy.metrics.engine_failures.labels(code).inc(),
         )
         asked = GenerateRequest(
             rid=self.name,
@@ -288,11 +288,11 @@ class _Making:
         try:
             evidence = await self._run(generation, asked, prompt, None if stream is None else stream.feed)
         except Refused as refused:
-            self.proxy.metrics.refuse(refused.reason)
+            self.proxy.metrics.refused.labels(refused.reason).inc()
             raise EvidenceRefused(refused.reason, refused.message) from None
         failpoints.reach(failpoints.AFTER_ENGINE)
         if evidence.version_differs:
-            self.proxy.metrics.version_differences += 1
+            self.proxy.metrics.version_differences.inc()
         return evidence
 
     async def _run(
@@ -314,7 +314,7 @@ class _Making:
         if self.proxy.settings.compatibility.requests == "strict":
             raise UnsupportedParameter(calls.wishes[0], "the engines take no grammar that could hold a reply to it.")
         self.call.wished_only = True
-        self.proxy.metrics.ignored.count(calls.wishes)
+        self.proxy.metrics.fields_ignored.count(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.
         return await generation.run(replace(_sampled(asked, calls.otherwise), rid=f"{asked.rid}.wish"), on_chunk)
 
@@ -448,9 +448,9 @@ class _Making:
         reason = made.branch_reason
         kind = EXTENDING if made.parent is not None and reason is None else FIRST if first else BRANCH
         if kind != FIRST and any(message["role"] == "assistant" for message in self.request.messages):
-            metrics.follow_ups[kind] += 1
+            metrics.follow_ups.labels(kind).inc()
         if reason is not None:
-            metrics.branches[reason.field] += 1
+            metrics.branches.labels(reason.field).inc()
             emit(_branched(self.headers, self.session, made, reason))
         metrics.committed(
             kind,
@@ -458,8 +458,8 @@ class _Making:
             completion_tokens=len(made.output_ids),
             seconds=self.call.phases.seconds(),
         )
-        metrics.prefix_checks["passed"] += prompt.passed
-        metrics.prefix_checks["failed"] += prompt.checked - prompt.passed
+        metrics.prefix_checks.labels("passed").inc(prompt.passed)
+        metrics.prefix_checks.labels("failed").inc(prompt.checked - prompt.passed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +490,7 @@ def _branched(headers: dict[str, str], session: Session, made: Turn, reason: Bra
 
 def _tell_nobody(proxy: Proxy, session: Session, name: str, headers: dict[str, str], fate: str) -> None:
     """What became of a turn whose caller has gone: no call's line will say it."""
-    proxy.metrics.unwaited[fate] += 1
+    proxy.metrics.turns_unwaited.labels(fate).inc()
     emit(TurnEndedUnwaited(request_id=headers.get(REQUEST_ID, ""), session_id=session.name, turn_id=name, outcome=fate))
 
 

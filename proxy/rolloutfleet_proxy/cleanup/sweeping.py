@@ -25,13 +25,12 @@ from rolloutfleet_proxy.cleanup.files import DumpWriter, FolderFull
 from rolloutfleet_proxy.cleanup.freeing import Freed, Spared
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.dumps.folder import DumpFolder
-from rolloutfleet_proxy.figures.metrics import CleanupTally
+from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.sessions import Sessions
-from rolloutfleet_proxy.sessions.tombstones import RETIRED
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.writer import Writer
@@ -80,7 +79,7 @@ class ShardsMissing(Exception):
 
 
 class Sweeper:
-    """Reclaims sessions when told to; `tally` says what came of it."""
+    """Reclaims sessions when told to, and counts what came of it."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class Sweeper:
         seals: Seals,
         clock: ServedClock,
         owner: Owner,
-        tally: CleanupTally,
+        metrics: Metrics,
         gather: Callable[[int, Any], AbstractAsyncContextManager[Gathered]],
         on_freed: Callable[[Freed], None],
         wall: Callable[[], float] = time.time,
@@ -99,7 +98,8 @@ class Sweeper:
         """`gather` brings the shards of a session, by its row id and metadata. `on_freed` follows in memory what became
         of the rows, before anybody who waited goes on.
         """
-        self.tally = tally
+        self.failing: dict[str, str] = {}
+        """Why each group that the last sweep could not reclaim is still there, by group_id."""
         self.released = 0
         """Bytes, roughly, that memory no longer needs for what was reclaimed."""
         self._reader = reader
@@ -108,6 +108,7 @@ class Sweeper:
         self._seals = seals
         self._clock = clock
         self._owner = owner
+        self._metrics = metrics
         self._gather = gather
         self._on_freed = on_freed
         self._wall = wall
@@ -119,7 +120,7 @@ class Sweeper:
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
     async def sweep(self, orders: Orders) -> None:
-        """Reclaim what is due. Never raises for what is wrong with a group or the folder: that is in the tally."""
+        """Reclaim what is due. Never raises for what is wrong with a group or the folder: that is in `failing`."""
         async with self._one_at_a_time:
             began = self._clock.now()
             await self._sweep(orders, began)
@@ -128,20 +129,19 @@ class Sweeper:
     async def retire(self, orders: Orders) -> int:
         """Dump and free all sessions without a call in flight that are not leased; returns how many that were.
 
-        What fails is in the tally, and still there.
+        What fails is in `failing`, and still there.
         """
         at_once = replace(orders, patience=replace(orders.patience, at_once=True))
-        before = self.tally.reclaimed[RETIRED]
         async with self._one_at_a_time:
             began = self._clock.now()
             # Once for members that are open, and once for those of the same groups that had ended.
-            await self._sweep(at_once, began)
-            await self._sweep(at_once, began)
+            retired = await self._sweep(at_once, began) + await self._sweep(at_once, began)
             await self._forget(orders, this_sweep=began)
-        return self.tally.reclaimed[RETIRED] - before
+        return retired
 
-    async def _sweep(self, orders: Orders, began: float) -> None:
-        sweep = _Sweep(orders, began=began, put_off=frozenset(self.tally.failing))
+    async def _sweep(self, orders: Orders, began: float) -> int:
+        """Returns how many sessions were reclaimed."""
+        sweep = _Sweep(orders, began=began, put_off=frozenset(self.failing))
         after: int | None = 0
         while after is not None:
             groups, after = await self._reader.run(
@@ -151,9 +151,11 @@ class Sweeper:
             await self._reclaim(sweep)
         sweep.take_up_those_that_failed()
         await self._reclaim(sweep)
-        for group in sweep.failing.keys() - self.tally.failing.keys():
+        for group in sweep.failing.keys() - self.failing.keys():
             logger.warning("group %s could not be reclaimed, and is kept: %s", group, sweep.failing[group])
-        self.tally.failing = {**self.tally.failing, **sweep.failing} if sweep.is_hopeless else sweep.failing
+        self.failing = {**self.failing, **sweep.failing} if sweep.is_hopeless else sweep.failing
+        self._metrics.groups_not_reclaimed.set(len(self.failing))
+        return sweep.reclaimed
 
     async def _forget(self, orders: Orders, *, this_sweep: float) -> None:
         """Remove old dumps and old tombstones."""
@@ -276,7 +278,8 @@ class Sweeper:
         for one, result in zip(dumped, results, strict=True):
             if isinstance(result, Freed):
                 sweep.failed_in_a_row = min(0, sweep.failed_in_a_row)
-                self.tally.reclaimed[one.chosen.reason] += len(one.chosen.sessions)
+                self._metrics.sessions_reclaimed.labels(one.chosen.reason).inc(len(one.chosen.sessions))
+                sweep.reclaimed += len(one.chosen.sessions)
                 self.released += RECLAIMED_BYTES * (len(result.names) + result.turns)
                 self._on_freed(result)
             elif isinstance(result, Spared):
@@ -298,7 +301,7 @@ class Sweeper:
         sweep.failing[chosen.group.name] = f"waits for room: {error}"
 
     def _fail(self, sweep: "_Sweep", chosen: Due, error: Exception) -> None:
-        self.tally.failures += 1
+        self._metrics.dump_failures.inc()
         sweep.failed_in_a_row += 1
         sweep.failing[chosen.group.name] = f"{type(error).__name__}: {error}"
 
@@ -311,6 +314,8 @@ class _Sweep:
         self.began = began
         self.todo: deque[Group] = deque()
         self.failing: dict[str, str] = {}
+        self.reclaimed = 0
+        """Sessions."""
         self.failed_in_a_row = 0
         self.no_room: FolderFull | None = None
         """Why no more files are written in this sweep."""

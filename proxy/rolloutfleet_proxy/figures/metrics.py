@@ -1,16 +1,28 @@
-"""What this process counts of its own life: plain numbers, changed on the event loop alone.
+"""Every metric of a proxy, declared once, in the order of `/metrics`.
 
-They become Prometheus' families in `exposition`, only when asked for. The durable counters are the ledger's.
+What happens is counted where it happens: `metrics.refused.labels(code).inc()`. What merely is so is set by the route,
+at a scrape. An attribute is the metric's name without `rolloutfleet_`. Labels are bounded: no session, no address,
+nothing that a caller chose. The durable counters are the ledger's.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 
-from rolloutfleet_proxy.figures.histograms import Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.samples import Sample
+
 from rolloutfleet_proxy.figures.ignored_fields import IgnoredFields
 from rolloutfleet_proxy.figures.phases import STEPS
+from rolloutfleet_proxy.figures.software import versions
 
 COMMITTED = "committed"
 REPLAYED = "replayed"
@@ -28,67 +40,101 @@ SECONDS = (
 """A commit takes a millisecond, and a generation may take minutes."""
 TOKENS = tuple(float(2**power) for power in range(4, 19))
 
-
-@dataclass(slots=True)
-class CleanupTally:
-    """What the sweeps of this process did to sessions that nobody used."""
-
-    reclaimed: Counter[str] = field(default_factory=Counter)
-    """Sessions by reason."""
-    failures: int = 0
-    """Attempts to dump a group that failed."""
-    failing: dict[str, str] = field(default_factory=dict)
-    """Why each group that the last sweep could not reclaim is still there, by group_id."""
-
-    @property
-    def error(self) -> str | None:
-        """Of one that is failing."""
-        return next(iter(self.failing.values()), None)
+# They would be a series more for each counter and histogram.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """Counts since the process started."""
+    """Counts since the process started, each proxy's in a registry of its own."""
 
     def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        """Chat calls that are over, by what came of them: committed, replayed, joined, or an error's code."""
-        self.call_seconds = {"answered": Histogram(SECONDS), "failed": Histogram(SECONDS)}
-        """From a chat call's arrival to its end."""
-        self.refused: Counter[str] = Counter()
-        """Answers that were errors, by code; a reply that was no evidence also by the reason."""
-        self.ignored = IgnoredFields()
-        """Chat calls with a field that has no effect."""
-        self.turns: Counter[str] = Counter()
-        """Committed turns: first of their session, extending a parent, or starting a branch."""
-        self.branches: Counter[str] = Counter()
-        """Turns that start a branch, by the field in which they part from an earlier turn."""
-        self.follow_ups: Counter[str] = Counter()
-        """Turns that come after others and hold an answer: extending, branch."""
-        self.tokens: Counter[str] = Counter()
-        """Tokens of committed turns: prompt, completion."""
-        self.turn_tokens = {"prompt": Histogram(TOKENS), "completion": Histogram(TOKENS)}
-        """The same, a turn."""
-        self.step_seconds = {step: Histogram(SECONDS) for step in STEPS}
-        """Of committed turns."""
-        self.prefix_checks: Counter[str] = Counter()
-        """Token-by-token checks of a committed turn's prompt against an earlier turn's ids: passed, failed."""
-        self.passed_on: Counter[str] = Counter()
-        """Chat calls of other proxies' sessions: answered, cut_short, or an error's code."""
-        self.requests: Counter[tuple[str, str, str]] = Counter()
-        """Requests that are no chat calls, by method, the path's template, and status."""
-        self.turns_ended: Counter[str] = Counter()
-        """Turns that were begun, by what became of them: committed, or an error's code."""
-        self.unwaited: Counter[str] = Counter()
-        """Those of them whose caller had gone."""
-        self.engine_failures: Counter[str] = Counter()
-        """Requests to the gateway that brought no turn, by error code."""
-        self.generations = 0
-        """Requests sent to the gateway."""
-        self.version_differences = 0
-        """Turns whose engine named a weight version that this proxy did not know."""
-        self.cleanup = CleanupTally()
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+
+        self.calls = counter("rolloutfleet_calls", "Chat calls that are over, by what came of them", ["outcome"])
+        self.calls_passed_on = counter(
+            "rolloutfleet_calls_passed_on", "Chat calls of other proxies' sessions", ["outcome"]
+        )
+        self.requests = counter(
+            "rolloutfleet_requests", "Requests that are no chat calls", ["method", "route", "status"]
+        )
+        self.refused = counter("rolloutfleet_refused", "Errors answered, by code or reason", ["reason"])
+        self.fields_ignored = IgnoredFields(
+            counter("rolloutfleet_fields_ignored", "Chat calls with a field without effect", ["field"])
+        )
+        self.turns = counter(
+            "rolloutfleet_turns", "Committed turns: first, extending a parent, starting a branch", ["kind"]
+        )
+        self.branches = counter("rolloutfleet_branches", "Turns that start a branch, by what differs", ["reason"])
+        self.follow_ups = counter("rolloutfleet_follow_ups", "Turns that follow an answer: extending, branch", ["kind"])
+        self.turns_ended = counter(
+            "rolloutfleet_turns_ended", "Turns that were begun, by what became of them", ["outcome"]
+        )
+        self.turns_unwaited = counter(
+            "rolloutfleet_turns_unwaited", "Turns whose caller had gone when they ended", ["outcome"]
+        )
+        self.tokens = counter("rolloutfleet_tokens", "Tokens of committed turns", ["kind"])
+        self.prefix_checks = counter(
+            "rolloutfleet_prefix_checks", "Prompts compared with an earlier turn's ids", ["result"]
+        )
+        self.generations = counter("rolloutfleet_generations", "Requests sent to the gateway")
+        self.engine_failures = counter(
+            "rolloutfleet_engine_failures", "Requests to the gateway without a turn", ["code"]
+        )
+        self.version_differences = counter(
+            "rolloutfleet_version_differences",
+            "Turns whose engine named a weight version that this proxy did not know",
+        )
+        self.sessions_reclaimed = counter(
+            "rolloutfleet_sessions_reclaimed",
+            "Sessions that nobody used, or whose trajectories nobody took",
+            ["reason"],
+        )
+        self.dump_failures = counter("rolloutfleet_dump_failures", "Attempts to reclaim a group that failed")
+        self.groups_not_reclaimed = gauge(
+            "rolloutfleet_groups_not_reclaimed", "Groups that the last sweep could not reclaim"
+        )
+        self.call_seconds = histogram(
+            "rolloutfleet_call_seconds", "From a chat call's arrival to its end", ["result"], buckets=SECONDS
+        )
+        self.step_seconds = histogram(
+            "rolloutfleet_step_seconds", "Steps of committed turns", ["step"], buckets=SECONDS
+        )
+        self.turn_tokens = histogram("rolloutfleet_turn_tokens", "Tokens of a committed turn", ["kind"], buckets=TOKENS)
+        self.calls_in_flight = gauge("rolloutfleet_calls_in_flight", "Turns being made")
+
+        self.calls_held = gauge("rolloutfleet_calls_held", "Chat calls that wait, by what holds them", ["by"])
+        self.request_bytes = gauge("rolloutfleet_request_bytes", "What the requests under way hold")
+        self.draining = gauge("rolloutfleet_draining", "1 while no new sessions are taken")
+        self.paused = gauge("rolloutfleet_paused", "1 while the weights are paused")
+        self.weights = gauge("rolloutfleet_weights", "Of the weights: version, run, epoch", ["kind"])
+        self.sessions_open = gauge("rolloutfleet_sessions_open", "Open sessions")
+        self.ledger = gauge(
+            "rolloutfleet_ledger",
+            "Promise 5: turns and sessions by what became of them",
+            ["kind", "term", "reason"],
+        )
+        self.keys = gauge("rolloutfleet_keys", "Session keys")
+        self.shards = gauge("rolloutfleet_shards", "Shards: count, bytes", ["kind"])
+        self.memory_bytes = gauge("rolloutfleet_memory_bytes", "Memory of the proxy's process tree", ["kind"])
+        self.cache_bytes = gauge("rolloutfleet_cache_bytes", "Caches", ["cache"])
+        self.store_bytes = gauge("rolloutfleet_store_bytes", "The store's files")
+        self.queue_length = gauge("rolloutfleet_queue_length", "What waits, by queue", ["queue"])
+        self.log_dropped = counter("rolloutfleet_log_dropped", "Lines of the log that were lost")
+        Info("rolloutfleet", "1; the versions of the software", registry=self.registry).info(versions())
+
+        self._call_seconds = [self.call_seconds.labels(each) for each in ("answered", "failed")]
+        self._step_seconds = [self.step_seconds.labels(step) for step in STEPS]
+        self._turn_tokens = [self.turn_tokens.labels(kind) for kind in ("prompt", "completion")]
         self.in_flight = 0
-        """Turns being made."""
+        """Turns being made: drains and trims go by it, too."""
+        self.calls_in_flight.set_function(lambda: self.in_flight)
+
+    def text(self) -> bytes:
+        """What Prometheus reads, in its format 0.0.4."""
+        return generate_latest(self.registry)
 
     @contextmanager
     def call_in_flight(self) -> Iterator[None]:
@@ -99,33 +145,32 @@ class Metrics:
         finally:
             self.in_flight -= 1
 
-    def sent(self) -> None:
-        """Count a request to the gateway."""
-        self.generations += 1
-
-    def refuse(self, reason: str) -> None:
-        """Count an answer that is an error."""
-        self.refused[reason] += 1
-
     def call_ended(self, outcome: str, seconds: float) -> None:
         """Count a chat call that is over."""
-        self.calls[outcome] += 1
-        self.call_seconds["answered" if outcome in _ANSWERED else "failed"].add(seconds)
-
-    def request_ended(self, method: str, route: str, status: int) -> None:
-        """Count another request that is over."""
-        self.requests[method, route, str(status)] += 1
-
-    def engine_failed(self, code: str) -> None:
-        """Count a request to the gateway that failed."""
-        self.engine_failures[code] += 1
+        self.calls.labels(outcome).inc()
+        self._call_seconds[outcome not in _ANSWERED].observe(seconds)
 
     def committed(self, kind: str, *, prompt_tokens: int, completion_tokens: int, seconds: Sequence[float]) -> None:
         """Count a committed turn; `seconds` are those of its steps."""
-        self.turns[kind] += 1
-        self.tokens["prompt"] += prompt_tokens
-        self.tokens["completion"] += completion_tokens
-        self.turn_tokens["prompt"].add(prompt_tokens)
-        self.turn_tokens["completion"].add(completion_tokens)
-        for histogram, took in zip(self.step_seconds.values(), seconds, strict=True):
-            histogram.add(took)
+        self.turns.labels(kind).inc()
+        self.tokens.labels("prompt").inc(prompt_tokens)
+        self.tokens.labels("completion").inc(completion_tokens)
+        for tokens, count in zip(self._turn_tokens, (prompt_tokens, completion_tokens), strict=True):
+            tokens.observe(count)
+        for step, took in zip(self._step_seconds, seconds, strict=True):
+            step.observe(took)
+
+
+def by_label(counter: Counter) -> dict[str, int]:
+    """What was counted so far, by the value of the counter's only label."""
+    return {sample.labels[label]: int(sample.value) for sample in _samples(counter) for label in sample.labels}
+
+
+def total(counter: Counter) -> int:
+    """What was counted so far, whatever the labels."""
+    return int(sum(sample.value for sample in _samples(counter)))
+
+
+def _samples(counter: Counter) -> Iterator[Sample]:
+    for family in counter.collect():
+        yield from family.samples

@@ -230,7 +230,7 @@ class Forwarding:
         return None
 
     async def _refuse(self, error: DomainError, scope: Scope, receive: Receive, send: Send) -> None:
-        self._metrics.refuse(error.code)
+        self._metrics.refused.labels(error.code).inc()
         if not self._is_chat(scope):
             await response_to(error)(scope, receive, send)
             return
@@ -249,7 +249,7 @@ class Forwarding:
             async with self._passing(scope):
                 await pass_on(self._peers, ordinal, scope, receive, answer.send, body_limit=self._body_limit(scope))
         except DomainError as error:
-            self._metrics.refuse(error.code)
+            self._metrics.refused.labels(error.code).inc()
             if told is not None:
                 told.outcome = error.code
             await answer.end_with(error, scope, receive)

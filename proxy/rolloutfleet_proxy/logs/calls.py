@@ -179,7 +179,7 @@ class PassedCall:
     def ended(self) -> None:
         """Nothing more will be sent."""
         outcome = self.outcome or (ANSWERED if self._over else CUT_SHORT)
-        self._metrics.passed_on[outcome] += 1
+        self._metrics.calls_passed_on.labels(outcome).inc()
         emit(
             PassEnded(
                 call_id=self._call_id,

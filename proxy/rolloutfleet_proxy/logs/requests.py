@@ -108,7 +108,7 @@ class Requests:
         route = route_of(scope)
         if route in _UNLOGGED:
             return
-        self._metrics.request_ended(scope["method"], route, status)
+        self._metrics.requests.labels(scope["method"], route, str(status)).inc()
         emit(
             RequestEnded(
                 request_id=request_id(scope),

@@ -18,7 +18,7 @@ from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper
-from rolloutfleet_proxy.figures.metrics import CleanupTally
+from rolloutfleet_proxy.figures.metrics import Metrics, by_label, total
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import NewSessions, Session, Sessions, start, touch
@@ -55,7 +55,7 @@ class House:
         clock = ServedClock(self.database.connect(read_only=True), monotonic=lambda: self.seconds)
         self.writer, self.reader = Writer(self.database, clock), Reader(self.database)
         self.sessions, self.seals = Sessions(self.reader, cache_bytes=1_000_000), Seals()
-        self.tally = CleanupTally()
+        self.metrics = Metrics()
         self.dumps = self.folder / "dumps"
         self.sweeper = Sweeper(
             reader=self.reader,
@@ -64,7 +64,7 @@ class House:
             seals=self.seals,
             clock=clock,
             owner=self.owner,
-            tally=self.tally,
+            metrics=self.metrics,
             gather=self._gather,
             on_freed=self.freed.append,
             wall=self._wall,
@@ -83,6 +83,11 @@ class House:
         await self.writer.close()
         self.reader.close()
         self.database.close()
+
+    @property
+    def error(self) -> str:
+        """Of a group that is failing; empty where none is."""
+        return next(iter(self.sweeper.failing.values()), "")
 
     def orders(self, **more: Any) -> Orders:
         return Orders(Patience(STALE, UNCLAIMED), **({"folder": DumpWriter(self.dumps, ordinal=0)} | more))
@@ -153,7 +158,9 @@ async def test_a_stale_session_is_dumped_and_freed(house: House) -> None:
     sums = await house.sums()
     assert (sums["turns"]["dumped"], sums["sessions"]["dumped"], sums["keys"]) == (3, 1, 0)
     assert await house.rows("SELECT reason, dumped FROM tombstones") == [("stale", f"[{REST}]")]
-    assert house.freed == [Freed((name,), 1, 3, ((session, 3),))] and house.tally.reclaimed == {"stale": 1}
+    assert house.freed == [Freed((name,), 1, 3, ((session, 3),))] and by_label(house.metrics.sessions_reclaimed) == {
+        "stale": 1
+    }
 
 
 async def test_whoever_touches_it_meanwhile_keeps_it(house: House) -> None:
@@ -164,7 +171,7 @@ async def test_whoever_touches_it_meanwhile_keeps_it(house: House) -> None:
     await house.sweep()
     assert await house.there() == {name}
     assert house.files() == [], "what was written for nothing is taken back"
-    assert house.tally.reclaimed == {} and not house.tally.failing
+    assert by_label(house.metrics.sessions_reclaimed) == {} and not house.sweeper.failing
     house.meanwhile = lambda: None
     await house.sweep()
     assert await house.there() == {name}
@@ -201,7 +208,7 @@ async def test_members_of_a_group_wait_for_each_other(house: House) -> None:
     assert await house.there() == set()
     assert set(house.files()) == {f"{first}-trajectory-1.json", f"{second}-active.json"}
     assert dict(await house.rows("SELECT name, reason FROM tombstones")) == {first: "unclaimed", second: "stale"}
-    assert house.tally.reclaimed == {"stale": 1, "unclaimed": 1}
+    assert by_label(house.metrics.sessions_reclaimed) == {"stale": 1, "unclaimed": 1}
 
 
 async def test_a_session_without_turns_leaves_no_file(house: House) -> None:
@@ -231,11 +238,11 @@ async def test_one_bad_group_holds_up_nobody_and_is_tried_again(house: House) ->
     await house.sweep()
     assert await house.there() == {bad}
     assert len(house.files()) == 1 + len(good)
-    assert str(house.tally.error).startswith("DumpConflict") and house.tally.failures == 1
+    assert house.error.startswith("DumpConflict") and total(house.metrics.dump_failures) == 1
     assert (house.dumps / f"{bad}-active.json").read_text() == "no dump", "nothing is overwritten"
     (house.dumps / f"{bad}-active.json").unlink()
     await house.sweep()
-    assert await house.there() == set() and not house.tally.failing
+    assert await house.there() == set() and not house.sweeper.failing
     assert (await house.sums())["turns"]["dumped"] == 201
     assert house.sweeper.released == 2 * 201 * RECLAIMED_BYTES, "the allocator is told of what went"
 
@@ -248,9 +255,9 @@ async def test_many_bad_groups_hold_up_others_for_one_sweep_at_the_most(house: H
         (house.dumps / f"{name}-active.json").write_text("no dump")
     house.seconds = STALE
     await house.sweep()
-    assert good in await house.there() and len(house.tally.failing) == HOPELESS
+    assert good in await house.there() and len(house.sweeper.failing) == HOPELESS
     await house.sweep()
-    assert await house.there() == set(bad) and len(house.tally.failing) == len(bad)
+    assert await house.there() == set(bad) and len(house.sweeper.failing) == len(bad)
     (house.dumps / f"{bad[-1]}-active.json").unlink()
     await house.sweep()
     assert await house.there() == set(bad[:-1]), "behind many that fail again"
@@ -263,13 +270,13 @@ async def test_what_lacks_tensors_is_kept_and_tried_at_each_sweep(house: House) 
     house.seconds = STALE
     for sweep in (1, 2, 3):
         await house.sweep()
-        assert await house.there() == set(lacking) and len(house.tally.failing) == 3
-        assert house.tally.failures == 3 * sweep and "far" in str(house.tally.error)
+        assert await house.there() == set(lacking) and len(house.sweeper.failing) == 3
+        assert total(house.metrics.dump_failures) == 3 * sweep and "far" in house.error
         assert len(house.files()) == len(lacking) + len(whole), "marked, and there"
     assert decode((house.dumps / f"{lacking[0]}-active.json").read_bytes()).end.incomplete == ["far"]
     house.unreachable = []
     await house.sweep()
-    assert await house.there() == set() and not house.tally.failing
+    assert await house.there() == set() and not house.sweeper.failing
     assert decode((house.dumps / f"{lacking[0]}-active.json").read_bytes()).end.incomplete == []
 
 
@@ -282,7 +289,7 @@ async def test_a_dump_left_by_a_crash_is_replaced_by_what_the_session_holds_now(
     house.seconds += STALE
     await house.sweep()
     assert house.turns_of(f"{name}-active.json") == [f"{name}-turn-0", "later"]
-    assert await house.there() == set() and not house.tally.failing
+    assert await house.there() == set() and not house.sweeper.failing
 
 
 async def test_what_a_crash_left_in_the_folder_is_tidied(house: House) -> None:
@@ -304,7 +311,7 @@ async def test_what_a_crash_left_in_the_folder_is_tidied(house: House) -> None:
     assert set(house.files()) == expected, "of another proxy, or with turns that are nowhere else: these stay"
     await house.sweep()
     assert set(house.files()) == expected | {f"{left}-active.json"}
-    assert await house.there() == {of_a_backup} and house.tally.error is not None
+    assert await house.there() == {of_a_backup} and house.error
 
 
 async def test_what_is_no_dump_holds_up_neither_tidying_nor_keeping_nor_the_sweep(house: House) -> None:
@@ -323,7 +330,7 @@ async def test_what_is_no_dump_holds_up_neither_tidying_nor_keeping_nor_the_swee
         house.seconds += STALE + 100
         await house.sweep(keep_age=100.0)
     assert set(house.files()) == strangers, "what is too old goes, and what is no dump stays"
-    assert await house.there() == {here} and "is there already" in str(house.tally.error)
+    assert await house.there() == {here} and "is there already" in house.error
     (house.dumps / f"{here}-active.json").unlink()
     (house.dumps / f".0-{here}-active.json.tmp").symlink_to(house.dumps.parent / "secret")
     await house.sweep(keep_age=100.0)
@@ -400,10 +407,10 @@ async def test_an_empty_batch_of_dumps_is_no_failure(house: House) -> None:
     house.seconds = STALE
     await house.sweep()
     assert await house.there() == {full} and empty not in await house.there()
-    assert house.tally.error is not None
+    assert house.error
     house.dumps.unlink()
     await house.sweep()
-    assert await house.there() == set() and house.tally.error is None
+    assert await house.there() == set() and not house.error
 
 
 async def test_a_store_that_goes_gives_everything_to_dumps_but_what_is_in_use(house: House) -> None:
