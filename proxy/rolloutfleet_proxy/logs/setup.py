@@ -36,28 +36,20 @@ _told = {"format": "plain", "level": "info", "ordinal": 0}
 """What helpers are told."""
 
 
-class EventLog:
+class EventLog(Output):
     """Events as lines of an output."""
 
-    def __init__(self, form: Form, output: Output, level: int) -> None:
+    def __init__(self, form: Form, level: int, descriptor: int) -> None:
+        super().__init__(
+            descriptor,
+            dropped_line=lambda count: form.event(time.time(), logging.WARNING, LogDropped(lines=count)),
+        )
         self._form = form
-        self._output = output
         self._level = level
-
-    @property
-    def dropped(self) -> int:
-        return self._output.dropped
-
-    @property
-    def waiting(self) -> int:
-        return self._output.waiting
 
     def event(self, level: int, event: Event) -> None:
         if level >= self._level:
-            self._output.put(self._form.event(time.time(), level, event))
-
-    def flush(self, *, patience: float) -> None:
-        self._output.flush(patience=patience)
+            self.put(self._form.event(time.time(), level, event))
 
 
 class _Handler(logging.Handler):
@@ -79,11 +71,8 @@ def set_up(settings: Chosen, *, ordinal: int, descriptor: int | None = None) -> 
     """From now on all is logged to `descriptor`, standard error unless given. Close what is returned at the end."""
     _told.update(format=settings.format, level=settings.level, ordinal=ordinal)
     form = FORMS[settings.format](pid=os.getpid(), ordinal=ordinal)
-    output = Output(
-        sys.stderr.fileno() if descriptor is None else descriptor,
-        dropped_line=lambda count: form.event(time.time(), logging.WARNING, LogDropped(lines=count)),
-    )
     level = logging.getLevelNamesMapping()[settings.level.upper()]
+    output = EventLog(form, level, sys.stderr.fileno() if descriptor is None else descriptor)
     logging.basicConfig(handlers=[_Handler(form, output)], force=True, level=max(level, logging.WARNING))
     for name in OURS:
         logging.getLogger(name).setLevel(level)
@@ -91,7 +80,7 @@ def set_up(settings: Chosen, *, ordinal: int, descriptor: int | None = None) -> 
     sys.excepthook = _note_uncaught
     sys.unraisablehook = _note_unraisable
     threading.excepthook = _note_thread
-    events.direct(EventLog(form, output, level))
+    events.direct(output)
     return output
 
 

@@ -22,7 +22,6 @@ from rolloutfleet_proxy.ids import SESSION, Owner
 from rolloutfleet_proxy.logs import events
 from rolloutfleet_proxy.logs.calls import ChatCall
 from rolloutfleet_proxy.logs.lines import FORMS
-from rolloutfleet_proxy.logs.output import Output
 from rolloutfleet_proxy.logs.requests import identified
 from rolloutfleet_proxy.logs.setup import EventLog
 
@@ -115,8 +114,8 @@ def test_a_calls_lines_cost_the_loop_little(
     form: str, standard: logging.Logger, request: pytest.FixtureRequest
 ) -> None:
     settings = LogSettings.model_validate({"format": form})
-    output = Output(os.open(os.devnull, os.O_WRONLY))
-    events.direct(EventLog(FORMS[settings.format](pid=1, ordinal=0), output, level=20))
+    output = EventLog(FORMS[settings.format](pid=1, ordinal=0), logging.INFO, os.open(os.devnull, os.O_WRONLY))
+    events.direct(output)
     metrics, took, standards = Metrics(), [], []
     try:
         for _ in range(ROUNDS):
