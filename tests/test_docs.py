@@ -14,7 +14,7 @@ import yaml
 from fastapi import APIRouter
 from openai import _constants as openai_constants
 from starlette.routing import Route
-from tests.proxy.figures.test_metrics import declared_metrics
+from tests.proxy.telemetry.test_metrics import declared_metrics
 
 from rolloutfleet import errors, settings_docs
 from rolloutfleet.spec import KIND, RolloutFleet
@@ -22,7 +22,7 @@ from rolloutfleet_proxy import api
 from rolloutfleet_proxy.capture.chat_route import serves
 from rolloutfleet_proxy.chat.request import _Body
 from rolloutfleet_proxy.engines.evidence import REASONS
-from rolloutfleet_proxy.figures.metrics import Metrics
+from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 PROXY = ROOT / "proxy" / "rolloutfleet_proxy"
@@ -31,7 +31,7 @@ API, CAPTURE, ARCHITECTURE = ((ROOT / "docs" / f"{name}.md").read_text() for nam
 
 CHAT_CALLS = {"POST /v1/chat/completions", "POST /sessions/{id}/v1/chat/completions"}
 CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
-NOT_TOLD = {"__init__", "__main__", "logs", "testing"}
+NOT_TOLD = {"__init__", "__main__", "testing"}
 """Modules that a reader need not be told of."""
 
 

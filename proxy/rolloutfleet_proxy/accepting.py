@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.telemetry import logger
 
 BURST: Final = 64
 """Connections that one round takes of a socket at the most: some milliseconds' work."""

@@ -29,7 +29,6 @@ from rolloutfleet_proxy.domain.errors import DomainError, InternalError, Invalid
 from rolloutfleet_proxy.fleet.forwarding import Forwarding
 from rolloutfleet_proxy.housekeeping import kept
 from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, response_to
-from rolloutfleet_proxy.logs.requests import Requests
 from rolloutfleet_proxy.memory.body_limit import LimitOf
 from rolloutfleet_proxy.proxy import Proxy, Start, open_proxy
 from rolloutfleet_proxy.refusals import not_written
@@ -38,6 +37,7 @@ from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.stats_line import stats_told
 from rolloutfleet_proxy.store.database import StoreUnusable
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.telemetry.request_ids import Requests
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 
 MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)

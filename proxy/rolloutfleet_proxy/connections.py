@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.telemetry import logger
 
 RESERVED: Final = 1024
 """Descriptors that are left to the proxy's own files and connections at the most; of a low limit, a quarter."""

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from rolloutfleet_proxy.exports import leases
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.reloading import followed
 from rolloutfleet_proxy.sessions import remains
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.store.compacting import compact
+from rolloutfleet_proxy.telemetry import logger
 
 EVERY: Final = 5.0
 """Seconds between looks at the leases and shards."""

@@ -27,14 +27,12 @@ from rolloutfleet_proxy.dumps.importing import Importer
 from rolloutfleet_proxy.engines.client import Engine
 from rolloutfleet_proxy.engines.grammar_refusals import CallGrammars
 from rolloutfleet_proxy.engines.probing import Probing
-from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet import extent
 from rolloutfleet_proxy.fleet.gathering import Gatherer
 from rolloutfleet_proxy.fleet.peers import Peer, Peers
 from rolloutfleet_proxy.fleet.placement import Placement
 from rolloutfleet_proxy.fleet.weights import EngineCommands, FleetWeights
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.logs import events, logger
 from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.memory.allocator import Trimming, trimmed
 from rolloutfleet_proxy.memory.collector import Collections
@@ -61,6 +59,8 @@ from rolloutfleet_proxy.store.database import Belonging, Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull, Writer
+from rolloutfleet_proxy.telemetry import events, logger
+from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rolloutfleet.settings import LIVE_SETTINGS, NOT_LIVE, ProxySettings
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.sessions.auth import BadKeyFile, gateway_key, load_admin_keys
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource, Told
+from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
 

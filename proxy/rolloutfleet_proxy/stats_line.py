@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from rolloutfleet_proxy.figures.metrics import total
-from rolloutfleet_proxy.logs import events, logger
-from rolloutfleet_proxy.logs.calls import milliseconds
-from rolloutfleet_proxy.logs.events import Stats, emit
 from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.memory.resident import Memory
 from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.telemetry import events, logger
+from rolloutfleet_proxy.telemetry.calls import milliseconds
+from rolloutfleet_proxy.telemetry.events import Stats, emit
+from rolloutfleet_proxy.telemetry.metrics import total
 
 
 @contextlib.asynccontextmanager

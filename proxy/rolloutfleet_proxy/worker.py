@@ -28,8 +28,6 @@ from rolloutfleet_proxy.accepting import Accepting
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
 from rolloutfleet_proxy.connections import Connections, for_clients
 from rolloutfleet_proxy.http_protocol import HttpProtocol
-from rolloutfleet_proxy.logs import events, logger
-from rolloutfleet_proxy.logs.setup import set_up
 from rolloutfleet_proxy.memory import allocator, collector, resident
 from rolloutfleet_proxy.parent.channel import Channel
 from rolloutfleet_proxy.parent.decisions import MISTAKE
@@ -38,6 +36,8 @@ from rolloutfleet_proxy.proxy import RETIRING, Start, prepare
 from rolloutfleet_proxy.reloading import take
 from rolloutfleet_proxy.restarts.boots import Crash
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource
+from rolloutfleet_proxy.telemetry import events, logger
+from rolloutfleet_proxy.telemetry.log_setup import set_up
 
 CUT_GRACE = 5
 """Seconds in which those who wait for a call that was cut are told so."""

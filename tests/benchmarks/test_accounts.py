@@ -2,7 +2,7 @@
 
 from benchmarks.rigs.accounts import prefix_checks
 
-from rolloutfleet_proxy.figures.metrics import Metrics
+from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 
 def test_prefix_checks_are_read_by_result() -> None:

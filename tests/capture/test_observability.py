@@ -31,8 +31,8 @@ from tests.real.processes import ends_with_this_process, free_port, wait_until_r
 from rolloutfleet.errors import INTERNAL
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.app import ProxyApp
-from rolloutfleet_proxy.figures.phases import STEPS
 from rolloutfleet_proxy.ids import SESSION, Owner
+from rolloutfleet_proxy.telemetry.phases import STEPS
 
 SAID, ARGUMENT, FROM_ENGINE = "a-thing-that-was-said", "an-argument-of-a-tool", "a-thing-an-engine-said"
 ARGUMENTS = json.dumps({"at": ARGUMENT})

@@ -11,8 +11,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, Gauge
 
 from rolloutfleet_proxy.api.access import AdminOnly, ThisProxy
 from rolloutfleet_proxy.api.scopes import PROXY, Scope, everywhere, summed
-from rolloutfleet_proxy.figures.metrics import by_label, total
-from rolloutfleet_proxy.logs import events
 from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.proxy import STORE_FOLDER, Proxy
 from rolloutfleet_proxy.restarts import boots
@@ -20,6 +18,8 @@ from rolloutfleet_proxy.sessions.sessions import count_by_state
 from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.database import store_bytes
 from rolloutfleet_proxy.store.transaction import SESSIONS, TURNS
+from rolloutfleet_proxy.telemetry import events
+from rolloutfleet_proxy.telemetry.metrics import by_label, total
 
 router = APIRouter()
 

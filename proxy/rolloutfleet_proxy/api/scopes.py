@@ -10,8 +10,8 @@ from fastapi import Query, Request
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
 from rolloutfleet_proxy.fleet.weights import together
 from rolloutfleet_proxy.http.errors import error_object
-from rolloutfleet_proxy.logs.requests import REQUEST_ID, TRACES
 from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID, TRACES
 
 PROXY: Final = "proxy"
 

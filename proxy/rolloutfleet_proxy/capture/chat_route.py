@@ -19,11 +19,7 @@ from rolloutfleet_proxy.capture.retries import Attempt, earlier
 from rolloutfleet_proxy.chat.request import ChatRequest, Reading, body_digest, parse_chat
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, InternalError
 from rolloutfleet_proxy.engines.generation import STRUCTURAL_TAG
-from rolloutfleet_proxy.figures.metrics import JOINED, REPLAYED
 from rolloutfleet_proxy.http.errors import body_of, send_error, status_of
-from rolloutfleet_proxy.logs import logger
-from rolloutfleet_proxy.logs.calls import ChatCall
-from rolloutfleet_proxy.logs.requests import request_id
 from rolloutfleet_proxy.memory.body_limit import declared_length
 from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
@@ -32,6 +28,10 @@ from rolloutfleet_proxy.sessions.auth import presented_key
 from rolloutfleet_proxy.sessions.calls import Call, Listener, forget_frames
 from rolloutfleet_proxy.sessions.idempotency import keyed_call
 from rolloutfleet_proxy.sessions.sessions import OPEN, Session
+from rolloutfleet_proxy.telemetry import logger
+from rolloutfleet_proxy.telemetry.calls import ChatCall
+from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED
+from rolloutfleet_proxy.telemetry.request_ids import request_id
 from rolloutfleet_proxy.turns.rows import Turn, load_turn, set_delivered
 
 Scope = MutableMapping[str, Any]

@@ -39,17 +39,17 @@ from rolloutfleet_proxy.engines.client import GenerateRequest, OnChunk, ids_json
 from rolloutfleet_proxy.engines.evidence import Evidence, Refused
 from rolloutfleet_proxy.engines.generation import STRUCTURAL_TAG, Generation, biases_of, grammar_of
 from rolloutfleet_proxy.engines.grammar_refusals import GrammarRefused
-from rolloutfleet_proxy.figures.metrics import BRANCH, COMMITTED, EXTENDING, FIRST
-from rolloutfleet_proxy.figures.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.ids import random_hex
-from rolloutfleet_proxy.logs.events import TurnBranched, TurnEndedUnwaited, emit
-from rolloutfleet_proxy.logs.requests import REQUEST_ID
 from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.refusals import ended, not_written
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.sessions import Session
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited, emit
+from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST
+from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
+from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.reading import Parsed
 from rolloutfleet_proxy.tokens.render import Candidate, Prompt

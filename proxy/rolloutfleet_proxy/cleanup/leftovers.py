@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from rolloutfleet.dumps import parse_dump_name
 from rolloutfleet_proxy.cleanup.dumping import turn_ids
 from rolloutfleet_proxy.cleanup.files import DumpWriter
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
 Read = Callable[[Callable[[sqlite3.Connection], T]], T]

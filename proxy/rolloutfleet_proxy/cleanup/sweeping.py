@@ -25,15 +25,15 @@ from rolloutfleet_proxy.cleanup.files import DumpWriter, FolderFull
 from rolloutfleet_proxy.cleanup.freeing import Freed, Spared
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.dumps.folder import DumpFolder
-from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.sessions import tombstones
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.telemetry import logger
+from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 

@@ -30,11 +30,11 @@ from rolloutfleet_proxy.dumps.adopted import Adopted
 from rolloutfleet_proxy.dumps.contents import Looked, TurnRow
 from rolloutfleet_proxy.dumps.folder import DumpFolder, NotClaimed
 from rolloutfleet_proxy.dumps.staging import Arrived, Coming, Staged
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.shards.shelf import Made, Shards
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
 

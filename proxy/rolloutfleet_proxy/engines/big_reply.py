@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Refused, Span, check, decode
-from rolloutfleet_proxy.logs.setup import helpers_environment, helpers_log
+from rolloutfleet_proxy.telemetry.log_setup import helpers_environment, helpers_log
 
 _LENGTH_BYTES = 4
 

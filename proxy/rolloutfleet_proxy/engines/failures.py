@@ -7,9 +7,9 @@ from rolloutfleet.errors import EVIDENCE_REFUSED
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines.client import GenerateRequest, shown
 from rolloutfleet_proxy.engines.evidence import Refused
-from rolloutfleet_proxy.logs.calls import milliseconds
-from rolloutfleet_proxy.logs.events import EngineFailure, emit
-from rolloutfleet_proxy.logs.requests import REQUEST_ID
+from rolloutfleet_proxy.telemetry.calls import milliseconds
+from rolloutfleet_proxy.telemetry.events import EngineFailure, emit
+from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
 
 def tell(error: DomainError | Refused, request: GenerateRequest, *, url: str, began: float) -> str:

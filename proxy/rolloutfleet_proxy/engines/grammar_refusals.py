@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rolloutfleet_proxy.domain.errors import InvalidRequest
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.telemetry import logger
 
 ASKED_AGAIN: Final = 60.0
 """Seconds until engines that take no grammars of tool calls are sent one again: they may have been replaced."""

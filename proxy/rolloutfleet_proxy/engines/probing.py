@@ -10,7 +10,7 @@ from typing import Final
 
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines.client import Engine
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.telemetry import logger
 
 FIELD: Final = "rolloutfleet_probe"
 BODY: Final = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1, FIELD: 1}}

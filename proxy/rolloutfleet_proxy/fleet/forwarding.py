@@ -32,16 +32,16 @@ from rolloutfleet_proxy.domain.errors import (
     ShardNotFound,
     StoreLost,
 )
-from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.fleet.heads import FORWARDED, Headers, end_to_end, passed
 from rolloutfleet_proxy.fleet.peers import NOT_CONNECTED, Peers
 from rolloutfleet_proxy.http.errors import body_of, response_to, status_of
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, TENSOR, Owner, owner_of_key, owner_of_name
-from rolloutfleet_proxy.logs import logger
-from rolloutfleet_proxy.logs.calls import ChatCall, PassedCall
-from rolloutfleet_proxy.logs.requests import PASSED_TO, request_id
 from rolloutfleet_proxy.memory.body_limit import LENGTH, LimitOf, declared_length, framing, has_body
 from rolloutfleet_proxy.sessions.auth import presented_key
+from rolloutfleet_proxy.telemetry import logger
+from rolloutfleet_proxy.telemetry.calls import ChatCall, PassedCall
+from rolloutfleet_proxy.telemetry.metrics import Metrics
+from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -18,13 +18,13 @@ from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.tensors import Form, RemoteTensor, remote_tensors
 from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, Peers
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.shards.layout import NotOneTensor
 from rolloutfleet_proxy.shards.rows import Shard, shards_of_session
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.telemetry import logger
 
 PATIENCE: Final = 60.0
 """Seconds that a proxy has to send one tensor."""

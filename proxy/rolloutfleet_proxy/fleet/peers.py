@@ -18,8 +18,8 @@ from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.domain.errors import DomainError, EpochStale, OwnerUnavailable, OwnerUnreachable, PeerError
 from rolloutfleet_proxy.engines.connections import Connector
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.weights.state import WeightState
 from rolloutfleet_proxy.weights.weights import Weights
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from rolloutfleet.settings import AllocatorSettings
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.telemetry import logger
 
 EVERY = 2.0
 """Seconds between two looks at whether to trim."""

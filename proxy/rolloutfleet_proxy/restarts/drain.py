@@ -17,11 +17,11 @@ import msgspec
 
 from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
 from rolloutfleet_proxy.domain.errors import DrainConflict, HeldTooLong, InvalidParameter, Stopping
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.restarts import boots
 from rolloutfleet_proxy.restarts.boots import Crash
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutfleet_proxy.domain.errors import ClientGone, DomainError, Stopping
-from rolloutfleet_proxy.figures.phases import Phases
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.memory.in_flight import Held
+from rolloutfleet_proxy.telemetry import logger
+from rolloutfleet_proxy.telemetry.phases import Phases
 from rolloutfleet_proxy.turns.rows import Turn
 
 

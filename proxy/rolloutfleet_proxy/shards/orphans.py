@@ -12,11 +12,11 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.shards import rows
 from rolloutfleet_proxy.shards.files import ShardFiles
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import Form
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.logs import logger
 from rolloutfleet_proxy.shards import rows
 from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles
 from rolloutfleet_proxy.shards.layout import aligned
@@ -27,6 +26,7 @@ from rolloutfleet_proxy.shards.rows import Put, Shard
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
 Made = tuple[str, Form, bytes | Iterable[bytes]]

@@ -21,7 +21,7 @@ from typing import IO, Any, Literal
 
 import msgspec
 
-from rolloutfleet_proxy.logs.setup import helpers_environment, helpers_log
+from rolloutfleet_proxy.telemetry.log_setup import helpers_environment, helpers_log
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat

@@ -18,7 +18,6 @@ from rolloutfleet_proxy.cleanup.files import DumpWriter
 from rolloutfleet_proxy.cleanup.freeing import Freed
 from rolloutfleet_proxy.cleanup.sealing import Seals
 from rolloutfleet_proxy.cleanup.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper
-from rolloutfleet_proxy.figures.metrics import Metrics, by_label, total
 from rolloutfleet_proxy.fleet.gathering import Gathered
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import NewSessions, Session, Sessions, start, touch
@@ -31,6 +30,7 @@ from rolloutfleet_proxy.store.database import open_database, store_bytes
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label, total
 from rolloutfleet_proxy.testing import new_turn
 from rolloutfleet_proxy.turns.rows import commit_turn
 

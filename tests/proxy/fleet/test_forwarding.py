@@ -17,7 +17,6 @@ import uvicorn
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.capture.chat_route import serves
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.figures.metrics import Metrics, by_label
 from rolloutfleet_proxy.fleet.forwarding import (
     Forwarding,
     Holds,
@@ -30,6 +29,7 @@ from rolloutfleet_proxy.fleet.heads import FORWARDED, end_to_end
 from rolloutfleet_proxy.fleet.peers import Peers
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner
+from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label
 
 OWNERS = [Owner(ordinal, f"{ordinal:012x}") for ordinal in range(3)]
 LIMIT = 100_000

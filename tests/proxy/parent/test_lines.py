@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from rolloutfleet_proxy.logs.lines import FORMS
 from rolloutfleet_proxy.parent.lines import LOGGER, Lines
+from rolloutfleet_proxy.telemetry.log_lines import FORMS
 
 NOW = 1_700_000_000.25
 TEXT = "worker 2 is warm"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from rolloutfleet_proxy.logs import logger
+from rolloutfleet_proxy.telemetry import logger
 
 
 def _named(name: str) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Literal, Protocol
 
-from rolloutfleet_proxy.logs import events, logger
-from rolloutfleet_proxy.logs.events import Event, LogDropped
-from rolloutfleet_proxy.logs.lines import FORMS, Form, message_line
-from rolloutfleet_proxy.logs.output import Output
+from rolloutfleet_proxy.telemetry import events, logger
+from rolloutfleet_proxy.telemetry.events import Event, LogDropped
+from rolloutfleet_proxy.telemetry.log_lines import FORMS, Form, message_line
+from rolloutfleet_proxy.telemetry.log_output import Output
 
 OURS: Final = ("rolloutfleet", "rolloutfleet_proxy")
 HELPERS_LOG: Final = "ROLLOUTFLEET_HELPERS_LOG"

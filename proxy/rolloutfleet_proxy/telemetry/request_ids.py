@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from time import perf_counter
 from typing import Any, Final
 
-from rolloutfleet_proxy.figures.metrics import Metrics
 from rolloutfleet_proxy.ids import random_hex
-from rolloutfleet_proxy.logs.calls import milliseconds
-from rolloutfleet_proxy.logs.events import RequestEnded, emit
+from rolloutfleet_proxy.telemetry.calls import milliseconds
+from rolloutfleet_proxy.telemetry.events import RequestEnded, emit
+from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

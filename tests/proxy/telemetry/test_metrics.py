@@ -7,8 +7,8 @@ from prometheus_client import Info
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
-from rolloutfleet_proxy.figures.metrics import COMMITTED, SECONDS, TOKENS, Metrics, by_label, total
-from rolloutfleet_proxy.figures.software import versions
+from rolloutfleet_proxy.telemetry.metrics import COMMITTED, SECONDS, TOKENS, Metrics, by_label, total
+from rolloutfleet_proxy.telemetry.software import versions
 
 LABELS = {
     *("outcome", "result", "reason", "kind", "step", "code", "term", "cache", "queue", "by", "field"),

@@ -6,10 +6,10 @@ from time import perf_counter
 from typing import Any, Final
 
 from rolloutfleet.errors import CANCELLED
-from rolloutfleet_proxy.figures.metrics import COMMITTED, Metrics
-from rolloutfleet_proxy.figures.phases import DONE, Phases
 from rolloutfleet_proxy.ids import random_hex
-from rolloutfleet_proxy.logs.events import CallEnded, CallStarted, PassEnded, PassStarted, emit
+from rolloutfleet_proxy.telemetry.events import CallEnded, CallStarted, PassEnded, PassStarted, emit
+from rolloutfleet_proxy.telemetry.metrics import COMMITTED, Metrics
+from rolloutfleet_proxy.telemetry.phases import DONE, Phases
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]

@@ -16,14 +16,14 @@ import pytest
 from tests.printing import say
 
 from rolloutfleet.settings import LogSettings
-from rolloutfleet_proxy.figures.metrics import Metrics
-from rolloutfleet_proxy.figures.phases import DONE, Phases
 from rolloutfleet_proxy.ids import SESSION, Owner
-from rolloutfleet_proxy.logs import events
-from rolloutfleet_proxy.logs.calls import ChatCall
-from rolloutfleet_proxy.logs.lines import FORMS
-from rolloutfleet_proxy.logs.requests import identified
-from rolloutfleet_proxy.logs.setup import EventLog
+from rolloutfleet_proxy.telemetry import events
+from rolloutfleet_proxy.telemetry.calls import ChatCall
+from rolloutfleet_proxy.telemetry.log_lines import FORMS
+from rolloutfleet_proxy.telemetry.log_setup import EventLog
+from rolloutfleet_proxy.telemetry.metrics import Metrics
+from rolloutfleet_proxy.telemetry.phases import DONE, Phases
+from rolloutfleet_proxy.telemetry.request_ids import identified
 
 OWNER = Owner(0, "0123456789ab")
 NAME, TURN = OWNER.name(SESSION), f"turn-{'0' * 24}"

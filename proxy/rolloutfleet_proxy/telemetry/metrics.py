@@ -20,9 +20,9 @@ from prometheus_client import (
 )
 from prometheus_client.samples import Sample
 
-from rolloutfleet_proxy.figures.ignored_fields import IgnoredFields
-from rolloutfleet_proxy.figures.phases import STEPS
-from rolloutfleet_proxy.figures.software import versions
+from rolloutfleet_proxy.telemetry.ignored_fields import IgnoredFields
+from rolloutfleet_proxy.telemetry.phases import STEPS
+from rolloutfleet_proxy.telemetry.software import versions
 
 COMMITTED = "committed"
 REPLAYED = "replayed"

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec.structs import astuple
 
-from rolloutfleet_proxy.logs.events import Event
+from rolloutfleet_proxy.telemetry.events import Event
 
 LONGEST = 16_384
 """Characters of a message or traceback at the most."""

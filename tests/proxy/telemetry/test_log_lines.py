@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.logs.events import CallStarted, LogDropped
-from rolloutfleet_proxy.logs.lines import LONGEST, JsonForm, PlainForm, message_line
+from rolloutfleet_proxy.telemetry.events import CallStarted, LogDropped
+from rolloutfleet_proxy.telemetry.log_lines import LONGEST, JsonForm, PlainForm, message_line
 
 JSON, PLAIN = JsonForm(pid=7, ordinal=2), PlainForm(pid=7, ordinal=2)
 WALL = 1_795_258_422.0425
@@ -118,7 +118,7 @@ def test_what_an_exception_says_is_left_out_where_it_may_quote_a_conversation() 
     said = " ".join(["what", "the", "user", "said"])
     shown = trace_of(first=KeyError(said), then=ValueError(said))
     assert said not in shown
-    assert shown.count("test_lines.py") >= 2 and shown.index("\nKeyError") < shown.index("\nValueError")
+    assert shown.count("test_log_lines.py") >= 2 and shown.index("\nKeyError") < shown.index("\nValueError")
 
 
 def test_what_the_system_says_is_kept() -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.logs.requests import identified
+from rolloutfleet_proxy.telemetry.request_ids import identified
 
 MADE = re.compile(rb"req-[0-9a-f]{24}")
 KEY = Owner(0, "0123456789ab").key().encode()

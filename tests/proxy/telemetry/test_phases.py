@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from rolloutfleet_proxy.figures.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, STEPS, TOKENISE_IN, Phases
+from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, STEPS, TOKENISE_IN, Phases
 
 
 def ticking() -> Phases:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from rolloutfleet_proxy.logs.setup import HELPERS_LOG
+from rolloutfleet_proxy.telemetry.log_setup import HELPERS_LOG
 
 QUOTE = "what the user said"
 AS_JSON = {HELPERS_LOG: json.dumps({"format": "json", "level": "info", "ordinal": 3})}
 BEGIN = """
 import threading, warnings
 from rolloutfleet.settings import LogSettings
-from rolloutfleet_proxy.logs.setup import set_up
+from rolloutfleet_proxy.telemetry.log_setup import set_up
 set_up(LogSettings(format="json"), ordinal=3)
 said = " ".join(["what", "the", "user", "said"])
 class Unraisable:

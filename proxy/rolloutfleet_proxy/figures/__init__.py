@@ -1,1 +1,0 @@
-"""What is counted and timed, and how /metrics says it."""
