@@ -35,12 +35,9 @@ class DomainError(Exception):
         details: Mapping[str, Any] | None = None,
         beside: Mapping[str, Any] | None = None,
     ) -> None:
-        if message is not None:
-            self.message = message
-        if param is not None:
-            self.param = param
-        if retry_after is not None:
-            self.retry_after = retry_after
+        self.message = self.message if message is None else message
+        self.param = self.param if param is None else param
+        self.retry_after = self.retry_after if retry_after is None else retry_after
         self.details = details or {}
         self.beside = beside or {}
         super().__init__(self.message)
