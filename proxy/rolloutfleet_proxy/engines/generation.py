@@ -129,12 +129,13 @@ class Generation(Struct, frozen=True, kw_only=True):
         parts: list[Evidence] = []
         made: array[int] = array("i")
         for number in range(self.max_rounds):
+            arrivals = _Arrivals(self.weights, on_chunk)
             try:
-                part = await self._round(_next_round(request, made, number=number), on_chunk)
+                part = await self._round(_next_round(request, made, number=number), arrivals)
             except Unavailable:
                 # A gateway takes paused engines for dead, and needs a moment to find them again: no reason to lose
-                # what is made, or a call that the pause held.
-                if not (parts or self.weights.lately_resumed):
+                # what is made, or a call that the pause held. But tokens that were passed on can't be made again.
+                if arrivals.count or not (parts or self.weights.lately_resumed):
                     raise
                 part = None
             if part is not None and part.finish_reason != "abort":
@@ -152,17 +153,14 @@ class Generation(Struct, frozen=True, kw_only=True):
             raise EngineError(f"The generation was cut {self.max_rounds} times before a token came.")
         return replace(join(parts), finish_reason="length")
 
-    async def _round(self, request: GenerateRequest, on_chunk: OnChunk | None) -> Evidence | None:
+    async def _round(self, request: GenerateRequest, arrivals: _Arrivals) -> Evidence | None:
         """One part with its versions; None where a pause cut it while the engine held it."""
-        arrivals = _Arrivals(self.weights, on_chunk)
         self.on_round()
         began = perf_counter()
         evidence: Evidence | None = None
         try:
             with _UntilCut(self.submission.cut):
-                evidence = await self.engine.generate(
-                    request, None if on_chunk is None else arrivals, clock=self.weights.served
-                )
+                evidence = await self.engine.generate(request, arrivals.streamed, clock=self.weights.served)
         except BaseException as error:
             if isinstance(error, DomainError | Refused):
                 self.on_failure(failures.tell(error, request, url=self.engine.generate_url, began=began))
@@ -224,6 +222,11 @@ class _Arrivals:
         self._on_chunk = on_chunk
         self._sent_at = weights.version
         self._spans: list[Span] = []
+
+    @property
+    def streamed(self) -> _Arrivals | None:
+        """What gets the chunks; None where nobody wants them as they come."""
+        return None if self._on_chunk is None else self
 
     def __call__(self, chunk: Chunk) -> None:
         start, self.count = self.count, self.count + len(chunk.output_ids)

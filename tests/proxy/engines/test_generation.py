@@ -16,7 +16,7 @@ from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, ENGINE_UNREACHABLE
 from rolloutfleet_engine.faults import SPOILERS
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import running_engine
-from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.errors import DomainError, GenerationCut
 from rolloutfleet_proxy.engines import generation as generation_module
 from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, ids_json
 from rolloutfleet_proxy.engines.evidence import REASONS, Evidence, Reason, Refused, Span
@@ -384,6 +384,20 @@ async def test_a_silent_engine_is_told_to_stop_and_not_asked_again(streamed: boo
         assert (status_of(caught.value), caught.value.code) == (504, ENGINE_TIMEOUT)
         await on.until(received=1, running=0, held=0)
     assert on.rounds == 1
+
+
+async def test_what_was_passed_on_before_a_cut_is_not_made_again() -> None:
+    """Lately resumed, a call is sent again; but its caller has tokens that another round would not make."""
+    async with stage(token_latency=0.01) as on:
+        await on.pause("abort")
+        await on.go_on(2)
+        assert on.weights.lately_resumed
+        turn = asyncio.ensure_future(on.turn(streamed=True, tokens=LONG))
+        await on.until_under_way()
+        on.weights._cut()
+        with pytest.raises(GenerationCut):
+            await turn
+    assert on.rounds == 1 and on.shown
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
