@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import openai
+import psutil
 from tests.gateways import Gateway, gateway_command
 from tests.real.processes import (
     Server,
@@ -35,6 +36,14 @@ SECONDS_TO_START = 60.0
 Json = Any
 
 _PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": 60}
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether it does anything yet: one that nobody has waited for is there, and does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @dataclass
@@ -118,10 +127,14 @@ class ProxyProcess:
         os.kill(self.stats()["pid"], signal.SIGKILL)
 
     def kill(self) -> None:
-        """SIGKILL, to the parent process, its worker, and their helpers."""
+        """SIGKILL, to the parent process, its worker, and their helpers; on return none of them answers any more."""
         assert self.process is not None
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            helpers = psutil.Process(self.process.pid).children(recursive=True)
             os.killpg(self.process.pid, signal.SIGKILL)
+            gone_by = time.monotonic() + 30
+            while any(runs(each) for each in helpers) and time.monotonic() < gone_by:
+                time.sleep(0.005)
         self.process.wait(30)
 
     def stop(self) -> None:
