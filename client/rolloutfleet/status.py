@@ -4,9 +4,9 @@ Readers take what they know, so that an older client reads a newer operator's st
 text, as Kubernetes writes them.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 MOST_PROBLEMS = 10
@@ -105,6 +105,9 @@ class RestartStatus(StatusModel):
 class RestartsStatus(StatusModel):
     """How often proxies were restarted, by reason."""
 
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, int] = Field(init=False)
+
     memory: int = 0
     """Over the memory budget."""
     requested: int = 0
@@ -117,6 +120,19 @@ class RestartsStatus(StatusModel):
     """Killed by the kernel for its memory."""
     last: Annotated[list[RestartStatus], Field(max_length=MOST_RESTARTS)] = Field(default_factory=list)
     """The newest of them, the newest first, and those that are under way."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_counters(cls, data: Any) -> Any:
+        """A newer operator may count by more reasons, and these are kept; what else it adds is ignored as elsewhere."""
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if name in cls.model_fields or type(value) is int}
+
+    def count(self, reason: str) -> int:
+        """Of that reason, also where this release has no name for it."""
+        number: int = getattr(self, reason, 0)
+        return number
 
 
 class RestartAnswer(StatusModel):

@@ -16,6 +16,7 @@ from rolloutfleet import spec as spec_module
 from rolloutfleet import status as status_module
 from rolloutfleet.spec import API_VERSION, KIND, RolloutFleet
 from rolloutfleet.spec_fields import CEL_RULES
+from rolloutfleet_operator.policy import causes
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL: Final = "rolloutfleets"
@@ -122,6 +123,9 @@ def _column(name: str, kind: str, path: str, priority: int) -> dict[str, Any]:
 def _root() -> dict[str, Any]:
     whole = RolloutFleet.model_json_schema(by_alias=True, mode="validation")
     models = whole["$defs"]
+    models["RestartsStatus"]["properties"] |= {
+        counter: {"type": "integer", "description": help} for counter, help in causes.counters().items()
+    }
     return {
         "type": "object",
         "description": "A fleet of inference proxies and the SGLang gateway behind them.",

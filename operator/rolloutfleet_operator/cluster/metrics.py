@@ -1,14 +1,15 @@
 """The operator's own Prometheus metrics."""
 
 import collections
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from rolloutfleet.status import FleetStatus
+from rolloutfleet_operator.policy import causes
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.seen import FleetSeen
 
@@ -16,7 +17,6 @@ _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 _Labels = tuple[str, ...]
-_RESTARTS: Final = ("memory", "requested", "rollout", "crash", "oom")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class _Said:
 
     conditions: frozenset[_Labels] = frozenset()
     problems: frozenset[_Labels] = frozenset()
-    restarts: tuple[int, ...] = ()
+    restarts: Mapping[str, int] = field(default_factory=dict)
 
 
 _NOTHING: Final = _Said()
@@ -35,7 +35,7 @@ def _said(status: FleetStatus) -> _Said:
     return _Said(
         conditions=frozenset((each.type, each.status) for each in status.conditions),
         problems=frozenset((each.reason,) for each in status.problems),
-        restarts=tuple(getattr(status.restarts, reason) for reason in _RESTARTS),
+        restarts={counter: status.restarts.count(counter) for counter in causes.counters()},
     )
 
 
@@ -118,9 +118,10 @@ class Metrics:
         before = self._said.get(key)
         if before is None:
             return
-        for reason, earlier, later in zip(_RESTARTS, before.restarts, now.restarts, strict=True):
+        for counter, later in now.restarts.items():
+            earlier = before.restarts.get(counter, 0)
             if later > earlier:
-                self._restarts.labels(key, reason).inc(later - earlier)
+                self._restarts.labels(key, counter).inc(later - earlier)
 
     def _count(self, key: str, now: _Said) -> None:
         """Move a fleet from what it was counted under to what it is under now."""

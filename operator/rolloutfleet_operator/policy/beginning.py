@@ -1,6 +1,5 @@
 """The next restart to begin: at most one a pass, and none but what `maxUnavailable` and the operator's slots allow."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
@@ -8,9 +7,10 @@ from rolloutfleet.status import RestartsStatus
 from rolloutfleet_operator.policy import ledger, pods, slots
 from rolloutfleet_operator.policy.actions import Action, Mark
 from rolloutfleet_operator.policy.carrying import Carried
-from rolloutfleet_operator.policy.rollout import Due, Roll
+from rolloutfleet_operator.policy.causes import Due, FleetState, dues
+from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.scaling import desired_of
-from rolloutfleet_operator.policy.seen import RESTART_NOTE, FleetSeen, PodSeen, Want
+from rolloutfleet_operator.policy.seen import FleetSeen, PodSeen, Want
 from rolloutfleet_operator.policy.times import seconds_of
 
 
@@ -27,25 +27,26 @@ class Begun:
     actions: tuple[Action, ...] = ()
 
 
-def begin(spec: FleetSpec, seen: FleetSeen, roll: Roll, carried: Carried, dues: Sequence[Due], now: float) -> Begun:
-    """`dues` come in the order in which they are to be served."""
-    made, dues = _made_already(spec, dues)
-    dues = [due for due in dues if due.pod.name not in carried.busy]
-    by_hand = tuple(due.pod for due in dues if due.slot and _is_drained(due.pod))
-    ready = [due for due in dues if not due.slot or (due.pod.stats is not None and not _is_drained(due.pod))]
+def begin(state: FleetState, carried: Carried) -> Begun:
+    """Of what is due, the first that may begin."""
+    spec, seen, now = state.spec, state.seen, state.now
+    made, due_now = _made_already(state)
+    due_now = [due for due in due_now if due.pod.name not in carried.busy]
+    by_hand = tuple(due.pod for due in due_now if due.cause.slot and _is_drained(due.pod))
+    ready = [due for due in due_now if not due.cause.slot or (due.pod.stats is not None and not _is_drained(due.pod))]
     if not ready or spec.suspend or not ledger.has_room(carried.restarts):
         return Begun(restarts=carried.restarts, by_hand=by_hand, actions=made)
     due = ready[0]
-    if not due.slot:
-        return Begun(restarts=_opened(carried.restarts, due, now), due=due, by_hand=by_hand, actions=made)
-    others = _down(spec, roll, carried) - {due.pod.ordinal}
+    begun = Begun(restarts=ledger.opened(carried.restarts, due, now), due=due, by_hand=by_hand, actions=made)
+    if not due.cause.slot:
+        return begun
+    others = _down(spec, state.roll, carried) - {due.pod.ordinal}
     if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=len(others)) == 0:
         return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, actions=made)
-    want = _want(due, seen, roll, now)
-    held = held_by(carried)
-    if not slots.granted(want, seen.elsewhere, held=held, most=seen.most_disruptions):
+    want = _want(due, seen, state.roll, now)
+    if not slots.granted(want, seen.elsewhere, held=held_by(carried), most=seen.most_disruptions):
         return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, wants=(want,), actions=made)
-    return Begun(restarts=_opened(carried.restarts, due, now), due=due, by_hand=by_hand, actions=made)
+    return begun
 
 
 def held_by(carried: Carried) -> int:
@@ -53,13 +54,12 @@ def held_by(carried: Carried) -> int:
     return sum(each.holds_slot for each in carried.under_way)
 
 
-def _made_already(spec: FleetSpec, dues: Sequence[Due]) -> tuple[tuple[Action, ...], list[Due]]:
-    """A proxy whose log has the restart that was asked for is only to be marked: the mark was lost."""
-    made = [due for due in dues if due.cause == "requested" and due.slot and pods.has_booted(due.pod, due.id)]
-    assert spec.restart is not None or not made
-    asked = "" if spec.restart is None else spec.restart.id
-    marks = tuple(Mark(pod=due.pod.name, uid=due.pod.uid, annotations={RESTART_NOTE: asked}) for due in made)
-    return marks, [due for due in dues if due not in made]
+def _made_already(state: FleetState) -> tuple[tuple[Action, ...], list[Due]]:
+    """A proxy whose log has the restart that is due is only to be marked: the mark was lost."""
+    spec, due = state.spec, dues(state)
+    made = [each for each in due if each.cause.marks(spec) and pods.has_booted(each.pod, each.id)]
+    marks = tuple(Mark(pod=each.pod.name, uid=each.pod.uid, annotations=each.cause.marks(spec)) for each in made)
+    return marks, [each for each in due if each not in made]
 
 
 def _is_drained(pod: PodSeen) -> bool:
@@ -82,11 +82,4 @@ def _want(due: Due, seen: FleetSeen, roll: Roll, now: float) -> Want:
     The ledger's times are cut to seconds: who came in the second in which this fleet was served goes first.
     """
     served = max((seconds_of(entry.time) for entry in seen.status.restarts.last if entry.id is not None), default=0.0)
-    return Want(fleet=seen.key, use=due.use, since=max(due.since, served + 1.0), said=now, begun=roll.begun)
-
-
-def _opened(restarts: RestartsStatus, due: Due, now: float) -> RestartsStatus:
-    before = None if due.pod.stats is None else due.pod.stats.rss
-    return ledger.opened(
-        restarts, pod=due.pod.name, uid=due.pod.uid, cause=due.cause, id=due.id, now=now, before=before
-    )
+    return Want(fleet=seen.key, priority=due.priority, since=max(due.since, served + 1.0), said=now, begun=roll.begun)

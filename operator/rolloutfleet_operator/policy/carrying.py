@@ -5,17 +5,14 @@ from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import RestartsStatus, RestartStatus
-from rolloutfleet_operator.policy import ledger, memory, pods, slots, steps
+from rolloutfleet_operator.policy import causes, ledger, pods, slots, steps
 from rolloutfleet_operator.policy.actions import Action, Mark, Say, UndoDrain
-from rolloutfleet_operator.policy.memory import Rule
+from rolloutfleet_operator.policy.causes import FleetState, RestartCause
 from rolloutfleet_operator.policy.reasons import Happening, Problem
-from rolloutfleet_operator.policy.rollout import Roll, needs_no_slot, replaceable, request_id, way_of
 from rolloutfleet_operator.policy.scaling import desired_of
-from rolloutfleet_operator.policy.seen import RESTART_NOTE, STEP_NOTE, FleetSeen, PodSeen
+from rolloutfleet_operator.policy.seen import STEP_NOTE, FleetSeen, PodSeen
 from rolloutfleet_operator.policy.steps import BEFORE_THE_END, Restart, Step
 from rolloutfleet_operator.policy.troubles import Trouble, trouble
-
-_OUR_IDS = ("memory-", "restart-", "roll-", "replace-", "unresponsive-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +20,7 @@ class UnderWay:
     """A restart that goes on."""
 
     restart: Restart
+    cause: RestartCause
     step: Step
     stuck: bool
     """It takes longer than it can."""
@@ -32,7 +30,7 @@ class UnderWay:
     @property
     def waits(self) -> bool:
         """Whether it has given its slot up and needs one to go on."""
-        return self.stuck and not self.holds_slot and _is_early(self.step) and not needs_no_slot(self.restart.entry)
+        return self.stuck and not self.holds_slot and _is_early(self.step) and self.cause.slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,24 +48,26 @@ class Carried:
         return frozenset(each.restart.entry.pod for each in self.under_way)
 
 
-def carry_on(spec: FleetSpec, seen: FleetSeen, roll: Roll, rule: Rule, now: float) -> Carried:
+def carry_on(state: FleetState) -> Carried:
     """One pass over the open entries of the ledger that was read."""
-    replaced = [pod for pod in replaceable(spec, roll) if pods.is_down(pod)]
+    spec, seen, now = state.spec, state.seen, state.now
+    replaced = [pod for pod in state.roll.replaceable if pods.is_down(pod)]
     restarts, going, actions = seen.status.restarts, list[UnderWay](), list[Action]()
     for entry in sorted(ledger.open_entries(restarts).values(), key=lambda entry: (entry.time, entry.pod)):
-        restart = _restart(entry, spec, seen)
+        cause = causes.cause_of(entry)
+        restart = _restart(entry, cause, state)
         step = steps.step_of(restart, now)
         leaves = _ordinal(restart, seen) >= desired_of(spec)
-        gives_way = leaves or (restart.pod in replaced and not needs_no_slot(entry))
-        if _can_go_back(restart, step, replaced) and (gives_way or not _is_wanted(restart, spec, seen, rule)):
+        gives_way = leaves or (restart.pod in replaced and cause.slot)
+        if _can_go_back(restart, step, replaced) and (gives_way or not _is_wanted(restart, cause, state)):
             restarts = ledger.withdrawn(restarts, entry)
             actions += [*steps.take_back(restart), *_told(restart, None, "it is not needed any more")]
-        elif leaves or _failed(restart, step, replaced) or (step is Step.DONE and _is_noted(restart, spec)):
+        elif leaves or _failed(restart, step, replaced) or (step is Step.DONE and _is_marked(restart, cause, spec)):
             restarts = ledger.closed(restarts, entry, _memory_of(restart.pod))
             actions += [*steps.actions_of(restart, step, now), *_told(restart, Step.DONE, "")]
         else:
             held = sum(each.holds_slot for each in going)
-            each = _under_way(restart, step, seen, held, now)
+            each = _under_way(restart, cause, step, seen, held, now)
             going.append(each)
             acts = steps.take_back(restart) if each.waits else steps.actions_of(restart, step, now)
             actions += [*acts, *_notes(restart, step, spec)]
@@ -94,25 +94,26 @@ def undumped(pod: str) -> Trouble:
     )
 
 
-def _restart(entry: RestartStatus, spec: FleetSpec, seen: FleetSeen) -> Restart:
+def _restart(entry: RestartStatus, cause: RestartCause, state: FleetState) -> Restart:
+    spec, seen = state.spec, state.seen
     pod = next((pod for pod in seen.pods if pod.name == entry.pod), None)
     return Restart(
         entry=entry,
         pod=pod,
-        way=way_of(pod, entry, spec, seen),
+        way=cause.way(pod, state),
         ephemeral=spec.proxies.storage.ephemeral,
         may_lose=entry.pod in seen.allow_loss,
         spec=spec,
     )
 
 
-def _under_way(restart: Restart, step: Step, seen: FleetSeen, held: int, now: float) -> UnderWay:
+def _under_way(restart: Restart, cause: RestartCause, step: Step, seen: FleetSeen, held: int, now: float) -> UnderWay:
     """One that is stuck gives its slot up, and goes on trying only while nobody else wants one."""
     stuck = now > steps.deadline_of(restart, step)
-    takes = not needs_no_slot(restart.entry)
+    takes = cause.slot
     if stuck and takes:
         takes = _is_early(step) and slots.to_spare(seen.elsewhere, held=held, most=seen.most_disruptions, now=now)
-    return UnderWay(restart=restart, step=step, stuck=stuck, holds_slot=takes)
+    return UnderWay(restart=restart, cause=cause, step=step, stuck=stuck, holds_slot=takes)
 
 
 def _is_early(step: Step) -> bool:
@@ -139,28 +140,21 @@ def _ordinal(restart: Restart, seen: FleetSeen) -> int:
     return int(end) if end.isdecimal() else -1
 
 
-def _is_wanted(restart: Restart, spec: FleetSpec, seen: FleetSeen, rule: Rule) -> bool:
-    pod, entry = restart.pod, restart.entry
-    assert pod is not None, "a pod that is gone has no way back"
-    if needs_no_slot(entry):
-        return pods.is_down(pod)
-    if entry.reason == "rollout":
-        return pod.template_hash != seen.template_hash
-    if entry.reason == "requested":
-        return spec.restart is not None and restart.id == request_id(spec, seen)
-    return memory.same_terms(restart.id, rule)
+def _is_wanted(restart: Restart, cause: RestartCause, state: FleetState) -> bool:
+    assert restart.pod is not None, "a pod that is gone has no way back"
+    return cause.wanted(restart.entry, restart.pod, state)
 
 
-def _is_noted(restart: Restart, spec: FleetSpec) -> bool:
-    """Whether the pod itself says by now that what was asked for by id is done; nothing else needs that."""
-    if restart.entry.reason != "requested" or spec.restart is None or restart.pod is None:
-        return True
-    return restart.pod.notes.get(RESTART_NOTE) == spec.restart.id
+def _is_marked(restart: Restart, cause: RestartCause, spec: FleetSpec) -> bool:
+    """Whether the pod itself says by now that this is done, where the cause asks for that."""
+    return restart.pod is None or cause.marks(spec).items() <= restart.pod.notes.items()
 
 
 def _notes(restart: Restart, step: Step, spec: FleetSpec) -> Iterator[Action]:
-    if step is Step.DONE and restart.pod is not None and spec.restart is not None:
-        yield Mark(pod=restart.pod.name, uid=restart.pod.uid, annotations={RESTART_NOTE: spec.restart.id})
+    """A restart that is done does what any cause asked for."""
+    marks = causes.all_marks(spec)
+    if step is Step.DONE and restart.pod is not None and marks:
+        yield Mark(pod=restart.pod.name, uid=restart.pod.uid, annotations=marks)
     else:
         yield from _told(restart, step, "")
 
@@ -190,5 +184,5 @@ def _strays(seen: FleetSeen) -> Iterator[Action]:
     known = {entry.id for entry in ledger.open_entries(seen.status.restarts).values()}
     for pod in seen.pods:
         drain = None if pod.stats is None else pod.stats.drain
-        if drain is not None and drain.id.startswith(_OUR_IDS) and drain.id not in known:
+        if drain is not None and causes.is_ours(drain.id) and drain.id not in known:
             yield UndoDrain(pod=pod.name, id=drain.id)

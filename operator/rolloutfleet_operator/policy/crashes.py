@@ -6,18 +6,17 @@ back: what is neither in the ledger nor before the note is not counted yet. As m
 
 from collections.abc import Iterable, Iterator
 
-from rolloutfleet.spec import FleetSpec, memory_limit
+from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
 from rolloutfleet_operator.policy import ledger
 from rolloutfleet_operator.policy.actions import Action, Mark
+from rolloutfleet_operator.policy.causes import CRASHES
 from rolloutfleet_operator.policy.memory import Boot
 from rolloutfleet_operator.policy.seen import BOOTS_NOTE, PodSeen
 from rolloutfleet_operator.policy.times import seconds_of, text_of
 
 CRASH = "crash"
 """How the reason of such a boot begins."""
-NEAR_THE_LIMIT = 0.95
-"""A worker killed with so much of its container's limit was killed for its memory."""
 
 
 def counted(
@@ -53,12 +52,12 @@ def _crashes(pod: PodSeen, read: RestartsStatus, spec: FleetSpec) -> Iterator[tu
     before: Boot | None = None
     for boot in pod.stats.boots:
         if boot.reason.startswith(CRASH) and boot.id is None and int(boot.time) > since:
-            cause = "oom" if _for_memory(pod, boot, before, spec) else "crash"
+            crash = next(each for each in CRASHES if each.explains(pod, boot, before, spec))
             yield (
                 boot,
                 RestartStatus(
                     pod=pod.name,
-                    reason=cause,
+                    reason=crash.counter,
                     time=text_of(boot.time),
                     before=boot.rss_before,
                     after=boot.rss_after,
@@ -70,12 +69,3 @@ def _crashes(pod: PodSeen, read: RestartsStatus, spec: FleetSpec) -> Iterator[tu
 
 def _of_itself(pod: PodSeen, read: RestartsStatus) -> Iterator[RestartStatus]:
     return (entry for entry in read.last if entry.uid == pod.uid and entry.id is None)
-
-
-def _for_memory(pod: PodSeen, boot: Boot, before: Boot | None, spec: FleetSpec) -> bool:
-    """The kubelet says so; or the worker alone was killed, with nearly all that its container may have."""
-    seen = pod.container
-    began = 0.0 if before is None else before.time
-    if seen.last_end == "OOMKilled" and seen.last_ended_at is not None and began < seen.last_ended_at <= boot.time + 1:
-        return True
-    return "SIGKILL" in boot.reason and (boot.rss_before or 0) >= NEAR_THE_LIMIT * memory_limit(spec)

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet.status import CurrentStatus, RestartStatus
+from rolloutfleet.status import CurrentStatus
 from rolloutfleet_operator.policy import steps
 from rolloutfleet_operator.policy.beginning import Begun
 from rolloutfleet_operator.policy.carrying import Carried, UnderWay
+from rolloutfleet_operator.policy.causes import MEMORY
 from rolloutfleet_operator.policy.ledger import open_entries
 from rolloutfleet_operator.policy.memory import Standing, Verdict
-from rolloutfleet_operator.policy.rollout import needs_no_slot
 from rolloutfleet_operator.policy.scaling import Leaving, Scale
 from rolloutfleet_operator.policy.seen import FleetSeen
 from rolloutfleet_operator.policy.steps import Step
@@ -18,17 +18,10 @@ from rolloutfleet_operator.policy.times import text_of
 
 
 class Doing(StrEnum):
-    """`status.current.action`."""
+    """`status.current.action` where nothing is restarted; else it is the cause's."""
 
-    MEMORY_RESTART = "MemoryRestart"
-    REQUESTED_RESTART = "RequestedRestart"
-    ROLLOUT = "Rollout"
-    REPLACEMENT = "Replacement"
     SCALE_DOWN = "ScaleDown"
     SUSPEND = "Suspend"
-
-
-_OF_CAUSE = {"memory": Doing.MEMORY_RESTART, "requested": Doing.REQUESTED_RESTART, "rollout": Doing.ROLLOUT}
 
 
 def current_of(
@@ -45,18 +38,17 @@ def current_of(
         return _under_way(carried.under_way[0])
     if begun.due is not None:
         entry = open_entries(begun.restarts)[begun.due.pod.name]
-        return CurrentStatus(action=_action(entry), pod=entry.pod, since=entry.time)
+        return CurrentStatus(action=begun.due.cause.action, pod=entry.pod, since=entry.time)
     if scaled.leaving:
         return _leaving(spec, seen, scaled, now)
     if begun.waiting is not None:
-        action = _OF_CAUSE.get(begun.waiting.cause, Doing.REPLACEMENT)
-        return _kept(CurrentStatus(action=action, pod=begun.waiting.pod.name, since="", waiting_for="slot"), seen, now)
+        due = begun.waiting
+        waits = CurrentStatus(action=due.cause.action, pod=due.pod.name, since="", waiting_for="slot")
+        return _kept(waits, seen, now)
     cooling = [(verdict.until or 0.0, pod) for pod, verdict in verdicts.items() if verdict.standing is Standing.COOLING]
     if cooling and not spec.suspend:
         until, pod = min(cooling)
-        waits = CurrentStatus(
-            action=Doing.MEMORY_RESTART, pod=pod, since="", deadline=text_of(until), waiting_for="cooldown"
-        )
+        waits = CurrentStatus(action=MEMORY.action, pod=pod, since="", deadline=text_of(until), waiting_for="cooldown")
         return _kept(waits, seen, now)
     return None
 
@@ -64,17 +56,13 @@ def current_of(
 def _under_way(each: UnderWay) -> CurrentStatus:
     waits = each.step in (Step.WARMING, Step.EMPTYING, Step.QUIESCING)
     return CurrentStatus(
-        action=_action(each.restart.entry),
+        action=each.cause.action,
         pod=each.restart.entry.pod,
         step=each.step.value,
         since=each.restart.entry.time,
         deadline=text_of(steps.deadline_of(each.restart, each.step)),
         waiting_for="quiet" if waits else None,
     )
-
-
-def _action(entry: RestartStatus) -> Doing:
-    return Doing.REPLACEMENT if needs_no_slot(entry) else _OF_CAUSE.get(entry.reason, Doing.REPLACEMENT)
 
 
 def _leaving(spec: FleetSpec, seen: FleetSeen, scaled: Scale, now: float) -> CurrentStatus:

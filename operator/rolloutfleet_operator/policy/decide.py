@@ -16,6 +16,7 @@ from rolloutfleet_operator.policy import (
     beginning,
     budgets,
     carrying,
+    causes,
     crashes,
     rollout,
     says,
@@ -27,9 +28,9 @@ from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, Mark
 from rolloutfleet_operator.policy.beginning import Begun
 from rolloutfleet_operator.policy.budgets import rule_of as rule_of
 from rolloutfleet_operator.policy.carrying import Carried
+from rolloutfleet_operator.policy.causes import FleetState
 from rolloutfleet_operator.policy.current import current_of
 from rolloutfleet_operator.policy.memory import Standing, Verdict
-from rolloutfleet_operator.policy.pods import is_silent
 from rolloutfleet_operator.policy.reasons import Problem
 from rolloutfleet_operator.policy.rollout import Roll, has_restarted
 from rolloutfleet_operator.policy.scaling import Leaving, Scale, desired_of
@@ -46,18 +47,15 @@ WAIT: Final = 5.0
 
 
 class PodState(StrEnum):
-    """What STATE_LABEL says of a pod."""
+    """What STATE_LABEL says of a pod, where no cause of a restart has a label for it."""
 
     STARTING = "starting"
     READY = "ready"
-    OVER_BUDGET = "over-budget"
     BUDGET_TOO_SMALL = "budget-too-small"
-    OUTDATED = "outdated"
     DRAINED = "drained"
     RESTARTING = "restarting"
     RETIRING = "retiring"
     ENDING = "ending"
-    UNRESPONSIVE = "unresponsive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +103,13 @@ def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
     members = tuple(sorted((pod for pod in seen.pods if pod.ordinal < desired_of(spec)), key=lambda pod: pod.ordinal))
     verdicts = budgets.verdicts_of(members, spec, rule, now)
     roll = rollout.roll_of(spec, seen, members, now)
-    carried = carrying.carry_on(spec, seen, roll, rule, now)
+    state = FleetState(spec=spec, seen=seen, roll=roll, rule=rule, verdicts=verdicts, now=now)
+    carried = carrying.carry_on(state)
     scaled = scaling.scale(spec, seen, carried.busy, now)
-    dues = list(rollout.dues(spec, seen, roll, verdicts, rule, now))
-    begun = beginning.begin(spec, seen, roll, carried, dues, now)
+    begun = beginning.begin(state, carried)
     restarts, crashed, notes = crashes.counted(begun.restarts, seen.status.restarts, seen.pods, spec)
     found = tuple(sorted({*_troubles(spec, seen, roll, carried, scaled, begun, verdicts, now)}))
-    begins = begun.due is not None and begun.due.slot
+    begins = begun.due is not None and begun.due.cause.slot
     return Decision(
         actions=(
             *carried.actions,
@@ -119,7 +117,7 @@ def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
             *begun.actions,
             *budgets.marks_of(members, verdicts, rule),
             *notes,
-            *_labels(spec, seen, verdicts, carried, scaled, now),
+            *_labels(state, carried, scaled),
             *workers.changes(spec, seen),
             *says.of_crashes(crashed),
             *says.of_parking(seen.status.parked, scaled.parked),
@@ -174,47 +172,29 @@ def _troubles(
             yield trouble(Problem.DRAINED_BY_HAND, message, pod.name)
 
 
-def _labels(
-    spec: FleetSpec,
-    seen: FleetSeen,
-    verdicts: dict[str, Verdict],
-    carried: Carried,
-    scaled: Scale,
-    now: float,
-) -> Iterator[Mark]:
+def _labels(state: FleetState, carried: Carried, scaled: Scale) -> Iterator[Mark]:
     """Where a pod's label says something else than is so."""
-    for pod in seen.pods:
-        verdict = verdicts.get(pod.name)
-        standing = Standing.UNKNOWN if verdict is None else verdict.standing
-        state = _state(pod, standing, spec, seen, carried, scaled, now)
-        if pod.notes.get(STATE_LABEL) != state:
-            yield Mark(pod=pod.name, uid=pod.uid, labels={STATE_LABEL: state.value})
+    for pod in state.seen.pods:
+        label = _label(pod, state, carried, scaled)
+        if pod.notes.get(STATE_LABEL) != label:
+            yield Mark(pod=pod.name, uid=pod.uid, labels={STATE_LABEL: label})
 
 
-def _state(
-    pod: PodSeen,
-    standing: Standing,
-    spec: FleetSpec,
-    seen: FleetSeen,
-    carried: Carried,
-    scaled: Scale,
-    now: float,
-) -> PodState:
+def _label(pod: PodSeen, state: FleetState, carried: Carried, scaled: Scale) -> str:
     """The first that is so."""
     drained = pod.stats is not None and pod.stats.drain is not None
-    silent = is_silent(pod, for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now)
+    verdict = state.verdicts.get(pod.name)
     of_first = (
         (PodState.ENDING, pod.terminating_since is not None),
         (PodState.RETIRING, pod.name in scaled.leaving),
         (PodState.RESTARTING, pod.name in carried.busy),
-        (PodState.UNRESPONSIVE, silent),
+        *causes.labels_of(pod, state, slot=False),
         (PodState.DRAINED, drained),
         (PodState.STARTING, not pod.ready),
-        (PodState.BUDGET_TOO_SMALL, standing is Standing.TOO_SMALL),
-        (PodState.OVER_BUDGET, standing in (Standing.COOLING, Standing.DUE)),
-        (PodState.OUTDATED, pod.template_hash != seen.template_hash),
+        (PodState.BUDGET_TOO_SMALL, verdict is not None and verdict.standing is Standing.TOO_SMALL),
+        *causes.labels_of(pod, state, slot=True),
     )
-    return next((state for state, holds in of_first if holds), PodState.READY)
+    return str(next((label for label, holds in of_first if holds), PodState.READY))
 
 
 def _observed(spec: FleetSpec, seen: FleetSeen, members: tuple[PodSeen, ...], carried: Carried) -> str | None:
@@ -222,7 +202,7 @@ def _observed(spec: FleetSpec, seen: FleetSeen, members: tuple[PodSeen, ...], ca
     before = seen.status.restart.observed_id
     if spec.restart is None or len(members) < desired_of(spec):
         return before
-    going = any(each.restart.entry.reason == "requested" for each in carried.under_way)
+    going = any(each.restart.entry.reason == causes.REQUESTED.counter for each in carried.under_way)
     made = all(has_restarted(pod, spec, seen) for pod in members)
     return spec.restart.id if made and not going else before
 

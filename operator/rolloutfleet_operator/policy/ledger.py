@@ -6,13 +6,11 @@ nothing twice. An entry is open while it has an id and no `after`. What did not 
 """
 
 from collections.abc import Iterable
-from typing import Final, Literal
 
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
+from rolloutfleet_operator.policy import causes
+from rolloutfleet_operator.policy.causes import Due
 from rolloutfleet_operator.policy.times import text_of
-
-Cause = Literal["memory", "requested", "rollout", "crash", "oom"]
-COUNTED: Final[tuple[Cause, ...]] = ("memory", "requested", "rollout", "crash", "oom")
 
 
 def is_open(entry: RestartStatus) -> bool:
@@ -30,12 +28,14 @@ def has_room(restarts: RestartsStatus) -> bool:
     return len(open_entries(restarts)) < MOST_RESTARTS
 
 
-def opened(
-    restarts: RestartsStatus, *, pod: str, uid: str, cause: Cause, id: str, now: float, before: int | None
-) -> RestartsStatus:
+def opened(restarts: RestartsStatus, due: Due, now: float) -> RestartsStatus:
     """With one more under way; counted from now on."""
-    entry = RestartStatus(pod=pod, reason=cause, time=text_of(now), before=before, id=id, uid=uid)
-    return _counted(restarts, cause, +1, (entry, *restarts.last))
+    pod = due.pod
+    before = None if pod.stats is None else pod.stats.rss
+    entry = RestartStatus(
+        pod=pod.name, reason=due.cause.counter, time=text_of(now), before=before, id=due.id, uid=pod.uid
+    )
+    return noted(restarts, entry)
 
 
 def closed(restarts: RestartsStatus, entry: RestartStatus, after: int) -> RestartsStatus:
@@ -50,13 +50,13 @@ def withdrawn(restarts: RestartsStatus, entry: RestartStatus) -> RestartsStatus:
 
 
 def noted(restarts: RestartsStatus, entry: RestartStatus) -> RestartsStatus:
-    """With one that happened by itself."""
+    """With one more, which may have happened by itself."""
     return _counted(restarts, entry.reason, +1, (entry, *restarts.last))
 
 
-def _counted(restarts: RestartsStatus, cause: str, by: int, last: Iterable[RestartStatus]) -> RestartsStatus:
-    if cause in COUNTED:
-        restarts = restarts.model_copy(update={cause: max(0, getattr(restarts, cause) + by)})
+def _counted(restarts: RestartsStatus, counter: str, by: int, last: Iterable[RestartStatus]) -> RestartsStatus:
+    if counter in causes.counters():
+        restarts = restarts.model_copy(update={counter: max(0, restarts.count(counter) + by)})
     return _with(restarts, last)
 
 

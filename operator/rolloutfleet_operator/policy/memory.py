@@ -165,20 +165,15 @@ def judge(run: Run, known: Known, rule: Rule, now: float) -> Verdict:
     return verdict
 
 
-def restart_id(row: int, rule: Rule, now: float) -> str:
-    """The id of the drain that restarts a proxy for its memory."""
-    return f"memory-{row}-{rule.terms}-{int(now)}"
+def restart_key(row: int, rule: Rule, now: float) -> str:
+    """What follows `memory-` in the id of the drain that restarts a proxy for its memory."""
+    return f"{row}-{rule.terms}-{int(now)}"
 
 
 def row_of(id: str | None, rule: Rule) -> int:
     """Which in a row, under these terms, the restart of that id was; 0 for any other id."""
     found = _ID.fullmatch(id or "")
     return int(found[1]) if found and found[2] == rule.terms else 0
-
-
-def same_terms(id: str, rule: Rule) -> bool:
-    """Whether a restart of that id was asked for under the rule as it is."""
-    return row_of(id, rule) > 0
 
 
 def _standing(run: Run, cool_until: float | None, now: float) -> Standing:

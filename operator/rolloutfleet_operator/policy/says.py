@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from rolloutfleet.status import FleetStatus, ParkedStatus, RestartStatus
 from rolloutfleet_operator.policy.actions import Say
+from rolloutfleet_operator.policy.causes import CRASHES
 from rolloutfleet_operator.policy.reasons import Happening
 from rolloutfleet_operator.policy.troubles import Trouble
 
@@ -21,8 +22,8 @@ def of_problems(before: FleetStatus, now: Iterable[Trouble]) -> Iterator[Say]:
 
 def of_crashes(entries: Iterable[RestartStatus]) -> Iterator[Say]:
     for entry in entries:
-        why = "the kernel killed it for its memory" if entry.reason == "oom" else "it ended by itself"
-        yield Say(reason=Happening.CRASHED, message=f"{why}, and started again", pod=entry.pod, warning=True)
+        message = next(crash.message for crash in CRASHES if crash.counter == entry.reason)
+        yield Say(reason=Happening.CRASHED, message=message, pod=entry.pod, warning=True)
 
 
 def of_parking(before: ParkedStatus, now: ParkedStatus) -> Iterator[Say]:

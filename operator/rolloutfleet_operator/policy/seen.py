@@ -7,7 +7,7 @@ namespace and owner's uid), and only pods of the proxies among `pods`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from rolloutfleet.spec import API_VERSION
 from rolloutfleet.status import FleetStatus
@@ -15,7 +15,7 @@ from rolloutfleet_operator.policy.memory import NO_RUN, Boot, Run
 
 GROUP: Final = API_VERSION.partition("/")[0]
 STATE_LABEL: Final = f"{GROUP}/state"
-"""On each pod of a proxy: what the operator thinks of it (`decide.PodState`)."""
+"""On each pod of a proxy: what the operator thinks of it (`decide.PodState`, and the label of a cause)."""
 RESTART_NOTE: Final = f"{GROUP}/restart-id"
 """On pods, and in the template of new ones: the newest `spec.restart.id` that this pod needs no restart for."""
 OVER_AGAIN_NOTE: Final = f"{GROUP}/over-budget-again"
@@ -260,16 +260,14 @@ class Fault:
     pod: str | None = None
 
 
-SlotUse = Literal["memory", "requested", "rollout"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
     """A fleet that waits for one of the operator's slots. The board of all fleets is the executor's (see slots.py)."""
 
     fleet: str
     """namespace/name."""
-    use: SlotUse
+    priority: int
+    """Of the cause, as in `causes.Due`."""
     since: float
     said: float
     """When it last said so; a want that is not said again is dropped."""

@@ -3,9 +3,9 @@
 Within a fleet every proxy that does not serve takes a slot of `maxUnavailable`, whatever the cause. Over all fleets the
 restarts that the operator began take its slots, save one that is stuck: a fleet that can't go on holds up no other.
 
-Each fleet decides for itself, from what the others last said that they hold and want. Memory comes before what was
-asked for, and that before a new template, of which a fleet that has begun comes first: with one slot, fleets roll one
-after another. Among equals the one waits longest that was served longest ago.
+Each fleet decides for itself, from what the others last said that they hold and want. The most urgent cause
+(`causes.CAUSES`) comes first, and of these a fleet that has begun a roll: with one slot, fleets roll one after another.
+Among equals the one waits longest that was served longest ago.
 """
 
 from collections.abc import Iterable
@@ -15,8 +15,6 @@ from rolloutfleet_operator.policy.seen import Elsewhere, Want
 
 FORGOTTEN_AFTER: Final = 120.0
 """A fleet that has not said for so long that it waits is not waited for."""
-
-_BEFORE: Final = {"memory": 0, "requested": 1, "rollout": 2}
 
 
 def free_here(*, max_unavailable: int, down: int) -> int:
@@ -44,4 +42,4 @@ def _fresh(others: Iterable[Want], own: Want) -> Iterable[Want]:
 
 
 def _place(want: Want) -> tuple[int, bool, float, str]:
-    return (_BEFORE[want.use], not want.begun, want.since, want.fleet)
+    return (want.priority, not want.begun, want.since, want.fleet)

@@ -10,6 +10,7 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator.policy import pods
+from rolloutfleet_operator.policy.causes import OOM
 from rolloutfleet_operator.policy.reasons import SEVERITY, Problem
 from rolloutfleet_operator.policy.scaling import SETTLE
 from rolloutfleet_operator.policy.seen import ContainerSeen, DeploymentSeen, FleetSeen, OtherPodSeen, PodSeen
@@ -170,7 +171,7 @@ def _of_container(name: str, seen: ContainerSeen) -> Trouble | None:
 def _was_killed(pod: PodSeen, seen: FleetSeen, now: float) -> bool:
     """As the kubelet says of a container; where the worker alone was killed, as the ledger does."""
     ended_at = [pod.container.last_ended_at or 0.0] if pod.container.last_end == "OOMKilled" else []
-    noted = (entry for entry in seen.status.restarts.last if entry.uid == pod.uid and entry.reason == "oom")
+    noted = (entry for entry in seen.status.restarts.last if entry.uid == pod.uid and entry.reason == OOM.counter)
     return any(now - at < OOM_SHOWN_FOR for at in (*ended_at, *(seconds_of(entry.time) for entry in noted)))
 
 

@@ -17,7 +17,7 @@ from rolloutfleet_operator.policy.memory import (
     Standing,
     Verdict,
     judge,
-    restart_id,
+    restart_key,
     row_of,
     sampled,
 )
@@ -46,7 +46,13 @@ def verdict(
 
 
 def restarted(row: int, at: float, rule: Rule = RULE) -> Boot:
-    return Boot(time=at, reason="planned: memory", id=restart_id(row, rule, at - 5), rss_before=OVER, rss_after=3 * GIB)
+    return Boot(
+        time=at,
+        reason="planned: memory",
+        id=f"memory-{restart_key(row, rule, at - 5)}",
+        rss_before=OVER,
+        rss_after=3 * GIB,
+    )
 
 
 def test_over_budget_for_so_many_samples_in_a_row_makes_a_restart_due() -> None:
@@ -162,8 +168,8 @@ def test_what_was_given_up_stays_so_while_nothing_is_known() -> None:
 
 
 def test_an_id_says_its_place_in_the_row_to_those_of_the_same_terms() -> None:
-    assert row_of(restart_id(2, RULE, 5000.5), RULE) == 2
-    assert row_of(restart_id(2, RULE, 5000.5), replace(RULE, template="t2")) == 0
+    assert row_of(f"memory-{restart_key(2, RULE, 5000.5)}", RULE) == 2
+    assert row_of(f"memory-{restart_key(2, RULE, 5000.5)}", replace(RULE, template="t2")) == 0
     assert [row_of(id, RULE) for id in (None, "", "weights-7", "memory-x")] == [0, 0, 0, 0]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rolloutfleet_operator.policy import causes
 from rolloutfleet_operator.policy.current import Doing
 from rolloutfleet_operator.policy.reasons import Happening, Metric, Problem, Reason
 from rolloutfleet_operator.policy.steps import Step
@@ -40,7 +41,12 @@ def test_every_entry_says_more_than_its_name() -> None:
 
 def test_every_action_is_explained() -> None:
     told = set(re.findall(r"`(\w+)`", section("Where to look").split("`current.action`")[1]))
-    assert {each.value for each in Doing} <= told
+    assert {*(each.value for each in Doing), *(cause.action for cause in causes.CAUSES)} <= told
+
+
+def test_every_counter_of_restarts_is_named() -> None:
+    [row] = re.findall(r"^\| `rolloutfleet_operator_restarts_total` \|.*$", RUNBOOK, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)[1:]) == causes.counters().keys()
 
 
 def test_steps_are_said_as_events() -> None:

@@ -8,15 +8,19 @@ from tests.operator.policy.executor import Operator, settle
 from tests.operator.policy.fleets import fleet
 from tests.operator.policy.world import World
 
+from rolloutfleet_operator.policy.causes import CAUSES
 from rolloutfleet_operator.policy.seen import Elsewhere, Want
 from rolloutfleet_operator.policy.slots import FORGOTTEN_AFTER, free_here, granted, to_spare
 
 NOW = 1000.0
 OVER = 3 * 2**30
+PRIORITY = {cause.counter: priority for priority, cause in enumerate(CAUSES) if cause.slot}
 
 
-def want(fleet: str = "a", use: str = "memory", since: float = 0.0, *, begun: bool = False, said: float = NOW) -> Want:
-    return Want(fleet=fleet, use=use, since=since, said=said, begun=begun)  # type: ignore[arg-type]
+def want(
+    fleet: str = "a", cause: str = "memory", since: float = 0.0, *, begun: bool = False, said: float = NOW
+) -> Want:
+    return Want(fleet=fleet, priority=PRIORITY[cause], since=since, said=said, begun=begun)
 
 
 def gets(own: Want, *others: Want, held: int = 0, elsewhere: int = 0, most: int = 1) -> bool:
@@ -73,7 +77,7 @@ def test_only_what_nobody_wants_is_to_spare() -> None:
         st.builds(
             want,
             fleet=st.sampled_from("abcdef"),
-            use=st.sampled_from(["memory", "requested", "rollout"]),
+            cause=st.sampled_from(sorted(PRIORITY)),
             since=st.integers(0, 3),
             begun=st.booleans(),
         ),

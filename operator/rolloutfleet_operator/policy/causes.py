@@ -1,0 +1,355 @@
+"""Why a proxy is restarted. A cause is one declaration in `CAUSES`; all that depends on causes is derived from it.
+
+So to add one is to add an entry here: what is due and in which order, the drain's id, whether it is still wanted, the
+way, the slot, the reason in the status, in Events and in the proxy's log of boots, the counter in `status.restarts` and
+its field in the CRD, the label of the metric and of the pod, and `status.current.action` follow. What the entries of an
+earlier pass are about is found by their id and reason (`cause_of`), so an entry cannot be forgotten on its way.
+
+The most urgent cause comes first. Those that need no slot are about proxies that serve nobody, the others about
+proxies that serve; of these, a later one also does what an earlier one asks for.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rolloutfleet.spec import FleetSpec, memory_limit
+from rolloutfleet.status import RestartStatus
+from rolloutfleet_operator.policy import memory, pods
+from rolloutfleet_operator.policy.memory import Boot, Rule, Standing, Verdict
+from rolloutfleet_operator.policy.rollout import Roll
+from rolloutfleet_operator.policy.seen import RESTART_NOTE, FleetSeen, PodSeen
+from rolloutfleet_operator.policy.steps import Way
+from rolloutfleet_operator.policy.times import seconds_of
+
+NEAR_THE_LIMIT: Final = 0.95
+"""A worker killed with so much of its container's limit was killed for its memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetState:
+    """One fleet at one moment: what is asked for, what was observed, and what both come to."""
+
+    spec: FleetSpec
+    seen: FleetSeen
+    roll: Roll
+    rule: Rule
+    verdicts: Mapping[str, Verdict]
+    """By pod, of those that are asked for."""
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """That a cause asks for the restart of a proxy."""
+
+    since: float
+    """When it came to be due; of two, the earlier is served first."""
+    key: str
+    """The end of the drain's id. The same key is the same restart: a proxy makes it once."""
+
+
+def _no_marks(spec: FleetSpec) -> Mapping[str, str]:
+    return {}
+
+
+def _as_memory_is(pod: PodSeen | None, state: FleetState) -> Way:
+    return state.spec.memory.restart
+
+
+def _by_a_new_pod(pod: PodSeen | None, state: FleetState) -> Way:
+    return "Pod"
+
+
+def _serves_nobody(entry: RestartStatus, pod: PodSeen, state: FleetState) -> bool:
+    return pods.is_down(pod)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartCause:
+    """Why the operator restarts a proxy."""
+
+    id: str
+    """How the ids of its drains begin, before a hyphen and `Need.key`."""
+    counter: str
+    """Its name in `status.restarts`, as the metric's label, and as the reason of its entries, drains and boots."""
+    help: str
+    """What the counter counts, in the CRD."""
+    action: str
+    """`status.current.action`."""
+    needed: Callable[[PodSeen, FleetState], Need | None]
+    """Whether that proxy is to be restarted; asked only of proxies that serve, or with `slot=False` that are down."""
+    wanted: Callable[[RestartStatus, PodSeen, FleetState], bool]
+    """Whether a restart that was decided is still to be made. Of the proxy as it is now, which may drain for it."""
+    way: Callable[[PodSeen | None, FleetState], Way] = _as_memory_is
+    slot: bool = True
+    """False where it only concerns proxies that serve nobody."""
+    marks: Callable[[FleetSpec], Mapping[str, str]] = _no_marks
+    """Annotations by which a pod shows that it needs this restart no more; without them it is not over."""
+    label: str | None = None
+    """STATE_LABEL of pods that it concerns, if it has one."""
+    concerns: Callable[[PodSeen, FleetState], bool] = lambda pod, state: False
+    """Whether that pod is labelled, be a restart due already or not."""
+
+    def owns(self, id: str) -> bool:
+        """Whether a drain of that id is for this cause."""
+        return id.startswith(f"{self.id}-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """Why a proxy restarted by itself."""
+
+    counter: str
+    help: str
+    message: str
+    """Of the Event."""
+    explains: Callable[[PodSeen, Boot, Boot | None, FleetSpec], bool]
+    """Whether it led to that boot; the one before it is None where that is not known."""
+
+
+def _unresponsive(pod: PodSeen, state: FleetState) -> Need | None:
+    """Once a cool-down: the pod before it may have been evicted for the same."""
+    memory_of, rule, now = state.spec.memory, state.rule, state.now
+    patience = max(state.spec.disruption.drain_timeout, memory_of.interval * rule.samples)
+    if not pods.is_silent(pod, for_seconds=patience, samples=rule.samples, now=now):
+        return None
+    tried = (entry for entry in state.seen.status.restarts.last if cause_of(entry) is UNRESPONSIVE)
+    if any(entry.pod == pod.name and now - seconds_of(entry.time) < rule.cooldown for entry in tried):
+        return None
+    return Need(since=now, key=f"{int(now)}")
+
+
+def _is_silent(pod: PodSeen, state: FleetState) -> bool:
+    disruption, samples = state.spec.disruption, state.spec.memory.samples
+    return pods.is_silent(pod, for_seconds=disruption.drain_timeout, samples=samples, now=state.now)
+
+
+def _down_and_outdated(pod: PodSeen, state: FleetState) -> Need | None:
+    return Need(since=state.now, key=f"{int(state.now)}") if pod in state.roll.replaceable else None
+
+
+def _down_and_requested(pod: PodSeen, state: FleetState) -> Need | None:
+    waits = pod in state.roll.unasked and not _is_outdated(pod, state) and pods.is_late(pod, state.now)
+    return Need(since=state.now, key=f"{int(state.now)}") if waits else None
+
+
+def _over_budget(pod: PodSeen, state: FleetState) -> Need | None:
+    verdict = state.verdicts.get(pod.name)
+    if verdict is None or verdict.standing is not Standing.DUE:
+        return None
+    return Need(since=verdict.since or 0.0, key=memory.restart_key(verdict.row, state.rule, state.now))
+
+
+def _is_over_budget(pod: PodSeen, state: FleetState) -> bool:
+    verdict = state.verdicts.get(pod.name)
+    return verdict is not None and verdict.standing in (Standing.COOLING, Standing.DUE)
+
+
+def _of_the_same_terms(entry: RestartStatus, pod: PodSeen, state: FleetState) -> bool:
+    """A budget or template that is new clears what came of the old."""
+    return memory.row_of(entry.id, state.rule) > 0
+
+
+def _requested(pod: PodSeen, state: FleetState) -> Need | None:
+    """An outdated pod is restarted for it when it may get its new template."""
+    may = pod in state.roll.replaceable or not _is_outdated(pod, state)
+    return Need(since=0.0, key=_request_key(state)) if pod in state.roll.unasked and may else None
+
+
+def _is_the_same_request(entry: RestartStatus, pod: PodSeen, state: FleetState) -> bool:
+    return state.spec.restart is not None and entry.id == f"{REQUESTED.id}-{_request_key(state)}"
+
+
+def _request_key(state: FleetState) -> str:
+    """The same at each pass for the same request.
+
+    The request before it is part of it, so that an id which comes back is a new request.
+    """
+    assert state.spec.restart is not None
+    asked, before = state.spec.restart.id, state.seen.status.restart.observed_id
+    told = f"{'' if before == asked else before} {asked}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _has_the_request(spec: FleetSpec) -> Mapping[str, str]:
+    return {} if spec.restart is None else {RESTART_NOTE: spec.restart.id}
+
+
+def _outdated(pod: PodSeen, state: FleetState) -> Need | None:
+    key = f"{state.seen.template_hash[:12]}-{int(state.now)}"
+    return Need(since=0.0, key=key) if pod in state.roll.replaceable else None
+
+
+def _is_outdated(pod: PodSeen, state: FleetState) -> bool:
+    return pod.template_hash != state.seen.template_hash
+
+
+UNRESPONSIVE: Final = RestartCause(
+    id="unresponsive",
+    counter="crash",
+    help="Ended by itself.",
+    action="Replacement",
+    needed=_unresponsive,
+    wanted=_serves_nobody,
+    way=_by_a_new_pod,
+    slot=False,
+    label="unresponsive",
+    concerns=_is_silent,
+)
+MEMORY: Final = RestartCause(
+    id="memory",
+    counter="memory",
+    help="Over the memory budget.",
+    action="MemoryRestart",
+    needed=_over_budget,
+    wanted=_of_the_same_terms,
+    label="over-budget",
+    concerns=_is_over_budget,
+)
+REQUESTED: Final = RestartCause(
+    id="restart",
+    counter="requested",
+    help="Asked for by `spec.restart.id`.",
+    action="RequestedRestart",
+    needed=_requested,
+    wanted=_is_the_same_request,
+    way=lambda pod, state: "Pod" if pod is not None and _is_outdated(pod, state) else state.spec.memory.restart,
+    marks=_has_the_request,
+)
+CAUSES: Final = (
+    UNRESPONSIVE,
+    RestartCause(
+        id="replace",
+        counter="rollout",
+        help="For a new template.",
+        action="Replacement",
+        needed=_down_and_outdated,
+        wanted=_serves_nobody,
+        way=_by_a_new_pod,
+        slot=False,
+    ),
+    RestartCause(
+        id="replace",
+        counter="requested",
+        help="Asked for by `spec.restart.id`.",
+        action="Replacement",
+        needed=_down_and_requested,
+        wanted=_serves_nobody,
+        way=_by_a_new_pod,
+        slot=False,
+        marks=_has_the_request,
+    ),
+    MEMORY,
+    REQUESTED,
+    RestartCause(
+        id="roll",
+        counter="rollout",
+        help="For a new template.",
+        action="Rollout",
+        needed=_outdated,
+        wanted=lambda entry, pod, state: _is_outdated(pod, state),
+        way=_by_a_new_pod,
+        label="outdated",
+        concerns=_is_outdated,
+    ),
+)
+"""The most urgent first."""
+
+_UNKNOWN: Final = RestartCause(
+    id="",
+    counter="",
+    help="",
+    action="Replacement",
+    needed=lambda pod, state: None,
+    wanted=lambda entry, pod, state: False,
+)
+"""What another release began for a cause of its own: it is withdrawn while that is possible."""
+
+
+def _was_killed_for_memory(pod: PodSeen, boot: Boot, before: Boot | None, spec: FleetSpec) -> bool:
+    """The kubelet says so; or the worker alone was killed, with nearly all that its container may have."""
+    seen = pod.container
+    began = 0.0 if before is None else before.time
+    if seen.last_end == "OOMKilled" and seen.last_ended_at is not None and began < seen.last_ended_at <= boot.time + 1:
+        return True
+    return "SIGKILL" in boot.reason and (boot.rss_before or 0) >= NEAR_THE_LIMIT * memory_limit(spec)
+
+
+OOM: Final = Crash(
+    counter="oom",
+    help="Killed by the kernel for its memory.",
+    message="the kernel killed it for its memory, and started again",
+    explains=_was_killed_for_memory,
+)
+CRASHES: Final = (
+    OOM,
+    Crash(
+        counter="crash",
+        help="Ended by itself.",
+        message="it ended by itself, and started again",
+        explains=lambda pod, boot, before, spec: True,
+    ),
+)
+"""The first that explains a boot is why."""
+
+
+def cause_of(entry: RestartStatus) -> RestartCause:
+    """The cause of a restart that the operator began."""
+    of_entry = (cause for cause in CAUSES if cause.counter == entry.reason and cause.owns(entry.id or ""))
+    return next(of_entry, _UNKNOWN)
+
+
+def all_marks(spec: FleetSpec) -> dict[str, str]:
+    """The marks of all causes together."""
+    return {name: value for cause in CAUSES for name, value in cause.marks(spec).items()}
+
+
+def counters() -> dict[str, str]:
+    """What `status.restarts` counts, and what each is for."""
+    return {cause.counter: cause.help for cause in (*CAUSES, *CRASHES)}
+
+
+def is_ours(drain_id: str) -> bool:
+    """Whether a drain of that id was asked for by an operator."""
+    return any(cause.owns(drain_id) for cause in CAUSES)
+
+
+def labels_of(pod: PodSeen, state: FleetState, *, slot: bool) -> list[tuple[str, bool]]:
+    """The labels of the causes with a slot, or without one, and whether each holds for that pod."""
+    return [(cause.label, cause.concerns(pod, state)) for cause in CAUSES if cause.label and cause.slot == slot]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A proxy that is to be restarted."""
+
+    pod: PodSeen
+    cause: RestartCause
+    """What the restart is made and counted for."""
+    priority: int
+    """The place in CAUSES of the most urgent cause that asks for it."""
+    since: float
+    """When that came to be due."""
+    id: str
+    """Of the drain."""
+
+
+def dues(state: FleetState) -> list[Due]:
+    """What is to be restarted, in the order in which it is to be served. Who may begin is decided elsewhere."""
+    found = [due for pod in state.roll.members if (due := _due(pod, state)) is not None]
+    return sorted(found, key=lambda due: (due.pod.ready, due.priority, due.since, due.pod.created, due.pod.ordinal))
+
+
+def _due(pod: PodSeen, state: FleetState) -> Due | None:
+    """One at most for each proxy, as urgent as the first cause; of a proxy that serves, the last one does most."""
+    asked = []
+    for priority, cause in enumerate(CAUSES):
+        if (pods.serves(pod) if cause.slot else pods.is_down(pod)) and (need := cause.needed(pod, state)) is not None:
+            asked.append((priority, cause, need))
+    if not asked:
+        return None
+    priority, first, urgent = asked[0]
+    _, cause, need = asked[-1] if first.slot else asked[0]
+    return Due(pod=pod, cause=cause, priority=priority, since=urgent.since, id=f"{cause.id}-{need.key}")
