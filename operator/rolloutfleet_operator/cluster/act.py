@@ -23,8 +23,8 @@ from rolloutfleet_operator.policy.actions import (
     Say,
     UndoDrain,
 )
+from rolloutfleet_operator.policy.observed import text_of
 from rolloutfleet_operator.policy.reasons import Happening
-from rolloutfleet_operator.policy.times import text_of
 
 LONGEST_MESSAGE: Final = 1024
 """Characters of an Event's message."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, MANAGED_BY, OPERATOR, Fleet
+from rolloutfleet_operator.policy.observed import Fault
 from rolloutfleet_operator.policy.reasons import Problem
-from rolloutfleet_operator.policy.seen import Fault
 
 Id = tuple[str, str]
 """Kind and name, within the fleet's namespace."""

@@ -7,7 +7,7 @@ fleets take the same slot. After a start nothing new is begun until every fleet 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rolloutfleet_operator.policy.seen import Elsewhere, Want
+from rolloutfleet_operator.policy.observed import Elsewhere, Want
 
 PATIENCE = 60.0
 """Seconds after which a fleet that could not be looked at holds up the others no more."""

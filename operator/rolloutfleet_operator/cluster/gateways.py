@@ -7,7 +7,7 @@ from typing import Any, Final
 from rolloutfleet_operator.cluster.asking import Answer, Asker, NoAnswer
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
-from rolloutfleet_operator.policy.seen import WorkerSeen
+from rolloutfleet_operator.policy.observed import WorkerSeen
 
 TIMEOUT: Final = 5.0
 _DRAINING: Final = "draining"

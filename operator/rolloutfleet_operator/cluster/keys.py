@@ -15,8 +15,8 @@ from rolloutfleet_operator.cluster.children import control_key as control_keys
 from rolloutfleet_operator.cluster.children import secret as secrets
 from rolloutfleet_operator.cluster.children.names import ENGINE_KEY_FILE, KEYS_FILE, Fleet
 from rolloutfleet_operator.cluster.proxies import Proxies
+from rolloutfleet_operator.policy.observed import Fault
 from rolloutfleet_operator.policy.reasons import Problem
-from rolloutfleet_operator.policy.seen import Fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.children.names import OPERATOR
 from rolloutfleet_operator.cluster.logs import logger
-from rolloutfleet_operator.policy.seen import GROUP
+from rolloutfleet_operator.policy.observed import GROUP
 
 DURATION: Final = 15
 """Seconds without a sign of life after which another may take the Lease."""

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy import causes
+from rolloutfleet_operator.policy.observed import FleetSeen
 from rolloutfleet_operator.policy.reasons import Metric
-from rolloutfleet_operator.policy.seen import FleetSeen
 
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -1,4 +1,4 @@
-"""What the API server's objects say of a fleet, as `policy.seen` has it. Pure: nothing is asked here."""
+"""What the API server's objects say of a fleet, as `policy.observed` has it. Pure: nothing is asked here."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +12,9 @@ from rolloutfleet_operator.cluster.children import engines as engine_children
 from rolloutfleet_operator.cluster.children import gateway as gateway_children
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
 from rolloutfleet_operator.cluster.children.names import TEMPLATE_HASH
-from rolloutfleet_operator.policy.memory import NO_RUN, Run
-from rolloutfleet_operator.policy.seen import (
+from rolloutfleet_operator.policy.observed import (
     GROUP,
+    NO_RUN,
     RESTART_NOTE,
     ClaimSeen,
     ContainerSeen,
@@ -22,9 +22,10 @@ from rolloutfleet_operator.policy.seen import (
     OtherPodSeen,
     PodSeen,
     ProxyStats,
+    Run,
     WorkloadSeen,
+    seconds_of,
 )
-from rolloutfleet_operator.policy.times import seconds_of
 
 _ORDINAL: Final = re.compile(r"-(\d+)$")
 _WARNINGS_ARE_NEWS: Final = 900.0

@@ -13,8 +13,8 @@ from typing import Final
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.lease import DURATION, LABELS, SCOPE
 from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.policy.observed import Fault
 from rolloutfleet_operator.policy.reasons import Problem
-from rolloutfleet_operator.policy.seen import Fault
 
 LOOKS: Final = 30.0
 """Seconds between looks at the Leases."""

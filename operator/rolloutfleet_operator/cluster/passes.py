@@ -62,17 +62,17 @@ from rolloutfleet_operator.cluster.rest import Rest
 from rolloutfleet_operator.cluster.warned import Warned
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
-from rolloutfleet_operator.policy.reasons import Problem
-from rolloutfleet_operator.policy.seen import (
+from rolloutfleet_operator.policy.observed import (
     ALLOW_LOSS,
     DeploymentSeen,
     EnginesSeen,
     Fault,
     FleetSeen,
     GatewaySeen,
+    seconds_of,
 )
+from rolloutfleet_operator.policy.reasons import Problem
 from rolloutfleet_operator.policy.status import status, unusable
-from rolloutfleet_operator.policy.times import seconds_of
 
 RESYNC: Final = 300.0
 """Seconds between passes over a fleet where nothing happens and nothing is sampled."""

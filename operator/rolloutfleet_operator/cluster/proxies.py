@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from rolloutfleet_operator.cluster.asking import Answer, Asker, NoAnswer
 from rolloutfleet_operator.policy.actions import AskDrain, UndoDrain
-from rolloutfleet_operator.policy.memory import Boot
-from rolloutfleet_operator.policy.seen import DrainSeen, ProxyStats
+from rolloutfleet_operator.policy.observed import Boot, DrainSeen, ProxyStats
 
 POLL_TIMEOUT: Final = 5.0
 """Seconds for a proxy's figures."""

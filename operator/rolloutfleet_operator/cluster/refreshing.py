@@ -11,7 +11,7 @@ from rolloutfleet_operator.cluster.api import Object
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import GENERATION
 from rolloutfleet_operator.policy.actions import Mark
-from rolloutfleet_operator.policy.seen import GROUP, PodSeen
+from rolloutfleet_operator.policy.observed import GROUP, PodSeen
 
 NOTE: Final = f"{GROUP}/refreshed"
 """On pods: the hash of what they were last told to look at."""

@@ -16,12 +16,21 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.status import RestartStatus
-from rolloutfleet_operator.policy import memory, pods
-from rolloutfleet_operator.policy.memory import Boot, Rule, Standing, Verdict
+from rolloutfleet_operator.policy import memory
+from rolloutfleet_operator.policy.memory import Rule, Standing, Verdict
+from rolloutfleet_operator.policy.observed import (
+    RESTART_NOTE,
+    Boot,
+    FleetSeen,
+    PodSeen,
+    is_down,
+    is_late,
+    is_silent,
+    seconds_of,
+    serves,
+)
 from rolloutfleet_operator.policy.rollout import Roll
-from rolloutfleet_operator.policy.seen import RESTART_NOTE, FleetSeen, PodSeen
 from rolloutfleet_operator.policy.steps import Way
-from rolloutfleet_operator.policy.times import seconds_of
 
 NEAR_THE_LIMIT: Final = 0.95
 """A worker killed with so much of its container's limit was killed for its memory."""
@@ -63,7 +72,7 @@ def _by_a_new_pod(pod: PodSeen | None, state: FleetState) -> Way:
 
 
 def _serves_nobody(entry: RestartStatus, pod: PodSeen, state: FleetState) -> bool:
-    return pods.is_down(pod)
+    return is_down(pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +122,7 @@ def _unresponsive(pod: PodSeen, state: FleetState) -> Need | None:
     """Once a cool-down: the pod before it may have been evicted for the same."""
     memory_of, rule, now = state.spec.memory, state.rule, state.now
     patience = max(state.spec.disruption.drain_timeout, memory_of.interval * rule.samples)
-    if not pods.is_silent(pod, for_seconds=patience, samples=rule.samples, now=now):
+    if not is_silent(pod, for_seconds=patience, samples=rule.samples, now=now):
         return None
     tried = (entry for entry in state.seen.status.restarts.last if cause_of(entry) is UNRESPONSIVE)
     if any(entry.pod == pod.name and now - seconds_of(entry.time) < rule.cooldown for entry in tried):
@@ -123,7 +132,7 @@ def _unresponsive(pod: PodSeen, state: FleetState) -> Need | None:
 
 def _is_silent(pod: PodSeen, state: FleetState) -> bool:
     disruption, samples = state.spec.disruption, state.spec.memory.samples
-    return pods.is_silent(pod, for_seconds=disruption.drain_timeout, samples=samples, now=state.now)
+    return is_silent(pod, for_seconds=disruption.drain_timeout, samples=samples, now=state.now)
 
 
 def _down_and_outdated(pod: PodSeen, state: FleetState) -> Need | None:
@@ -131,7 +140,7 @@ def _down_and_outdated(pod: PodSeen, state: FleetState) -> Need | None:
 
 
 def _down_and_requested(pod: PodSeen, state: FleetState) -> Need | None:
-    waits = pod in state.roll.unasked and not _is_outdated(pod, state) and pods.is_late(pod, state.now)
+    waits = pod in state.roll.unasked and not _is_outdated(pod, state) and is_late(pod, state.now)
     return Need(since=state.now, key=f"{int(state.now)}") if waits else None
 
 
@@ -346,7 +355,7 @@ def _due(pod: PodSeen, state: FleetState) -> Due | None:
     """One at most for each proxy, as urgent as the first cause; of a proxy that serves, the last one does most."""
     asked = []
     for priority, cause in enumerate(CAUSES):
-        if (pods.serves(pod) if cause.slot else pods.is_down(pod)) and (need := cause.needed(pod, state)) is not None:
+        if (serves(pod) if cause.slot else is_down(pod)) and (need := cause.needed(pod, state)) is not None:
             asked.append((priority, cause, need))
     if not asked:
         return None

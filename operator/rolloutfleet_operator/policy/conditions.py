@@ -11,10 +11,10 @@ from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import ConditionStatus, ConditionType
 from rolloutfleet_operator.policy.decide import Decision
 from rolloutfleet_operator.policy.memory import Standing
+from rolloutfleet_operator.policy.observed import DeploymentSeen, FleetSeen, PodSeen
+from rolloutfleet_operator.policy.problems import Trouble
 from rolloutfleet_operator.policy.reasons import Problem, Reason
 from rolloutfleet_operator.policy.scaling import desired_of
-from rolloutfleet_operator.policy.seen import DeploymentSeen, FleetSeen, PodSeen
-from rolloutfleet_operator.policy.troubles import Trouble
 
 Truth = Literal["True", "False", "Unknown"]
 

@@ -5,16 +5,19 @@ back: what is neither in the ledger nor before the note is not counted yet. As m
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
-from rolloutfleet_operator.policy import ledger
-from rolloutfleet_operator.policy.actions import Action, Mark
-from rolloutfleet_operator.policy.causes import CRASHES
-from rolloutfleet_operator.policy.memory import Boot
-from rolloutfleet_operator.policy.seen import BOOTS_NOTE, PodSeen
-from rolloutfleet_operator.policy.times import seconds_of, text_of
+from rolloutfleet_operator.policy.actions import Action, Mark, Say
+from rolloutfleet_operator.policy.causes import CRASHES, OOM
+from rolloutfleet_operator.policy.observed import BOOTS_NOTE, Boot, FleetSeen, PodSeen, seconds_of, text_of
+from rolloutfleet_operator.policy.problems import Trouble, trouble
+from rolloutfleet_operator.policy.reasons import Happening, Problem
+from rolloutfleet_operator.policy.restarts import noted, open_entries
 
+OOM_SHOWN_FOR: Final = 600.0
+"""Seconds that a kill for memory is shown after it."""
 CRASH = "crash"
 """How the reason of such a boot begins."""
 
@@ -25,14 +28,14 @@ def counted(
     """The ledger with new crashes, these, and the notes on pods whose crashes are written already."""
     members = list(members)
     marks = [mark for pod in members if (mark := _mark(pod, read)) is not None]
-    room = MOST_RESTARTS - len(ledger.open_entries(restarts)) - len(marks)
+    room = MOST_RESTARTS - len(open_entries(restarts)) - len(marks)
     fresh = sorted(
         ((boot.time, pod.name, entry) for pod in members for boot, entry in _crashes(pod, read, spec)),
         key=lambda found: found[:2],
     )
     new = [entry for _, _, entry in fresh[: max(0, room)]]
     for entry in new:
-        restarts = ledger.noted(restarts, entry)
+        restarts = noted(restarts, entry)
     return restarts, new, list(marks)
 
 
@@ -69,3 +72,24 @@ def _crashes(pod: PodSeen, read: RestartsStatus, spec: FleetSpec) -> Iterator[tu
 
 def _of_itself(pod: PodSeen, read: RestartsStatus) -> Iterator[RestartStatus]:
     return (entry for entry in read.last if entry.uid == pod.uid and entry.id is None)
+
+
+def events_of(entries: Iterable[RestartStatus]) -> Iterator[Say]:
+    for entry in entries:
+        message = next(crash.message for crash in CRASHES if crash.counter == entry.reason)
+        yield Say(reason=Happening.CRASHED, message=message, pod=entry.pod, warning=True)
+
+
+def problems_of(seen: FleetSeen, now: float) -> Iterator[Trouble]:
+    """Kills for memory, for a while."""
+    for pod in seen.pods:
+        if _was_killed(pod, seen, now):
+            message = "the kernel killed it for its memory; see memory.rssBudget and proxies.resources.limits.memory"
+            yield trouble(Problem.OOM_KILLED, message, pod.name)
+
+
+def _was_killed(pod: PodSeen, seen: FleetSeen, now: float) -> bool:
+    """As the kubelet says of a container; where the worker alone was killed, as the ledger does."""
+    ended_at = [pod.container.last_ended_at or 0.0] if pod.container.last_end == "OOMKilled" else []
+    noted = (entry for entry in seen.status.restarts.last if entry.uid == pod.uid and entry.reason == OOM.counter)
+    return any(now - at < OOM_SHOWN_FOR for at in (*ended_at, *(seconds_of(entry.time) for entry in noted)))

@@ -6,15 +6,12 @@ from enum import StrEnum
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import CurrentStatus
 from rolloutfleet_operator.policy import steps
-from rolloutfleet_operator.policy.beginning import Begun
-from rolloutfleet_operator.policy.carrying import Carried, UnderWay
 from rolloutfleet_operator.policy.causes import MEMORY
-from rolloutfleet_operator.policy.ledger import open_entries
 from rolloutfleet_operator.policy.memory import Standing, Verdict
+from rolloutfleet_operator.policy.observed import FleetSeen, text_of
+from rolloutfleet_operator.policy.restarts import Begun, Carried, UnderWay, open_entries
 from rolloutfleet_operator.policy.scaling import Leaving, Scale
-from rolloutfleet_operator.policy.seen import FleetSeen
 from rolloutfleet_operator.policy.steps import Step
-from rolloutfleet_operator.policy.times import text_of
 
 
 class Doing(StrEnum):

@@ -12,31 +12,19 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_PROBLEMS, CurrentStatus, ParkedStatus, RestartsStatus
-from rolloutfleet_operator.policy import (
-    beginning,
-    budgets,
-    carrying,
-    causes,
-    crashes,
-    rollout,
-    says,
-    scaling,
-    troubles,
-    workers,
-)
+from rolloutfleet_operator.policy import causes, crashes, memory, problems, rollout, scaling, workers
 from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, Mark
-from rolloutfleet_operator.policy.beginning import Begun
-from rolloutfleet_operator.policy.budgets import rule_of as rule_of
-from rolloutfleet_operator.policy.carrying import Carried
 from rolloutfleet_operator.policy.causes import FleetState
 from rolloutfleet_operator.policy.current import current_of
 from rolloutfleet_operator.policy.memory import Standing, Verdict
+from rolloutfleet_operator.policy.memory import rule_of as rule_of
+from rolloutfleet_operator.policy.observed import STATE_LABEL, FleetSeen, PodSeen, Want
+from rolloutfleet_operator.policy.problems import Trouble, trouble
 from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.restarts import Begun, Carried, begin, carry_on, held_by, stuck_of, undumped
 from rolloutfleet_operator.policy.rollout import Roll, has_restarted
 from rolloutfleet_operator.policy.scaling import Leaving, Scale, desired_of
-from rolloutfleet_operator.policy.seen import STATE_LABEL, FleetSeen, PodSeen, Want
 from rolloutfleet_operator.policy.steps import Step
-from rolloutfleet_operator.policy.troubles import Trouble, trouble
 
 SOON: Final = 1.0
 """Seconds until a pass that follows what was only written down in this one."""
@@ -101,12 +89,12 @@ def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
     """What to do about that fleet now. The same for the same arguments, whoever asked before."""
     rule = rule_of(spec, seen.template_hash)
     members = tuple(sorted((pod for pod in seen.pods if pod.ordinal < desired_of(spec)), key=lambda pod: pod.ordinal))
-    verdicts = budgets.verdicts_of(members, spec, rule, now)
+    verdicts = memory.verdicts_of(members, spec, rule, now)
     roll = rollout.roll_of(spec, seen, members, now)
     state = FleetState(spec=spec, seen=seen, roll=roll, rule=rule, verdicts=verdicts, now=now)
-    carried = carrying.carry_on(state)
+    carried = carry_on(state)
     scaled = scaling.scale(spec, seen, carried.busy, now)
-    begun = beginning.begin(state, carried)
+    begun = begin(state, carried)
     restarts, crashed, notes = crashes.counted(begun.restarts, seen.status.restarts, seen.pods, spec)
     found = tuple(sorted({*_troubles(spec, seen, roll, carried, scaled, begun, verdicts, now)}))
     begins = begun.due is not None and begun.due.cause.slot
@@ -115,13 +103,13 @@ def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
             *carried.actions,
             *scaled.actions,
             *begun.actions,
-            *budgets.marks_of(members, verdicts, rule),
+            *memory.marks_of(members, verdicts, rule),
             *notes,
             *_labels(state, carried, scaled),
             *workers.changes(spec, seen),
-            *says.of_crashes(crashed),
-            *says.of_parking(seen.status.parked, scaled.parked),
-            *says.of_problems(seen.status, found[:MOST_PROBLEMS]),
+            *crashes.events_of(crashed),
+            *scaling.events_of_parking(seen.status.parked, scaled.parked),
+            *problems.events_of_changes(seen.status, found[:MOST_PROBLEMS]),
         ),
         replicas=scaled.replicas,
         peers=max(1, spec.proxies.replicas, scaled.replicas),
@@ -135,7 +123,7 @@ def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
         roll=roll,
         leaving=scaled.leaving,
         observed_restart=_observed(spec, seen, members, carried),
-        held=beginning.held_by(carried) + begins,
+        held=held_by(carried) + begins,
         wants=begun.wants,
         audit=_to_be_asked(spec, seen, carried, scaled),
         look_again=_look_again(spec, seen, carried, begun, scaled, verdicts, now),
@@ -153,10 +141,10 @@ def _troubles(
     verdicts: dict[str, Verdict],
     now: float,
 ) -> Iterator[Trouble]:
-    found = sorted(troubles.of_fleet(spec, seen, now))
+    found = sorted((*problems.of_fleet(spec, seen, now), *crashes.problems_of(seen, now)))
     yield from found
-    yield from carrying.troubles_of(carried)
-    yield from budgets.troubles_of(roll.members, verdicts, carried.busy, seen.status)
+    yield from stuck_of(carried)
+    yield from memory.troubles_of(roll.members, verdicts, carried.busy, seen.status)
     if roll.stopped_by is not None:
         name = roll.stopped_by.name
         cause = next((f"{each.reason}: {each.message}; " for each in found if each.pod == name), "")
@@ -164,7 +152,7 @@ def _troubles(
         yield trouble(Problem.ROLL_STOPPED, message, name)
     for name, how in scaled.leaving.items():
         if how is Leaving.HOLDING_TURNS:
-            yield carrying.undumped(name)
+            yield undumped(name)
     for pod in begun.by_hand:
         drain = None if pod.stats is None else pod.stats.drain
         if drain is not None:

@@ -1,4 +1,4 @@
-"""When a proxy is restarted for its memory, and when that is given up: design's rule, and nothing of where proxies run.
+"""How each proxy stands to its memory budget: when it is restarted for it, and when that is given up.
 
 Samples are folded one by one into a `Run`. What outlives whoever samples is the proxy's own log of boots: a drain that
 ended a life for its memory has an id that says the how-manieth in a row it was, under which budget and template. So a
@@ -9,11 +9,19 @@ better for it. Nor does a sample taken while the proxy drains.
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import FleetStatus
+from rolloutfleet_operator.policy.actions import Mark
+from rolloutfleet_operator.policy.observed import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, Boot, PodSeen, Run
+from rolloutfleet_operator.policy.problems import Trouble, trouble
+from rolloutfleet_operator.policy.reasons import Problem
 
 FIRST_BOOT: Final = "first"
 """The reason of the boot that made the store, as the proxy's log has it."""
@@ -23,18 +31,6 @@ MOST_IN_A_ROW: Final = 2
 """After so many restarts in a row that did not help, no more are made."""
 
 _ID = re.compile(r"memory-(\d+)-([0-9a-f]{8})-\d+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boot:
-    """One entry of a proxy's log of boots: when, why the life before ended, and by which drain."""
-
-    time: float
-    reason: str
-    id: str | None = None
-    rss_before: int | None = None
-    rss_after: int | None = None
-    """Resident bytes just after this boot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,26 +58,6 @@ class Sample:
     rss: int | None
     boot: float | None = None
     draining: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The samples over budget at the end of those taken."""
-
-    budget: int | None = None
-    boot: float | None = None
-    """The life of the proxy that they were taken in."""
-    taken: int = 0
-    """Samples that told something."""
-    at: float | None = None
-    """When the newest of them was taken."""
-    over: int = 0
-    """How many in a row, up to now, were over the budget."""
-    full_at: float | None = None
-    """When there were as many as the rule asks for."""
-
-
-NO_RUN: Final = Run()
 
 
 def sampled(run: Run, sample: Sample, rule: Rule) -> Run:
@@ -184,3 +160,81 @@ def _standing(run: Run, cool_until: float | None, now: float) -> Standing:
 
 def _unsampled(known: Known, rule: Rule) -> Standing:
     return Standing.TOO_SMALL if known.given_up == rule.terms else Standing.UNKNOWN
+
+
+_TERMS, _AFTER_BOOT = "terms", "rss_after_boot"
+_HOW: Final = {
+    Standing.COOLING: "it is restarted after memory.cooldown",
+    Standing.DUE: "it is restarted as soon as it may be down",
+}
+
+
+def rule_of(spec: FleetSpec, template_hash: str) -> Rule:
+    """The fleet's rule, for `sampled` and all that follows."""
+    asked = spec.memory
+    return Rule(
+        budget=asked.rss_budget,
+        samples=asked.samples,
+        cooldown=asked.cooldown,
+        interval=asked.interval,
+        template=template_hash,
+    )
+
+
+def verdicts_of(members: Iterable[PodSeen], spec: FleetSpec, rule: Rule, now: float) -> dict[str, Verdict]:
+    """By pod."""
+    return {pod.name: judge(pod.run, _known(pod, spec), rule, now) for pod in members}
+
+
+def marks_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], rule: Rule) -> Iterator[Mark]:
+    """What the rule wants to find again after a restart of the operator."""
+    for pod in members:
+        verdict, notes = verdicts[pod.name], {}
+        if verdict.again is not None and pod.notes.get(OVER_AGAIN_NOTE) != verdict.again:
+            notes[OVER_AGAIN_NOTE] = verdict.again
+        given_up = _given_up(pod)
+        if verdict.standing is Standing.TOO_SMALL and given_up.get(_TERMS) != rule.terms:
+            notes[TOO_SMALL_NOTE] = json.dumps({_TERMS: rule.terms, _AFTER_BOOT: verdict.after_boot})
+        if notes:
+            yield Mark(pod=pod.name, uid=pod.uid, annotations=notes)
+        elif given_up and given_up.get(_TERMS) != rule.terms:
+            yield Mark(pod=pod.name, uid=pod.uid, annotations={TOO_SMALL_NOTE: None})
+
+
+def troubles_of(
+    members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], busy: Container[str], earlier: FleetStatus
+) -> Iterator[Trouble]:
+    """Who is over the budget, or can't be kept within it; `busy` are those that are on their way down or up.
+
+    Too few samples say no other than the status before: a restart that has begun has not helped yet.
+    """
+    known = {each.pod for each in earlier.problems if each.reason == Problem.OVER_BUDGET}
+    for pod in members:
+        verdict = verdicts[pod.name]
+        if verdict.standing is Standing.TOO_SMALL:
+            boot = _given_up(pod).get(_AFTER_BOOT) or verdict.after_boot
+            had = f"; it had {boot // 2**20} MiB just after its boot" if isinstance(boot, int) else ""
+            message = f"two restarts in a row did not keep it within memory.rssBudget{had}. Raise the budget"
+            yield trouble(Problem.BUDGET_TOO_SMALL, message, pod.name)
+        elif verdict.standing is not Standing.WITHIN and (verdict.standing in _HOW or pod.name in known):
+            how = "it is being restarted" if pod.name in busy else _HOW.get(verdict.standing, "too few samples since")
+            yield trouble(Problem.OVER_BUDGET, f"over memory.rssBudget; {how}", pod.name)
+
+
+def _known(pod: PodSeen, spec: FleetSpec) -> Known:
+    terms = _given_up(pod).get(_TERMS)
+    return Known(
+        boots=() if pod.stats is None else pod.stats.boots,
+        again=pod.notes.get(OVER_AGAIN_NOTE),
+        given_up=terms if isinstance(terms, str) else None,
+        first_boot_counts=spec.proxies.storage.ephemeral,
+    )
+
+
+def _given_up(pod: PodSeen) -> dict[str, object]:
+    """The note on that pod; what is no such note says nothing."""
+    try:
+        found = json.loads(pod.notes.get(TOO_SMALL_NOTE, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -7,8 +7,7 @@ the new template and does not become Ready. A corrected template makes that one 
 from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet_operator.policy import pods
-from rolloutfleet_operator.policy.seen import RESTART_NOTE, FleetSeen, PodSeen
+from rolloutfleet_operator.policy.observed import RESTART_NOTE, FleetSeen, PodSeen, is_down, is_late
 
 _HOPELESS = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError")
@@ -44,7 +43,7 @@ def roll_of(spec: FleetSpec, seen: FleetSeen, members: tuple[PodSeen, ...], now:
     unasked = tuple(pod for pod in members if not has_restarted(pod, spec, seen))
     stopped_by = next((pod for pod in updated if outdated and _fails(pod, now)), None)
     may = (pod for pod in outdated if spec.update_policy == "Automatic" or _is_asked_for(pod, unasked, spec, seen))
-    replaceable = tuple(pod for pod in may if stopped_by is None or pods.is_down(pod))
+    replaceable = tuple(pod for pod in may if stopped_by is None or is_down(pod))
     return Roll(
         members=members,
         outdated=outdated,
@@ -75,9 +74,9 @@ def _is_applied(spec: FleetSpec, seen: FleetSeen) -> bool:
 def _is_asked_for(pod: PodSeen, unasked: tuple[PodSeen, ...], spec: FleetSpec, seen: FleetSeen) -> bool:
     """Whether a restart by id is asked for, and not made; what one made and left broken is part of it."""
     unanswered = spec.restart is not None and spec.restart.id != seen.status.restart.observed_id
-    return pod in unasked or (unanswered and pods.is_down(pod))
+    return pod in unasked or (unanswered and is_down(pod))
 
 
 def _fails(pod: PodSeen, now: float) -> bool:
     hopeless = pod.container.waiting in _HOPELESS or pod.container.waiting == "CrashLoopBackOff"
-    return pods.is_late(pod, now) or (pods.is_down(pod) and hopeless)
+    return is_late(pod, now) or (is_down(pod) and hopeless)

@@ -15,11 +15,18 @@ from typing import Final
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import ParkedStatus
 from rolloutfleet.wire import DrainMode
-from rolloutfleet_operator.policy import pods
-from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, UndoDrain
-from rolloutfleet_operator.policy.seen import FleetSeen, PodSeen
+from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Say, UndoDrain
+from rolloutfleet_operator.policy.observed import (
+    FleetSeen,
+    PodSeen,
+    holds_turns,
+    is_down,
+    is_stuck,
+    never_ran,
+    seconds_of,
+)
+from rolloutfleet_operator.policy.reasons import Happening
 from rolloutfleet_operator.policy.steps import dumps_outlive, is_quiet
-from rolloutfleet_operator.policy.times import seconds_of
 
 RETIRE_ID: Final = "rolloutfleet-retire"
 """The id of every drain of a proxy on its way out."""
@@ -117,7 +124,7 @@ def is_retiring(pod: PodSeen) -> bool:
 def _may_go(pod: PodSeen, leaving: dict[str, Leaving], now: float) -> bool:
     """One that ends for another reason comes back first, so that what it holds can be counted; if it ends at all."""
     if pod.terminating_since is not None:
-        return pods.is_stuck(pod, now)
+        return is_stuck(pod, now)
     return leaving[pod.name] is Leaving.MAY_GO
 
 
@@ -130,17 +137,17 @@ def _leaving(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Leav
     drain = pod.stats.drain
     if drain is None or not (spec.suspend or _is_over(pod, spec, now)):
         return Leaving.CORDONED
-    if ephemeral and pods.holds_turns(pod) and not dumps_outlive(spec):
+    if ephemeral and holds_turns(pod) and not dumps_outlive(spec):
         return Leaving.HOLDING_TURNS
     quiet = drain.id != RETIRE_ID or (drain.mode == "quiesce" and is_quiet(drain, now))
     if not quiet or pod.stats.held_turns is None:
         return Leaving.QUIESCING
-    return Leaving.DUMPING if ephemeral and pods.holds_turns(pod) else Leaving.MAY_GO
+    return Leaving.DUMPING if ephemeral and holds_turns(pod) else Leaving.MAY_GO
 
 
 def _without_an_answer(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, ephemeral: bool, now: float) -> Leaving:
     """One that serves nobody is let go, and one that has had its time: on a claim, all that it holds stays."""
-    if pods.never_ran(pod):
+    if never_ran(pod):
         return Leaving.MAY_GO
     current = seen.status.current
     waits = current is not None and current.pod == pod.name and current.step == Leaving.SILENT
@@ -148,7 +155,7 @@ def _without_an_answer(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, ephemeral
     if not ephemeral and waited > spec.disruption.retire_timeout:
         return Leaving.MAY_GO
     down_for = now - max(pod.created, pod.ready_since or 0.0)
-    if pods.is_down(pod) and not ephemeral and down_for > spec.disruption.drain_timeout:
+    if is_down(pod) and not ephemeral and down_for > spec.disruption.drain_timeout:
         return Leaving.MAY_GO
     return Leaving.SILENT
 
@@ -200,7 +207,7 @@ def _undrains(seen: FleetSeen, desired: int) -> Iterator[Action]:
 
 def _parked(parked: ParkedStatus, pod: PodSeen, spec: FleetSpec) -> ParkedStatus:
     """With what that one leaves on its claim."""
-    if spec.proxies.storage.ephemeral or pod.ordinal in parked.ordinals or pods.never_ran(pod):
+    if spec.proxies.storage.ephemeral or pod.ordinal in parked.ordinals or never_ran(pod):
         return parked
     sessions = 0 if pod.stats is None else pod.stats.held_sessions or 0
     turns = 0 if pod.stats is None else pod.stats.held_turns or 0
@@ -233,3 +240,11 @@ def _unparked(seen: FleetSeen, wanted: int) -> ParkedStatus:
             turns=max(0, turns) if ordinals else 0,
         )
     return parked
+
+
+def events_of_parking(before: ParkedStatus, now: ParkedStatus) -> Iterator[Say]:
+    """What was left on claims, and what is served again."""
+    for ordinal in sorted(set(now.ordinals) - set(before.ordinals)):
+        yield Say(reason=Happening.PARKED, message=f"what proxy {ordinal} holds stays on its claim until it is back")
+    for ordinal in sorted(set(before.ordinals) - set(now.ordinals)):
+        yield Say(reason=Happening.UNPARKED, message=f"proxy {ordinal} is back with what it held")

@@ -11,7 +11,7 @@ Among equals the one waits longest that was served longest ago.
 from collections.abc import Iterable
 from typing import Final
 
-from rolloutfleet_operator.policy.seen import Elsewhere, Want
+from rolloutfleet_operator.policy.observed import Elsewhere, Want
 
 FORGOTTEN_AFTER: Final = 120.0
 """A fleet that has not said for so long that it waits is not waited for."""

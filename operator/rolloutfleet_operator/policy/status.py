@@ -14,10 +14,9 @@ from rolloutfleet.status import (
 from rolloutfleet_operator.policy import conditions
 from rolloutfleet_operator.policy.conditions import View
 from rolloutfleet_operator.policy.decide import Decision
+from rolloutfleet_operator.policy.observed import FleetSeen, text_of
+from rolloutfleet_operator.policy.problems import Trouble, trouble
 from rolloutfleet_operator.policy.reasons import Problem, Reason
-from rolloutfleet_operator.policy.seen import FleetSeen
-from rolloutfleet_operator.policy.times import text_of
-from rolloutfleet_operator.policy.troubles import Trouble, trouble
 
 _SPEC_KINDS: Final[tuple[ConditionType, ...]] = ("Ready", "Progressing", "SettingsInForce")
 

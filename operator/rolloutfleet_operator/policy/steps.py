@@ -14,12 +14,17 @@ from typing import Final, Literal
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import RestartStatus
 from rolloutfleet.wire import DrainMode, DrainThen
-from rolloutfleet_operator.policy import pods
 from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Evict, UndoDrain
-from rolloutfleet_operator.policy.pods import READY_WITHIN
+from rolloutfleet_operator.policy.observed import (
+    READY_WITHIN,
+    DrainSeen,
+    PodSeen,
+    has_booted,
+    holds_turns,
+    is_down,
+    seconds_of,
+)
 from rolloutfleet_operator.policy.reasons import Happening
-from rolloutfleet_operator.policy.seen import DrainSeen, PodSeen
-from rolloutfleet_operator.policy.times import seconds_of
 
 DRAIN_TTL: Final = 300.0
 """An operator that is gone for longer than this leaves proxies that serve, as if nothing had been asked."""
@@ -81,7 +86,7 @@ class Restart:
 
     @property
     def _held(self) -> bool:
-        return self.pod is not None and pods.holds_turns(self.pod)
+        return self.pod is not None and holds_turns(self.pod)
 
 
 def step_of(restart: Restart, now: float) -> Step:
@@ -89,7 +94,7 @@ def step_of(restart: Restart, now: float) -> Step:
     pod = restart.pod
     if pod is None:
         return Step.BOOTING
-    if pod.uid != restart.entry.uid or (restart.way != "Pod" and pods.has_booted(pod, restart.id)):
+    if pod.uid != restart.entry.uid or (restart.way != "Pod" and has_booted(pod, restart.id)):
         return Step.DONE if _settled(restart, pod) else Step.BOOTING
     if pod.terminating_since is not None:
         return Step.ENDING
@@ -151,7 +156,7 @@ def _settled(restart: Restart, pod: PodSeen) -> bool:
 
 
 def _before_eviction(restart: Restart, pod: PodSeen, now: float) -> Step:
-    if pods.is_down(pod):
+    if is_down(pod):
         return Step.EMPTYING if restart.keeps_turns else Step.EVICTING
     drain = None if pod.stats is None else pod.stats.drain
     if drain is None or drain.id != restart.id:

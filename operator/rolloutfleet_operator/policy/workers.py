@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
-from rolloutfleet_operator.policy.seen import FleetSeen, WorkerSeen
+from rolloutfleet_operator.policy.observed import FleetSeen, WorkerSeen
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from rolloutfleet_operator import commands, smg
 from rolloutfleet_operator.cluster.asking import Asker
 from rolloutfleet_operator.cluster.gateways import Gateways
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
-from rolloutfleet_operator.policy.seen import WorkerSeen
+from rolloutfleet_operator.policy.observed import WorkerSeen
 from rolloutfleet_operator.policy.workers import compare
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines.client import Engine

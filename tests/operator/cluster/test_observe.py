@@ -8,7 +8,7 @@ from rolloutfleet_operator.cluster import observe
 from rolloutfleet_operator.cluster.children import gateway
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH
-from rolloutfleet_operator.policy.times import seconds_of
+from rolloutfleet_operator.policy.observed import seconds_of
 
 NOW = seconds_of("2026-11-21T18:00:00Z")
 

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from rolloutfleet_operator.cluster.asking import Asker
 from rolloutfleet_operator.cluster.proxies import KeyRefused, Proxies
-from rolloutfleet_operator.policy.seen import ProxyStats
+from rolloutfleet_operator.policy.observed import ProxyStats
 
 
 def polled(status: int) -> ProxyStats | None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rolloutfleet_operator.cluster.refreshing import NOTE, refreshes
-from rolloutfleet_operator.policy.seen import PodSeen, ProxyStats
+from rolloutfleet_operator.policy.observed import PodSeen, ProxyStats
 
 SECRET: dict[str, Any] = {"metadata": {"resourceVersion": "7"}}
 

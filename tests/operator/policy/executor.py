@@ -6,8 +6,8 @@ from typing import Literal
 from tests.operator.policy.world import World
 
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
-from rolloutfleet_operator.policy.memory import NO_RUN, Run, Sample, sampled
-from rolloutfleet_operator.policy.seen import Elsewhere, FleetSeen, PodSeen, Want
+from rolloutfleet_operator.policy.memory import Sample, sampled
+from rolloutfleet_operator.policy.observed import NO_RUN, Elsewhere, FleetSeen, PodSeen, Run, Want
 from rolloutfleet_operator.policy.status import status
 
 Cut = Literal["before the status", "after the status", "after the children"]

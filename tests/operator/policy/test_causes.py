@@ -13,9 +13,8 @@ from rolloutfleet_operator import crd
 from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.policy import causes
 from rolloutfleet_operator.policy.causes import CAUSES, FleetState, Need, RestartCause
-from rolloutfleet_operator.policy.memory import Boot
+from rolloutfleet_operator.policy.observed import STATE_LABEL, Boot, PodSeen
 from rolloutfleet_operator.policy.reasons import Happening
-from rolloutfleet_operator.policy.seen import STATE_LABEL, PodSeen
 
 WAYS = ["Process", "Container", "Pod"]
 OLD_AFTER = 600.0

@@ -10,8 +10,8 @@ from tests.operator.policy.world import BASE_RSS, BY_HAND, World
 
 from rolloutfleet_operator.policy.actions import Evict
 from rolloutfleet_operator.policy.decide import decide
+from rolloutfleet_operator.policy.observed import RESTART_NOTE, STATE_LABEL, FleetSeen
 from rolloutfleet_operator.policy.reasons import Happening
-from rolloutfleet_operator.policy.seen import RESTART_NOTE, STATE_LABEL, FleetSeen
 
 OVER = 3 * 2**30
 WAYS = ["Process", "Container", "Pod"]

@@ -8,11 +8,8 @@ from hypothesis import strategies as st
 
 from rolloutfleet_operator.policy.memory import (
     MOST_IN_A_ROW,
-    NO_RUN,
-    Boot,
     Known,
     Rule,
-    Run,
     Sample,
     Standing,
     Verdict,
@@ -21,6 +18,7 @@ from rolloutfleet_operator.policy.memory import (
     row_of,
     sampled,
 )
+from rolloutfleet_operator.policy.observed import NO_RUN, Boot, Run
 
 GIB = 2**30
 RULE = Rule(budget=4 * GIB, samples=3, cooldown=600.0, template="t1")

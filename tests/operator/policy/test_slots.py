@@ -9,7 +9,7 @@ from tests.operator.policy.fleets import fleet
 from tests.operator.policy.world import World
 
 from rolloutfleet_operator.policy.causes import CAUSES
-from rolloutfleet_operator.policy.seen import Elsewhere, Want
+from rolloutfleet_operator.policy.observed import Elsewhere, Want
 from rolloutfleet_operator.policy.slots import FORGOTTEN_AFTER, free_here, granted, to_spare
 
 NOW = 1000.0

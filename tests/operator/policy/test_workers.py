@@ -10,7 +10,7 @@ from tests.operator.policy.world import World
 
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.decide import decide
-from rolloutfleet_operator.policy.seen import EnginesSeen, FleetSeen, GatewaySeen, WorkerSeen
+from rolloutfleet_operator.policy.observed import EnginesSeen, FleetSeen, GatewaySeen, WorkerSeen
 from rolloutfleet_operator.policy.workers import compare
 
 URLS = [f"http://10.0.0.{number}:30000" for number in range(5)]

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet.wire import DrainMode
-from rolloutfleet_operator.policy import seen as notes
 from rolloutfleet_operator.policy.actions import (
     Action,
     AddWorker,
@@ -26,8 +25,9 @@ from rolloutfleet_operator.policy.actions import (
     Say,
     UndoDrain,
 )
-from rolloutfleet_operator.policy.memory import Boot
-from rolloutfleet_operator.policy.seen import (
+from rolloutfleet_operator.policy.observed import (
+    RESTART_NOTE,
+    Boot,
     ContainerSeen,
     DeploymentSeen,
     DrainSeen,
@@ -183,7 +183,7 @@ class World:
             created=self.now,
             template=self.workload.template_hash,
             store=store,
-            notes={} if asked is None else {notes.RESTART_NOTE: asked},
+            notes={} if asked is None else {RESTART_NOTE: asked},
             up_at=self.now + START,
             generation=self.settings_generation,
         )

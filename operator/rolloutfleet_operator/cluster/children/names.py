@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from rolloutfleet.spec import API_VERSION, KIND, FleetSpec
-from rolloutfleet_operator.policy.seen import GROUP
+from rolloutfleet_operator.policy.observed import GROUP
 
 OPERATOR: Final = "rolloutfleet-operator"
 """Field manager, and who manages what is made."""

@@ -30,7 +30,7 @@ from rolloutfleet_operator.cluster.children.names import (
     selector,
 )
 from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, get, place, pod_template, resources
-from rolloutfleet_operator.policy.seen import RESTART_NOTE
+from rolloutfleet_operator.policy.observed import RESTART_NOTE
 
 CONTAINER: Final = "proxy"
 STATE: Final = "state"

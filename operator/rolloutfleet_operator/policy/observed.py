@@ -1,4 +1,4 @@
-"""What was seen of a fleet: plain data, made by the executor, read by every decision.
+"""The observed state of a fleet: plain data, made by the executor, read by every decision; and what a pod's comes to.
 
 Times are seconds since 1970, sizes are bytes. What is not known is None, never a guess: a poll that failed leaves
 `stats` None, a list that could not be read leaves the whole None. Only children of this fleet are here (by label,
@@ -7,11 +7,11 @@ namespace and owner's uid), and only pods of the proxies among `pods`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 from rolloutfleet.spec import API_VERSION
 from rolloutfleet.status import FleetStatus
-from rolloutfleet_operator.policy.memory import NO_RUN, Boot, Run
 
 GROUP: Final = API_VERSION.partition("/")[0]
 STATE_LABEL: Final = f"{GROUP}/state"
@@ -28,6 +28,46 @@ STEP_NOTE: Final = f"{GROUP}/step"
 """On a pod that is being restarted or retired: id and step, for people."""
 ALLOW_LOSS: Final = f"{GROUP}/allow-loss"
 """On the fleet: names of ephemeral pods, with commas, whose undumped turns may be lost."""
+
+
+READY_WITHIN: Final = 600.0
+"""Seconds that a pod has to become Ready in: an image is pulled, a full store recovered, a tokenizer fetched."""
+STUCK_AFTER: Final = 60.0
+"""Seconds beyond its grace after which a pod that ends has not ended for a reason."""
+SILENT_POLLS: Final = 3
+"""So many failed polls in a row, at least, make a proxy unresponsive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """One entry of a proxy's log of boots: when, why the life before ended, and by which drain."""
+
+    time: float
+    reason: str
+    id: str | None = None
+    rss_before: int | None = None
+    rss_after: int | None = None
+    """Resident bytes just after this boot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The samples over budget at the end of those taken."""
+
+    budget: int | None = None
+    boot: float | None = None
+    """The life of the proxy that they were taken in."""
+    taken: int = 0
+    """Samples that told something."""
+    at: float | None = None
+    """When the newest of them was taken."""
+    over: int = 0
+    """How many in a row, up to now, were over the budget."""
+    full_at: float | None = None
+    """When there were as many as the rule asks for."""
+
+
+NO_RUN: Final = Run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,3 +360,73 @@ class FleetSeen:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+def serves(pod: PodSeen) -> bool:
+    """Whether its sessions are served, as far as is known.
+
+    Not every proxy that does is Ready: one that drains is not, nor one that did a moment ago. A failed poll is unknown.
+    """
+    if pod.terminating_since is not None:
+        return False
+    stats = pod.stats
+    if stats is None:
+        return pod.ready or (pod.container.started and pod.unanswered < SILENT_POLLS)
+    return pod.ready or stats.drain is not None or stats.in_flight + stats.sessions_open > 0
+
+
+def is_down(pod: PodSeen) -> bool:
+    """Whether nobody loses anything by its replacement: it is there, not on its way out, and does not serve."""
+    return pod.terminating_since is None and not serves(pod)
+
+
+def is_stuck(pod: PodSeen | OtherPodSeen, now: float) -> bool:
+    """Whether it should have ended long ago."""
+    return pod.terminating_since is not None and now - pod.terminating_since > pod.grace + STUCK_AFTER
+
+
+def never_ran(pod: PodSeen) -> bool:
+    """Whether its proxy was never started, so that an ephemeral volume of it is empty."""
+    seen = pod.container
+    return pod.stats is None and not (seen.running or seen.started or seen.restarts or seen.last_end)
+
+
+def is_silent(pod: PodSeen, *, for_seconds: float, samples: int, now: float) -> bool:
+    """Whether it gives no answer, and the kubelet, which saw it start, finds it unready as well."""
+    if pod.ready or pod.terminating_since is not None or pod.node_lost or not pod.container.started:
+        return False
+    if pod.stats is not None or pod.unanswered < max(samples, SILENT_POLLS):
+        return False
+    return pod.ready_since is not None and now - pod.ready_since >= for_seconds
+
+
+def is_late(pod: PodSeen, now: float) -> bool:
+    """Whether it is not Ready for longer than any start takes, and for no drain."""
+    if pod.ready or pod.terminating_since is not None or (pod.stats is not None and pod.stats.drain is not None):
+        return False
+    return now - max(pod.created, pod.ready_since or 0.0) > READY_WITHIN
+
+
+def has_booted(pod: PodSeen, id: str) -> bool:
+    """Whether a life of its proxy was ended by the drain of that id."""
+    return pod.stats is not None and any(boot.id == id for boot in pod.stats.boots)
+
+
+def holds_turns(pod: PodSeen) -> bool:
+    """Whether turns are lost with its volume. What was not asked, or not answered, is held."""
+    if never_ran(pod):
+        return False
+    return pod.stats is None or pod.stats.held_turns is None or pod.stats.held_turns > 0
+
+
+def text_of(time: float) -> str:
+    """`2026-11-21T18:00:00Z`; parts of a second are left out."""
+    return datetime.fromtimestamp(int(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since 1970; 0 for a text that is no time, so that a status written by hand stops nothing."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,18 +1,92 @@
-"""Restarts that are under way are carried on, one step a pass; what is not wanted any more is taken back in time."""
+"""The restarts of a fleet: written in its status before they begin, and carried on one step a pass.
 
-from collections.abc import Iterator
+`status.restarts.last` is the operator's memory of its own deeds. An entry is there before the first step is taken, and
+each step only if the status that was read has it; so an operator that dies in between finds what it was at, and begins
+nothing twice. An entry is open while it has an id and no `after`. What did not happen after all is taken back.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet.status import RestartsStatus, RestartStatus
-from rolloutfleet_operator.policy import causes, ledger, pods, slots, steps
+from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
+from rolloutfleet_operator.policy import causes, slots, steps
 from rolloutfleet_operator.policy.actions import Action, Mark, Say, UndoDrain
-from rolloutfleet_operator.policy.causes import FleetState, RestartCause
+from rolloutfleet_operator.policy.causes import Due, FleetState, RestartCause, dues
+from rolloutfleet_operator.policy.observed import (
+    STEP_NOTE,
+    FleetSeen,
+    PodSeen,
+    Want,
+    has_booted,
+    is_down,
+    seconds_of,
+    text_of,
+)
+from rolloutfleet_operator.policy.problems import Trouble, trouble
 from rolloutfleet_operator.policy.reasons import Happening, Problem
+from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.scaling import desired_of
-from rolloutfleet_operator.policy.seen import STEP_NOTE, FleetSeen, PodSeen
 from rolloutfleet_operator.policy.steps import BEFORE_THE_END, Restart, Step
-from rolloutfleet_operator.policy.troubles import Trouble, trouble
+
+
+def is_open(entry: RestartStatus) -> bool:
+    """Whether that restart is under way."""
+    return entry.id is not None and entry.after is None
+
+
+def open_entries(restarts: RestartsStatus) -> dict[str, RestartStatus]:
+    """What is under way, by pod."""
+    return {entry.pod: entry for entry in restarts.last if is_open(entry)}
+
+
+def has_room(restarts: RestartsStatus) -> bool:
+    """Whether one more can be under way: as many as the status can hold."""
+    return len(open_entries(restarts)) < MOST_RESTARTS
+
+
+def opened(restarts: RestartsStatus, due: Due, now: float) -> RestartsStatus:
+    """With one more under way; counted from now on."""
+    pod = due.pod
+    before = None if pod.stats is None else pod.stats.rss
+    entry = RestartStatus(
+        pod=pod.name, reason=due.cause.counter, time=text_of(now), before=before, id=due.id, uid=pod.uid
+    )
+    return noted(restarts, entry)
+
+
+def closed(restarts: RestartsStatus, entry: RestartStatus, after: int) -> RestartsStatus:
+    """With that one done; `after` is what the proxy has in memory now."""
+    done = entry.model_copy(update={"after": after})
+    return _with(restarts, (done if each is entry else each for each in restarts.last))
+
+
+def withdrawn(restarts: RestartsStatus, entry: RestartStatus) -> RestartsStatus:
+    """Without that one, which was not begun."""
+    return _counted(restarts, entry.reason, -1, (each for each in restarts.last if each is not entry))
+
+
+def noted(restarts: RestartsStatus, entry: RestartStatus) -> RestartsStatus:
+    """With one more, which may have happened by itself."""
+    return _counted(restarts, entry.reason, +1, (entry, *restarts.last))
+
+
+def _counted(restarts: RestartsStatus, counter: str, by: int, last: Iterable[RestartStatus]) -> RestartsStatus:
+    if counter in causes.counters():
+        restarts = restarts.model_copy(update={counter: max(0, restarts.count(counter) + by)})
+    return _with(restarts, last)
+
+
+def _with(restarts: RestartsStatus, last: Iterable[RestartStatus]) -> RestartsStatus:
+    """The newest, and whatever is open: that never makes room for what is over."""
+    entries = sorted(last, key=lambda entry: entry.time, reverse=True)
+    room = MOST_RESTARTS - sum(is_open(entry) for entry in entries)
+    kept = []
+    for entry in entries:
+        if is_open(entry) or room > 0:
+            kept.append(entry)
+            room -= not is_open(entry)
+    return restarts.model_copy(update={"last": kept})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +125,19 @@ class Carried:
 def carry_on(state: FleetState) -> Carried:
     """One pass over the open entries of the ledger that was read."""
     spec, seen, now = state.spec, state.seen, state.now
-    replaced = [pod for pod in state.roll.replaceable if pods.is_down(pod)]
+    replaced = [pod for pod in state.roll.replaceable if is_down(pod)]
     restarts, going, actions = seen.status.restarts, list[UnderWay](), list[Action]()
-    for entry in sorted(ledger.open_entries(restarts).values(), key=lambda entry: (entry.time, entry.pod)):
+    for entry in sorted(open_entries(restarts).values(), key=lambda entry: (entry.time, entry.pod)):
         cause = causes.cause_of(entry)
         restart = _restart(entry, cause, state)
         step = steps.step_of(restart, now)
         leaves = _ordinal(restart, seen) >= desired_of(spec)
         gives_way = leaves or (restart.pod in replaced and cause.slot)
         if _can_go_back(restart, step, replaced) and (gives_way or not _is_wanted(restart, cause, state)):
-            restarts = ledger.withdrawn(restarts, entry)
+            restarts = withdrawn(restarts, entry)
             actions += [*steps.take_back(restart), *_told(restart, None, "it is not needed any more")]
         elif leaves or _failed(restart, step, replaced) or (step is Step.DONE and _is_marked(restart, cause, spec)):
-            restarts = ledger.closed(restarts, entry, _memory_of(restart.pod))
+            restarts = closed(restarts, entry, _memory_of(restart.pod))
             actions += [*steps.actions_of(restart, step, now), *_told(restart, Step.DONE, "")]
         else:
             held = sum(each.holds_slot for each in going)
@@ -74,13 +148,13 @@ def carry_on(state: FleetState) -> Carried:
     return Carried(restarts=restarts, under_way=tuple(going), actions=(*actions, *_strays(seen)))
 
 
-def troubles_of(carried: Carried) -> Iterator[Trouble]:
+def stuck_of(carried: Carried) -> Iterator[Trouble]:
     """What does not go on."""
     for each in carried.under_way:
         pod, name = each.restart.pod, each.restart.entry.pod
-        if each.step is Step.EMPTYING and (each.stuck or (pod is not None and pods.is_down(pod))):
+        if each.step is Step.EMPTYING and (each.stuck or (pod is not None and is_down(pod))):
             yield undumped(name)
-        elif each.stuck and (pod is None or not pods.is_down(pod)):
+        elif each.stuck and (pod is None or not is_down(pod)):
             yield trouble(
                 Problem.RESTART_STUCK, f"its restart ({each.restart.entry.reason}) stands at {each.step}", name
             )
@@ -181,8 +255,79 @@ def _memory_of(pod: PodSeen | None) -> int:
 
 def _strays(seen: FleetSeen) -> Iterator[Action]:
     """Drains of ours that no entry stands for: of an undoing that was lost, or a status that was."""
-    known = {entry.id for entry in ledger.open_entries(seen.status.restarts).values()}
+    known = {entry.id for entry in open_entries(seen.status.restarts).values()}
     for pod in seen.pods:
         drain = None if pod.stats is None else pod.stats.drain
         if drain is not None and causes.is_ours(drain.id) and drain.id not in known:
             yield UndoDrain(pod=pod.name, id=drain.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    restarts: RestartsStatus
+    due: Due | None = None
+    """What is begun: written down now, and asked for when that can be read."""
+    waiting: Due | None = None
+    """What waits for a slot."""
+    by_hand: tuple[PodSeen, ...] = ()
+    """Those that are due, but in a drain that somebody else asked for."""
+    wants: tuple[Want, ...] = ()
+    actions: tuple[Action, ...] = ()
+
+
+def begin(state: FleetState, carried: Carried) -> Begun:
+    """Of what is due, the first that may begin."""
+    spec, seen, now = state.spec, state.seen, state.now
+    made, due_now = _made_already(state)
+    due_now = [due for due in due_now if due.pod.name not in carried.busy]
+    by_hand = tuple(due.pod for due in due_now if due.cause.slot and _is_drained(due.pod))
+    ready = [due for due in due_now if not due.cause.slot or (due.pod.stats is not None and not _is_drained(due.pod))]
+    if not ready or spec.suspend or not has_room(carried.restarts):
+        return Begun(restarts=carried.restarts, by_hand=by_hand, actions=made)
+    due = ready[0]
+    begun = Begun(restarts=opened(carried.restarts, due, now), due=due, by_hand=by_hand, actions=made)
+    if not due.cause.slot:
+        return begun
+    others = _down(spec, state.roll, carried) - {due.pod.ordinal}
+    if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=len(others)) == 0:
+        return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, actions=made)
+    want = _want(due, seen, state.roll, now)
+    if not slots.granted(want, seen.elsewhere, held=held_by(carried), most=seen.most_disruptions):
+        return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, wants=(want,), actions=made)
+    return begun
+
+
+def held_by(carried: Carried) -> int:
+    """How many of the operator's slots this fleet's restarts under way take."""
+    return sum(each.holds_slot for each in carried.under_way)
+
+
+def _made_already(state: FleetState) -> tuple[tuple[Action, ...], list[Due]]:
+    """A proxy whose log has the restart that is due is only to be marked: the mark was lost."""
+    spec, due = state.spec, dues(state)
+    made = [each for each in due if each.cause.marks(spec) and has_booted(each.pod, each.id)]
+    marks = tuple(Mark(pod=each.pod.name, uid=each.pod.uid, annotations=each.cause.marks(spec)) for each in made)
+    return marks, [each for each in due if each not in made]
+
+
+def _is_drained(pod: PodSeen) -> bool:
+    return pod.stats is not None and pod.stats.drain is not None
+
+
+def _down(spec: FleetSpec, roll: Roll, carried: Carried) -> set[int]:
+    """Ordinals that are asked for and do not serve, whatever the cause, and those that are being restarted."""
+    up = {
+        pod.ordinal
+        for pod in roll.members
+        if pod.ready and pod.terminating_since is None and not _is_drained(pod) and pod.name not in carried.busy
+    }
+    return set(range(desired_of(spec))) - up
+
+
+def _want(due: Due, seen: FleetSeen, roll: Roll, now: float) -> Want:
+    """Waiting since it was due, or since this fleet was last served, so that many dues of one don't hold up others.
+
+    The ledger's times are cut to seconds: who came in the second in which this fleet was served goes first.
+    """
+    served = max((seconds_of(entry.time) for entry in seen.status.restarts.last if entry.id is not None), default=0.0)
+    return Want(fleet=seen.key, priority=due.priority, since=max(due.since, served + 1.0), said=now, begun=roll.begun)

@@ -10,10 +10,11 @@ from tests.operator.policy.world import ENGINE, GATEWAY, World
 
 from rolloutfleet.spec import EngineSourceSpec, FleetSpec
 from rolloutfleet.status import ConditionStatus, FleetStatus, RestartStatus
+from rolloutfleet_operator.policy.crashes import OOM_SHOWN_FOR
 from rolloutfleet_operator.policy.decide import decide
-from rolloutfleet_operator.policy.pods import READY_WITHIN, STUCK_AFTER
-from rolloutfleet_operator.policy.reasons import Problem
-from rolloutfleet_operator.policy.seen import (
+from rolloutfleet_operator.policy.observed import (
+    READY_WITHIN,
+    STUCK_AFTER,
     ClaimSeen,
     ContainerSeen,
     DeploymentSeen,
@@ -22,10 +23,10 @@ from rolloutfleet_operator.policy.seen import (
     FleetSeen,
     GatewaySeen,
     OtherPodSeen,
+    text_of,
 )
+from rolloutfleet_operator.policy.reasons import Problem
 from rolloutfleet_operator.policy.status import status, unusable
-from rolloutfleet_operator.policy.times import text_of
-from rolloutfleet_operator.policy.troubles import OOM_SHOWN_FOR
 
 SPEC = fleet(replicas=2)
 OTHERS = EngineSourceSpec(selector={"app": "sglang"})

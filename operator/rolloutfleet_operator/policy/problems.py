@@ -4,20 +4,27 @@ Messages say what to do, and hold nothing that moves while nothing happens: the 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet_operator.policy import pods
-from rolloutfleet_operator.policy.causes import OOM
-from rolloutfleet_operator.policy.reasons import SEVERITY, Problem
+from rolloutfleet.status import FleetStatus
+from rolloutfleet_operator.policy.actions import Say
+from rolloutfleet_operator.policy.observed import (
+    READY_WITHIN,
+    ContainerSeen,
+    DeploymentSeen,
+    FleetSeen,
+    OtherPodSeen,
+    PodSeen,
+    is_late,
+    is_silent,
+    is_stuck,
+)
+from rolloutfleet_operator.policy.reasons import SEVERITY, Happening, Problem
 from rolloutfleet_operator.policy.scaling import SETTLE
-from rolloutfleet_operator.policy.seen import ContainerSeen, DeploymentSeen, FleetSeen, OtherPodSeen, PodSeen
-from rolloutfleet_operator.policy.times import seconds_of
 
-OOM_SHOWN_FOR: Final = 600.0
-"""Seconds that a kill for memory is shown after it."""
 LOOPS: Final = 3
 """Restarts of a container that has not started up since, which make a loop, also while it runs for a moment."""
 SILENT_FOR: Final = 3
@@ -86,7 +93,7 @@ def _of_deployment(deployment: DeploymentSeen | None, now: float) -> Iterator[Tr
         yield _not_made(deployment.failed_create)
     for pod in deployment.pods:
         found = _of_pod(pod, now)
-        if found is None and not pod.ready and now - pod.created > pods.READY_WITHIN and pod.terminating_since is None:
+        if found is None and not pod.ready and now - pod.created > READY_WITHIN and pod.terminating_since is None:
             found = trouble(Problem.NOT_READY_IN_TIME, _late(pod.name), pod.name)
         if found is not None:
             yield found
@@ -96,9 +103,9 @@ def _of_proxy(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Ite
     found = _of_pod(pod, now)
     if found is not None:
         yield found
-    elif pods.is_silent(pod, for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now):
+    elif is_silent(pod, for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now):
         yield trouble(Problem.UNRESPONSIVE, "it answers neither the operator nor the kubelet; it is evicted", pod.name)
-    elif pods.is_late(pod, now):
+    elif is_late(pod, now):
         yield trouble(Problem.NOT_READY_IN_TIME, _late(pod.name), pod.name)
     elif pod.key_refused:
         secret = spec.auth.secret or f"{seen.name}-keys"
@@ -110,9 +117,6 @@ def _of_proxy(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Ite
     elif pod.ready and pod.unanswered >= SILENT_FOR:
         message = "it is Ready, but does not answer the operator's GET /stats; see its log, and network policies"
         yield trouble(Problem.STATS_UNKNOWN, message, pod.name)
-    if _was_killed(pod, seen, now):
-        message = "the kernel killed it for its memory; see memory.rssBudget and proxies.resources.limits.memory"
-        yield trouble(Problem.OOM_KILLED, message, pod.name)
     yield from _of_answers(pod, seen, now)
 
 
@@ -144,7 +148,7 @@ def _of_pod(pod: PodSeen | OtherPodSeen, now: float) -> Trouble | None:
     if pod.node_lost:
         gone = "if it is gone for good, kubectl delete node, and the pod starts elsewhere"
         return trouble(Problem.NODE_LOST, f"its node gives no sign of life; {gone}", pod.name)
-    if pods.is_stuck(pod, now):
+    if is_stuck(pod, now):
         return trouble(Problem.STUCK_TERMINATING, "it should have ended; see its finalizers and its node", pod.name)
     if pod.terminating_since is not None or pod.ready:
         return None
@@ -168,16 +172,20 @@ def _of_container(name: str, seen: ContainerSeen) -> Trouble | None:
     return None
 
 
-def _was_killed(pod: PodSeen, seen: FleetSeen, now: float) -> bool:
-    """As the kubelet says of a container; where the worker alone was killed, as the ledger does."""
-    ended_at = [pod.container.last_ended_at or 0.0] if pod.container.last_end == "OOMKilled" else []
-    noted = (entry for entry in seen.status.restarts.last if entry.uid == pod.uid and entry.reason == OOM.counter)
-    return any(now - at < OOM_SHOWN_FOR for at in (*ended_at, *(seconds_of(entry.time) for entry in noted)))
-
-
 def _is_overdue(seen: FleetSeen, now: float) -> bool:
     return seen.settings_since is not None and now - seen.settings_since > SETTLE
 
 
 def _late(name: str) -> str:
-    return f"not Ready within {pods.READY_WITHIN:g} s; kubectl describe pod {name}"
+    return f"not Ready within {READY_WITHIN:g} s; kubectl describe pod {name}"
+
+
+def events_of_changes(before: FleetStatus, now: Iterable[Trouble]) -> Iterator[Say]:
+    """`now` are those that the status will show."""
+    there = {(each.pod or None, each.reason.value): each for each in now}
+    known = {(each.pod, each.reason) for each in before.problems}
+    for (pod, reason), each in there.items():
+        if (pod, reason) not in known:
+            yield Say(reason=reason, message=each.message, pod=pod, warning=True)
+    for pod, reason in sorted(known - there.keys(), key=lambda key: (key[1], key[0] or "")):
+        yield Say(reason=Happening.PROBLEM_GONE, message=f"{reason} is over", pod=pod)
