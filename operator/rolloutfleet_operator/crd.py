@@ -123,9 +123,9 @@ def _column(name: str, kind: str, path: str, priority: int) -> dict[str, Any]:
 def _root() -> dict[str, Any]:
     whole = RolloutFleet.model_json_schema(by_alias=True, mode="validation")
     models = whole["$defs"]
-    models["RestartsStatus"]["properties"] |= {
-        counter: {"type": "integer", "description": help} for counter, help in causes.counters().items()
-    }
+    counted = models["RestartsStatus"]["properties"]
+    for cause in causes.CAUSES:
+        counted.setdefault(cause.counter, {"type": "integer", "description": cause.help})
     return {
         "type": "object",
         "description": "A fleet of inference proxies and the SGLang gateway behind them.",

@@ -17,14 +17,14 @@ from rolloutfleet_operator.policy.actions import (
     AddWorker,
     AskDrain,
     AskDumps,
+    EmitEvent,
     Evict,
-    Mark,
+    PatchMetadata,
     RemoveWorker,
-    Say,
     UndoDrain,
 )
 from rolloutfleet_operator.policy.observed import text_of
-from rolloutfleet_operator.policy.reasons import Happening
+from rolloutfleet_operator.policy.reasons import EventReason
 
 LONGEST_MESSAGE: Final = 1024
 """Characters of an Event's message."""
@@ -74,14 +74,14 @@ class Acts:
             case Evict():
                 eviction = _eviction(fleet, action)
                 await self.api.create("Pod", fleet.namespace, eviction, name=action.pod, subresource="eviction")
-            case Mark():
+            case PatchMetadata():
                 body = {"metadata": {"uid": action.uid, "annotations": action.annotations, "labels": action.labels}}
                 await self.api.merge("Pod", fleet.namespace, action.pod, body)
             case RemoveWorker():
                 await self.gateways.remove(action, reach.gateway_key)
             case AddWorker():
                 await self.gateways.add(action, reach.gateway_key, reach.engine_key)
-            case Say():
+            case EmitEvent():
                 await self._say(fleet, action, reach, now)
 
     async def _tell(self, fleet: Fleet, pod: str, reach: Reach, ask: Callable[[str, str], Awaitable[str]]) -> None:
@@ -92,7 +92,7 @@ class Acts:
         if answer:
             logger.info("%s answered what it was asked with %s", pod, answer, extra=_about(fleet))
 
-    async def _say(self, fleet: Fleet, said: Say, reach: Reach, now: float) -> None:
+    async def _say(self, fleet: Fleet, said: EmitEvent, reach: Reach, now: float) -> None:
         logger.info("%s: %s", said.reason, worded(said), extra=_about(fleet))
         about = [{"apiVersion": API_VERSION, "kind": KIND, "name": fleet.name, "uid": fleet.uid}]
         pod = reach.pods.get(said.pod) if said.pod else None
@@ -113,7 +113,7 @@ def _failpoint(done: Action) -> str | None:
             return failpoints.RESTART_ASKED
         case Evict():
             return failpoints.EVICTION_SENT
-        case Say(reason=Happening.BOOTING):
+        case EmitEvent(reason=EventReason.BOOTING):
             return failpoints.BOOTING
     return None
 
@@ -137,13 +137,13 @@ def _eviction(fleet: Fleet, evict: Evict) -> Object:
     }
 
 
-def worded(said: Say) -> str:
+def worded(said: EmitEvent) -> str:
     """With its pod named, for whoever reads it elsewhere."""
     named = said.pod is None or said.pod in said.message
     return said.message if named else f"{said.pod}: {said.message}"
 
 
-def event(fleet: Fleet, said: Say, about: Mapping[str, Any], now: float) -> Object:
+def event(fleet: Fleet, said: EmitEvent, about: Mapping[str, Any], now: float) -> Object:
     """A core/v1 Event."""
     return {
         "apiVersion": "v1",

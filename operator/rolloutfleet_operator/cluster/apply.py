@@ -15,7 +15,7 @@ from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, MANAGED_BY, OPERATOR, Fleet
 from rolloutfleet_operator.policy.observed import Fault
-from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.reasons import ProblemReason
 
 Id = tuple[str, str]
 """Kind and name, within the fleet's namespace."""
@@ -201,14 +201,14 @@ def _fought(kind: str, name: str, live: Object | None) -> Fault:
     )
     who = f" ({', '.join(others)})" if others else ""
     return Fault(
-        reason=Problem.CHILD_FOUGHT_OVER,
+        reason=ProblemReason.CHILD_FOUGHT_OVER,
         message=f"{kind} {name} is changed again and again by another{who}; change the fleet instead",
     )
 
 
 def _taken_fault(kind: str, name: str) -> Fault:
     return Fault(
-        reason=Problem.NAME_TAKEN,
+        reason=ProblemReason.NAME_TAKEN,
         message=f"there is a {kind} {name} that is not this fleet's; it is left alone: delete it, or rename the fleet",
     )
 
@@ -217,12 +217,12 @@ def refusal(kind: str, name: str, refused: ApiRefused) -> Fault:
     """Why the API server refused a child, in the words of the fleet."""
     field_path = _of_the_template(kind, name, refused)
     if field_path is not None:
-        return Fault(reason=Problem.TEMPLATE_INVALID, message=field_path)
+        return Fault(reason=ProblemReason.TEMPLATE_INVALID, message=field_path)
     if refused.status == 403 and "exceeded quota" in refused.message:
-        return Fault(reason=Problem.QUOTA_EXCEEDED, message=f"{kind} {name}: {refused.message}")
+        return Fault(reason=ProblemReason.QUOTA_EXCEEDED, message=f"{kind} {name}: {refused.message}")
     if refused.status == 403:
-        return Fault(reason=Problem.PERMISSION_DENIED, message=f"{kind} {name}: {refused.message}")
-    return Fault(reason=Problem.CHILD_REFUSED, message=f"{kind} {name}: {refused.message}")
+        return Fault(reason=ProblemReason.PERMISSION_DENIED, message=f"{kind} {name}: {refused.message}")
+    return Fault(reason=ProblemReason.CHILD_REFUSED, message=f"{kind} {name}: {refused.message}")
 
 
 _UNDECLARED: Final = re.compile(r"\.spec\.template(\S*?): (field not declared in schema|.*expected .*)")

@@ -7,7 +7,7 @@ fleets take the same slot. After a start nothing new is begun until every fleet 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rolloutfleet_operator.policy.observed import Elsewhere, Want
+from rolloutfleet_operator.policy.observed import OtherFleets, SlotRequest
 
 PATIENCE = 60.0
 """Seconds after which a fleet that could not be looked at holds up the others no more."""
@@ -16,7 +16,7 @@ PATIENCE = 60.0
 @dataclass(frozen=True, slots=True)
 class _Note:
     held: int
-    wants: tuple[Want, ...]
+    slot_requests: tuple[SlotRequest, ...]
 
 
 class Board:
@@ -33,16 +33,16 @@ class Board:
         self._expected.discard(fleet)
         self._notes.pop(fleet, None)
 
-    def note(self, fleet: str, *, held: int, wants: Iterable[Want]) -> None:
-        self._notes[fleet] = _Note(held, tuple(wants))
+    def note(self, fleet: str, *, held: int, slot_requests: Iterable[SlotRequest]) -> None:
+        self._notes[fleet] = _Note(held, tuple(slot_requests))
 
-    def elsewhere(self, fleet: str, now: float) -> Elsewhere:
+    def other_fleets(self, fleet: str, now: float) -> OtherFleets:
         """What the other fleets do."""
         others = [note for name, note in self._notes.items() if name != fleet]
         everyone = self._expected - {fleet} <= self._notes.keys()
-        return Elsewhere(
+        return OtherFleets(
             held=sum(note.held for note in others),
-            wants=tuple(want for note in others for want in note.wants),
+            slot_requests=tuple(want for note in others for want in note.slot_requests),
             known=everyone or now - self._started > PATIENCE,
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from rolloutfleet_operator.cluster.asking import Answer, Asker, NoAnswer
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
-from rolloutfleet_operator.policy.observed import WorkerSeen
+from rolloutfleet_operator.policy.observed import ObservedWorker
 
 TIMEOUT: Final = 5.0
 _DRAINING: Final = "draining"
@@ -17,7 +17,7 @@ class Gateways:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
 
-    async def lists(self, urls: Iterable[str], key: str | None) -> dict[str, tuple[WorkerSeen, ...]]:
+    async def lists(self, urls: Iterable[str], key: str | None) -> dict[str, tuple[ObservedWorker, ...]]:
         """What each gateway that answers lists. `key` is that of the gateways' control plane."""
         urls = list(urls)
         answers = await asyncio.gather(*(self._list(url, key) for url in urls))
@@ -31,7 +31,7 @@ class Gateways:
     async def remove(self, action: RemoveWorker, key: str | None) -> None:
         await self._request("DELETE", f"{action.gateway}/workers/{action.id}", key)
 
-    async def _list(self, url: str, key: str | None) -> tuple[WorkerSeen, ...] | None:
+    async def _list(self, url: str, key: str | None) -> tuple[ObservedWorker, ...] | None:
         answer = await self._request("GET", f"{url}/workers", key)
         if answer is None or not answer.is_success:
             return None
@@ -52,8 +52,8 @@ class Gateways:
         return answer
 
 
-def _worker(worker: Mapping[str, Any]) -> WorkerSeen:
-    return WorkerSeen(
+def _worker(worker: Mapping[str, Any]) -> ObservedWorker:
+    return ObservedWorker(
         url=worker["url"].rstrip("/"),
         healthy=bool(worker["is_healthy"]),
         id=worker.get("id"),

@@ -21,7 +21,7 @@ class Health:
         if self._failing_since is None:
             self._failing_since = self._clock()
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """What is wrong, where a restart might help; None where the operator works or waits."""
         if self.stopped is not None:
             return self.stopped

@@ -16,7 +16,7 @@ from rolloutfleet_operator.cluster.children import secret as secrets
 from rolloutfleet_operator.cluster.children.names import ENGINE_KEY_FILE, KEYS_FILE, Fleet
 from rolloutfleet_operator.cluster.proxies import Proxies
 from rolloutfleet_operator.policy.observed import Fault
-from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.reasons import ProblemReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class KeyMaker:
 
 def _no_keys(fleet: Fleet) -> Fault:
     return Fault(
-        reason=Problem.KEYS_MISSING,
+        reason=ProblemReason.KEYS_MISSING,
         message=f"auth.secret names the Secret {fleet.spec.auth.secret}, which is not there or has no key "
         f"`{KEYS_FILE}` (admin keys, one a line)",
     )
@@ -104,6 +104,6 @@ def _no_keys(fleet: Fleet) -> Fault:
 
 def _not_ours(fleet: Fleet, name: str, remedy: str) -> Fault:
     return Fault(
-        reason=Problem.NAME_TAKEN,
+        reason=ProblemReason.NAME_TAKEN,
         message=f"there is a Secret {name} that is not this fleet's; it is left alone: {remedy}",
     )

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy import causes
-from rolloutfleet_operator.policy.observed import FleetSeen
+from rolloutfleet_operator.policy.observed import ObservedFleet
 from rolloutfleet_operator.policy.reasons import Metric
 
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -20,7 +20,7 @@ _Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Counted:
     """What is counted of a fleet's status."""
 
     conditions: frozenset[_Labels] = frozenset()
@@ -28,11 +28,11 @@ class _Said:
     restarts: Mapping[str, int] = field(default_factory=dict)
 
 
-_NOTHING: Final = _Said()
+_NOTHING: Final = _Counted()
 
 
-def _said(status: FleetStatus) -> _Said:
-    return _Said(
+def _said(status: FleetStatus) -> _Counted:
+    return _Counted(
         conditions=frozenset((each.type, each.status) for each in status.conditions),
         problems=frozenset((each.reason,) for each in status.problems),
         restarts={counter: status.restarts.count(counter) for counter in causes.counters()},
@@ -66,7 +66,7 @@ class Metrics:
             ["namespace", "fleet"],
             registry=self.registry,
         )
-        self._said: dict[str, _Said] = {}
+        self._said: dict[str, _Counted] = {}
         self._by_condition: collections.Counter[_Labels] = collections.Counter()
         self._by_problem: collections.Counter[_Labels] = collections.Counter()
         self._pods: dict[str, set[tuple[str, str, str]]] = {}
@@ -88,24 +88,24 @@ class Metrics:
     def held(self, slots: int) -> None:
         self._held.set(slots)
 
-    def saw(self, seen: FleetSeen, status: FleetStatus, budget: int) -> None:
+    def saw(self, observed: ObservedFleet, status: FleetStatus, budget: int) -> None:
         """One pass's result."""
         said = _said(status)
-        self._count(seen.key, said)
-        self._count_restarts(seen.key, said)
-        self._said[seen.key] = said
-        self._budget.labels(seen.namespace, seen.name).set(budget)
+        self._count(observed.key, said)
+        self._count_restarts(observed.key, said)
+        self._said[observed.key] = said
+        self._budget.labels(observed.namespace, observed.name).set(budget)
         now = set()
-        for pod in seen.pods:
-            labels = (seen.namespace, seen.name, pod.name)
+        for pod in observed.pods:
+            labels = (observed.namespace, observed.name, pod.name)
             if pod.stats is not None:
                 self._rss.labels(*labels).set(pod.stats.rss)
                 now.add(labels)
             elif pod.unanswered:
-                self._unpolled.labels(seen.namespace, seen.name).inc()
-        for labels in self._pods.get(seen.key, set()) - now:
+                self._unpolled.labels(observed.namespace, observed.name).inc()
+        for labels in self._pods.get(observed.key, set()) - now:
             self._rss.remove(*labels)
-        self._pods[seen.key] = now
+        self._pods[observed.key] = now
 
     def forget(self, namespace: str, name: str) -> None:
         key = f"{namespace}/{name}"
@@ -114,7 +114,7 @@ class Metrics:
         for labels in self._pods.pop(key, set()):
             self._rss.remove(*labels)
 
-    def _count_restarts(self, key: str, now: _Said) -> None:
+    def _count_restarts(self, key: str, now: _Counted) -> None:
         before = self._said.get(key)
         if before is None:
             return
@@ -123,7 +123,7 @@ class Metrics:
             if later > earlier:
                 self._restarts.labels(key, counter).inc(later - earlier)
 
-    def _count(self, key: str, now: _Said) -> None:
+    def _count(self, key: str, now: _Counted) -> None:
         """Move a fleet from what it was counted under to what it is under now."""
         before = self._said.get(key, _NOTHING)
         _move(self._fleets, self._by_condition, before.conditions, now.conditions)

@@ -16,14 +16,14 @@ from rolloutfleet_operator.policy.observed import (
     GROUP,
     NO_RUN,
     RESTART_NOTE,
-    ClaimSeen,
-    ContainerSeen,
-    DeploymentSeen,
-    OtherPodSeen,
-    PodSeen,
+    ObservedClaim,
+    ObservedContainer,
+    ObservedDeployment,
+    ObservedOtherPod,
+    ObservedPod,
+    ObservedStatefulSet,
     ProxyStats,
     Run,
-    WorkloadSeen,
     seconds_of,
 )
 
@@ -73,18 +73,20 @@ def _event_time(event: Mapping[str, Any]) -> float:
     return seconds_of(text or "")
 
 
-def proxy_pods(pods: Iterable[Object], polled: Mapping[str, Polled], lost_nodes: frozenset[str]) -> tuple[PodSeen, ...]:
+def proxy_pods(
+    pods: Iterable[Object], polled: Mapping[str, Polled], lost_nodes: frozenset[str]
+) -> tuple[ObservedPod, ...]:
     """The pods of the StatefulSet by ordinal; `polled` is by uid."""
-    seen = (_proxy_pod(pod, polled.get(pod["metadata"]["uid"], NOT_POLLED), lost_nodes) for pod in pods)
-    return tuple(sorted(seen, key=lambda pod: pod.ordinal))
+    found = (_proxy_pod(pod, polled.get(pod["metadata"]["uid"], NOT_POLLED), lost_nodes) for pod in pods)
+    return tuple(sorted(found, key=lambda pod: pod.ordinal))
 
 
-def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> PodSeen:
+def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> ObservedPod:
     meta, status = pod["metadata"], pod.get("status", {})
     ready = _condition(status, "Ready")
     node = pod.get("spec", {}).get("nodeName")
     annotations = meta.get("annotations") or {}
-    return PodSeen(
+    return ObservedPod(
         name=meta["name"],
         uid=meta["uid"],
         ordinal=ordinal_of(meta["name"]),
@@ -131,14 +133,14 @@ def unschedulable(status: Mapping[str, Any]) -> str | None:
     return scheduled.get("message") or None if scheduled.get("status") == "False" else None
 
 
-def container_seen(pod: Object, main: str) -> ContainerSeen:
+def container_seen(pod: Object, main: str) -> ObservedContainer:
     """The main container; another where that one is in trouble and the main one is not."""
     status = pod.get("status", {})
     everyone = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     chosen = next((each for each in everyone if each["name"] == main), None)
     if chosen is None or not _in_trouble(chosen):
         chosen = next(filter(_in_trouble, everyone), chosen)
-    return ContainerSeen() if chosen is None else _container(chosen)
+    return ObservedContainer() if chosen is None else _container(chosen)
 
 
 def _in_trouble(container: Mapping[str, Any]) -> bool:
@@ -146,10 +148,10 @@ def _in_trouble(container: Mapping[str, Any]) -> bool:
     return waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing")
 
 
-def _container(status: Mapping[str, Any]) -> ContainerSeen:
+def _container(status: Mapping[str, Any]) -> ObservedContainer:
     state, last = status.get("state", {}), status.get("lastState", {}).get("terminated") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or last
-    return ContainerSeen(
+    return ObservedContainer(
         waiting=waiting.get("reason"),
         message=waiting.get("message") or "",
         running="running" in state,
@@ -167,18 +169,18 @@ def _notes(annotations: Mapping[str, str], labels: Mapping[str, str]) -> dict[st
     return {name: text for name, text in {**annotations, **labels}.items() if name.startswith(f"{GROUP}/")}
 
 
-def claims(objects: Iterable[Object], asked: int | None, said: Warnings, *, now: float) -> tuple[ClaimSeen, ...]:
+def claims(objects: Iterable[Object], asked: int | None, said: Warnings, *, now: float) -> tuple[ObservedClaim, ...]:
     """The claims of a StatefulSet's pods; `asked` is how large they should be."""
-    seen = (_claim(each, asked, said, now) for each in objects)
-    return tuple(sorted(seen, key=lambda claim: claim.ordinal))
+    found = (_claim(each, asked, said, now) for each in objects)
+    return tuple(sorted(found, key=lambda claim: claim.ordinal))
 
 
-def _claim(claim: Object, asked: int | None, said: Warnings, now: float) -> ClaimSeen:
+def _claim(claim: Object, asked: int | None, said: Warnings, now: float) -> ObservedClaim:
     meta, status = claim["metadata"], claim.get("status", {})
     size = status.get("capacity", {}).get("storage")
     has = parse_quantity(size) if size is not None else None
     bound, growing = status.get("phase") == "Bound", has is not None and asked is not None and has < asked
-    return ClaimSeen(
+    return ObservedClaim(
         name=meta["name"],
         ordinal=ordinal_of(meta["name"]),
         bound=bound,
@@ -188,14 +190,14 @@ def _claim(claim: Object, asked: int | None, said: Warnings, now: float) -> Clai
     )
 
 
-def workload(stateful_set: Object | None, said: Warnings, *, now: float) -> WorkloadSeen | None:
+def workload(stateful_set: Object | None, said: Warnings, *, now: float) -> ObservedStatefulSet | None:
     if stateful_set is None:
         return None
     meta, spec = stateful_set["metadata"], stateful_set["spec"]
     annotations = spec["template"]["metadata"].get("annotations") or {}
     status = stateful_set.get("status", {})
     missing = status.get("replicas", 0) < spec["replicas"]
-    return WorkloadSeen(
+    return ObservedStatefulSet(
         replicas=spec["replicas"],
         template_hash=annotations.get(TEMPLATE_HASH, ""),
         restart_id=annotations.get(RESTART_NOTE),
@@ -206,13 +208,13 @@ def workload(stateful_set: Object | None, said: Warnings, *, now: float) -> Work
 
 def deployment(
     found: Object | None, pods: Sequence[Object], lost: frozenset[str], *, wanted: Object | None
-) -> DeploymentSeen | None:
+) -> ObservedDeployment | None:
     """A Deployment of ours and those pods; `wanted` is what the spec comes to, None where that can't be made."""
     if found is None:
         return None
     status = found.get("status", {})
     failure = _condition(status, "ReplicaFailure")
-    return DeploymentSeen(
+    return ObservedDeployment(
         replicas=found["spec"]["replicas"],
         there=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
@@ -224,13 +226,13 @@ def deployment(
     )
 
 
-def _other_pod(pod: Object, lost: frozenset[str]) -> OtherPodSeen:
+def _other_pod(pod: Object, lost: frozenset[str]) -> ObservedOtherPod:
     status = pod.get("status", {})
     main = pod["spec"]["containers"][0]["name"]
     for name in (gateway_children.CONTAINER, engine_children.CONTAINER):
         if any(each["name"] == name for each in pod["spec"]["containers"]):
             main = name
-    return OtherPodSeen(
+    return ObservedOtherPod(
         name=pod["metadata"]["name"],
         ready=_condition(status, "Ready").get("status") == "True",
         created=seconds_of(pod["metadata"]["creationTimestamp"]),

@@ -14,7 +14,7 @@ from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, O
 from rolloutfleet_operator.cluster.lease import DURATION, LABELS, SCOPE
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.policy.observed import Fault
-from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.reasons import ProblemReason
 
 LOOKS: Final = 30.0
 """Seconds between looks at the Leases."""
@@ -47,7 +47,7 @@ class Others:
         message = (
             f"an operator with the Lease {', '.join(self.rivals)} has the same fleets; it stands aside. Remove one"
         )
-        return (Fault(reason=Problem.TWO_OPERATORS, message=message),)
+        return (Fault(reason=ProblemReason.TWO_OPERATORS, message=message),)
 
 
 def others_of(leases: Sequence[Object], *, own: Name, scope: str | None, now: float) -> Others:

@@ -12,8 +12,8 @@ async def serve(host: str, port: int, health: Health, metrics: Metrics, board: B
     """Raises OSError where it can't listen there. `cleanup` of what is returned ends it."""
 
     async def healthz(_: web.Request) -> web.Response:
-        trouble = health.trouble()
-        return web.Response(text=f"{trouble or 'ok'}\n", status=500 if trouble else 200)
+        problem = health.problem()
+        return web.Response(text=f"{problem or 'ok'}\n", status=500 if problem else 200)
 
     async def figures(_: web.Request) -> web.Response:
         metrics.held(board.held)

@@ -64,14 +64,14 @@ from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
 from rolloutfleet_operator.policy.observed import (
     ALLOW_LOSS,
-    DeploymentSeen,
-    EnginesSeen,
     Fault,
-    FleetSeen,
-    GatewaySeen,
+    ObservedDeployment,
+    ObservedEngines,
+    ObservedFleet,
+    ObservedGateway,
     seconds_of,
 )
-from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.reasons import ProblemReason
 from rolloutfleet_operator.policy.status import status, unusable
 
 RESYNC: Final = 300.0
@@ -207,49 +207,49 @@ class FleetPasses:
         if not polled:
             await self._poll(fleet, seen_there, reach, wanted.template_hash)
         lists = await self._shared.acts.gateways.lists(reach.gateways, reach.gateway_key)
-        seen = self._seen(body, fleet, seen_there, wanted)
-        seen = replace(
-            seen,
-            gateway=replace(seen.gateway, lists=lists),
+        observed = self._seen(body, fleet, seen_there, wanted)
+        observed = replace(
+            observed,
+            gateway=replace(observed.gateway, lists=lists),
             faults=self._met(wanted, faults),
         )
-        decision, new = self._decide(fleet.spec, seen)
-        if not sure and decision.disturbs(seen):
+        decision, new = self._decide(fleet.spec, observed)
+        if not sure and decision.disturbs(observed):
             return Passed(next_in=0.0, unsure=True)
-        self._shared.metrics.saw(seen, new, fleet.spec.memory.rss_budget)
+        self._shared.metrics.saw(observed, new, fleet.spec.memory.rss_budget)
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
             return Passed(next_in=SOON, touched={KIND})
         changed = await self._bring_about(fleet, seen_there, wanted, decision, control.key)
         rotating = keys.admin is not None and len(keys.admin.keys) > 1
         settings = seen_there.child("ConfigMap", fleet.settings)
-        actions = (*decision.actions, *refreshes(seen.pods, settings, seen_there.secret, rotating=rotating))
+        actions = (*decision.actions, *refreshes(observed.pods, settings, seen_there.secret, rotating=rotating))
         await self._shared.acts.carry_out(fleet, actions, reach, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
-        if status_of(written) != seen.status or actions or self._unsaid(seen, wanted, faults):
+        if status_of(written) != observed.status or actions or self._unsaid(observed, wanted, faults):
             return Passed(next_in=SOON, touched=touched, body=written)
-        return Passed(next_in=self._interval(fleet.spec, decision.look_again), touched=touched, body=written)
+        return Passed(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
 
-    def _decide(self, spec: FleetSpec, seen: FleetSeen) -> tuple[Decision, FleetStatus]:
+    def _decide(self, spec: FleetSpec, observed: ObservedFleet) -> tuple[Decision, FleetStatus]:
         """With no other pass in between: what others hold is read, and what this one takes is noted."""
         board, now = self._shared.board, self._now()
-        seen = replace(seen, elsewhere=board.elsewhere(self.key, now))
-        decision = decide(spec, seen, now)
-        board.note(self.key, held=decision.held, wants=decision.wants)
+        observed = replace(observed, other_fleets=board.other_fleets(self.key, now))
+        decision = decide(spec, observed, now)
+        board.note(self.key, held=decision.held, slot_requests=decision.slot_requests)
         self._audit = decision.audit
-        return decision, status(spec, seen, decision, now)
+        return decision, status(spec, observed, decision, now)
 
-    def _unsaid(self, seen: FleetSeen, wanted: Wanted, of_keys: tuple[Fault, ...]) -> bool:
+    def _unsaid(self, observed: ObservedFleet, wanted: Wanted, of_keys: tuple[Fault, ...]) -> bool:
         """Whether this pass met something that its status does not say yet."""
-        return self._met(wanted, of_keys) != seen.faults
+        return self._met(wanted, of_keys) != observed.faults
 
     def _met(self, wanted: Wanted, of_keys: tuple[Fault, ...]) -> tuple[Fault, ...]:
         return (*wanted.faults, *of_keys, *self._faults, *self._shared.others.now.faults())
 
-    def _interval(self, spec: FleetSpec, look_again: float | None) -> float:
+    def _interval(self, spec: FleetSpec, requeue_at: float | None) -> float:
         """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""
         now = self._now()
-        due = [at - now for at in (look_again, self._again_at) if at is not None]
+        due = [at - now for at in (requeue_at, self._again_at) if at is not None]
         return max(SOON, min([RESYNC if spec.suspend else spec.memory.interval, *due]))
 
     async def _write(self, body: Object, new: FleetStatus) -> Object | None:
@@ -302,17 +302,17 @@ class FleetPasses:
             template = proxy_children.template(fleet, self._shared.release, settings)
         except TemplateInvalid as error:
             stays = observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=self._now())
-            fault = Fault(reason=Problem.TEMPLATE_INVALID, message=str(error))
+            fault = Fault(reason=ProblemReason.TEMPLATE_INVALID, message=str(error))
             hash_there = "" if stays is None else stays.template_hash
             return Wanted(settings=settings, template=None, template_hash=hash_there, faults=(*faults, fault))
         made = template["metadata"]["annotations"][TEMPLATE_HASH]
         return Wanted(settings=settings, template=template, template_hash=made, faults=faults)
 
-    def _seen(self, body: Object, fleet: Fleet, there: Look, wanted: Wanted) -> FleetSeen:
+    def _seen(self, body: Object, fleet: Fleet, there: Look, wanted: Wanted) -> ObservedFleet:
         now, spec = self._now(), fleet.spec
         claims = observe.claims(there.claims, spec.proxies.storage.capacity, there.warnings, now=now)
         gateway = self._deployment(fleet, there, fleet.gateway, there.gateways)
-        return FleetSeen(
+        return ObservedFleet(
             namespace=fleet.namespace,
             name=fleet.name,
             generation=fleet.generation,
@@ -321,7 +321,7 @@ class FleetPasses:
             pods=observe.proxy_pods(there.proxies, self._polled, there.lost_nodes),
             workload=observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=now),
             claims=tuple(replace(each, message=each.message or self._ungrown.get(each.name, "")) for each in claims),
-            gateway=GatewaySeen(deployment=gateway),
+            gateway=ObservedGateway(deployment=gateway),
             engines=self._engines(fleet, there),
             most_disruptions=self._shared.most_disruptions,
             allow_loss=_allowed_losses(body),
@@ -331,27 +331,27 @@ class FleetPasses:
             selector=",".join(f"{name}={value}" for name, value in selector(fleet, Component.PROXY).items()),
         )
 
-    def _engines(self, fleet: Fleet, there: Look) -> EnginesSeen:
+    def _engines(self, fleet: Fleet, there: Look) -> ObservedEngines:
         source = fleet.spec.gateway.engines
         if fleet.spec.engine is not None:
             pods = there.engines or ()
             made = self._deployment(fleet, there, fleet.engine, pods)
-            return EnginesSeen(
+            return ObservedEngines(
                 urls=observe.engine_urls(pods, ENGINE_PORT),
                 ready=observe.ready_engine_urls(pods, ENGINE_PORT),
                 deployment=made,
             )
         assert source is not None
         if source.urls is not None:
-            return EnginesSeen(urls=tuple(source.urls))
+            return ObservedEngines(urls=tuple(source.urls))
         if there.engines is None:
-            return EnginesSeen()
-        return EnginesSeen(
+            return ObservedEngines()
+        return ObservedEngines(
             urls=observe.engine_urls(there.engines, source.port),
             ready=observe.ready_engine_urls(there.engines, source.port),
         )
 
-    def _deployment(self, fleet: Fleet, there: Look, name: str, pods: Sequence[Object]) -> DeploymentSeen | None:
+    def _deployment(self, fleet: Fleet, there: Look, name: str, pods: Sequence[Object]) -> ObservedDeployment | None:
         found = there.child("Deployment", name)
         wanted = None if found is None else _anew(found, fleet, self._shared.release)
         return observe.deployment(found, pods, there.lost_nodes, wanted=wanted)
@@ -417,7 +417,9 @@ def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list
             made.append(part.make())
         except (TemplateInvalid, FieldInvalid) as error:
             kept.append((part.kind, part.name))
-            reason = Problem.TEMPLATE_INVALID if isinstance(error, TemplateInvalid) else Problem.SPEC_INVALID
+            reason = (
+                ProblemReason.TEMPLATE_INVALID if isinstance(error, TemplateInvalid) else ProblemReason.SPEC_INVALID
+            )
             faults.append(Fault(reason=reason, message=str(error)))
     return made, kept, faults
 
@@ -427,7 +429,7 @@ def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Fault]:
         more = len(fields) - MOST_NAMED
         named = ", ".join(fields[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         message = f"this operator ({version}) does not know {named}, which means nothing until it is upgraded"
-        yield Fault(reason=Problem.FIELDS_UNKNOWN, message=message)
+        yield Fault(reason=ProblemReason.FIELDS_UNKNOWN, message=message)
 
 
 def _anew(deployment: Object, fleet: Fleet, release: Release) -> Object | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rolloutfleet_operator.cluster.asking import Answer, Asker, NoAnswer
 from rolloutfleet_operator.policy.actions import AskDrain, UndoDrain
-from rolloutfleet_operator.policy.observed import Boot, DrainSeen, ProxyStats
+from rolloutfleet_operator.policy.observed import Boot, ObservedDrain, ProxyStats
 
 POLL_TIMEOUT: Final = 5.0
 """Seconds for a proxy's figures."""
@@ -113,8 +113,8 @@ def _held(sums: Mapping[str, Any]) -> int:
     return int(sums["live"]) + int(sums["leased"])
 
 
-def _drain(drain: Mapping[str, Any]) -> DrainSeen:
-    return DrainSeen(
+def _drain(drain: Mapping[str, Any]) -> ObservedDrain:
+    return ObservedDrain(
         id=drain["id"],
         mode=drain["mode"],
         then=drain["then"],

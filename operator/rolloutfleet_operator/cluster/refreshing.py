@@ -10,16 +10,16 @@ from typing import Final
 from rolloutfleet_operator.cluster.api import Object
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import GENERATION
-from rolloutfleet_operator.policy.actions import Mark
-from rolloutfleet_operator.policy.observed import GROUP, PodSeen
+from rolloutfleet_operator.policy.actions import PatchMetadata
+from rolloutfleet_operator.policy.observed import GROUP, ObservedPod
 
 NOTE: Final = f"{GROUP}/refreshed"
 """On pods: the hash of what they were last told to look at."""
 
 
 def refreshes(
-    pods: Sequence[PodSeen], config_map: Object | None, secret: Object | None, *, rotating: bool
-) -> Iterator[Mark]:
+    pods: Sequence[ObservedPod], config_map: Object | None, secret: Object | None, *, rotating: bool
+) -> Iterator[PatchMetadata]:
     """A mark for each pod that should look. Both are as they were read: what was only just written is for next time."""
     if config_map is None:
         return
@@ -31,4 +31,4 @@ def refreshes(
         answered = pod.stats is not None or pod.key_refused
         behind = keys or (pod.stats is not None and pod.stats.settings_generation < newest)
         if answered and behind and pod.terminating_since is None and pod.notes.get(NOTE) != mark:
-            yield Mark(pod=pod.name, uid=pod.uid, annotations={NOTE: mark})
+            yield PatchMetadata(pod=pod.name, uid=pod.uid, annotations={NOTE: mark})

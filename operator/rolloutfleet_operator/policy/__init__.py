@@ -1,4 +1,4 @@
-"""What the operator decides for a fleet on Kubernetes: pure functions of what was seen and of a clock.
+"""What the operator decides for a fleet on Kubernetes: pure functions of the observed state and of a clock.
 
 `decide.py` is the way in. Nothing here waits, reads a clock, talks to a server or remembers anything: what must outlive
 a restart of the operator is read back from the proxies' /stats, from pods and from the fleet's status.

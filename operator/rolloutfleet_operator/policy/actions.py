@@ -48,7 +48,7 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class PatchMetadata:
     """Set annotations and labels of our group on the pod of that uid; None takes one away."""
 
     pod: str
@@ -76,7 +76,7 @@ class RemoveWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Say:
+class EmitEvent:
     """An Event on the fleet and, where one is named, on the pod. Said once: at a change, never at rest."""
 
     reason: str
@@ -85,4 +85,4 @@ class Say:
     warning: bool = False
 
 
-Action = AskDrain | UndoDrain | AskDumps | Evict | Mark | AddWorker | RemoveWorker | Say
+Action = AskDrain | UndoDrain | AskDumps | Evict | PatchMetadata | AddWorker | RemoveWorker | EmitEvent

@@ -21,8 +21,8 @@ from rolloutfleet_operator.policy.memory import Rule, Standing, Verdict
 from rolloutfleet_operator.policy.observed import (
     RESTART_NOTE,
     Boot,
-    FleetSeen,
-    PodSeen,
+    ObservedFleet,
+    ObservedPod,
     is_down,
     is_late,
     is_silent,
@@ -41,7 +41,7 @@ class FleetState:
     """One fleet at one moment: what is asked for, what was observed, and what both come to."""
 
     spec: FleetSpec
-    seen: FleetSeen
+    observed: ObservedFleet
     roll: Roll
     rule: Rule
     verdicts: Mapping[str, Verdict]
@@ -63,15 +63,15 @@ def _no_marks(spec: FleetSpec) -> Mapping[str, str]:
     return {}
 
 
-def _as_memory_is(pod: PodSeen | None, state: FleetState) -> Way:
+def _as_memory_is(pod: ObservedPod | None, state: FleetState) -> Way:
     return state.spec.memory.restart
 
 
-def _by_a_new_pod(pod: PodSeen | None, state: FleetState) -> Way:
+def _by_a_new_pod(pod: ObservedPod | None, state: FleetState) -> Way:
     return "Pod"
 
 
-def _serves_nobody(entry: RestartStatus, pod: PodSeen, state: FleetState) -> bool:
+def _serves_nobody(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:
     return is_down(pod)
 
 
@@ -83,22 +83,22 @@ class RestartCause:
     """How the ids of its drains begin, before a hyphen and `Need.key`."""
     counter: str
     """Its name in `status.restarts`, as the metric's label, and as the reason of its entries, drains and boots."""
-    help: str
-    """What the counter counts, in the CRD."""
     action: str
     """`status.current.action`."""
-    needed: Callable[[PodSeen, FleetState], Need | None]
+    needed: Callable[[ObservedPod, FleetState], Need | None]
     """Whether that proxy is to be restarted; asked only of proxies that serve, or with `slot=False` that are down."""
-    wanted: Callable[[RestartStatus, PodSeen, FleetState], bool]
+    wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool]
     """Whether a restart that was decided is still to be made. Of the proxy as it is now, which may drain for it."""
-    way: Callable[[PodSeen | None, FleetState], Way] = _as_memory_is
+    way: Callable[[ObservedPod | None, FleetState], Way] = _as_memory_is
     slot: bool = True
     """False where it only concerns proxies that serve nobody."""
     marks: Callable[[FleetSpec], Mapping[str, str]] = _no_marks
     """Annotations by which a pod shows that it needs this restart no more; without them it is not over."""
     label: str | None = None
     """STATE_LABEL of pods that it concerns, if it has one."""
-    concerns: Callable[[PodSeen, FleetState], bool] = lambda pod, state: False
+    help: str = ""
+    """What the counter counts, for the CRD, where `RestartsStatus` has no field for it."""
+    concerns: Callable[[ObservedPod, FleetState], bool] = lambda pod, state: False
     """Whether that pod is labelled, be a restart due already or not."""
 
     def owns(self, id: str) -> bool:
@@ -107,67 +107,76 @@ class RestartCause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement(RestartCause):
+    """Of a proxy that serves nobody: nobody loses anything by it, so it needs no slot."""
+
+    action: str = "Replacement"
+    wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool] = _serves_nobody
+    way: Callable[[ObservedPod | None, FleetState], Way] = _by_a_new_pod
+    slot: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
     """Why a proxy restarted by itself."""
 
     counter: str
-    help: str
     message: str
     """Of the Event."""
-    explains: Callable[[PodSeen, Boot, Boot | None, FleetSpec], bool]
+    explains: Callable[[ObservedPod, Boot, Boot | None, FleetSpec], bool]
     """Whether it led to that boot; the one before it is None where that is not known."""
 
 
-def _unresponsive(pod: PodSeen, state: FleetState) -> Need | None:
+def _unresponsive(pod: ObservedPod, state: FleetState) -> Need | None:
     """Once a cool-down: the pod before it may have been evicted for the same."""
     memory_of, rule, now = state.spec.memory, state.rule, state.now
     patience = max(state.spec.disruption.drain_timeout, memory_of.interval * rule.samples)
     if not is_silent(pod, for_seconds=patience, samples=rule.samples, now=now):
         return None
-    tried = (entry for entry in state.seen.status.restarts.last if cause_of(entry) is UNRESPONSIVE)
+    tried = (entry for entry in state.observed.status.restarts.last if cause_of(entry) is UNRESPONSIVE)
     if any(entry.pod == pod.name and now - seconds_of(entry.time) < rule.cooldown for entry in tried):
         return None
     return Need(since=now, key=f"{int(now)}")
 
 
-def _is_silent(pod: PodSeen, state: FleetState) -> bool:
+def _is_silent(pod: ObservedPod, state: FleetState) -> bool:
     disruption, samples = state.spec.disruption, state.spec.memory.samples
     return is_silent(pod, for_seconds=disruption.drain_timeout, samples=samples, now=state.now)
 
 
-def _down_and_outdated(pod: PodSeen, state: FleetState) -> Need | None:
+def _down_and_outdated(pod: ObservedPod, state: FleetState) -> Need | None:
     return Need(since=state.now, key=f"{int(state.now)}") if pod in state.roll.replaceable else None
 
 
-def _down_and_requested(pod: PodSeen, state: FleetState) -> Need | None:
+def _down_and_requested(pod: ObservedPod, state: FleetState) -> Need | None:
     waits = pod in state.roll.unasked and not _is_outdated(pod, state) and is_late(pod, state.now)
     return Need(since=state.now, key=f"{int(state.now)}") if waits else None
 
 
-def _over_budget(pod: PodSeen, state: FleetState) -> Need | None:
+def _over_budget(pod: ObservedPod, state: FleetState) -> Need | None:
     verdict = state.verdicts.get(pod.name)
     if verdict is None or verdict.standing is not Standing.DUE:
         return None
     return Need(since=verdict.since or 0.0, key=memory.restart_key(verdict.row, state.rule, state.now))
 
 
-def _is_over_budget(pod: PodSeen, state: FleetState) -> bool:
+def _is_over_budget(pod: ObservedPod, state: FleetState) -> bool:
     verdict = state.verdicts.get(pod.name)
     return verdict is not None and verdict.standing in (Standing.COOLING, Standing.DUE)
 
 
-def _of_the_same_terms(entry: RestartStatus, pod: PodSeen, state: FleetState) -> bool:
+def _of_the_same_terms(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:
     """A budget or template that is new clears what came of the old."""
     return memory.row_of(entry.id, state.rule) > 0
 
 
-def _requested(pod: PodSeen, state: FleetState) -> Need | None:
+def _requested(pod: ObservedPod, state: FleetState) -> Need | None:
     """An outdated pod is restarted for it when it may get its new template."""
     may = pod in state.roll.replaceable or not _is_outdated(pod, state)
     return Need(since=0.0, key=_request_key(state)) if pod in state.roll.unasked and may else None
 
 
-def _is_the_same_request(entry: RestartStatus, pod: PodSeen, state: FleetState) -> bool:
+def _is_the_same_request(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:
     return state.spec.restart is not None and entry.id == f"{REQUESTED.id}-{_request_key(state)}"
 
 
@@ -177,7 +186,7 @@ def _request_key(state: FleetState) -> str:
     The request before it is part of it, so that an id which comes back is a new request.
     """
     assert state.spec.restart is not None
-    asked, before = state.spec.restart.id, state.seen.status.restart.observed_id
+    asked, before = state.spec.restart.id, state.observed.status.restart.observed_id
     told = f"{'' if before == asked else before} {asked}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -186,31 +195,21 @@ def _has_the_request(spec: FleetSpec) -> Mapping[str, str]:
     return {} if spec.restart is None else {RESTART_NOTE: spec.restart.id}
 
 
-def _outdated(pod: PodSeen, state: FleetState) -> Need | None:
-    key = f"{state.seen.template_hash[:12]}-{int(state.now)}"
+def _outdated(pod: ObservedPod, state: FleetState) -> Need | None:
+    key = f"{state.observed.template_hash[:12]}-{int(state.now)}"
     return Need(since=0.0, key=key) if pod in state.roll.replaceable else None
 
 
-def _is_outdated(pod: PodSeen, state: FleetState) -> bool:
-    return pod.template_hash != state.seen.template_hash
+def _is_outdated(pod: ObservedPod, state: FleetState) -> bool:
+    return pod.template_hash != state.observed.template_hash
 
 
-UNRESPONSIVE: Final = RestartCause(
-    id="unresponsive",
-    counter="crash",
-    help="Ended by itself.",
-    action="Replacement",
-    needed=_unresponsive,
-    wanted=_serves_nobody,
-    way=_by_a_new_pod,
-    slot=False,
-    label="unresponsive",
-    concerns=_is_silent,
+UNRESPONSIVE: Final = Replacement(
+    id="unresponsive", counter="crash", needed=_unresponsive, label="unresponsive", concerns=_is_silent
 )
 MEMORY: Final = RestartCause(
     id="memory",
     counter="memory",
-    help="Over the memory budget.",
     action="MemoryRestart",
     needed=_over_budget,
     wanted=_of_the_same_terms,
@@ -220,7 +219,6 @@ MEMORY: Final = RestartCause(
 REQUESTED: Final = RestartCause(
     id="restart",
     counter="requested",
-    help="Asked for by `spec.restart.id`.",
     action="RequestedRestart",
     needed=_requested,
     wanted=_is_the_same_request,
@@ -229,33 +227,13 @@ REQUESTED: Final = RestartCause(
 )
 CAUSES: Final = (
     UNRESPONSIVE,
-    RestartCause(
-        id="replace",
-        counter="rollout",
-        help="For a new template.",
-        action="Replacement",
-        needed=_down_and_outdated,
-        wanted=_serves_nobody,
-        way=_by_a_new_pod,
-        slot=False,
-    ),
-    RestartCause(
-        id="replace",
-        counter="requested",
-        help="Asked for by `spec.restart.id`.",
-        action="Replacement",
-        needed=_down_and_requested,
-        wanted=_serves_nobody,
-        way=_by_a_new_pod,
-        slot=False,
-        marks=_has_the_request,
-    ),
+    Replacement(id="replace", counter="rollout", needed=_down_and_outdated),
+    Replacement(id="replace", counter="requested", needed=_down_and_requested, marks=_has_the_request),
     MEMORY,
     REQUESTED,
     RestartCause(
         id="roll",
         counter="rollout",
-        help="For a new template.",
         action="Rollout",
         needed=_outdated,
         wanted=lambda entry, pod, state: _is_outdated(pod, state),
@@ -269,7 +247,6 @@ CAUSES: Final = (
 _UNKNOWN: Final = RestartCause(
     id="",
     counter="",
-    help="",
     action="Replacement",
     needed=lambda pod, state: None,
     wanted=lambda entry, pod, state: False,
@@ -277,18 +254,16 @@ _UNKNOWN: Final = RestartCause(
 """What another release began for a cause of its own: it is withdrawn while that is possible."""
 
 
-def _was_killed_for_memory(pod: PodSeen, boot: Boot, before: Boot | None, spec: FleetSpec) -> bool:
+def _was_killed_for_memory(pod: ObservedPod, boot: Boot, before: Boot | None, spec: FleetSpec) -> bool:
     """The kubelet says so; or the worker alone was killed, with nearly all that its container may have."""
-    seen = pod.container
-    began = 0.0 if before is None else before.time
-    if seen.last_end == "OOMKilled" and seen.last_ended_at is not None and began < seen.last_ended_at <= boot.time + 1:
+    began, ended = 0.0 if before is None else before.time, pod.container.last_ended_at
+    if pod.container.last_end == "OOMKilled" and ended is not None and began < ended <= boot.time + 1:
         return True
     return "SIGKILL" in boot.reason and (boot.rss_before or 0) >= NEAR_THE_LIMIT * memory_limit(spec)
 
 
 OOM: Final = Crash(
     counter="oom",
-    help="Killed by the kernel for its memory.",
     message="the kernel killed it for its memory, and started again",
     explains=_was_killed_for_memory,
 )
@@ -296,7 +271,6 @@ CRASHES: Final = (
     OOM,
     Crash(
         counter="crash",
-        help="Ended by itself.",
         message="it ended by itself, and started again",
         explains=lambda pod, boot, before, spec: True,
     ),
@@ -315,9 +289,9 @@ def all_marks(spec: FleetSpec) -> dict[str, str]:
     return {name: value for cause in CAUSES for name, value in cause.marks(spec).items()}
 
 
-def counters() -> dict[str, str]:
-    """What `status.restarts` counts, and what each is for."""
-    return {cause.counter: cause.help for cause in (*CAUSES, *CRASHES)}
+def counters() -> list[str]:
+    """What `status.restarts` counts."""
+    return list(dict.fromkeys(cause.counter for cause in (*CAUSES, *CRASHES)))
 
 
 def is_ours(drain_id: str) -> bool:
@@ -325,7 +299,7 @@ def is_ours(drain_id: str) -> bool:
     return any(cause.owns(drain_id) for cause in CAUSES)
 
 
-def labels_of(pod: PodSeen, state: FleetState, *, slot: bool) -> list[tuple[str, bool]]:
+def labels_of(pod: ObservedPod, state: FleetState, *, slot: bool) -> list[tuple[str, bool]]:
     """The labels of the causes with a slot, or without one, and whether each holds for that pod."""
     return [(cause.label, cause.concerns(pod, state)) for cause in CAUSES if cause.label and cause.slot == slot]
 
@@ -334,7 +308,7 @@ def labels_of(pod: PodSeen, state: FleetState, *, slot: bool) -> list[tuple[str,
 class Due:
     """A proxy that is to be restarted."""
 
-    pod: PodSeen
+    pod: ObservedPod
     cause: RestartCause
     """What the restart is made and counted for."""
     priority: int
@@ -351,7 +325,7 @@ def dues(state: FleetState) -> list[Due]:
     return sorted(found, key=lambda due: (due.pod.ready, due.priority, due.since, due.pod.created, due.pod.ordinal))
 
 
-def _due(pod: PodSeen, state: FleetState) -> Due | None:
+def _due(pod: ObservedPod, state: FleetState) -> Due | None:
     """One at most for each proxy, as urgent as the first cause; of a proxy that serves, the last one does most."""
     asked = []
     for priority, cause in enumerate(CAUSES):

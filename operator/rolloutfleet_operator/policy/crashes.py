@@ -9,11 +9,11 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
-from rolloutfleet_operator.policy.actions import Action, Mark, Say
+from rolloutfleet_operator.policy.actions import Action, EmitEvent, PatchMetadata
 from rolloutfleet_operator.policy.causes import CRASHES, OOM
-from rolloutfleet_operator.policy.observed import BOOTS_NOTE, Boot, FleetSeen, PodSeen, seconds_of, text_of
-from rolloutfleet_operator.policy.problems import Trouble, trouble
-from rolloutfleet_operator.policy.reasons import Happening, Problem
+from rolloutfleet_operator.policy.observed import BOOTS_NOTE, Boot, ObservedFleet, ObservedPod, seconds_of, text_of
+from rolloutfleet_operator.policy.problems import Problem, problem
+from rolloutfleet_operator.policy.reasons import EventReason, ProblemReason
 from rolloutfleet_operator.policy.restarts import noted, open_entries
 
 OOM_SHOWN_FOR: Final = 600.0
@@ -23,7 +23,7 @@ CRASH = "crash"
 
 
 def counted(
-    restarts: RestartsStatus, read: RestartsStatus, members: Iterable[PodSeen], spec: FleetSpec
+    restarts: RestartsStatus, read: RestartsStatus, members: Iterable[ObservedPod], spec: FleetSpec
 ) -> tuple[RestartsStatus, list[RestartStatus], list[Action]]:
     """The ledger with new crashes, these, and the notes on pods whose crashes are written already."""
     members = list(members)
@@ -39,14 +39,14 @@ def counted(
     return restarts, new, list(marks)
 
 
-def _mark(pod: PodSeen, read: RestartsStatus) -> Mark | None:
+def _mark(pod: ObservedPod, read: RestartsStatus) -> PatchMetadata | None:
     newest = max((entry.time for entry in _of_itself(pod, read)), default="")
     if seconds_of(newest) <= seconds_of(pod.notes.get(BOOTS_NOTE, "")):
         return None
-    return Mark(pod=pod.name, uid=pod.uid, annotations={BOOTS_NOTE: newest})
+    return PatchMetadata(pod=pod.name, uid=pod.uid, annotations={BOOTS_NOTE: newest})
 
 
-def _crashes(pod: PodSeen, read: RestartsStatus, spec: FleetSpec) -> Iterator[tuple[Boot, RestartStatus]]:
+def _crashes(pod: ObservedPod, read: RestartsStatus, spec: FleetSpec) -> Iterator[tuple[Boot, RestartStatus]]:
     if pod.stats is None:
         return
     known = [seconds_of(pod.notes.get(BOOTS_NOTE, "")), *(seconds_of(entry.time) for entry in _of_itself(pod, read))]
@@ -70,26 +70,26 @@ def _crashes(pod: PodSeen, read: RestartsStatus, spec: FleetSpec) -> Iterator[tu
         before = boot
 
 
-def _of_itself(pod: PodSeen, read: RestartsStatus) -> Iterator[RestartStatus]:
+def _of_itself(pod: ObservedPod, read: RestartsStatus) -> Iterator[RestartStatus]:
     return (entry for entry in read.last if entry.uid == pod.uid and entry.id is None)
 
 
-def events_of(entries: Iterable[RestartStatus]) -> Iterator[Say]:
+def events_of(entries: Iterable[RestartStatus]) -> Iterator[EmitEvent]:
     for entry in entries:
         message = next(crash.message for crash in CRASHES if crash.counter == entry.reason)
-        yield Say(reason=Happening.CRASHED, message=message, pod=entry.pod, warning=True)
+        yield EmitEvent(reason=EventReason.CRASHED, message=message, pod=entry.pod, warning=True)
 
 
-def problems_of(seen: FleetSeen, now: float) -> Iterator[Trouble]:
+def problems_of(observed: ObservedFleet, now: float) -> Iterator[Problem]:
     """Kills for memory, for a while."""
-    for pod in seen.pods:
-        if _was_killed(pod, seen, now):
+    for pod in observed.pods:
+        if _was_killed(pod, observed, now):
             message = "the kernel killed it for its memory; see memory.rssBudget and proxies.resources.limits.memory"
-            yield trouble(Problem.OOM_KILLED, message, pod.name)
+            yield problem(ProblemReason.OOM_KILLED, message, pod.name)
 
 
-def _was_killed(pod: PodSeen, seen: FleetSeen, now: float) -> bool:
+def _was_killed(pod: ObservedPod, observed: ObservedFleet, now: float) -> bool:
     """As the kubelet says of a container; where the worker alone was killed, as the ledger does."""
     ended_at = [pod.container.last_ended_at or 0.0] if pod.container.last_end == "OOMKilled" else []
-    noted = (entry for entry in seen.status.restarts.last if entry.uid == pod.uid and entry.reason == OOM.counter)
+    noted = (entry for entry in observed.status.restarts.last if entry.uid == pod.uid and entry.reason == OOM.counter)
     return any(now - at < OOM_SHOWN_FOR for at in (*ended_at, *(seconds_of(entry.time) for entry in noted)))

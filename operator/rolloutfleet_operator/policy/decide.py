@@ -13,17 +13,17 @@ from typing import Final
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_PROBLEMS, CurrentStatus, ParkedStatus, RestartsStatus
 from rolloutfleet_operator.policy import causes, crashes, memory, problems, rollout, scaling, workers
-from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, Mark
+from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, PatchMetadata
 from rolloutfleet_operator.policy.causes import FleetState
 from rolloutfleet_operator.policy.current import current_of
 from rolloutfleet_operator.policy.memory import Standing, Verdict
 from rolloutfleet_operator.policy.memory import rule_of as rule_of
-from rolloutfleet_operator.policy.observed import STATE_LABEL, FleetSeen, PodSeen, Want
-from rolloutfleet_operator.policy.problems import Trouble, trouble
-from rolloutfleet_operator.policy.reasons import Problem
-from rolloutfleet_operator.policy.restarts import Begun, Carried, begin, carry_on, held_by, stuck_of, undumped
-from rolloutfleet_operator.policy.rollout import Roll, has_restarted
-from rolloutfleet_operator.policy.scaling import Leaving, Scale, desired_of
+from rolloutfleet_operator.policy.observed import STATE_LABEL, ObservedFleet, ObservedPod, SlotRequest
+from rolloutfleet_operator.policy.problems import Problem, problem
+from rolloutfleet_operator.policy.reasons import ProblemReason
+from rolloutfleet_operator.policy.restarts import Admission, Progress, admit, advance, held_by, stuck_of, undumped
+from rolloutfleet_operator.policy.rollout import Roll
+from rolloutfleet_operator.policy.scaling import RetireStep, ScalePlan, desired_of
 from rolloutfleet_operator.policy.steps import Step
 
 SOON: Final = 1.0
@@ -62,120 +62,114 @@ class Decision:
     restarts: RestartsStatus
     parked: ParkedStatus
     current: CurrentStatus | None
-    troubles: tuple[Trouble, ...]
+    problems: tuple[Problem, ...]
     """All of them, the worst first."""
     verdicts: dict[str, Verdict]
     """By pod, of those that are asked for."""
     roll: Roll
-    leaving: dict[str, Leaving]
+    leaving: dict[str, RetireStep]
     observed_restart: str | None
     held: int
     """Of the operator's slots."""
-    wants: tuple[Want, ...]
+    slot_requests: tuple[SlotRequest, ...]
     audit: frozenset[str]
     """Pods whose /audit is asked for with the next poll."""
-    look_again: float | None
+    requeue_at: float | None
     """When to decide again at the latest, if nothing is seen to change before."""
     suspended: bool
     """Nothing runs any more."""
 
-    def disturbs(self, seen: FleetSeen) -> bool:
+    def disturbs(self, observed: ObservedFleet) -> bool:
         """Whether a proxy is drained or taken away."""
-        fewer = seen.workload is not None and self.replicas < seen.workload.replicas
+        fewer = observed.workload is not None and self.replicas < observed.workload.replicas
         return fewer or any(isinstance(action, AskDrain | Evict) for action in self.actions)
 
 
-def decide(spec: FleetSpec, seen: FleetSeen, now: float) -> Decision:
+def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     """What to do about that fleet now. The same for the same arguments, whoever asked before."""
-    rule = rule_of(spec, seen.template_hash)
-    members = tuple(sorted((pod for pod in seen.pods if pod.ordinal < desired_of(spec)), key=lambda pod: pod.ordinal))
+    rule = rule_of(spec, observed.template_hash)
+    members = tuple(
+        sorted((pod for pod in observed.pods if pod.ordinal < desired_of(spec)), key=lambda pod: pod.ordinal)
+    )
     verdicts = memory.verdicts_of(members, spec, rule, now)
-    roll = rollout.roll_of(spec, seen, members, now)
-    state = FleetState(spec=spec, seen=seen, roll=roll, rule=rule, verdicts=verdicts, now=now)
-    carried = carry_on(state)
-    scaled = scaling.scale(spec, seen, carried.busy, now)
-    begun = begin(state, carried)
-    restarts, crashed, notes = crashes.counted(begun.restarts, seen.status.restarts, seen.pods, spec)
-    found = tuple(sorted({*_troubles(spec, seen, roll, carried, scaled, begun, verdicts, now)}))
-    begins = begun.due is not None and begun.due.cause.slot
+    roll = rollout.roll_of(spec, observed, members, now)
+    state = FleetState(spec=spec, observed=observed, roll=roll, rule=rule, verdicts=verdicts, now=now)
+    progress = advance(state)
+    scaled = scaling.scale(spec, observed, progress.busy, now)
+    admission = admit(state, progress)
+    restarts, crashed, notes = crashes.counted(admission.restarts, observed.status.restarts, observed.pods, spec)
+    found = tuple(sorted({*_problems(state, progress, scaled, admission)}))
+    begins = admission.due is not None and admission.due.cause.slot
     return Decision(
         actions=(
-            *carried.actions,
+            *progress.actions,
             *scaled.actions,
-            *begun.actions,
+            *admission.actions,
             *memory.marks_of(members, verdicts, rule),
             *notes,
-            *_labels(state, carried, scaled),
-            *workers.changes(spec, seen),
+            *_labels(state, progress, scaled),
+            *workers.changes(spec, observed),
             *crashes.events_of(crashed),
-            *scaling.events_of_parking(seen.status.parked, scaled.parked),
-            *problems.events_of_changes(seen.status, found[:MOST_PROBLEMS]),
+            *scaling.events_of_parking(observed.status.parked, scaled.parked),
+            *problems.events_of_changes(observed.status, found[:MOST_PROBLEMS]),
         ),
         replicas=scaled.replicas,
         peers=max(1, spec.proxies.replicas, scaled.replicas),
-        gateway_replicas=0 if _is_off(spec, seen) else spec.gateway.replicas,
-        engine_replicas=None if spec.engine is None else 0 if _is_off(spec, seen) else spec.engine.replicas,
+        gateway_replicas=0 if _is_off(spec, observed) else spec.gateway.replicas,
+        engine_replicas=None if spec.engine is None else 0 if _is_off(spec, observed) else spec.engine.replicas,
         restarts=restarts,
         parked=scaled.parked,
-        current=current_of(spec, seen, carried, begun, scaled, verdicts, now),
-        troubles=found,
+        current=current_of(state, progress, admission, scaled),
+        problems=found,
         verdicts=verdicts,
         roll=roll,
         leaving=scaled.leaving,
-        observed_restart=_observed(spec, seen, members, carried),
-        held=held_by(carried) + begins,
-        wants=begun.wants,
-        audit=_to_be_asked(spec, seen, carried, scaled),
-        look_again=_look_again(spec, seen, carried, begun, scaled, verdicts, now),
-        suspended=_is_off(spec, seen) and _is_empty(seen),
+        observed_restart=_observed_restart(state, progress),
+        held=held_by(progress) + begins,
+        slot_requests=admission.slot_requests,
+        audit=_to_be_asked(spec, observed, progress, scaled),
+        requeue_at=_requeue_at(state, progress, admission, scaled),
+        suspended=_is_off(spec, observed) and _is_empty(observed),
     )
 
 
-def _troubles(
-    spec: FleetSpec,
-    seen: FleetSeen,
-    roll: Roll,
-    carried: Carried,
-    scaled: Scale,
-    begun: Begun,
-    verdicts: dict[str, Verdict],
-    now: float,
-) -> Iterator[Trouble]:
-    found = sorted((*problems.of_fleet(spec, seen, now), *crashes.problems_of(seen, now)))
+def _problems(state: FleetState, progress: Progress, scaled: ScalePlan, admission: Admission) -> Iterator[Problem]:
+    spec, observed, now = state.spec, state.observed, state.now
+    found = sorted((*problems.of_fleet(spec, observed, now), *crashes.problems_of(observed, now)))
     yield from found
-    yield from stuck_of(carried)
-    yield from memory.troubles_of(roll.members, verdicts, carried.busy, seen.status)
-    if roll.stopped_by is not None:
-        name = roll.stopped_by.name
+    yield from stuck_of(progress)
+    yield from memory.problems_of(state.roll.members, state.verdicts, progress.busy, observed.status)
+    if state.roll.stopped_by is not None:
+        name = state.roll.stopped_by.name
         cause = next((f"{each.reason}: {each.message}; " for each in found if each.pod == name), "")
         message = f"{cause}it has the new template and does not become Ready; the others keep theirs until it is"
-        yield trouble(Problem.ROLL_STOPPED, message, name)
+        yield problem(ProblemReason.ROLL_STOPPED, message, name)
     for name, how in scaled.leaving.items():
-        if how is Leaving.HOLDING_TURNS:
+        if how is RetireStep.HOLDING_TURNS:
             yield undumped(name)
-    for pod in begun.by_hand:
+    for pod in admission.by_hand:
         drain = None if pod.stats is None else pod.stats.drain
         if drain is not None:
             message = f"it is to be restarted, but is in the drain {drain.id}, which is not the operator's"
-            yield trouble(Problem.DRAINED_BY_HAND, message, pod.name)
+            yield problem(ProblemReason.DRAINED_BY_HAND, message, pod.name)
 
 
-def _labels(state: FleetState, carried: Carried, scaled: Scale) -> Iterator[Mark]:
+def _labels(state: FleetState, progress: Progress, scaled: ScalePlan) -> Iterator[PatchMetadata]:
     """Where a pod's label says something else than is so."""
-    for pod in state.seen.pods:
-        label = _label(pod, state, carried, scaled)
+    for pod in state.observed.pods:
+        label = _label(pod, state, progress, scaled)
         if pod.notes.get(STATE_LABEL) != label:
-            yield Mark(pod=pod.name, uid=pod.uid, labels={STATE_LABEL: label})
+            yield PatchMetadata(pod=pod.name, uid=pod.uid, labels={STATE_LABEL: label})
 
 
-def _label(pod: PodSeen, state: FleetState, carried: Carried, scaled: Scale) -> str:
+def _label(pod: ObservedPod, state: FleetState, progress: Progress, scaled: ScalePlan) -> str:
     """The first that is so."""
     drained = pod.stats is not None and pod.stats.drain is not None
     verdict = state.verdicts.get(pod.name)
     of_first = (
         (PodState.ENDING, pod.terminating_since is not None),
         (PodState.RETIRING, pod.name in scaled.leaving),
-        (PodState.RESTARTING, pod.name in carried.busy),
+        (PodState.RESTARTING, pod.name in progress.busy),
         *causes.labels_of(pod, state, slot=False),
         (PodState.DRAINED, drained),
         (PodState.STARTING, not pod.ready),
@@ -185,50 +179,43 @@ def _label(pod: PodSeen, state: FleetState, carried: Carried, scaled: Scale) -> 
     return str(next((label for label, holds in of_first if holds), PodState.READY))
 
 
-def _observed(spec: FleetSpec, seen: FleetSeen, members: tuple[PodSeen, ...], carried: Carried) -> str | None:
+def _observed_restart(state: FleetState, progress: Progress) -> str | None:
     """The id of the newest restart that all proxies have had."""
-    before = seen.status.restart.observed_id
-    if spec.restart is None or len(members) < desired_of(spec):
+    spec, roll, before = state.spec, state.roll, state.observed.status.restart.observed_id
+    if spec.restart is None or len(roll.members) < desired_of(spec):
         return before
-    going = any(each.restart.entry.reason == causes.REQUESTED.counter for each in carried.under_way)
-    made = all(has_restarted(pod, spec, seen) for pod in members)
-    return spec.restart.id if made and not going else before
+    going = any(each.restart.entry.reason == causes.REQUESTED.counter for each in progress.under_way)
+    return before if roll.unasked or going else spec.restart.id
 
 
-def _is_off(spec: FleetSpec, seen: FleetSeen) -> bool:
+def _is_off(spec: FleetSpec, observed: ObservedFleet) -> bool:
     """Whether gateway and engines can go: a suspended fleet's proxies need them to their end."""
-    return spec.suspend and not seen.pods and (seen.workload is None or seen.workload.replicas == 0)
+    return spec.suspend and not observed.pods and (observed.workload is None or observed.workload.replicas == 0)
 
 
-def _is_empty(seen: FleetSeen) -> bool:
-    deployments = (seen.gateway.deployment, seen.engines.deployment)
+def _is_empty(observed: ObservedFleet) -> bool:
+    deployments = (observed.gateway.deployment, observed.engines.deployment)
     return all(each is None or not each.pods for each in deployments)
 
 
-def _to_be_asked(spec: FleetSpec, seen: FleetSeen, carried: Carried, scaled: Scale) -> frozenset[str]:
-    parked = {pod.name for pod in seen.pods if pod.ordinal in seen.status.parked.ordinals}
+def _to_be_asked(spec: FleetSpec, observed: ObservedFleet, progress: Progress, scaled: ScalePlan) -> frozenset[str]:
+    parked = {pod.name for pod in observed.pods if pod.ordinal in observed.status.parked.ordinals}
     replaced = {
-        each.restart.entry.pod for each in carried.under_way if each.restart.way == "Pod" and each.restart.ephemeral
+        each.restart.entry.pod for each in progress.under_way if each.restart.way == "Pod" and each.restart.ephemeral
     }
     return frozenset(parked | replaced | scaled.leaving.keys())
 
 
-def _look_again(
-    spec: FleetSpec,
-    seen: FleetSeen,
-    carried: Carried,
-    begun: Begun,
-    scaled: Scale,
-    verdicts: dict[str, Verdict],
-    now: float,
-) -> float | None:
-    if begun.due is not None or scaled.parked != seen.status.parked:
-        return now + SOON
-    going = any(not each.stuck and each.step is not Step.EMPTYING for each in carried.under_way)
-    ending = any(how in (Leaving.QUIESCING, Leaving.DUMPING) for how in scaled.leaving.values())
-    if going or ending or (spec.suspend and seen.pods):
-        return now + STEP
-    if begun.wants:
-        return now + WAIT
-    ends = [verdict.until for verdict in verdicts.values() if verdict.standing is Standing.COOLING and verdict.until]
-    return max(now + SOON, min(ends)) if ends else None
+def _requeue_at(state: FleetState, progress: Progress, admission: Admission, scaled: ScalePlan) -> float | None:
+    if admission.due is not None or scaled.parked != state.observed.status.parked:
+        return state.now + SOON
+    going = any(not each.stuck and each.step is not Step.EMPTYING for each in progress.under_way)
+    ending = any(how in (RetireStep.QUIESCING, RetireStep.DUMPING) for how in scaled.leaving.values())
+    if going or ending or (state.spec.suspend and state.observed.pods):
+        return state.now + STEP
+    if admission.slot_requests:
+        return state.now + WAIT
+    ends = [
+        verdict.until for verdict in state.verdicts.values() if verdict.standing is Standing.COOLING and verdict.until
+    ]
+    return max(state.now + SOON, min(ends)) if ends else None

@@ -18,10 +18,10 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
-from rolloutfleet_operator.policy.actions import Mark
-from rolloutfleet_operator.policy.observed import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, Boot, PodSeen, Run
-from rolloutfleet_operator.policy.problems import Trouble, trouble
-from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.actions import PatchMetadata
+from rolloutfleet_operator.policy.observed import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, Boot, ObservedPod, Run
+from rolloutfleet_operator.policy.problems import Problem, problem
+from rolloutfleet_operator.policy.reasons import ProblemReason
 
 FIRST_BOOT: Final = "first"
 """The reason of the boot that made the store, as the proxy's log has it."""
@@ -181,12 +181,12 @@ def rule_of(spec: FleetSpec, template_hash: str) -> Rule:
     )
 
 
-def verdicts_of(members: Iterable[PodSeen], spec: FleetSpec, rule: Rule, now: float) -> dict[str, Verdict]:
+def verdicts_of(members: Iterable[ObservedPod], spec: FleetSpec, rule: Rule, now: float) -> dict[str, Verdict]:
     """By pod."""
     return {pod.name: judge(pod.run, _known(pod, spec), rule, now) for pod in members}
 
 
-def marks_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], rule: Rule) -> Iterator[Mark]:
+def marks_of(members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], rule: Rule) -> Iterator[PatchMetadata]:
     """What the rule wants to find again after a restart of the operator."""
     for pod in members:
         verdict, notes = verdicts[pod.name], {}
@@ -196,32 +196,32 @@ def marks_of(members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], rule: 
         if verdict.standing is Standing.TOO_SMALL and given_up.get(_TERMS) != rule.terms:
             notes[TOO_SMALL_NOTE] = json.dumps({_TERMS: rule.terms, _AFTER_BOOT: verdict.after_boot})
         if notes:
-            yield Mark(pod=pod.name, uid=pod.uid, annotations=notes)
+            yield PatchMetadata(pod=pod.name, uid=pod.uid, annotations=notes)
         elif given_up and given_up.get(_TERMS) != rule.terms:
-            yield Mark(pod=pod.name, uid=pod.uid, annotations={TOO_SMALL_NOTE: None})
+            yield PatchMetadata(pod=pod.name, uid=pod.uid, annotations={TOO_SMALL_NOTE: None})
 
 
-def troubles_of(
-    members: Iterable[PodSeen], verdicts: Mapping[str, Verdict], busy: Container[str], earlier: FleetStatus
-) -> Iterator[Trouble]:
+def problems_of(
+    members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], busy: Container[str], earlier: FleetStatus
+) -> Iterator[Problem]:
     """Who is over the budget, or can't be kept within it; `busy` are those that are on their way down or up.
 
     Too few samples say no other than the status before: a restart that has begun has not helped yet.
     """
-    known = {each.pod for each in earlier.problems if each.reason == Problem.OVER_BUDGET}
+    known = {each.pod for each in earlier.problems if each.reason == ProblemReason.OVER_BUDGET}
     for pod in members:
         verdict = verdicts[pod.name]
         if verdict.standing is Standing.TOO_SMALL:
             boot = _given_up(pod).get(_AFTER_BOOT) or verdict.after_boot
             had = f"; it had {boot // 2**20} MiB just after its boot" if isinstance(boot, int) else ""
             message = f"two restarts in a row did not keep it within memory.rssBudget{had}. Raise the budget"
-            yield trouble(Problem.BUDGET_TOO_SMALL, message, pod.name)
+            yield problem(ProblemReason.BUDGET_TOO_SMALL, message, pod.name)
         elif verdict.standing is not Standing.WITHIN and (verdict.standing in _HOW or pod.name in known):
             how = "it is being restarted" if pod.name in busy else _HOW.get(verdict.standing, "too few samples since")
-            yield trouble(Problem.OVER_BUDGET, f"over memory.rssBudget; {how}", pod.name)
+            yield problem(ProblemReason.OVER_BUDGET, f"over memory.rssBudget; {how}", pod.name)
 
 
-def _known(pod: PodSeen, spec: FleetSpec) -> Known:
+def _known(pod: ObservedPod, spec: FleetSpec) -> Known:
     terms = _given_up(pod).get(_TERMS)
     return Known(
         boots=() if pod.stats is None else pod.stats.boots,
@@ -231,7 +231,7 @@ def _known(pod: PodSeen, spec: FleetSpec) -> Known:
     )
 
 
-def _given_up(pod: PodSeen) -> dict[str, object]:
+def _given_up(pod: ObservedPod) -> dict[str, object]:
     """The note on that pod; what is no such note says nothing."""
     try:
         found = json.loads(pod.notes.get(TOO_SMALL_NOTE, "{}"))

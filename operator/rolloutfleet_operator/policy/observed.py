@@ -71,7 +71,7 @@ NO_RUN: Final = Run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainSeen:
+class ObservedDrain:
     """The drain that a proxy is in; see docs/restarts.md."""
 
     id: str
@@ -101,7 +101,7 @@ class ProxyStats:
     """Sessions live or leased, by /audit; None where it was not asked."""
     held_turns: int | None = None
     """Turns live or leased (neither acknowledged nor dumped), by /audit; None where it was not asked."""
-    drain: DrainSeen | None = None
+    drain: ObservedDrain | None = None
     boots: tuple[Boot, ...] = ()
     """Oldest first."""
     dump_failing: bool = False
@@ -120,7 +120,7 @@ class ProxyStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerSeen:
+class ObservedContainer:
     """The kubelet's words on a pod's main container; the first that is in trouble, where there are several."""
 
     waiting: str | None = None
@@ -141,7 +141,7 @@ class ContainerSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class ObservedPod:
     """One pod of a proxy, and what its proxy answered."""
 
     name: str
@@ -162,7 +162,7 @@ class PodSeen:
     """Its node is not Ready, or gone."""
     unschedulable: str | None = None
     """The scheduler's message, while it finds no node."""
-    container: ContainerSeen = ContainerSeen()
+    container: ObservedContainer = ObservedContainer()
     notes: Mapping[str, str] = field(default_factory=dict)
     """Its annotations and labels of our group, by full name."""
     stats: ProxyStats | None = None
@@ -176,7 +176,7 @@ class PodSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimSeen:
+class ObservedClaim:
     """The claim of one proxy's volume."""
 
     name: str
@@ -190,7 +190,7 @@ class ClaimSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadSeen:
+class ObservedStatefulSet:
     """The StatefulSet of the proxies, as it is in the cluster."""
 
     replicas: int
@@ -205,7 +205,7 @@ class WorkloadSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherPodSeen:
+class ObservedOtherPod:
     """A pod of the gateway or of engines."""
 
     name: str
@@ -215,11 +215,11 @@ class OtherPodSeen:
     grace: float = 30.0
     node_lost: bool = False
     unschedulable: str | None = None
-    container: ContainerSeen = ContainerSeen()
+    container: ObservedContainer = ObservedContainer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentSeen:
+class ObservedDeployment:
     """A Deployment of ours, and its pods. The counts are its controller's, which leave out pods that end."""
 
     replicas: int
@@ -235,7 +235,7 @@ class DeploymentSeen:
     as_asked: bool = True
     """It is what the spec asks for, its replicas apart; False until it is applied anew."""
     failed_create: str = ""
-    pods: tuple[OtherPodSeen, ...] = ()
+    pods: tuple[ObservedOtherPod, ...] = ()
 
     def is_rolled_out(self, wanted: int) -> bool:
         """Whether so many pods are there, all of them of the spec that was seen, and nothing of what was before.
@@ -251,7 +251,7 @@ class DeploymentSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSeen:
+class ObservedWorker:
     """An engine as a gateway lists it (`GET /workers`)."""
 
     url: str
@@ -262,18 +262,18 @@ class WorkerSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySeen:
-    deployment: DeploymentSeen | None = None
+class ObservedGateway:
+    deployment: ObservedDeployment | None = None
     """None where there is none yet."""
-    lists: Mapping[str, tuple[WorkerSeen, ...]] = field(default_factory=dict)
+    lists: Mapping[str, tuple[ObservedWorker, ...]] = field(default_factory=dict)
     """What each gateway lists, by the gateway's address; those that did not answer are not here."""
 
     @property
-    def workers(self) -> tuple[WorkerSeen, ...] | None:
+    def workers(self) -> tuple[ObservedWorker, ...] | None:
         """Of all gateways together, an engine being healthy where one says so; None where none answered."""
         if not self.lists:
             return None
-        found: dict[str, WorkerSeen] = {}
+        found: dict[str, ObservedWorker] = {}
         for worker in (each for listed in self.lists.values() for each in listed):
             if worker.url not in found or worker.healthy:
                 found[worker.url] = worker
@@ -281,13 +281,13 @@ class GatewaySeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnginesSeen:
+class ObservedEngines:
     urls: tuple[str, ...] | None = None
     """Addresses of the engines that there are, ready or not (pods that have an address and are not terminating, or
-    `gateway.engines.urls`), in the form of `WorkerSeen.url`; None where they could not be listed."""
+    `gateway.engines.urls`), in the form of `ObservedWorker.url`; None where they could not be listed."""
     ready: tuple[str, ...] = ()
     """Of these, the engines whose pods are ready."""
-    deployment: DeploymentSeen | None = None
+    deployment: ObservedDeployment | None = None
     """Of engines that the fleet runs itself."""
 
 
@@ -301,7 +301,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class SlotRequest:
     """A fleet that waits for one of the operator's slots. The board of all fleets is the executor's (see slots.py)."""
 
     fleet: str
@@ -309,25 +309,25 @@ class Want:
     priority: int
     """Of the cause, as in `causes.Due`."""
     since: float
-    said: float
-    """When it last said so; a want that is not said again is dropped."""
+    renewed: float
+    """When it was last made; one that is not renewed is dropped."""
     begun: bool = False
     """It is in the middle of a roll."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
+class OtherFleets:
     """What the operator's other fleets do, taken from their newest decisions."""
 
     held: int = 0
     """The sum of their `Decision.held`."""
-    wants: tuple[Want, ...] = ()
+    slot_requests: tuple[SlotRequest, ...] = ()
     known: bool = True
     """Each fleet was looked at since the operator began. While this is False nothing new is begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSeen:
+class ObservedFleet:
     """One fleet, all of it, at one moment."""
 
     namespace: str
@@ -337,14 +337,14 @@ class FleetSeen:
     """Of the pods that the spec asks for, whether applied already or not."""
     status: FleetStatus = field(default_factory=FleetStatus)
     """As read with the fleet; it is written back under that resourceVersion only."""
-    pods: tuple[PodSeen, ...] = ()
-    workload: WorkloadSeen | None = None
+    pods: tuple[ObservedPod, ...] = ()
+    workload: ObservedStatefulSet | None = None
     """None where there is none yet."""
-    claims: tuple[ClaimSeen, ...] = ()
-    gateway: GatewaySeen = GatewaySeen()
-    engines: EnginesSeen = EnginesSeen()
+    claims: tuple[ObservedClaim, ...] = ()
+    gateway: ObservedGateway = ObservedGateway()
+    engines: ObservedEngines = ObservedEngines()
     faults: tuple[Fault, ...] = ()
-    elsewhere: Elsewhere = Elsewhere()
+    other_fleets: OtherFleets = OtherFleets()
     most_disruptions: int = 1
     """The operator's `maxConcurrentDisruptions`."""
     allow_loss: frozenset[str] = frozenset()
@@ -362,7 +362,7 @@ class FleetSeen:
         return f"{self.namespace}/{self.name}"
 
 
-def serves(pod: PodSeen) -> bool:
+def serves(pod: ObservedPod) -> bool:
     """Whether its sessions are served, as far as is known.
 
     Not every proxy that does is Ready: one that drains is not, nor one that did a moment ago. A failed poll is unknown.
@@ -375,23 +375,25 @@ def serves(pod: PodSeen) -> bool:
     return pod.ready or stats.drain is not None or stats.in_flight + stats.sessions_open > 0
 
 
-def is_down(pod: PodSeen) -> bool:
+def is_down(pod: ObservedPod) -> bool:
     """Whether nobody loses anything by its replacement: it is there, not on its way out, and does not serve."""
     return pod.terminating_since is None and not serves(pod)
 
 
-def is_stuck(pod: PodSeen | OtherPodSeen, now: float) -> bool:
+def is_stuck(pod: ObservedPod | ObservedOtherPod, now: float) -> bool:
     """Whether it should have ended long ago."""
     return pod.terminating_since is not None and now - pod.terminating_since > pod.grace + STUCK_AFTER
 
 
-def never_ran(pod: PodSeen) -> bool:
+def never_ran(pod: ObservedPod) -> bool:
     """Whether its proxy was never started, so that an ephemeral volume of it is empty."""
-    seen = pod.container
-    return pod.stats is None and not (seen.running or seen.started or seen.restarts or seen.last_end)
+    container = pod.container
+    return pod.stats is None and not (
+        container.running or container.started or container.restarts or container.last_end
+    )
 
 
-def is_silent(pod: PodSeen, *, for_seconds: float, samples: int, now: float) -> bool:
+def is_silent(pod: ObservedPod, *, for_seconds: float, samples: int, now: float) -> bool:
     """Whether it gives no answer, and the kubelet, which saw it start, finds it unready as well."""
     if pod.ready or pod.terminating_since is not None or pod.node_lost or not pod.container.started:
         return False
@@ -400,19 +402,19 @@ def is_silent(pod: PodSeen, *, for_seconds: float, samples: int, now: float) -> 
     return pod.ready_since is not None and now - pod.ready_since >= for_seconds
 
 
-def is_late(pod: PodSeen, now: float) -> bool:
+def is_late(pod: ObservedPod, now: float) -> bool:
     """Whether it is not Ready for longer than any start takes, and for no drain."""
     if pod.ready or pod.terminating_since is not None or (pod.stats is not None and pod.stats.drain is not None):
         return False
     return now - max(pod.created, pod.ready_since or 0.0) > READY_WITHIN
 
 
-def has_booted(pod: PodSeen, id: str) -> bool:
+def has_booted(pod: ObservedPod, id: str) -> bool:
     """Whether a life of its proxy was ended by the drain of that id."""
     return pod.stats is not None and any(boot.id == id for boot in pod.stats.boots)
 
 
-def holds_turns(pod: PodSeen) -> bool:
+def holds_turns(pod: ObservedPod) -> bool:
     """Whether turns are lost with its volume. What was not asked, or not answered, is held."""
     if never_ran(pod):
         return False

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Reason(StrEnum):
+class ConditionReason(StrEnum):
     """Why a condition is as it is. All is as it should be, or on the way."""
 
     SERVING = "Serving"
@@ -40,7 +40,7 @@ class Reason(StrEnum):
     ENGINES_NOT_READY = "EnginesNotReady"
 
 
-class Problem(StrEnum):
+class ProblemReason(StrEnum):
     """What is wrong, the worst first: the order here is that of `status.problems`."""
 
     SPEC_INVALID = "SpecInvalid"
@@ -87,7 +87,7 @@ class Problem(StrEnum):
     TWO_OPERATORS = "TwoOperators"
 
 
-class Happening(StrEnum):
+class EventReason(StrEnum):
     """Reasons of Events: what the operator does, step by step."""
 
     DRAIN_ASKED = "DrainAsked"
@@ -120,5 +120,5 @@ class Metric(StrEnum):
     POLLS_FAILED = "rolloutfleet_operator_polls_failed_total"
 
 
-SEVERITY: Final = {reason: place for place, reason in enumerate(Problem)}
+SEVERITY: Final = {reason: place for place, reason in enumerate(ProblemReason)}
 """The worst is 0."""

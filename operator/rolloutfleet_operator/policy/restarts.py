@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
 from rolloutfleet_operator.policy import causes, slots, steps
-from rolloutfleet_operator.policy.actions import Action, Mark, Say, UndoDrain
+from rolloutfleet_operator.policy.actions import Action, EmitEvent, PatchMetadata, UndoDrain
 from rolloutfleet_operator.policy.causes import Due, FleetState, RestartCause, dues
 from rolloutfleet_operator.policy.observed import (
     STEP_NOTE,
-    FleetSeen,
-    PodSeen,
-    Want,
+    ObservedFleet,
+    ObservedPod,
+    SlotRequest,
     has_booted,
     is_down,
     seconds_of,
     text_of,
 )
-from rolloutfleet_operator.policy.problems import Trouble, trouble
-from rolloutfleet_operator.policy.reasons import Happening, Problem
+from rolloutfleet_operator.policy.problems import Problem, problem
+from rolloutfleet_operator.policy.reasons import EventReason, ProblemReason
 from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.scaling import desired_of
 from rolloutfleet_operator.policy.steps import BEFORE_THE_END, Restart, Step
@@ -90,7 +90,7 @@ def _with(restarts: RestartsStatus, last: Iterable[RestartStatus]) -> RestartsSt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnderWay:
+class RestartInProgress:
     """A restart that goes on."""
 
     restart: Restart
@@ -108,11 +108,11 @@ class UnderWay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class Progress:
     """What became of the restarts under way."""
 
     restarts: RestartsStatus
-    under_way: tuple[UnderWay, ...]
+    under_way: tuple[RestartInProgress, ...]
     """The longest first."""
     actions: tuple[Action, ...]
 
@@ -122,72 +122,76 @@ class Carried:
         return frozenset(each.restart.entry.pod for each in self.under_way)
 
 
-def carry_on(state: FleetState) -> Carried:
+def advance(state: FleetState) -> Progress:
     """One pass over the open entries of the ledger that was read."""
-    spec, seen, now = state.spec, state.seen, state.now
+    spec, observed, now = state.spec, state.observed, state.now
     replaced = [pod for pod in state.roll.replaceable if is_down(pod)]
-    restarts, going, actions = seen.status.restarts, list[UnderWay](), list[Action]()
+    restarts, going, actions = observed.status.restarts, list[RestartInProgress](), list[Action]()
     for entry in sorted(open_entries(restarts).values(), key=lambda entry: (entry.time, entry.pod)):
         cause = causes.cause_of(entry)
         restart = _restart(entry, cause, state)
         step = steps.step_of(restart, now)
-        leaves = _ordinal(restart, seen) >= desired_of(spec)
+        leaves = _ordinal(restart, observed) >= desired_of(spec)
         gives_way = leaves or (restart.pod in replaced and cause.slot)
         if _can_go_back(restart, step, replaced) and (gives_way or not _is_wanted(restart, cause, state)):
             restarts = withdrawn(restarts, entry)
-            actions += [*steps.take_back(restart), *_told(restart, None, "it is not needed any more")]
+            actions += [*steps.take_back(restart), *_transition(restart, None, "it is not needed any more")]
         elif leaves or _failed(restart, step, replaced) or (step is Step.DONE and _is_marked(restart, cause, spec)):
             restarts = closed(restarts, entry, _memory_of(restart.pod))
-            actions += [*steps.actions_of(restart, step, now), *_told(restart, Step.DONE, "")]
+            actions += [*steps.actions_of(restart, step, now), *_transition(restart, Step.DONE, "")]
         else:
             held = sum(each.holds_slot for each in going)
-            each = _under_way(restart, cause, step, seen, held, now)
+            each = _under_way(restart, cause, step, observed, held, now)
             going.append(each)
             acts = steps.take_back(restart) if each.waits else steps.actions_of(restart, step, now)
             actions += [*acts, *_notes(restart, step, spec)]
-    return Carried(restarts=restarts, under_way=tuple(going), actions=(*actions, *_strays(seen)))
+    return Progress(restarts=restarts, under_way=tuple(going), actions=(*actions, *_strays(observed)))
 
 
-def stuck_of(carried: Carried) -> Iterator[Trouble]:
+def stuck_of(progress: Progress) -> Iterator[Problem]:
     """What does not go on."""
-    for each in carried.under_way:
+    for each in progress.under_way:
         pod, name = each.restart.pod, each.restart.entry.pod
         if each.step is Step.EMPTYING and (each.stuck or (pod is not None and is_down(pod))):
             yield undumped(name)
         elif each.stuck and (pod is None or not is_down(pod)):
-            yield trouble(
-                Problem.RESTART_STUCK, f"its restart ({each.restart.entry.reason}) stands at {each.step}", name
+            yield problem(
+                ProblemReason.RESTART_STUCK, f"its restart ({each.restart.entry.reason}) stands at {each.step}", name
             )
 
 
-def undumped(pod: str) -> Trouble:
+def undumped(pod: str) -> Problem:
     """Of an ephemeral pod that has to stay for its turns' sake."""
     allow = f"export them, wait until they are dumped, or set rolloutfleet.dev/allow-loss: {pod} on the fleet"
-    return trouble(
-        Problem.UNDUMPED_TURNS, f"its storage is ephemeral, and holds turns that would be lost: {allow}", pod
+    return problem(
+        ProblemReason.UNDUMPED_TURNS, f"its storage is ephemeral, and holds turns that would be lost: {allow}", pod
     )
 
 
 def _restart(entry: RestartStatus, cause: RestartCause, state: FleetState) -> Restart:
-    spec, seen = state.spec, state.seen
-    pod = next((pod for pod in seen.pods if pod.name == entry.pod), None)
+    spec, observed = state.spec, state.observed
+    pod = next((pod for pod in observed.pods if pod.name == entry.pod), None)
     return Restart(
         entry=entry,
         pod=pod,
         way=cause.way(pod, state),
         ephemeral=spec.proxies.storage.ephemeral,
-        may_lose=entry.pod in seen.allow_loss,
+        may_lose=entry.pod in observed.allow_loss,
         spec=spec,
     )
 
 
-def _under_way(restart: Restart, cause: RestartCause, step: Step, seen: FleetSeen, held: int, now: float) -> UnderWay:
+def _under_way(
+    restart: Restart, cause: RestartCause, step: Step, observed: ObservedFleet, held: int, now: float
+) -> RestartInProgress:
     """One that is stuck gives its slot up, and goes on trying only while nobody else wants one."""
     stuck = now > steps.deadline_of(restart, step)
     takes = cause.slot
     if stuck and takes:
-        takes = _is_early(step) and slots.to_spare(seen.elsewhere, held=held, most=seen.most_disruptions, now=now)
-    return UnderWay(restart=restart, cause=cause, step=step, stuck=stuck, holds_slot=takes)
+        takes = _is_early(step) and slots.to_spare(
+            observed.other_fleets, held=held, most=observed.most_disruptions, now=now
+        )
+    return RestartInProgress(restart=restart, cause=cause, step=step, stuck=stuck, holds_slot=takes)
 
 
 def _is_early(step: Step) -> bool:
@@ -195,7 +199,7 @@ def _is_early(step: Step) -> bool:
     return step in BEFORE_THE_END or step is Step.EVICTING
 
 
-def _can_go_back(restart: Restart, step: Step, replaced: list[PodSeen]) -> bool:
+def _can_go_back(restart: Restart, step: Step, replaced: list[ObservedPod]) -> bool:
     """Whether nothing has ended yet. Where no answer says so, it does not matter if the pod serves nobody."""
     pod = restart.pod
     if pod is None or pod.uid != restart.entry.uid:
@@ -203,12 +207,12 @@ def _can_go_back(restart: Restart, step: Step, replaced: list[PodSeen]) -> bool:
     return (_is_early(step) and pod.stats is not None) or (pod.stats is None and pod in replaced)
 
 
-def _failed(restart: Restart, step: Step, replaced: list[PodSeen]) -> bool:
+def _failed(restart: Restart, step: Step, replaced: list[ObservedPod]) -> bool:
     """Whether what came of it has to be replaced in its turn: it is down, and of a template that is corrected since."""
     return step is Step.BOOTING and restart.pod in replaced
 
 
-def _ordinal(restart: Restart, seen: FleetSeen) -> int:
+def _ordinal(restart: Restart, observed: ObservedFleet) -> int:
     """By the pod's name, which ends in it; -1 for a name that does not."""
     end = restart.entry.pod.rpartition("-")[2]
     return int(end) if end.isdecimal() else -1
@@ -228,24 +232,24 @@ def _notes(restart: Restart, step: Step, spec: FleetSpec) -> Iterator[Action]:
     """A restart that is done does what any cause asked for."""
     marks = causes.all_marks(spec)
     if step is Step.DONE and restart.pod is not None and marks:
-        yield Mark(pod=restart.pod.name, uid=restart.pod.uid, annotations=marks)
+        yield PatchMetadata(pod=restart.pod.name, uid=restart.pod.uid, annotations=marks)
     else:
-        yield from _told(restart, step, "")
+        yield from _transition(restart, step, "")
 
 
-def _told(restart: Restart, step: Step | None, why: str) -> Iterator[Action]:
+def _transition(restart: Restart, step: Step | None, why: str) -> Iterator[Action]:
     """An Event and a note on the pod, at each change of the step; None where the restart is taken back."""
     pod, entry = restart.pod, restart.entry
     note = None if step in (None, Step.DONE) else f"{restart.id} {step}"
     if pod is not None and pod.notes.get(STEP_NOTE) != note:
-        yield Mark(pod=pod.name, uid=pod.uid, annotations={STEP_NOTE: note})
+        yield PatchMetadata(pod=pod.name, uid=pod.uid, annotations={STEP_NOTE: note})
     elif step not in (None, Step.DONE):
         return
-    reason = Happening.WITHDRAWN if step is None else Happening(step.value)
-    yield Say(reason=reason, message=f"restart ({entry.reason}) {why}".rstrip(), pod=entry.pod)
+    reason = EventReason.WITHDRAWN if step is None else EventReason(step.value)
+    yield EmitEvent(reason=reason, message=f"restart ({entry.reason}) {why}".rstrip(), pod=entry.pod)
 
 
-def _memory_of(pod: PodSeen | None) -> int:
+def _memory_of(pod: ObservedPod | None) -> int:
     """Resident bytes just after the boot, as the proxy noted them, or now; 0 where nobody can tell."""
     if pod is None or pod.stats is None:
         return 0
@@ -253,81 +257,89 @@ def _memory_of(pod: PodSeen | None) -> int:
     return pod.stats.rss if newest is None else newest
 
 
-def _strays(seen: FleetSeen) -> Iterator[Action]:
+def _strays(observed: ObservedFleet) -> Iterator[Action]:
     """Drains of ours that no entry stands for: of an undoing that was lost, or a status that was."""
-    known = {entry.id for entry in open_entries(seen.status.restarts).values()}
-    for pod in seen.pods:
+    known = {entry.id for entry in open_entries(observed.status.restarts).values()}
+    for pod in observed.pods:
         drain = None if pod.stats is None else pod.stats.drain
         if drain is not None and causes.is_ours(drain.id) and drain.id not in known:
             yield UndoDrain(pod=pod.name, id=drain.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class Admission:
     restarts: RestartsStatus
     due: Due | None = None
-    """What is begun: written down now, and asked for when that can be read."""
+    """What begins: written down now, and asked for when that can be read."""
     waiting: Due | None = None
     """What waits for a slot."""
-    by_hand: tuple[PodSeen, ...] = ()
+    by_hand: tuple[ObservedPod, ...] = ()
     """Those that are due, but in a drain that somebody else asked for."""
-    wants: tuple[Want, ...] = ()
+    slot_requests: tuple[SlotRequest, ...] = ()
     actions: tuple[Action, ...] = ()
 
 
-def begin(state: FleetState, carried: Carried) -> Begun:
+def admit(state: FleetState, progress: Progress) -> Admission:
     """Of what is due, the first that may begin."""
-    spec, seen, now = state.spec, state.seen, state.now
+    spec, observed, now = state.spec, state.observed, state.now
     made, due_now = _made_already(state)
-    due_now = [due for due in due_now if due.pod.name not in carried.busy]
+    due_now = [due for due in due_now if due.pod.name not in progress.busy]
     by_hand = tuple(due.pod for due in due_now if due.cause.slot and _is_drained(due.pod))
     ready = [due for due in due_now if not due.cause.slot or (due.pod.stats is not None and not _is_drained(due.pod))]
-    if not ready or spec.suspend or not has_room(carried.restarts):
-        return Begun(restarts=carried.restarts, by_hand=by_hand, actions=made)
+    if not ready or spec.suspend or not has_room(progress.restarts):
+        return Admission(restarts=progress.restarts, by_hand=by_hand, actions=made)
     due = ready[0]
-    begun = Begun(restarts=opened(carried.restarts, due, now), due=due, by_hand=by_hand, actions=made)
+    admission = Admission(restarts=opened(progress.restarts, due, now), due=due, by_hand=by_hand, actions=made)
     if not due.cause.slot:
-        return begun
-    others = _down(spec, state.roll, carried) - {due.pod.ordinal}
+        return admission
+    others = _down(spec, state.roll, progress) - {due.pod.ordinal}
     if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=len(others)) == 0:
-        return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, actions=made)
-    want = _want(due, seen, state.roll, now)
-    if not slots.granted(want, seen.elsewhere, held=held_by(carried), most=seen.most_disruptions):
-        return Begun(restarts=carried.restarts, waiting=due, by_hand=by_hand, wants=(want,), actions=made)
-    return begun
+        return Admission(restarts=progress.restarts, waiting=due, by_hand=by_hand, actions=made)
+    request = _slot_request(due, observed, state.roll, now)
+    if not slots.granted(request, observed.other_fleets, held=held_by(progress), most=observed.most_disruptions):
+        return Admission(
+            restarts=progress.restarts, waiting=due, by_hand=by_hand, slot_requests=(request,), actions=made
+        )
+    return admission
 
 
-def held_by(carried: Carried) -> int:
+def held_by(progress: Progress) -> int:
     """How many of the operator's slots this fleet's restarts under way take."""
-    return sum(each.holds_slot for each in carried.under_way)
+    return sum(each.holds_slot for each in progress.under_way)
 
 
 def _made_already(state: FleetState) -> tuple[tuple[Action, ...], list[Due]]:
     """A proxy whose log has the restart that is due is only to be marked: the mark was lost."""
     spec, due = state.spec, dues(state)
     made = [each for each in due if each.cause.marks(spec) and has_booted(each.pod, each.id)]
-    marks = tuple(Mark(pod=each.pod.name, uid=each.pod.uid, annotations=each.cause.marks(spec)) for each in made)
+    marks = tuple(
+        PatchMetadata(pod=each.pod.name, uid=each.pod.uid, annotations=each.cause.marks(spec)) for each in made
+    )
     return marks, [each for each in due if each not in made]
 
 
-def _is_drained(pod: PodSeen) -> bool:
+def _is_drained(pod: ObservedPod) -> bool:
     return pod.stats is not None and pod.stats.drain is not None
 
 
-def _down(spec: FleetSpec, roll: Roll, carried: Carried) -> set[int]:
+def _down(spec: FleetSpec, roll: Roll, progress: Progress) -> set[int]:
     """Ordinals that are asked for and do not serve, whatever the cause, and those that are being restarted."""
     up = {
         pod.ordinal
         for pod in roll.members
-        if pod.ready and pod.terminating_since is None and not _is_drained(pod) and pod.name not in carried.busy
+        if pod.ready and pod.terminating_since is None and not _is_drained(pod) and pod.name not in progress.busy
     }
     return set(range(desired_of(spec))) - up
 
 
-def _want(due: Due, seen: FleetSeen, roll: Roll, now: float) -> Want:
+def _slot_request(due: Due, observed: ObservedFleet, roll: Roll, now: float) -> SlotRequest:
     """Waiting since it was due, or since this fleet was last served, so that many dues of one don't hold up others.
 
     The ledger's times are cut to seconds: who came in the second in which this fleet was served goes first.
     """
-    served = max((seconds_of(entry.time) for entry in seen.status.restarts.last if entry.id is not None), default=0.0)
-    return Want(fleet=seen.key, priority=due.priority, since=max(due.since, served + 1.0), said=now, begun=roll.begun)
+    served = max(
+        (seconds_of(entry.time) for entry in observed.status.restarts.last if entry.id is not None), default=0.0
+    )
+    return SlotRequest(
+        fleet=observed.key, priority=due.priority, since=max(due.since, served + 1.0), renewed=now, begun=roll.begun
+    )

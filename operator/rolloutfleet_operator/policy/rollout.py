@@ -7,7 +7,7 @@ the new template and does not become Ready. A corrected template makes that one 
 from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet_operator.policy.observed import RESTART_NOTE, FleetSeen, PodSeen, is_down, is_late
+from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod, is_down, is_late
 
 _HOPELESS = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError")
@@ -19,15 +19,15 @@ _HOPELESS = frozenset(
 class Roll:
     """How the fleet's pods stand to what is asked for."""
 
-    members: tuple[PodSeen, ...]
+    members: tuple[ObservedPod, ...]
     """The pods that the spec asks for."""
-    outdated: tuple[PodSeen, ...]
+    outdated: tuple[ObservedPod, ...]
     """Of another template than the one that is asked for."""
-    unasked: tuple[PodSeen, ...]
+    unasked: tuple[ObservedPod, ...]
     """Those for which the restart that is asked for by id has not been made."""
-    replaceable: tuple[PodSeen, ...]
+    replaceable: tuple[ObservedPod, ...]
     """The outdated pods that may get the new template; of a stopped roll only those that are down."""
-    stopped_by: PodSeen | None
+    stopped_by: ObservedPod | None
     """The pod with the new template that does not become Ready."""
 
     @property
@@ -36,47 +36,47 @@ class Roll:
         return 0 < len(self.outdated) < len(self.members)
 
 
-def roll_of(spec: FleetSpec, seen: FleetSeen, members: tuple[PodSeen, ...], now: float) -> Roll:
+def roll_of(spec: FleetSpec, observed: ObservedFleet, members: tuple[ObservedPod, ...], now: float) -> Roll:
     """`members` are the pods that the spec asks for, by ordinal."""
-    outdated = tuple(pod for pod in members if pod.template_hash != seen.template_hash)
-    updated = [pod for pod in members if pod.template_hash == seen.template_hash]
-    unasked = tuple(pod for pod in members if not has_restarted(pod, spec, seen))
+    outdated = tuple(pod for pod in members if pod.template_hash != observed.template_hash)
+    updated = [pod for pod in members if pod.template_hash == observed.template_hash]
+    unasked = tuple(pod for pod in members if not has_restarted(pod, spec, observed))
     stopped_by = next((pod for pod in updated if outdated and _fails(pod, now)), None)
-    may = (pod for pod in outdated if spec.update_policy == "Automatic" or _is_asked_for(pod, unasked, spec, seen))
+    may = (pod for pod in outdated if spec.update_policy == "Automatic" or _is_asked_for(pod, unasked, spec, observed))
     replaceable = tuple(pod for pod in may if stopped_by is None or is_down(pod))
     return Roll(
         members=members,
         outdated=outdated,
         unasked=unasked,
-        replaceable=replaceable if _is_applied(spec, seen) else (),
+        replaceable=replaceable if _is_applied(spec, observed) else (),
         stopped_by=stopped_by,
     )
 
 
-def has_restarted(pod: PodSeen, spec: FleetSpec, seen: FleetSeen) -> bool:
+def has_restarted(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet) -> bool:
     """Whether the restart that is asked for by id has been made of that pod; True where none is asked for.
 
     The pod says so itself: it got the id with its template, or when its proxy had booted.
     """
-    if spec.restart is None or seen.status.restart.observed_id == spec.restart.id:
+    if spec.restart is None or observed.status.restart.observed_id == spec.restart.id:
         return True
     return pod.notes.get(RESTART_NOTE) == spec.restart.id
 
 
-def _is_applied(spec: FleetSpec, seen: FleetSeen) -> bool:
+def _is_applied(spec: FleetSpec, observed: ObservedFleet) -> bool:
     """Whether new pods get the template that is asked for."""
-    workload, asked = seen.workload, None if spec.restart is None else spec.restart.id
+    workload, asked = observed.workload, None if spec.restart is None else spec.restart.id
     if workload is None or not workload.current:
         return False
-    return workload.template_hash == seen.template_hash and workload.restart_id == asked
+    return workload.template_hash == observed.template_hash and workload.restart_id == asked
 
 
-def _is_asked_for(pod: PodSeen, unasked: tuple[PodSeen, ...], spec: FleetSpec, seen: FleetSeen) -> bool:
+def _is_asked_for(pod: ObservedPod, unasked: tuple[ObservedPod, ...], spec: FleetSpec, observed: ObservedFleet) -> bool:
     """Whether a restart by id is asked for, and not made; what one made and left broken is part of it."""
-    unanswered = spec.restart is not None and spec.restart.id != seen.status.restart.observed_id
+    unanswered = spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
     return pod in unasked or (unanswered and is_down(pod))
 
 
-def _fails(pod: PodSeen, now: float) -> bool:
+def _fails(pod: ObservedPod, now: float) -> bool:
     hopeless = pod.container.waiting in _HOPELESS or pod.container.waiting == "CrashLoopBackOff"
     return is_late(pod, now) or (is_down(pod) and hopeless)

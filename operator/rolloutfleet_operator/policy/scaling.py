@@ -15,17 +15,17 @@ from typing import Final
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import ParkedStatus
 from rolloutfleet.wire import DrainMode
-from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Say, UndoDrain
+from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, EmitEvent, UndoDrain
 from rolloutfleet_operator.policy.observed import (
-    FleetSeen,
-    PodSeen,
+    ObservedFleet,
+    ObservedPod,
     holds_turns,
     is_down,
     is_stuck,
     never_ran,
     seconds_of,
 )
-from rolloutfleet_operator.policy.reasons import Happening
+from rolloutfleet_operator.policy.reasons import EventReason
 from rolloutfleet_operator.policy.steps import dumps_outlive, is_quiet
 
 RETIRE_ID: Final = "rolloutfleet-retire"
@@ -35,7 +35,7 @@ SETTLE: Final = 120.0
 """Seconds that settings have to come into force in."""
 
 
-class Leaving(StrEnum):
+class RetireStep(StrEnum):
     """How far a proxy is on its way out, as `status.current.step` has it."""
 
     CORDONED = "Cordoned"
@@ -51,12 +51,12 @@ class Leaving(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class ScalePlan:
     """What is to be done about the number of proxies."""
 
     replicas: int
     """For the StatefulSet now."""
-    leaving: dict[str, Leaving]
+    leaving: dict[str, RetireStep]
     """By pod."""
     parked: ParkedStatus
     actions: tuple[Action, ...]
@@ -69,98 +69,100 @@ def desired_of(spec: FleetSpec) -> int:
     return 0 if spec.suspend else spec.proxies.replicas
 
 
-def present_of(seen: FleetSeen) -> int:
+def present_of(observed: ObservedFleet) -> int:
     """How many proxies the StatefulSet makes; a pod above that which is not on its way out counts as made."""
-    made = 0 if seen.workload is None else seen.workload.replicas
-    return max([made, *(pod.ordinal + 1 for pod in seen.pods if pod.terminating_since is None)])
+    made = 0 if observed.workload is None else observed.workload.replicas
+    return max([made, *(pod.ordinal + 1 for pod in observed.pods if pod.terminating_since is None)])
 
 
-def scale(spec: FleetSpec, seen: FleetSeen, busy: frozenset[str], now: float) -> Scale:
+def scale(spec: FleetSpec, observed: ObservedFleet, busy: frozenset[str], now: float) -> ScalePlan:
     """`busy` are pods with a restart that is not over: it is undone first."""
-    desired, present = desired_of(spec), present_of(seen)
-    by_ordinal = {pod.ordinal: pod for pod in seen.pods}
+    desired, present = desired_of(spec), present_of(observed)
+    by_ordinal = {pod.ordinal: pod for pod in observed.pods}
     leaving = {
-        pod.name: _leaving(pod, spec, seen, now)
+        pod.name: _leaving(pod, spec, observed, now)
         for ordinal, pod in by_ordinal.items()
         if ordinal >= desired and pod.terminating_since is None
     }
-    parked = _unparked(seen, min(desired, present))
-    replicas = max(desired, present) if _may_grow(seen, present, now) else present
+    parked = _unparked(observed, min(desired, present))
+    replicas = max(desired, present) if _may_grow(observed, present, now) else present
     for ordinal in range(present - 1, desired - 1, -1):
         pod = by_ordinal.get(ordinal)
         if pod is not None and not _may_go(pod, leaving, now):
             break
         if pod is not None and pod.terminating_since is None:
             parked = _parked(parked, pod, spec)
-        if not _is_written(seen.status.parked, parked, ordinal):
+        if not _is_written(observed.status.parked, parked, ordinal):
             break
         replicas = ordinal
-    return Scale(
+    return ScalePlan(
         replicas=replicas,
         leaving=leaving,
         parked=parked,
-        actions=(*_drains(spec, seen, leaving, busy, now), *_undrains(seen, desired)),
+        actions=(*_drains(spec, observed, leaving, busy, now), *_undrains(observed, desired)),
         since=min(
-            (since for pod in seen.pods if (since := _since(pod)) is not None and pod.name in leaving), default=None
+            (since for pod in observed.pods if (since := _since(pod)) is not None and pod.name in leaving), default=None
         ),
     )
 
 
-def _may_grow(seen: FleetSeen, present: int, now: float) -> bool:
+def _may_grow(observed: ObservedFleet, present: int, now: float) -> bool:
     """Proxies hear of new ones from their settings, and send away the calls of one that they have not heard of."""
     if present == 0:
         return True
-    if seen.settings_since is None:
+    if observed.settings_since is None:
         return False
-    heard = all(pod.stats is None or pod.stats.settings_generation >= seen.generation for pod in seen.pods)
-    return heard or now - seen.settings_since > SETTLE
+    heard = all(pod.stats is None or pod.stats.settings_generation >= observed.generation for pod in observed.pods)
+    return heard or now - observed.settings_since > SETTLE
 
 
-def is_retiring(pod: PodSeen) -> bool:
+def is_retiring(pod: ObservedPod) -> bool:
     """Whether it is in a drain that leads to its going."""
     return pod.stats is not None and pod.stats.drain is not None and pod.stats.drain.id == RETIRE_ID
 
 
-def _may_go(pod: PodSeen, leaving: dict[str, Leaving], now: float) -> bool:
+def _may_go(pod: ObservedPod, leaving: dict[str, RetireStep], now: float) -> bool:
     """One that ends for another reason comes back first, so that what it holds can be counted; if it ends at all."""
     if pod.terminating_since is not None:
         return is_stuck(pod, now)
-    return leaving[pod.name] is Leaving.MAY_GO
+    return leaving[pod.name] is RetireStep.MAY_GO
 
 
-def _leaving(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, now: float) -> Leaving:
-    ephemeral = spec.proxies.storage.ephemeral and pod.name not in seen.allow_loss
+def _leaving(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: float) -> RetireStep:
+    ephemeral = spec.proxies.storage.ephemeral and pod.name not in observed.allow_loss
     if pod.stats is None:
-        return _without_an_answer(pod, spec, seen, ephemeral, now)
+        return _without_an_answer(pod, spec, observed, ephemeral, now)
     if _is_empty(pod):
-        return Leaving.MAY_GO
+        return RetireStep.MAY_GO
     drain = pod.stats.drain
     if drain is None or not (spec.suspend or _is_over(pod, spec, now)):
-        return Leaving.CORDONED
+        return RetireStep.CORDONED
     if ephemeral and holds_turns(pod) and not dumps_outlive(spec):
-        return Leaving.HOLDING_TURNS
+        return RetireStep.HOLDING_TURNS
     quiet = drain.id != RETIRE_ID or (drain.mode == "quiesce" and is_quiet(drain, now))
     if not quiet or pod.stats.held_turns is None:
-        return Leaving.QUIESCING
-    return Leaving.DUMPING if ephemeral and holds_turns(pod) else Leaving.MAY_GO
+        return RetireStep.QUIESCING
+    return RetireStep.DUMPING if ephemeral and holds_turns(pod) else RetireStep.MAY_GO
 
 
-def _without_an_answer(pod: PodSeen, spec: FleetSpec, seen: FleetSeen, ephemeral: bool, now: float) -> Leaving:
+def _without_an_answer(
+    pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, ephemeral: bool, now: float
+) -> RetireStep:
     """One that serves nobody is let go, and one that has had its time: on a claim, all that it holds stays."""
     if never_ran(pod):
-        return Leaving.MAY_GO
-    current = seen.status.current
-    waits = current is not None and current.pod == pod.name and current.step == Leaving.SILENT
+        return RetireStep.MAY_GO
+    current = observed.status.current
+    waits = current is not None and current.pod == pod.name and current.step == RetireStep.SILENT
     waited = now - seconds_of(current.since) if waits and current is not None else 0.0
     if not ephemeral and waited > spec.disruption.retire_timeout:
-        return Leaving.MAY_GO
+        return RetireStep.MAY_GO
     down_for = now - max(pod.created, pod.ready_since or 0.0)
     if is_down(pod) and not ephemeral and down_for > spec.disruption.drain_timeout:
-        return Leaving.MAY_GO
-    return Leaving.SILENT
+        return RetireStep.MAY_GO
+    return RetireStep.SILENT
 
 
-def _is_empty(pod: PodSeen) -> bool:
+def _is_empty(pod: ObservedPod) -> bool:
     """Whether it is cordoned, and nobody would miss it."""
     stats = pod.stats
     if stats is None or stats.drain is None:
@@ -168,27 +170,27 @@ def _is_empty(pod: PodSeen) -> bool:
     return stats.held_sessions == 0 and stats.held_turns == 0 and stats.in_flight == 0
 
 
-def _since(pod: PodSeen) -> float | None:
+def _since(pod: ObservedPod) -> float | None:
     return None if pod.stats is None or pod.stats.drain is None else pod.stats.drain.since
 
 
-def _is_over(pod: PodSeen, spec: FleetSpec, now: float) -> bool:
+def _is_over(pod: ObservedPod, spec: FleetSpec, now: float) -> bool:
     since = _since(pod)
     return since is not None and now >= since + spec.disruption.retire_timeout
 
 
 def _drains(
-    spec: FleetSpec, seen: FleetSeen, leaving: dict[str, Leaving], busy: frozenset[str], now: float
+    spec: FleetSpec, observed: ObservedFleet, leaving: dict[str, RetireStep], busy: frozenset[str], now: float
 ) -> Iterator[Action]:
-    for pod in seen.pods:
+    for pod in observed.pods:
         how = leaving.get(pod.name)
         if how is None or pod.stats is None or pod.name in busy:
             continue
         quiesces = spec.suspend or _is_over(pod, spec, now)
         # What has turns that would be lost serves on, so that they can be taken.
-        mode: DrainMode = "quiesce" if quiesces and how is not Leaving.HOLDING_TURNS else "cordon"
+        mode: DrainMode = "quiesce" if quiesces and how is not RetireStep.HOLDING_TURNS else "cordon"
         drain = pod.stats.drain
-        if how is Leaving.DUMPING:
+        if how is RetireStep.DUMPING:
             yield AskDumps(pod=pod.name)
         if drain is not None and drain.id != RETIRE_ID:
             continue
@@ -198,14 +200,14 @@ def _drains(
             yield AskDrain(pod=pod.name, id=RETIRE_ID, mode=mode, then="stay", ttl=RETIRE_TTL, reason=reason)
 
 
-def _undrains(seen: FleetSeen, desired: int) -> Iterator[Action]:
+def _undrains(observed: ObservedFleet, desired: int) -> Iterator[Action]:
     """Raised again in the middle of it, and after a suspension."""
-    for pod in seen.pods:
+    for pod in observed.pods:
         if pod.ordinal < desired and is_retiring(pod) and pod.terminating_since is None:
             yield UndoDrain(pod=pod.name, id=RETIRE_ID)
 
 
-def _parked(parked: ParkedStatus, pod: PodSeen, spec: FleetSpec) -> ParkedStatus:
+def _parked(parked: ParkedStatus, pod: ObservedPod, spec: FleetSpec) -> ParkedStatus:
     """With what that one leaves on its claim."""
     if spec.proxies.storage.ephemeral or pod.ordinal in parked.ordinals or never_ran(pod):
         return parked
@@ -225,10 +227,10 @@ def _is_written(before: ParkedStatus, now: ParkedStatus, ordinal: int) -> bool:
     return (ordinal in now.ordinals) == (ordinal in before.ordinals)
 
 
-def _unparked(seen: FleetSeen, wanted: int) -> ParkedStatus:
+def _unparked(observed: ObservedFleet, wanted: int) -> ParkedStatus:
     """Without what is served again, each at its proxy's first answer."""
-    parked = seen.status.parked
-    for pod in seen.pods:
+    parked = observed.status.parked
+    for pod in observed.pods:
         held = pod.stats
         if pod.ordinal not in parked.ordinals or pod.ordinal >= wanted or held is None or held.held_turns is None:
             continue
@@ -242,9 +244,11 @@ def _unparked(seen: FleetSeen, wanted: int) -> ParkedStatus:
     return parked
 
 
-def events_of_parking(before: ParkedStatus, now: ParkedStatus) -> Iterator[Say]:
+def events_of_parking(before: ParkedStatus, now: ParkedStatus) -> Iterator[EmitEvent]:
     """What was left on claims, and what is served again."""
     for ordinal in sorted(set(now.ordinals) - set(before.ordinals)):
-        yield Say(reason=Happening.PARKED, message=f"what proxy {ordinal} holds stays on its claim until it is back")
+        yield EmitEvent(
+            reason=EventReason.PARKED, message=f"what proxy {ordinal} holds stays on its claim until it is back"
+        )
     for ordinal in sorted(set(before.ordinals) - set(now.ordinals)):
-        yield Say(reason=Happening.UNPARKED, message=f"proxy {ordinal} is back with what it held")
+        yield EmitEvent(reason=EventReason.UNPARKED, message=f"proxy {ordinal} is back with what it held")

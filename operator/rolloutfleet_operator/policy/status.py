@@ -1,4 +1,7 @@
-"""A fleet's status, from what was seen and decided. Where nothing happened it is the one before, and not written."""
+"""A fleet's status, from the observed state and the decision.
+
+Where nothing happened it is the one before, and not written.
+"""
 
 from typing import Final
 
@@ -14,60 +17,62 @@ from rolloutfleet.status import (
 from rolloutfleet_operator.policy import conditions
 from rolloutfleet_operator.policy.conditions import View
 from rolloutfleet_operator.policy.decide import Decision
-from rolloutfleet_operator.policy.observed import FleetSeen, text_of
-from rolloutfleet_operator.policy.problems import Trouble, trouble
-from rolloutfleet_operator.policy.reasons import Problem, Reason
+from rolloutfleet_operator.policy.observed import ObservedFleet, text_of
+from rolloutfleet_operator.policy.problems import Problem, problem
+from rolloutfleet_operator.policy.reasons import ConditionReason, ProblemReason
 
 _SPEC_KINDS: Final[tuple[ConditionType, ...]] = ("Ready", "Progressing", "SettingsInForce")
 
 
-def status(spec: FleetSpec, seen: FleetSeen, decision: Decision, now: float) -> FleetStatus:
-    """The whole status, to be written under the version that `seen.status` was read at, where it differs from that."""
-    view = View(spec=spec, seen=seen, decision=decision)
-    there = [pod for pod in seen.pods if pod.terminating_since is None]
-    said = text_of(now)
+def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: float) -> FleetStatus:
+    """The whole status, to be written under the version that `observed.status` has, where it differs from that."""
+    view = View(spec=spec, observed=observed, decision=decision)
+    there = [pod for pod in observed.pods if pod.terminating_since is None]
+    time = text_of(now)
     return FleetStatus(
-        observed_generation=seen.generation,
-        replicas=len(seen.pods),
+        observed_generation=observed.generation,
+        replicas=len(observed.pods),
         ready_replicas=len(view.ready),
-        updated_replicas=sum(pod.template_hash == seen.template_hash for pod in view.members),
+        updated_replicas=sum(pod.template_hash == observed.template_hash for pod in view.members),
         draining_replicas=sum(pod.stats is not None and pod.stats.drain is not None for pod in there),
-        selector=seen.selector,
-        endpoint=seen.endpoint,
-        template_hash=seen.template_hash,
-        operator_version=seen.operator_version,
+        selector=observed.selector,
+        endpoint=observed.endpoint,
+        template_hash=observed.template_hash,
+        operator_version=observed.operator_version,
         parked=decision.parked,
         current=decision.current,
-        problems=_problems(decision.troubles, seen.status, said),
+        problems=_problems(decision.problems, observed.status, time),
         restarts=decision.restarts,
         restart=RestartAnswer(observed_id=decision.observed_restart),
-        conditions=conditions.with_times(conditions.all_of(view), seen.status.conditions, seen.generation, said),
+        conditions=conditions.with_times(
+            conditions.all_of(view), observed.status.conditions, observed.generation, time
+        ),
     )
 
 
 def unusable(earlier: FleetStatus, message: str, generation: int, now: float) -> FleetStatus:
     """Of a spec that can't be read, or not be carried out at all: nothing is changed, and that is said."""
-    said = text_of(now)
+    time = text_of(now)
     known = {each.type: each for each in earlier.conditions}
     made = [
-        known.get(kind, ConditionStatus(type=kind, status="Unknown", reason=Reason.NOT_KNOWN))
+        known.get(kind, ConditionStatus(type=kind, status="Unknown", reason=ConditionReason.NOT_KNOWN))
         for kind in conditions.KINDS
     ]
     about: dict[str, ConditionStatus] = {
-        kind: ConditionStatus(type=kind, status="False", reason=Problem.SPEC_INVALID, message=message)
+        kind: ConditionStatus(type=kind, status="False", reason=ProblemReason.SPEC_INVALID, message=message)
         for kind in _SPEC_KINDS
     }
     made = [about.get(each.type, each) for each in made]
     return earlier.model_copy(
         update={
             "observed_generation": generation,
-            "problems": _problems((trouble(Problem.SPEC_INVALID, message),), earlier, said),
-            "conditions": conditions.with_times(made, earlier.conditions, generation, said),
+            "problems": _problems((problem(ProblemReason.SPEC_INVALID, message),), earlier, time),
+            "conditions": conditions.with_times(made, earlier.conditions, generation, time),
         }
     )
 
 
-def _problems(found: tuple[Trouble, ...], earlier: FleetStatus, now: str) -> list[ProblemStatus]:
+def _problems(found: tuple[Problem, ...], earlier: FleetStatus, now: str) -> list[ProblemStatus]:
     """The worst, each since it was first seen."""
     since = {(each.pod, each.reason): each.since for each in earlier.problems}
     return [

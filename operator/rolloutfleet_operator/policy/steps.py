@@ -17,14 +17,14 @@ from rolloutfleet.wire import DrainMode, DrainThen
 from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Evict, UndoDrain
 from rolloutfleet_operator.policy.observed import (
     READY_WITHIN,
-    DrainSeen,
-    PodSeen,
+    ObservedDrain,
+    ObservedPod,
     has_booted,
     holds_turns,
     is_down,
     seconds_of,
 )
-from rolloutfleet_operator.policy.reasons import Happening
+from rolloutfleet_operator.policy.reasons import EventReason
 
 DRAIN_TTL: Final = 300.0
 """An operator that is gone for longer than this leaves proxies that serve, as if nothing had been asked."""
@@ -37,16 +37,16 @@ Way = Literal["Process", "Container", "Pod"]
 class Step(StrEnum):
     """How far a restart is. The names are those of its Events."""
 
-    DRAIN_ASKED = Happening.DRAIN_ASKED.value
-    WARMING = Happening.WARMING.value
+    DRAIN_ASKED = EventReason.DRAIN_ASKED.value
+    WARMING = EventReason.WARMING.value
     """The next worker loads; calls go on."""
-    EMPTYING = Happening.EMPTYING.value
+    EMPTYING = EventReason.EMPTYING.value
     """Ephemeral storage: cordoned until it holds no turns."""
-    QUIESCING = Happening.QUIESCING.value
-    EVICTING = Happening.EVICTING.value
-    ENDING = Happening.ENDING.value
-    BOOTING = Happening.BOOTING.value
-    DONE = Happening.RESTARTED.value
+    QUIESCING = EventReason.QUIESCING.value
+    EVICTING = EventReason.EVICTING.value
+    ENDING = EventReason.ENDING.value
+    BOOTING = EventReason.BOOTING.value
+    DONE = EventReason.RESTARTED.value
 
 
 BEFORE_THE_END: Final = frozenset((Step.DRAIN_ASKED, Step.WARMING, Step.EMPTYING, Step.QUIESCING))
@@ -58,7 +58,7 @@ class Restart:
     """An open entry of the ledger, and what it needs to go on."""
 
     entry: RestartStatus
-    pod: PodSeen | None
+    pod: ObservedPod | None
     way: Way
     ephemeral: bool
     may_lose: bool
@@ -144,18 +144,18 @@ def dumps_outlive(spec: FleetSpec) -> bool:
     return spec.sessions.dump.volume is not None and spec.sessions.dump.path != ""
 
 
-def is_quiet(drain: DrainSeen, now: float) -> bool:
+def is_quiet(drain: ObservedDrain, now: float) -> bool:
     """Whether nothing is in flight any more at a proxy that holds calls, or the time for that is up."""
     return drain.holding and (drain.under_way == 0 or (drain.deadline is not None and now >= drain.deadline))
 
 
-def _settled(restart: Restart, pod: PodSeen) -> bool:
+def _settled(restart: Restart, pod: ObservedPod) -> bool:
     if not pod.ready or pod.terminating_since is not None or pod.stats is None:
         return False
     return pod.stats.drain is None or pod.stats.drain.id != restart.id
 
 
-def _before_eviction(restart: Restart, pod: PodSeen, now: float) -> Step:
+def _before_eviction(restart: Restart, pod: ObservedPod, now: float) -> Step:
     if is_down(pod):
         return Step.EMPTYING if restart.keeps_turns else Step.EVICTING
     drain = None if pod.stats is None else pod.stats.drain
@@ -166,7 +166,7 @@ def _before_eviction(restart: Restart, pod: PodSeen, now: float) -> Step:
     return Step.EVICTING if drain.mode == "quiesce" and is_quiet(drain, now) else Step.QUIESCING
 
 
-def _before_boot(restart: Restart, pod: PodSeen) -> Step:
+def _before_boot(restart: Restart, pod: ObservedPod) -> Step:
     if pod.stats is None:
         return Step.BOOTING if not pod.ready else Step.DRAIN_ASKED
     drain = pod.stats.drain
@@ -175,7 +175,7 @@ def _before_boot(restart: Restart, pod: PodSeen) -> Step:
     return Step.QUIESCING if drain.holding else Step.WARMING
 
 
-def _ask(restart: Restart, pod: PodSeen, now: float) -> AskDrain:
+def _ask(restart: Restart, pod: ObservedPod, now: float) -> AskDrain:
     empties = restart.keeps_turns and not (dumps_outlive(restart.spec) and now >= restart.patience)
     mode: DrainMode = "cordon" if empties else "quiesce"
     then: DrainThen = "stay"
@@ -184,7 +184,7 @@ def _ask(restart: Restart, pod: PodSeen, now: float) -> AskDrain:
     return AskDrain(pod=pod.name, id=restart.id, mode=mode, then=then, ttl=DRAIN_TTL, reason=restart.entry.reason)
 
 
-def _as_asked(drain: DrainSeen, ask: AskDrain, now: float) -> bool:
+def _as_asked(drain: ObservedDrain, ask: AskDrain, now: float) -> bool:
     """Whether a drain in force is the one that is asked for, and lasts long enough."""
     lasts = drain.expires is None or drain.expires - now > ask.ttl / 2
     return lasts and (drain.mode, drain.then) == (ask.mode, ask.then)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
-from rolloutfleet_operator.policy.observed import FleetSeen, WorkerSeen
+from rolloutfleet_operator.policy.observed import ObservedFleet, ObservedWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,10 @@ class Difference:
     """What is to be changed in one gateway."""
 
     add: tuple[str, ...]
-    remove: tuple[WorkerSeen, ...]
+    remove: tuple[ObservedWorker, ...]
 
 
-def compare(listed: Sequence[WorkerSeen], *, ready: Set[str], there: Set[str]) -> Difference:
+def compare(listed: Sequence[ObservedWorker], *, ready: Set[str], there: Set[str]) -> Difference:
     """`ready` are the engines that can serve, `there` those that have not gone and are not ending.
 
     One that is there and not ready (it is paused, or starts) is not added, and not taken from who has it: the gateway
@@ -32,13 +32,13 @@ def compare(listed: Sequence[WorkerSeen], *, ready: Set[str], there: Set[str]) -
     return Difference(add=tuple(sorted(ready - known)), remove=tuple(gone))
 
 
-def changes(spec: FleetSpec, seen: FleetSeen) -> Iterator[AddWorker | RemoveWorker]:
+def changes(spec: FleetSpec, observed: ObservedFleet) -> Iterator[AddWorker | RemoveWorker]:
     """For every gateway that answered. Engines named by address are the gateways' own to keep."""
-    engines = seen.engines
+    engines = observed.engines
     if named(spec) or engines.urls is None:
         return
     ready, there = frozenset(engines.ready), frozenset(engines.urls)
-    for gateway, listed in seen.gateway.lists.items():
+    for gateway, listed in observed.gateway.lists.items():
         difference = compare(listed, ready=ready & there, there=there)
         for url in difference.add:
             yield AddWorker(gateway=gateway, url=url)

@@ -9,7 +9,7 @@ from rolloutfleet_operator.cluster.api import ApiRefused
 from rolloutfleet_operator.cluster.apply import Memory, Why, due, refusal
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import MANAGED_BY, OPERATOR
-from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.reasons import ProblemReason
 
 
 def live(wanted: str = "h", *, uid: str = "u", **meta: Any) -> dict[str, Any]:
@@ -66,21 +66,29 @@ def refused(status: int, message: str, *causes: tuple[str, str]) -> ApiRefused:
         (
             refused(500, "failed to create typed patch object (rl/math-proxy; apps/v1, Kind=StatefulSet): "
                     ".spec.template.spec.contaners: field not declared in schema"),
-            Problem.TEMPLATE_INVALID,
+            ProblemReason.TEMPLATE_INVALID,
             "spec.proxies.podTemplate.spec.contaners: no such field",
         ),
         (
             refused(422, "invalid", ("spec.template.spec.containers[1].image", "Required value")),
-            Problem.TEMPLATE_INVALID,
+            ProblemReason.TEMPLATE_INVALID,
             "spec.proxies.podTemplate.spec.containers[1].image: Required value",
         ),
-        (refused(403, 'forbidden: exceeded quota: q'), Problem.QUOTA_EXCEEDED, "StatefulSet math-proxy: forbidden"),
-        (refused(403, "statefulsets is forbidden"), Problem.PERMISSION_DENIED, "StatefulSet math-proxy: statefulsets"),
-        (refused(422, "other", ("spec.replicas", "bad")), Problem.CHILD_REFUSED, "StatefulSet math-proxy: other"),
-        (ApiRefused(502, "<html>"), Problem.CHILD_REFUSED, "StatefulSet math-proxy: <html>"),
+        (
+            refused(403, 'forbidden: exceeded quota: q'),
+            ProblemReason.QUOTA_EXCEEDED,
+            "StatefulSet math-proxy: forbidden",
+        ),
+        (
+            refused(403, "statefulsets is forbidden"),
+            ProblemReason.PERMISSION_DENIED,
+            "StatefulSet math-proxy: statefulsets",
+        ),
+        (refused(422, "other", ("spec.replicas", "bad")), ProblemReason.CHILD_REFUSED, "StatefulSet math-proxy: other"),
+        (ApiRefused(502, "<html>"), ProblemReason.CHILD_REFUSED, "StatefulSet math-proxy: <html>"),
     ],
 )  # fmt: skip
-def test_a_refusal_has_a_reason_of_its_own(error: ApiRefused, reason: Problem, said: str) -> None:
+def test_a_refusal_has_a_reason_of_its_own(error: ApiRefused, reason: ProblemReason, said: str) -> None:
     fault = refusal("StatefulSet", "math-proxy", error)
     assert fault.reason == reason
     assert fault.message.startswith(said)

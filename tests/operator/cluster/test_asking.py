@@ -16,7 +16,7 @@ async def echo(request: web.Request) -> web.Response:
     return web.json_response({"key": request.headers.get("Authorization"), "sent": await request.text()})
 
 
-async def elsewhere(request: web.Request) -> web.Response:
+async def other_fleets(request: web.Request) -> web.Response:
     raise web.HTTPFound("/never")
 
 
@@ -68,7 +68,7 @@ def test_an_answer_is_given_as_it_came_but_for_the_key() -> None:
     assert answer.is_success and answer.json() == {"key": "Bearer [key]", "sent": '{"a": 1}'}
     assert asked(echo, key=None).json()["key"] is None
     assert asked(full).status == 200
-    moved = asked(elsewhere)
+    moved = asked(other_fleets)
     assert (moved.status, moved.is_success) == (302, False), "a key goes nowhere else"
 
 

@@ -17,7 +17,7 @@ from rolloutfleet_operator import commands, smg
 from rolloutfleet_operator.cluster.asking import Asker
 from rolloutfleet_operator.cluster.gateways import Gateways
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
-from rolloutfleet_operator.policy.observed import WorkerSeen
+from rolloutfleet_operator.policy.observed import ObservedWorker
 from rolloutfleet_operator.policy.workers import compare
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engines.client import Engine
@@ -192,4 +192,4 @@ async def test_an_engine_that_drains_is_listed_as_such(gateways: Gateways, gatew
             while (await gateways.lists([gateway.url], KEY))[gateway.url] == (known,):
                 await asyncio.sleep(0.02)
         (draining,) = (await gateways.lists([gateway.url], KEY))[gateway.url]
-        assert draining == WorkerSeen(url=known.url, healthy=False, id=known.id, draining=True)
+        assert draining == ObservedWorker(url=known.url, healthy=False, id=known.id, draining=True)

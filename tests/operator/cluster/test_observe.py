@@ -26,13 +26,13 @@ def pod(name: str = "math-proxy-3", **more: Any) -> dict[str, Any]:
     return {"metadata": meta, "spec": spec, "status": {"phase": "Running", "podIP": "10.0.0.3", **more}}
 
 
-def seen(which: dict[str, Any], lost: frozenset[str] = frozenset()) -> Any:
+def observed(which: dict[str, Any], lost: frozenset[str] = frozenset()) -> Any:
     (found,) = observe.proxy_pods([which], {}, lost)
     return found
 
 
 def test_a_pod_is_read_with_its_ordinal_hash_and_our_notes_only() -> None:
-    found = seen(pod())
+    found = observed(pod())
     assert (found.ordinal, found.template_hash, found.grace, found.node) == (3, "h", 90.0, "n1")
     assert found.notes == {"rolloutfleet.dev/template-hash": "h", "rolloutfleet.dev/state": "ready"}
     assert (found.stats, found.ready, found.terminating_since) == (None, False, None)
@@ -40,11 +40,11 @@ def test_a_pod_is_read_with_its_ordinal_hash_and_our_notes_only() -> None:
 
 def test_a_pod_that_ends_was_told_so_its_grace_before_the_deadline() -> None:
     meta = {"deletionTimestamp": "2026-11-21T18:01:30Z", "deletionGracePeriodSeconds": 90}
-    assert seen(pod(metadata=meta)).terminating_since == NOW
+    assert observed(pod(metadata=meta)).terminating_since == NOW
 
 
 def test_a_node_that_is_not_heard_of_is_lost() -> None:
-    assert seen(pod(), frozenset(("n1",))).node_lost
+    assert observed(pod(), frozenset(("n1",))).node_lost
     ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
     assert [observe.lost_node(node) for node in (None, unknown, ready)] == [True, True, False]
@@ -56,25 +56,25 @@ def test_a_pod_that_the_node_controller_found_unready_is_on_a_lost_node() -> Non
 
     gated = {"status": "False", "reason": "ReadinessGatesNotReady"}
     unready = {"status": "False", "reason": "ContainersNotReady"}
-    assert seen(pod(conditions=conditions({"status": "False"}, "True"))).node_lost
-    assert not seen(pod(conditions=conditions({"status": "True"}, "True"))).node_lost
-    assert not seen(pod(conditions=conditions(gated, "True"))).node_lost
-    assert not seen(pod(conditions=conditions(unready, "False"))).node_lost
+    assert observed(pod(conditions=conditions({"status": "False"}, "True"))).node_lost
+    assert not observed(pod(conditions=conditions({"status": "True"}, "True"))).node_lost
+    assert not observed(pod(conditions=conditions(gated, "True"))).node_lost
+    assert not observed(pod(conditions=conditions(unready, "False"))).node_lost
 
 
 def test_the_container_in_trouble_is_the_one_that_is_told_of() -> None:
     sidecar = {"name": "side", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     ours = {"name": "proxy", "state": {"running": {}}, "started": True, "restartCount": 2}
-    found = seen(pod(containerStatuses=[ours, sidecar])).container
+    found = observed(pod(containerStatuses=[ours, sidecar])).container
     assert (found.waiting, found.message) == ("ImagePullBackOff", "no such image")
-    assert seen(pod(containerStatuses=[ours])).container.restarts == 2
+    assert observed(pod(containerStatuses=[ours])).container.restarts == 2
 
 
 def test_the_last_words_of_a_container_are_kept() -> None:
     ended = {"reason": "Error", "exitCode": 2, "message": "BadKeyFile: none", "finishedAt": "2026-11-21T18:00:00Z"}
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
     status = {"name": "proxy", "state": waiting, "lastState": {"terminated": ended}, "restartCount": 1}
-    found = seen(pod(containerStatuses=[status])).container
+    found = observed(pod(containerStatuses=[status])).container
     assert (found.waiting, found.last_words, found.last_exit) == ("CrashLoopBackOff", "BadKeyFile: none", 2)
     assert found.last_ended_at == NOW
 
@@ -134,9 +134,9 @@ def deployment(replicas: int = 1, **said: Any) -> dict[str, Any]:
 
 def rolled_out(live: dict[str, Any], **fields: Any) -> bool:
     wanted = gateway.deployment(fleet_of(**fields), RELEASE, replicas=live["spec"]["replicas"], control_key="hash")
-    seen = observe.deployment(live, (), frozenset(), wanted=wanted)
-    assert seen is not None
-    return seen.is_complete(live["spec"]["replicas"])
+    observed = observe.deployment(live, (), frozenset(), wanted=wanted)
+    assert observed is not None
+    return observed.is_complete(live["spec"]["replicas"])
 
 
 def test_a_deployment_is_complete_once_all_its_pods_are_new_and_ready_and_of_the_newest_spec() -> None:

@@ -319,11 +319,11 @@ def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(fleet: F
     fleet.operator.until(lambda: "acts now" in fleet.operator.said())
     beside = tmp_path / "wide"
     beside.mkdir()
-    elsewhere = f"{fleet.namespace}-elsewhere"
-    fleet.server.kubectl("create", "namespace", elsewhere)
-    with running(fleet.server, beside, free_port(), elsewhere) as wide:
+    other_fleets = f"{fleet.namespace}-elsewhere"
+    fleet.server.kubectl("create", "namespace", other_fleets)
+    with running(fleet.server, beside, free_port(), other_fleets) as wide:
         wide.until(lambda: "left alone" in wide.said() and fleet.namespace in wide.said())
-        other = FleetThere(fleet.server, elsewhere, wide)
+        other = FleetThere(fleet.server, other_fleets, wide)
         other.apply()
         other.until_children(ALL_CHILDREN)
         fleet.apply()

@@ -5,7 +5,7 @@ from typing import Any
 from rolloutfleet_operator.cluster.children.names import OPERATOR
 from rolloutfleet_operator.cluster.lease import SCOPE
 from rolloutfleet_operator.cluster.others import Others, others_of
-from rolloutfleet_operator.policy.reasons import Problem
+from rolloutfleet_operator.policy.reasons import ProblemReason
 
 NOW = 1_800_000_000.0
 RENEWED, LONG_AGO = "2027-01-15T07:59:55.000000Z", "2027-01-15T07:50:00.000000Z"
@@ -42,7 +42,7 @@ def test_of_two_with_the_same_fleets_the_older_goes_first_and_says_so() -> None:
         older, younger = (seen_by(name, *there, scope=scope) for name in ("b", "a"))
         assert older.leave_us("rl") and not younger.leave_us("rl")
         (fault,) = older.faults()
-        assert fault.reason == Problem.TWO_OPERATORS and f"a/{OPERATOR}" in fault.message
+        assert fault.reason == ProblemReason.TWO_OPERATORS and f"a/{OPERATOR}" in fault.message
     same_second = lease("b"), lease("a")
     assert [seen_by(name, *same_second).goes_first for name in ("a", "b")] == [True, False]
 

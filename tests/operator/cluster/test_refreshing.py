@@ -3,7 +3,7 @@
 from typing import Any
 
 from rolloutfleet_operator.cluster.refreshing import NOTE, refreshes
-from rolloutfleet_operator.policy.observed import PodSeen, ProxyStats
+from rolloutfleet_operator.policy.observed import ObservedPod, ProxyStats
 
 SECRET: dict[str, Any] = {"metadata": {"resourceVersion": "7"}}
 
@@ -13,9 +13,9 @@ def settings(generation: int = 2) -> dict[str, Any]:
     return {"metadata": {"annotations": note}, "data": {"settings.json": str(generation)}}
 
 
-def pod(taken: int | None = 1, **more: Any) -> PodSeen:
+def pod(taken: int | None = 1, **more: Any) -> ObservedPod:
     stats = None if taken is None else ProxyStats(store_id="s", rss=1, settings_generation=taken)
-    return PodSeen(name="p", uid="u", ordinal=0, created=0, template_hash="h", stats=stats, **more)
+    return ObservedPod(name="p", uid="u", ordinal=0, created=0, template_hash="h", stats=stats, **more)
 
 
 def test_a_proxy_that_is_behind_is_told_once() -> None:

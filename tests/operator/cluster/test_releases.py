@@ -96,10 +96,10 @@ class Fleet:
 
     def is_served(self) -> bool:
         """Its children are there, and its status is of its newest spec."""
-        seen = self.server.get("rolloutfleet", "math", namespace=self.namespace)
+        observed = self.server.get("rolloutfleet", "math", namespace=self.namespace)
         sets = self.server.get("statefulsets", namespace=self.namespace)
-        observed = seen.get("status", {}).get("observedGeneration")
-        return len(sets) == 1 and bool(observed == seen["metadata"]["generation"])
+        observed = observed.get("status", {}).get("observedGeneration")
+        return len(sets) == 1 and bool(observed == observed["metadata"]["generation"])
 
     def replicas(self) -> int:
         """That its StatefulSet asks for."""
@@ -166,18 +166,18 @@ def test_an_older_operator_of_one_namespace_beside_a_newer_one_of_the_cluster(
     server: ApiServer, fleet: Fleet, earlier: Path, tmp_path: Path
 ) -> None:
     server.define(crd.definition())
-    elsewhere = Fleet(server, f"{fleet.namespace}-wide")
-    server.kubectl("create", "namespace", elsewhere.namespace)
+    other_fleets = Fleet(server, f"{fleet.namespace}-wide")
+    server.kubectl("create", "namespace", other_fleets.namespace)
     with (
         of_namespace(fleet, tmp_path / "old", code=earlier) as old,
-        operating(server, tmp_path / "new", free_port(), elsewhere.namespace) as new,
+        operating(server, tmp_path / "new", free_port(), other_fleets.namespace) as new,
     ):
         new.until(lambda: "left alone" in new.said())
-        for each in (fleet, elsewhere):
+        for each in (fleet, other_fleets):
             each.apply()
         old.until(lambda: fleet.is_served() and "FieldsUnknown" in fleet.problems())
-        new.until(elsewhere.is_served)
-        assert elsewhere.problems() == {}
+        new.until(other_fleets.is_served)
+        assert other_fleets.problems() == {}
 
 
 def test_without_its_definition_it_ends_with_a_sentence_and_begun_again_waits_for_one(

@@ -7,7 +7,7 @@ from tests.operator.policy.world import World
 
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
-from rolloutfleet_operator.policy.observed import NO_RUN, Elsewhere, FleetSeen, PodSeen, Run, Want
+from rolloutfleet_operator.policy.observed import NO_RUN, ObservedFleet, ObservedPod, OtherFleets, Run, SlotRequest
 from rolloutfleet_operator.policy.status import status
 
 Cut = Literal["before the status", "after the status", "after the children"]
@@ -38,8 +38,8 @@ class Operator:
     most: int = 1
     runs: dict[str, Run] = field(default_factory=dict)
     unanswered: dict[str, int] = field(default_factory=dict)
-    board: dict[str, tuple[int, tuple[Want, ...]]] = field(default_factory=dict)
-    earlier: dict[str, list[FleetSeen]] = field(default_factory=dict)
+    board: dict[str, tuple[int, tuple[SlotRequest, ...]]] = field(default_factory=dict)
+    earlier: dict[str, list[ObservedFleet]] = field(default_factory=dict)
     decision: Decision | None = None
     fleets: int = 1
 
@@ -53,13 +53,13 @@ class Operator:
     def run(self, world: World, faults: Faults = NONE) -> bool:
         """One pass. Whether it changed anything."""
         version = world.version
-        seen = self.see(world, faults)
-        decision = self.decision = decide(world.spec, seen, world.now)
-        self.board[seen.key + world.name] = (decision.held, decision.wants)
+        observed = self.see(world, faults)
+        decision = self.decision = decide(world.spec, observed, world.now)
+        self.board[observed.key + world.name] = (decision.held, decision.slot_requests)
         if faults.cut == "before the status":
             self.restart()
             return True
-        said = status(world.spec, seen, decision, world.now)
+        said = status(world.spec, observed, decision, world.now)
         written = said != world.status
         if not world.write_status(said, version):
             return True
@@ -77,7 +77,7 @@ class Operator:
                     world.act(action)
         return written or bool(decision.actions)
 
-    def see(self, world: World, faults: Faults) -> FleetSeen:
+    def see(self, world: World, faults: Faults) -> ObservedFleet:
         now = world.snapshot()
         history = self.earlier.setdefault(world.name, [])
         history.append(now)
@@ -93,14 +93,16 @@ class Operator:
             pods.append(replace(pod, stats=stats, run=run, unanswered=self.unanswered.get(pod.uid, 0)))
         assert rule.budget == world.spec.memory.rss_budget
         others = {key: told for key, told in self.board.items() if key != now.key + world.name}
-        elsewhere = Elsewhere(
+        other_fleets = OtherFleets(
             held=sum(held for held, _ in others.values()),
-            wants=tuple(want for _, wants in others.values() for want in wants),
+            slot_requests=tuple(want for _, slot_requests in others.values() for want in slot_requests),
             known=len(others) >= self.fleets - 1,
         )
-        return replace(now, pods=tuple(pods), workload=old.workload, elsewhere=elsewhere, most_disruptions=self.most)
+        return replace(
+            now, pods=tuple(pods), workload=old.workload, other_fleets=other_fleets, most_disruptions=self.most
+        )
 
-    def _sample(self, before: PodSeen, pod: PodSeen, world: World) -> None:
+    def _sample(self, before: ObservedPod, pod: ObservedPod, world: World) -> None:
         if pod.stats is None:
             self.unanswered[pod.uid] = self.unanswered.get(pod.uid, 0) + 1
             return

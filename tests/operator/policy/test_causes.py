@@ -13,19 +13,19 @@ from rolloutfleet_operator import crd
 from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.policy import causes
 from rolloutfleet_operator.policy.causes import CAUSES, FleetState, Need, RestartCause
-from rolloutfleet_operator.policy.observed import STATE_LABEL, Boot, PodSeen
-from rolloutfleet_operator.policy.reasons import Happening
+from rolloutfleet_operator.policy.observed import STATE_LABEL, Boot, ObservedPod
+from rolloutfleet_operator.policy.reasons import EventReason
 
 WAYS = ["Process", "Container", "Pod"]
 OLD_AFTER = 600.0
 PASSES = 40
 
 
-def age_of(pod: PodSeen, state: FleetState) -> float:
+def age_of(pod: ObservedPod, state: FleetState) -> float:
     return 0.0 if pod.stats is None else state.now - pod.stats.boots[-1].time
 
 
-def too_old(pod: PodSeen, state: FleetState) -> Need | None:
+def too_old(pod: ObservedPod, state: FleetState) -> Need | None:
     age = age_of(pod, state)
     return Need(since=state.now - age + OLD_AFTER, key=f"{int(state.now)}") if age > OLD_AFTER else None
 
@@ -74,8 +74,8 @@ def test_a_new_cause_is_planned_carried_out_and_counted_without_flapping(way: st
         world.tick(4)
 
     steps = [event.reason for event in world.events]
-    assert Happening.WITHDRAWN not in steps
-    assert steps.count(Happening.RESTARTED) == 3
+    assert EventReason.WITHDRAWN not in steps
+    assert steps.count(EventReason.RESTARTED) == 3
     assert sorted(pod for pod, _ in world.deeds.restarted) == sorted(world.pods)
     if way != "Pod":
         assert all(
@@ -149,4 +149,4 @@ def test_every_entry_that_a_cause_writes_is_found_again() -> None:
 
 
 def test_every_counter_of_the_status_has_a_cause() -> None:
-    assert RestartsStatus.model_fields.keys() - {"last"} <= causes.counters().keys()
+    assert RestartsStatus.model_fields.keys() - {"last"} <= set(causes.counters())

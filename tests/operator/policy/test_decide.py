@@ -10,8 +10,8 @@ from tests.operator.policy.world import BASE_RSS, BY_HAND, World
 
 from rolloutfleet_operator.policy.actions import Evict
 from rolloutfleet_operator.policy.decide import decide
-from rolloutfleet_operator.policy.observed import RESTART_NOTE, STATE_LABEL, FleetSeen
-from rolloutfleet_operator.policy.reasons import Happening
+from rolloutfleet_operator.policy.observed import RESTART_NOTE, STATE_LABEL, ObservedFleet
+from rolloutfleet_operator.policy.reasons import EventReason
 
 OVER = 3 * 2**30
 WAYS = ["Process", "Container", "Pod"]
@@ -49,8 +49,8 @@ def test_a_decision_says_whether_it_disturbs_a_proxy() -> None:
     world = World(fleet())
     operator = begun(world)
 
-    def disturbs(seen: FleetSeen) -> bool:
-        return operator.decision is not None and operator.decision.disturbs(seen)
+    def disturbs(observed: ObservedFleet) -> bool:
+        return operator.decision is not None and operator.decision.disturbs(observed)
 
     assert not disturbs(world.snapshot())
     pod = world.pods["math-proxy-1"]
@@ -91,9 +91,9 @@ def test_a_proxy_over_its_budget_is_drained_and_restarted_as_asked(way: str) -> 
     assert len(world.deeds.restarted) == 1
     assert condition(world) == ("True", "Serving")
     steps = said(world, "math-proxy-1")
-    assert steps[-2:] == [Happening.RESTARTED, Happening.PROBLEM_GONE], "once a new sample says so"
-    assert steps.count(Happening.PROBLEM_GONE) == 1
-    assert Happening.DRAIN_ASKED in steps
+    assert steps[-2:] == [EventReason.RESTARTED, EventReason.PROBLEM_GONE], "once a new sample says so"
+    assert steps.count(EventReason.PROBLEM_GONE) == 1
+    assert EventReason.DRAIN_ASKED in steps
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -131,11 +131,11 @@ def test_one_that_is_not_ready_takes_no_place_from_itself() -> None:
     operator = begun(world)
     world.edit(template="t2")
     operator.run(world)
-    seen = operator.see(world, Faults())
-    unready = replace(seen.pods[1], ready=False)
+    observed = operator.see(world, Faults())
+    unready = replace(observed.pods[1], ready=False)
     assert unready.stats is not None
     unready = replace(unready, stats=replace(unready.stats, sessions_open=3))
-    decision = decide(world.spec, replace(seen, pods=(seen.pods[0], unready, seen.pods[2])), world.now)
+    decision = decide(world.spec, replace(observed, pods=(observed.pods[0], unready, observed.pods[2])), world.now)
     [entry] = decision.restarts.last
     assert entry.pod == unready.name, "not Ready first"
 
@@ -172,9 +172,9 @@ def test_a_proxy_that_is_missing_takes_a_place() -> None:
     operator = begun(world, Operator(most=10))
     world.pods["math-proxy-1"].rss = OVER
     go_on(world, operator, passes=2)
-    seen = operator.see(world, Faults())
-    missing = replace(seen, pods=tuple(pod for pod in seen.pods if pod.ordinal != 0))
-    assert decide(world.spec, seen, world.now).restarts.memory == 1
+    observed = operator.see(world, Faults())
+    missing = replace(observed, pods=tuple(pod for pod in observed.pods if pod.ordinal != 0))
+    assert decide(world.spec, observed, world.now).restarts.memory == 1
     assert decide(world.spec, missing, world.now).restarts.memory == 0
 
 
@@ -267,7 +267,7 @@ def test_a_restart_that_is_not_needed_any_more_is_taken_back() -> None:
     assert pod.drain is None
     assert world.deeds.restarted == []
     assert world.status.restarts.memory == 0
-    assert Happening.WITHDRAWN in said(world, pod.name)
+    assert EventReason.WITHDRAWN in said(world, pod.name)
 
 
 def test_a_proxy_that_answers_nobody_is_evicted() -> None:
@@ -362,9 +362,9 @@ def test_nothing_is_evicted_before_new_pods_would_get_the_new_template() -> None
     world = World(fleet())
     operator = begun(world)
     world.edit(template="t2")
-    seen = operator.see(world, Faults())
-    assert seen.workload is not None
-    assert seen.workload.template_hash == "t1"
+    observed = operator.see(world, Faults())
+    assert observed.workload is not None
+    assert observed.workload.template_hash == "t1"
     operator.run(world)
     assert world.status.restarts.last == []
 
@@ -401,12 +401,12 @@ def test_while_something_is_on_its_way_it_is_looked_at_often() -> None:
     world = World(fleet())
     operator = begun(world)
     assert operator.decision is not None
-    assert operator.decision.look_again is None
+    assert operator.decision.requeue_at is None
     world.edit(suspend=True)
     while world.pods:
         operator.run(world)
-        assert operator.decision.look_again is not None
-        assert operator.decision.look_again - world.now <= 2
+        assert operator.decision.requeue_at is not None
+        assert operator.decision.requeue_at - world.now <= 2
         world.tick(1)
 
 
@@ -497,7 +497,7 @@ def test_past_its_time_what_it_holds_is_parked_and_counted_until_scaled_up_again
     settle([world], operator, passes=100)
     assert world.status.parked.ordinals == []
     assert world.status.parked.turns == 0
-    assert [event.reason for event in world.events].count(Happening.PARKED) == 2
+    assert [event.reason for event in world.events].count(EventReason.PARKED) == 2
 
 
 def test_what_is_parked_is_written_down_before_its_proxy_goes() -> None:

@@ -9,7 +9,7 @@ from tests.operator.policy.fleets import fleet
 from tests.operator.policy.world import World
 
 from rolloutfleet_operator.policy.causes import CAUSES
-from rolloutfleet_operator.policy.observed import Elsewhere, Want
+from rolloutfleet_operator.policy.observed import OtherFleets, SlotRequest
 from rolloutfleet_operator.policy.slots import FORGOTTEN_AFTER, free_here, granted, to_spare
 
 NOW = 1000.0
@@ -18,13 +18,13 @@ PRIORITY = {cause.counter: priority for priority, cause in enumerate(CAUSES) if 
 
 
 def want(
-    fleet: str = "a", cause: str = "memory", since: float = 0.0, *, begun: bool = False, said: float = NOW
-) -> Want:
-    return Want(fleet=fleet, priority=PRIORITY[cause], since=since, said=said, begun=begun)
+    fleet: str = "a", cause: str = "memory", since: float = 0.0, *, begun: bool = False, renewed: float = NOW
+) -> SlotRequest:
+    return SlotRequest(fleet=fleet, priority=PRIORITY[cause], since=since, renewed=renewed, begun=begun)
 
 
-def gets(own: Want, *others: Want, held: int = 0, elsewhere: int = 0, most: int = 1) -> bool:
-    return granted(own, Elsewhere(held=elsewhere, wants=others), held=held, most=most)
+def gets(own: SlotRequest, *others: SlotRequest, held: int = 0, other_fleets: int = 0, most: int = 1) -> bool:
+    return granted(own, OtherFleets(held=other_fleets, slot_requests=others), held=held, most=most)
 
 
 def test_what_is_down_for_other_reasons_takes_a_place() -> None:
@@ -33,9 +33,9 @@ def test_what_is_down_for_other_reasons_takes_a_place() -> None:
 
 def test_no_more_than_the_operator_may_have() -> None:
     assert gets(want())
-    assert not gets(want(), elsewhere=1)
+    assert not gets(want(), other_fleets=1)
     assert not gets(want(), held=1)
-    assert gets(want(), held=1, elsewhere=1, most=3)
+    assert gets(want(), held=1, other_fleets=1, most=3)
 
 
 def test_who_waits_longest_comes_first() -> None:
@@ -56,24 +56,24 @@ def test_a_roll_that_has_begun_comes_before_one_that_has_not() -> None:
 
 
 def test_a_fleet_that_says_nothing_any_more_is_not_waited_for() -> None:
-    silent = want("b", since=-10.0, said=NOW - FORGOTTEN_AFTER - 1)
+    silent = want("b", since=-10.0, renewed=NOW - FORGOTTEN_AFTER - 1)
     assert gets(want("a"), silent)
-    assert not gets(want("a"), replace(silent, said=NOW))
+    assert not gets(want("a"), replace(silent, renewed=NOW))
 
 
 def test_nothing_new_is_begun_before_all_fleets_were_looked_at() -> None:
-    assert not granted(want(), Elsewhere(known=False), held=0, most=10)
-    assert not to_spare(Elsewhere(known=False), held=0, most=10, now=NOW)
+    assert not granted(want(), OtherFleets(known=False), held=0, most=10)
+    assert not to_spare(OtherFleets(known=False), held=0, most=10, now=NOW)
 
 
 def test_only_what_nobody_wants_is_to_spare() -> None:
-    assert to_spare(Elsewhere(), held=0, most=1, now=NOW)
-    assert not to_spare(Elsewhere(held=1), held=0, most=1, now=NOW)
-    assert not to_spare(Elsewhere(wants=(want(),)), held=0, most=1, now=NOW)
+    assert to_spare(OtherFleets(), held=0, most=1, now=NOW)
+    assert not to_spare(OtherFleets(held=1), held=0, most=1, now=NOW)
+    assert not to_spare(OtherFleets(slot_requests=(want(),)), held=0, most=1, now=NOW)
 
 
 @given(
-    wants=st.lists(
+    slot_requests=st.lists(
         st.builds(
             want,
             fleet=st.sampled_from("abcdef"),
@@ -88,11 +88,13 @@ def test_only_what_nobody_wants_is_to_spare() -> None:
     held=st.integers(0, 4),
 )
 @settings(deadline=None)
-def test_together_they_get_exactly_what_is_free(wants: list[Want], most: int, held: int) -> None:
+def test_together_they_get_exactly_what_is_free(slot_requests: list[SlotRequest], most: int, held: int) -> None:
     served = [
-        own for own in wants if gets(own, *[other for other in wants if other is not own], elsewhere=held, most=most)
+        own
+        for own in slot_requests
+        if gets(own, *[other for other in slot_requests if other is not own], other_fleets=held, most=most)
     ]
-    assert len(served) == min(len(wants), max(0, most - held))
+    assert len(served) == min(len(slot_requests), max(0, most - held))
 
 
 def test_many_fleets_over_budget_take_turns() -> None:

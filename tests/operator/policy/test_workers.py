@@ -10,7 +10,7 @@ from tests.operator.policy.world import World
 
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.decide import decide
-from rolloutfleet_operator.policy.observed import EnginesSeen, FleetSeen, GatewaySeen, WorkerSeen
+from rolloutfleet_operator.policy.observed import ObservedEngines, ObservedFleet, ObservedGateway, ObservedWorker
 from rolloutfleet_operator.policy.workers import compare
 
 URLS = [f"http://10.0.0.{number}:30000" for number in range(5)]
@@ -18,8 +18,8 @@ SETS = st.frozensets(st.sampled_from(URLS))
 NOW = 1_000_000.0
 
 
-def worker(url: str, *, draining: bool = False, healthy: bool = True) -> WorkerSeen:
-    return WorkerSeen(url=url, healthy=healthy and not draining, id=f"id of {url}", draining=draining)
+def worker(url: str, *, draining: bool = False, healthy: bool = True) -> ObservedWorker:
+    return ObservedWorker(url=url, healthy=healthy and not draining, id=f"id of {url}", draining=draining)
 
 
 LISTED = st.dictionaries(st.sampled_from(URLS), st.tuples(st.booleans(), st.booleans())).map(
@@ -30,7 +30,7 @@ LISTED = st.dictionaries(st.sampled_from(URLS), st.tuples(st.booleans(), st.bool
 class Smg:
     """A gateway's list, as smg keeps it: what is removed drains first, and an address that is listed is not added."""
 
-    def __init__(self, listed: list[WorkerSeen]) -> None:
+    def __init__(self, listed: list[ObservedWorker]) -> None:
         self.listed = {each.url: each for each in listed}
 
     def told(self, ready: frozenset[str], there: frozenset[str]) -> bool:
@@ -50,7 +50,7 @@ class Smg:
 
 @given(listed=LISTED, there=SETS, data=st.data())
 def test_from_any_list_a_gateway_comes_to_have_what_is_ready_and_nothing_that_is_gone(
-    listed: list[WorkerSeen], there: frozenset[str], data: st.DataObject
+    listed: list[ObservedWorker], there: frozenset[str], data: st.DataObject
 ) -> None:
     ready = frozenset(data.draw(st.sets(st.sampled_from(sorted(there)))) if there else ())
     gateway = Smg(listed)
@@ -63,20 +63,20 @@ def test_from_any_list_a_gateway_comes_to_have_what_is_ready_and_nothing_that_is
 
 @given(listed=LISTED, there=SETS)
 def test_an_engine_that_is_there_and_not_ready_is_neither_told_of_nor_taken_away(
-    listed: list[WorkerSeen], there: frozenset[str]
+    listed: list[ObservedWorker], there: frozenset[str]
 ) -> None:
     difference = compare(listed, ready=frozenset(), there=there)
     assert difference.add == ()
     assert {each.url for each in difference.remove} & there == set()
 
 
-def seen(**lists: tuple[WorkerSeen, ...]) -> FleetSeen:
+def observed(**lists: tuple[ObservedWorker, ...]) -> ObservedFleet:
     found = World(fleet(replicas=1)).snapshot()
-    engines = EnginesSeen(urls=tuple(URLS[:2]), ready=tuple(URLS[:1]))
-    return replace(found, engines=engines, gateway=GatewaySeen(lists=lists))
+    engines = ObservedEngines(urls=tuple(URLS[:2]), ready=tuple(URLS[:1]))
+    return replace(found, engines=engines, gateway=ObservedGateway(lists=lists))
 
 
-def told(found: FleetSeen, **more: Any) -> set[tuple[str, str, str]]:
+def told(found: ObservedFleet, **more: Any) -> set[tuple[str, str, str]]:
     actions = decide(fleet(replicas=1, **more), found, NOW).actions
     return {
         (type(each).__name__, each.gateway, each.url) for each in actions if isinstance(each, AddWorker | RemoveWorker)
@@ -84,16 +84,16 @@ def told(found: FleetSeen, **more: Any) -> set[tuple[str, str, str]]:
 
 
 def test_each_gateway_is_told_what_it_lacks_itself() -> None:
-    found = seen(new=(), old=(worker(URLS[0]), worker(URLS[4])))
+    found = observed(new=(), old=(worker(URLS[0]), worker(URLS[4])))
     assert told(found) == {("AddWorker", "new", URLS[0]), ("RemoveWorker", "old", URLS[4])}
 
 
 def test_a_gateway_that_did_not_answer_and_engines_that_could_not_be_listed_change_nothing() -> None:
-    assert told(seen()) == set()
-    assert told(replace(seen(old=(worker(URLS[4]),)), engines=EnginesSeen(urls=None))) == set()
+    assert told(observed()) == set()
+    assert told(replace(observed(old=(worker(URLS[4]),)), engines=ObservedEngines(urls=None))) == set()
 
 
 def test_engines_named_by_address_are_the_gateways_own() -> None:
     named: dict[str, Any] = {"engine": None, "gateway": {"engines": {"urls": [URLS[3]]}}}
-    found = replace(seen(old=(worker(URLS[4]),)), engines=EnginesSeen(urls=(URLS[3],)))
+    found = replace(observed(old=(worker(URLS[4]),)), engines=ObservedEngines(urls=(URLS[3],)))
     assert told(found, **named) == set()

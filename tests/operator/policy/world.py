@@ -19,26 +19,26 @@ from rolloutfleet_operator.policy.actions import (
     AddWorker,
     AskDrain,
     AskDumps,
+    EmitEvent,
     Evict,
-    Mark,
+    PatchMetadata,
     RemoveWorker,
-    Say,
     UndoDrain,
 )
 from rolloutfleet_operator.policy.observed import (
     RESTART_NOTE,
     Boot,
-    ContainerSeen,
-    DeploymentSeen,
-    DrainSeen,
-    EnginesSeen,
-    FleetSeen,
-    GatewaySeen,
-    OtherPodSeen,
-    PodSeen,
+    ObservedContainer,
+    ObservedDeployment,
+    ObservedDrain,
+    ObservedEngines,
+    ObservedFleet,
+    ObservedGateway,
+    ObservedOtherPod,
+    ObservedPod,
+    ObservedStatefulSet,
+    ObservedWorker,
     ProxyStats,
-    WorkerSeen,
-    WorkloadSeen,
 )
 
 BASE_RSS = 1 * 2**30
@@ -61,7 +61,7 @@ class Store:
     """What is on a volume."""
 
     boots: list[Boot] = field(default_factory=list)
-    cordon: DrainSeen | None = None
+    cordon: ObservedDrain | None = None
     sessions: int = 0
     turns: int = 0
     last_words: tuple[str, str | None] | None = None
@@ -81,7 +81,7 @@ class Pod:
     up_at: float
     """When its proxy serves."""
     generation: int
-    drain: DrainSeen | None = None
+    drain: ObservedDrain | None = None
     warm_at: float = 0.0
     in_flight: int = 0
     rss: float = BASE_RSS
@@ -128,8 +128,8 @@ class World:
         self.template = template
         self.status = FleetStatus()
         self.version = 0
-        self.workload: WorkloadSeen | None = None
-        self.applied: WorkloadSeen | None = None
+        self.workload: ObservedStatefulSet | None = None
+        self.applied: ObservedStatefulSet | None = None
         """The StatefulSet as the operator last made it."""
         self.peers: int = 0
         self.settings_since: float | None = None
@@ -144,7 +144,7 @@ class World:
         """Bytes just after a boot, by ordinal, where it is not BASE_RSS."""
         self.allow_loss: frozenset[str] = frozenset()
         self.deeds = Deeds()
-        self.events: list[Say] = []
+        self.events: list[EmitEvent] = []
         self._uids = itertools.count()
 
     # Time goes by.
@@ -279,9 +279,9 @@ class World:
     def pod_name(self, ordinal: int) -> str:
         return f"{self.name}-proxy-{ordinal}"
 
-    def snapshot(self) -> FleetSeen:
+    def snapshot(self) -> ObservedFleet:
         """As a faultless executor sees it, but for what it only remembers (runs, failed polls)."""
-        return FleetSeen(
+        return ObservedFleet(
             namespace="default",
             name=self.name,
             generation=self.generation,
@@ -289,13 +289,13 @@ class World:
             status=self.status,
             pods=tuple(self._seen(pod) for pod in self.pods.values()),
             workload=self.workload,
-            gateway=GatewaySeen(
+            gateway=ObservedGateway(
                 deployment=self._deployment("gateway", self.gateway_replicas),
-                lists={GATEWAY: (WorkerSeen(url=ENGINE, healthy=True),)}
+                lists={GATEWAY: (ObservedWorker(url=ENGINE, healthy=True),)}
                 if self.gateway_replicas and self.engine_replicas
                 else {},
             ),
-            engines=EnginesSeen(
+            engines=ObservedEngines(
                 urls=(ENGINE,) if self.engine_replicas else (),
                 deployment=self._deployment("engine", self.engine_replicas),
             ),
@@ -303,20 +303,21 @@ class World:
             settings_since=self.settings_since if self.settings_generation == self.generation else None,
         )
 
-    def _deployment(self, kind: str, replicas: int) -> DeploymentSeen:
+    def _deployment(self, kind: str, replicas: int) -> ObservedDeployment:
         pods = tuple(
-            OtherPodSeen(name=f"{self.name}-{kind}-{each}", ready=True, created=self.now) for each in range(replicas)
+            ObservedOtherPod(name=f"{self.name}-{kind}-{each}", ready=True, created=self.now)
+            for each in range(replicas)
         )
-        return DeploymentSeen(replicas=replicas, there=replicas, ready=replicas, updated=replicas, pods=pods)
+        return ObservedDeployment(replicas=replicas, there=replicas, ready=replicas, updated=replicas, pods=pods)
 
-    def _seen(self, pod: Pod) -> PodSeen:
-        container = ContainerSeen(
+    def _seen(self, pod: Pod) -> ObservedPod:
+        container = ObservedContainer(
             waiting="ImagePullBackOff" if pod.broken else None,
             image="registry/proxy:wrong" if pod.broken else "",
             running=not pod.broken,
             started=pod.ever_up,
         )
-        return PodSeen(
+        return ObservedPod(
             name=pod.name,
             uid=pod.uid,
             ordinal=pod.ordinal,
@@ -357,20 +358,22 @@ class World:
     def apply(self, replicas: int, peers: int, gateway: int, engines: int | None) -> None:
         """The children, as server-side apply would make them."""
         asked = None if self.spec.restart is None else self.spec.restart.id
-        self.workload = self.applied = WorkloadSeen(replicas=replicas, template_hash=self.template, restart_id=asked)
+        self.workload = self.applied = ObservedStatefulSet(
+            replicas=replicas, template_hash=self.template, restart_id=asked
+        )
         if (self.peers, self.settings_generation) != (peers, self.generation):
             self.peers, self.settings_generation, self.settings_since = peers, self.generation, self.now
         self.gateway_replicas, self.engine_replicas = gateway, engines or 0
 
     def act(self, action: Action) -> None:
         pod = self.pods.get(action.pod) if not isinstance(action, AddWorker | RemoveWorker) and action.pod else None
-        if isinstance(action, Say):
+        if isinstance(action, EmitEvent):
             self.events.append(action)
         elif pod is None:
             return
         elif isinstance(action, Evict):
             self._evict(pod, action)
-        elif isinstance(action, Mark):
+        elif isinstance(action, PatchMetadata):
             self._mark(pod, action)
         elif pod.is_up(self.now) and pod.terminating_since is None:
             self._told(pod, action)
@@ -393,7 +396,7 @@ class World:
         same = before is not None and (before.mode, before.then) == (asked.mode, asked.then)
         if before is None or not same:
             pod.warm_at = self.now + WARM
-        pod.drain = DrainSeen(
+        pod.drain = ObservedDrain(
             id=asked.id,
             mode=asked.mode,
             then=asked.then,
@@ -423,7 +426,7 @@ class World:
         self.deeds.restarted.append((pod.name, f"evicted: {asked.why}"))
         self._end(pod)
 
-    def _mark(self, pod: Pod, action: Mark) -> None:
+    def _mark(self, pod: Pod, action: PatchMetadata) -> None:
         if pod.uid != action.uid:
             return
         for name, value in (*action.annotations.items(), *action.labels.items()):
