@@ -58,7 +58,7 @@ class Fleets:
         key = (namespace, name)
         if key not in self._tasks:
             self._wakes[key] = _Wake()
-            self._shared.board.expect(f"{namespace}/{name}")
+            self._shared.slots.expect(f"{namespace}/{name}")
             self._tasks[key] = asyncio.create_task(self._follow(key), name=f"fleet {namespace}/{name}")
         self._wakes[key].changed.add(kind)
         self._wakes[key].event.set()
@@ -128,4 +128,4 @@ class Fleets:
         """The fleet is gone. If another of that name comes, its first event makes a new task."""
         self._tasks.pop(key, None)
         self._wakes.pop(key, None)
-        self._shared.board.forget("/".join(key))
+        self._shared.slots.forget("/".join(key))

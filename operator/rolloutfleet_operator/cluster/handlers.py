@@ -13,7 +13,7 @@ from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster.api import plural_of, version_of
 from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY, OPERATOR
 from rolloutfleet_operator.cluster.fleets import Fleets
-from rolloutfleet_operator.cluster.looking import WATCHED
+from rolloutfleet_operator.cluster.reading import WATCHED
 
 SILENT_WATCH: Final = 120
 """Seconds after which a watch that says nothing is begun anew."""

@@ -3,12 +3,12 @@
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from rolloutfleet_operator.cluster.board import Board
 from rolloutfleet_operator.cluster.health import Health
 from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.cluster.slots import Slots
 
 
-async def serve(host: str, port: int, health: Health, metrics: Metrics, board: Board) -> web.AppRunner:
+async def serve(host: str, port: int, health: Health, metrics: Metrics, slots: Slots) -> web.AppRunner:
     """Raises OSError where it can't listen there. `cleanup` of what is returned ends it."""
 
     async def healthz(_: web.Request) -> web.Response:
@@ -16,7 +16,7 @@ async def serve(host: str, port: int, health: Health, metrics: Metrics, board: B
         return web.Response(text=f"{problem or 'ok'}\n", status=500 if problem else 200)
 
     async def figures(_: web.Request) -> web.Response:
-        metrics.held(board.held)
+        metrics.held(slots.held)
         return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()

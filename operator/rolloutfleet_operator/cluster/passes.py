@@ -1,4 +1,4 @@
-"""One pass over one fleet: look at all of it, decide, write its status, bring it about, act.
+"""One pass over one fleet: read all of it, decide, write its status, bring it about, act.
 
 A pass starts from what is there and not from what happened, so it may be made at any time, any number of times, by any
 operator. What is kept from pass to pass (samples of memory, what our last apply returned) may be lost at any moment.
@@ -18,7 +18,6 @@ from rolloutfleet_operator.cluster import failpoints, observe, statuses
 from rolloutfleet_operator.cluster.act import Acts, Reach
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Children, Id, identity
-from rolloutfleet_operator.cluster.board import Board
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
 from rolloutfleet_operator.cluster.children import settings as settings_of
@@ -40,26 +39,27 @@ from rolloutfleet_operator.cluster.children.names import (
 )
 from rolloutfleet_operator.cluster.keys import KeyMaker
 from rolloutfleet_operator.cluster.logs import logger
-from rolloutfleet_operator.cluster.looking import (
-    WATCHED,
-    Look,
-    SpecInvalid,
-    deleted,
-    find,
-    fleet_of,
-    look,
-    look_further,
-    status_of,
-    understood,
-)
 from rolloutfleet_operator.cluster.metrics import Metrics
 from rolloutfleet_operator.cluster.observe import Polled
 from rolloutfleet_operator.cluster.others import Watch
 from rolloutfleet_operator.cluster.proxies import KeyRefused
+from rolloutfleet_operator.cluster.reading import (
+    WATCHED,
+    FleetObjects,
+    SpecInvalid,
+    deleted,
+    find,
+    fleet_of,
+    objects_of,
+    read_more,
+    status_of,
+    understood,
+)
 from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.cluster.resizing import Resizer
-from rolloutfleet_operator.cluster.rest import Rest
-from rolloutfleet_operator.cluster.warned import Warned
+from rolloutfleet_operator.cluster.slots import Slots
+from rolloutfleet_operator.cluster.snapshot import Snapshot
+from rolloutfleet_operator.cluster.warning_events import WarningEvents
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
 from rolloutfleet_operator.policy.observed import (
@@ -94,12 +94,12 @@ class Operator:
     release: Release
     version: str
     most_disruptions: int
-    board: Board
+    slots: Slots
     clock: Callable[[], float]
     """Seconds since 1970."""
     metrics: Metrics
     others: Watch
-    warned: Warned
+    warning_events: WarningEvents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class FleetPasses:
         self._again_at: float | None = None
         self._ungrown: dict[str, str] = {}
         self._audit: frozenset[str] = frozenset()
-        self._rest: Rest | None = None
+        self._snapshot: Snapshot | None = None
         self._touched: Set[str] = frozenset()
         self._reread = REREAD * random.uniform(0.8, 1.2)
         self.generation = 0
@@ -152,7 +152,7 @@ class FleetPasses:
 
     def begin_anew(self) -> None:
         """Read everything in the next pass: others may have acted since the last."""
-        self._rest = None
+        self._snapshot = None
 
     async def once(self, changed: Set[str]) -> float | None:
         """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.
@@ -161,19 +161,21 @@ class FleetPasses:
         as the last pass found them, for as long as `REREAD`; but all are read before a proxy is disturbed. Raises
         ApiUnreachable, and ApiRefused where the fleet can't even be read.
         """
-        rest, self._rest = self._rest, None
+        snapshot, self._snapshot = self._snapshot, None
         changed, self._touched = changed | self._touched, frozenset()
-        if rest is not None and self._now() - rest.since < self._reread:
-            return await self._look_and_pass(rest, changed)
-        return await self._look_and_pass(None, WATCHED)
+        if snapshot is not None and self._now() - snapshot.since < self._reread:
+            return await self._read_and_pass(snapshot, changed)
+        return await self._read_and_pass(None, WATCHED)
 
-    async def _look_and_pass(self, rest: Rest | None, changed: Set[str], *, polled: bool = False) -> float | None:
+    async def _read_and_pass(
+        self, snapshot: Snapshot | None, changed: Set[str], *, polled: bool = False
+    ) -> float | None:
         """By what is left of the last pass, but for the kinds that `changed`; `polled`: the proxies were just asked."""
-        since, body, known = (self._now(), None, {}) if rest is None else (rest.since, *rest.unpacked())
+        since, body, known = (self._now(), None, {}) if snapshot is None else (snapshot.since, *snapshot.unpacked())
         if body is None or KIND in changed:
             body = await self._shared.api.get(KIND, self._namespace, self._name)
         if body is None or deleted(body):
-            self._shared.board.forget(self.key)
+            self._shared.slots.forget(self.key)
             self._shared.metrics.forget(self._namespace, self._name)
             return None  # garbage collection ends it
         self.generation = body["metadata"]["generation"]
@@ -184,30 +186,30 @@ class FleetPasses:
             return RESYNC
         fleet = fleet_of(body, spec, unknown)
         found = {**known, **await find(self._shared.api, fleet, WATCHED & changed)}
-        there = await look_further(self._shared.api, self._shared.warned, fleet, look(fleet, found))
-        passed = await self._pass(body, fleet, there, sure=rest is None, polled=polled)
+        there = await read_more(self._shared.api, self._shared.warning_events, fleet, objects_of(fleet, found))
+        passed = await self._pass(body, fleet, there, sure=snapshot is None, polled=polled)
         if passed.unsure:
-            return await self._look_and_pass(None, WATCHED, polled=True)
+            return await self._read_and_pass(None, WATCHED, polled=True)
         as_it_was = not changed and passed.body is body
-        self._rest = rest if as_it_was else Rest.of(passed.body or body, found, since=since)
+        self._snapshot = snapshot if as_it_was else Snapshot.of(passed.body or body, found, since=since)
         self._touched = passed.touched
         return passed.next_in
 
     def _now(self) -> float:
         return self._shared.clock()
 
-    async def _pass(self, body: Object, fleet: Fleet, seen_there: Look, *, sure: bool, polled: bool) -> Passed:
+    async def _pass(self, body: Object, fleet: Fleet, objects: FleetObjects, *, sure: bool, polled: bool) -> Passed:
         """`sure`: all of it was read just now; `polled`: and the proxies were asked."""
-        keys = await self._keys.keys(fleet, seen_there.secret, _addresses(seen_there), self._now())
+        keys = await self._keys.keys(fleet, objects.secret, _addresses(objects), self._now())
         admin_key = None if keys.admin is None else keys.admin.keys[0]
         control, engine_key = await asyncio.gather(self._keys.control_key(fleet), self._keys.engine_key(fleet))
-        reach = replace(self._reach(seen_there), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key)
+        reach = replace(self._reach(objects), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key)
         faults = (*keys.faults, *control.faults)
-        wanted = self._wanted(fleet, seen_there)
+        wanted = self._wanted(fleet, objects)
         if not polled:
-            await self._poll(fleet, seen_there, reach, wanted.template_hash)
+            await self._poll(fleet, objects, reach, wanted.template_hash)
         lists = await self._shared.acts.gateways.lists(reach.gateways, reach.gateway_key)
-        observed = self._seen(body, fleet, seen_there, wanted)
+        observed = self._observe(body, fleet, objects, wanted)
         observed = replace(
             observed,
             gateway=replace(observed.gateway, lists=lists),
@@ -220,10 +222,10 @@ class FleetPasses:
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
             return Passed(next_in=SOON, touched={KIND})
-        changed = await self._bring_about(fleet, seen_there, wanted, decision, control.key)
+        changed = await self._bring_about(fleet, objects, wanted, decision, control.key)
         rotating = keys.admin is not None and len(keys.admin.keys) > 1
-        settings = seen_there.child("ConfigMap", fleet.settings)
-        actions = (*decision.actions, *refreshes(observed.pods, settings, seen_there.secret, rotating=rotating))
+        settings = objects.child("ConfigMap", fleet.settings)
+        actions = (*decision.actions, *refreshes(observed.pods, settings, objects.secret, rotating=rotating))
         await self._shared.acts.carry_out(fleet, actions, reach, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
         if status_of(written) != observed.status or actions or self._unsaid(observed, wanted, faults):
@@ -232,10 +234,10 @@ class FleetPasses:
 
     def _decide(self, spec: FleetSpec, observed: ObservedFleet) -> tuple[Decision, FleetStatus]:
         """With no other pass in between: what others hold is read, and what this one takes is noted."""
-        board, now = self._shared.board, self._now()
-        observed = replace(observed, other_fleets=board.other_fleets(self.key, now))
+        slots, now = self._shared.slots, self._now()
+        observed = replace(observed, other_fleets=slots.other_fleets(self.key, now))
         decision = decide(spec, observed, now)
-        board.note(self.key, held=decision.held, slot_requests=decision.slot_requests)
+        slots.note(self.key, held=decision.held, slot_requests=decision.slot_requests)
         self._audit = decision.audit
         return decision, status(spec, observed, decision, now)
 
@@ -258,15 +260,15 @@ class FleetPasses:
         failpoints.reach(failpoints.STATUS_UNWRITTEN)
         return await statuses.write(self._shared.api, body, new)
 
-    # What is read besides the look
+    # What is read of pods and proxies
 
-    def _reach(self, there: Look) -> Reach:
+    def _reach(self, there: FleetObjects) -> Reach:
         pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
         proxies = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, PROXY_PORT))}
         gateways = [url for pod in there.gateways if (url := observe.address_of(pod, GATEWAY_PORT))]
         return Reach(pods=pods, proxies=proxies, gateways=gateways)
 
-    async def _poll(self, fleet: Fleet, there: Look, reach: Reach, template_hash: str) -> None:
+    async def _poll(self, fleet: Fleet, there: FleetObjects, reach: Reach, template_hash: str) -> None:
         """Ask every proxy that can be reached for its figures, and fold them into its samples."""
         rule = rule_of(fleet.spec, template_hash)
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in there.proxies}
@@ -295,7 +297,7 @@ class FleetPasses:
 
     # What follows from the spec and what was read
 
-    def _wanted(self, fleet: Fleet, there: Look) -> Wanted:
+    def _wanted(self, fleet: Fleet, there: FleetObjects) -> Wanted:
         settings = settings_of.proxy_settings(fleet, self._shared.release, peers=fleet.spec.proxies.replicas)
         faults = tuple(_of_unknown(fleet.unknown, self._shared.version))
         try:
@@ -308,7 +310,7 @@ class FleetPasses:
         made = template["metadata"]["annotations"][TEMPLATE_HASH]
         return Wanted(settings=settings, template=template, template_hash=made, faults=faults)
 
-    def _seen(self, body: Object, fleet: Fleet, there: Look, wanted: Wanted) -> ObservedFleet:
+    def _observe(self, body: Object, fleet: Fleet, there: FleetObjects, wanted: Wanted) -> ObservedFleet:
         now, spec = self._now(), fleet.spec
         claims = observe.claims(there.claims, spec.proxies.storage.capacity, there.warnings, now=now)
         gateway = self._deployment(fleet, there, fleet.gateway, there.gateways)
@@ -331,7 +333,7 @@ class FleetPasses:
             selector=",".join(f"{name}={value}" for name, value in selector(fleet, Component.PROXY).items()),
         )
 
-    def _engines(self, fleet: Fleet, there: Look) -> ObservedEngines:
+    def _engines(self, fleet: Fleet, there: FleetObjects) -> ObservedEngines:
         source = fleet.spec.gateway.engines
         if fleet.spec.engine is not None:
             pods = there.engines or ()
@@ -351,7 +353,9 @@ class FleetPasses:
             ready=observe.ready_engine_urls(there.engines, source.port),
         )
 
-    def _deployment(self, fleet: Fleet, there: Look, name: str, pods: Sequence[Object]) -> ObservedDeployment | None:
+    def _deployment(
+        self, fleet: Fleet, there: FleetObjects, name: str, pods: Sequence[Object]
+    ) -> ObservedDeployment | None:
         found = there.child("Deployment", name)
         wanted = None if found is None else _anew(found, fleet, self._shared.release)
         return observe.deployment(found, pods, there.lost_nodes, wanted=wanted)
@@ -359,7 +363,7 @@ class FleetPasses:
     # What is written
 
     async def _bring_about(
-        self, fleet: Fleet, there: Look, wanted: Wanted, decision: Decision, control_key: str | None
+        self, fleet: Fleet, there: FleetObjects, wanted: Wanted, decision: Decision, control_key: str | None
     ) -> Set[str]:
         """The kinds of which something was written. Without a key of their control plane gateways stay as they are."""
         stateful_set = there.child("StatefulSet", fleet.proxies)
@@ -391,7 +395,7 @@ class FleetPasses:
             failpoints.reach(failpoints.TEMPLATE_APPLIED)
         return outcome.touched
 
-    async def _grow(self, fleet: Fleet, there: Look) -> None:
+    async def _grow(self, fleet: Fleet, there: FleetObjects) -> None:
         """Let claims ask for more, where the spec does; the volume grows under the running pod."""
         asked = fleet.spec.proxies.storage.capacity
         self._ungrown = {}
@@ -446,7 +450,7 @@ def _anew(deployment: Object, fleet: Fleet, release: Release) -> Object | None:
         return None
 
 
-def _addresses(there: Look) -> list[str | None]:
+def _addresses(there: FleetObjects) -> list[str | None]:
     """Of each proxy's pod; None where it has none yet."""
     return [observe.address_of(pod, PROXY_PORT) for pod in there.proxies]
 

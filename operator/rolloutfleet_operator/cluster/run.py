@@ -15,7 +15,6 @@ from rolloutfleet_operator.cluster import handlers, pages
 from rolloutfleet_operator.cluster.act import Acts
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, connect
 from rolloutfleet_operator.cluster.asking import Asker
-from rolloutfleet_operator.cluster.board import Board
 from rolloutfleet_operator.cluster.fleets import Fleets
 from rolloutfleet_operator.cluster.gateways import Gateways
 from rolloutfleet_operator.cluster.health import Health
@@ -26,7 +25,8 @@ from rolloutfleet_operator.cluster.others import Watch
 from rolloutfleet_operator.cluster.passes import Operator
 from rolloutfleet_operator.cluster.proxies import Proxies
 from rolloutfleet_operator.cluster.settings import OperatorSettings
-from rolloutfleet_operator.cluster.warned import Warned
+from rolloutfleet_operator.cluster.slots import Slots
+from rolloutfleet_operator.cluster.warning_events import WarningEvents
 
 CRD_EVERY: Final = 5.0
 KOPF_STOPS_WITHIN: Final = 10.0
@@ -51,9 +51,9 @@ async def run(settings: OperatorSettings) -> None:
         stack.push_async_callback(for_the_lease.close)
         asker = Asker()
         stack.push_async_callback(asker.close)
-        health, metrics, board = Health(time.monotonic), Metrics(), Board(time.time())
+        health, metrics, slots = Health(time.monotonic), Metrics(), Slots(time.time())
         try:
-            runner = await pages.serve(*settings.address, health, metrics, board)
+            runner = await pages.serve(*settings.address, health, metrics, slots)
         except OSError as error:
             raise CantRun(f"can't listen on {settings.listen}: {error.strerror or error}") from None
         stack.push_async_callback(runner.cleanup)
@@ -63,7 +63,7 @@ async def run(settings: OperatorSettings) -> None:
             release=settings.release(),
             version=own_version(),
             most_disruptions=settings.max_concurrent_disruptions,
-            board=board,
+            slots=slots,
             clock=time.time,
             metrics=metrics,
             others=Watch(
@@ -72,7 +72,7 @@ async def run(settings: OperatorSettings) -> None:
                 scope=settings.namespace,
                 clock=time.time,
             ),
-            warned=Warned(api, time.monotonic),
+            warning_events=WarningEvents(api, time.monotonic),
         )
         lease = Lease(
             for_the_lease,

@@ -302,7 +302,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRequest:
-    """A fleet that waits for one of the operator's slots. The board of all fleets is the executor's (see slots.py)."""
+    """A fleet that waits for one of the operator's slots. Those of all fleets are in `cluster/slots.py`."""
 
     fleet: str
     """namespace/name."""

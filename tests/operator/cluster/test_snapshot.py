@@ -1,7 +1,7 @@
 """What a pass keeps for the next one."""
 
 from rolloutfleet_operator.cluster.api import Object
-from rolloutfleet_operator.cluster.rest import Rest
+from rolloutfleet_operator.cluster.snapshot import Snapshot
 
 
 def named(kind: str, name: str) -> Object:
@@ -15,11 +15,11 @@ def test_it_comes_back_as_it_was() -> None:
         "Pod": [named("Pod", "math-proxy-0")],
         "Ingress": [],
     }
-    rest = Rest.of(body, found, since=7.0)
-    assert rest.unpacked() == (body, found)
-    assert rest.since == 7.0
+    snapshot = Snapshot.of(body, found, since=7.0)
+    assert snapshot.unpacked() == (body, found)
+    assert snapshot.since == 7.0
 
 
 def test_it_is_small() -> None:
     pods = [named("Pod", f"math-proxy-{ordinal}") for ordinal in range(1000)]
-    assert len(Rest.of({}, {"Pod": pods}, since=0.0).packed) < 30_000
+    assert len(Snapshot.of({}, {"Pod": pods}, since=0.0).packed) < 30_000

@@ -13,7 +13,7 @@ GOOD_FOR: Final = 2.0
 """Seconds; Events come that late anyway."""
 
 
-class Warned:
+class WarningEvents:
     """`clock` tells seconds."""
 
     def __init__(self, api: Api, clock: Callable[[], float]) -> None:

@@ -10,7 +10,7 @@ from tests.operator.cluster.apiserver import ApiServer
 
 from rolloutfleet_operator.cluster.api import Api
 from rolloutfleet_operator.cluster.observe import Warnings
-from rolloutfleet_operator.cluster.warned import GOOD_FOR, Warned
+from rolloutfleet_operator.cluster.warning_events import GOOD_FOR, WarningEvents
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
 
@@ -44,11 +44,11 @@ def test_they_are_read_once_for_all_who_ask_at_about_the_same_time(apiserver: Ap
     async def play() -> None:
         nonlocal now
         api = client_of(apiserver)
-        warned = Warned(api, lambda: now)
+        warning_events = WarningEvents(api, lambda: now)
 
         async def heard(of: str) -> list[str]:
             """What ten fleets are told at once."""
-            told = await asyncio.gather(*(warned.of(namespace) for _ in range(10)))
+            told = await asyncio.gather(*(warning_events.of(namespace) for _ in range(10)))
             return [each.of(f"uid-{of}", now=SAID_AT) for each in told]
 
         try:
@@ -78,18 +78,18 @@ def test_where_they_cant_be_read_nobody_tries_again_at_once() -> None:
         def clock() -> float:
             return now
 
-        class Counted(Warned):
+        class Counted(WarningEvents):
             async def _list(self, namespace: str) -> Warnings:
                 nonlocal tries
                 tries += 1
                 return await super()._list(namespace)
 
-        warned = Counted(nowhere, clock)
+        warning_events = Counted(nowhere, clock)
         try:
-            told = await asyncio.gather(*(warned.of("any") for _ in range(8)))
+            told = await asyncio.gather(*(warning_events.of("any") for _ in range(8)))
             assert tries == 1 and not any(each.by_uid for each in told)
             now += GOOD_FOR
-            await warned.of("any")
+            await warning_events.of("any")
             assert tries == 2
         finally:
             await nowhere.close()

@@ -19,7 +19,7 @@ class _Note:
     slot_requests: tuple[SlotRequest, ...]
 
 
-class Board:
+class Slots:
     def __init__(self, started: float) -> None:
         self._started = started
         self._notes: dict[str, _Note] = {}

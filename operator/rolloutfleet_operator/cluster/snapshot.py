@@ -10,14 +10,14 @@ from typing import Final, Self
 import msgspec
 
 from rolloutfleet_operator.cluster.api import Object
-from rolloutfleet_operator.cluster.looking import Found
+from rolloutfleet_operator.cluster.reading import Found
 
 _QUICKLY: Final = 1
 """The level of compression: the objects of a fleet repeat each other, so more gives little."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Snapshot:
     since: float
     """When all of it was read; parts may be newer."""
     packed: bytes

@@ -19,7 +19,7 @@ from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Id, identity, owned
 from rolloutfleet_operator.cluster.children.all import KINDS
 from rolloutfleet_operator.cluster.children.names import COMPONENT, FLEET_LABEL, Component, Fleet
-from rolloutfleet_operator.cluster.warned import Warned
+from rolloutfleet_operator.cluster.warning_events import WarningEvents
 
 WATCHED: Final = frozenset((*KINDS, "Pod", "PersistentVolumeClaim"))
 """Kinds of which events tell, besides the fleets themselves. Secrets are never watched."""
@@ -73,7 +73,7 @@ def fleet_of(body: Mapping[str, Any], spec: FleetSpec, unknown: tuple[str, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FleetObjects:
     """What there is of a fleet."""
 
     children: Mapping[Id, Object]
@@ -103,11 +103,11 @@ async def find(api: Api, fleet: Fleet, kinds: Iterable[str]) -> Found:
     return dict(zip(kinds, lists, strict=True))
 
 
-def look(fleet: Fleet, found: Found) -> Look:
+def objects_of(fleet: Fleet, found: Found) -> FleetObjects:
     """What was found of all kinds that are watched, sorted; without what is not."""
     children = {identity(each): each for kind in KINDS for each in found[kind] if owned(each, fleet)}
     ours = found["Pod"]
-    return Look(
+    return FleetObjects(
         children=children,
         proxies=_owned_by(_of(ours, Component.PROXY), children.get(("StatefulSet", fleet.proxies))),
         gateways=_of(ours, Component.GATEWAY),
@@ -118,13 +118,13 @@ def look(fleet: Fleet, found: Found) -> Look:
     )
 
 
-async def look_further(api: Api, warned: Warned, fleet: Fleet, there: Look) -> Look:
+async def read_more(api: Api, warning_events: WarningEvents, fleet: Fleet, there: FleetObjects) -> FleetObjects:
     """The same with what is not watched. Raises as `find`."""
     pods = (*there.proxies, *there.gateways, *there.managed)
     engines, secret, warnings, lost_nodes = await asyncio.gather(
         _engines(api, fleet, there),
         api.get("Secret", fleet.namespace, fleet.keys),
-        _warnings(warned, fleet, pods, there.claims, there.children),
+        _warnings(warning_events, fleet, pods, there.claims, there.children),
         _lost_nodes(api, pods),
     )
     return replace(there, engines=engines, secret=secret, warnings=warnings, lost_nodes=lost_nodes)
@@ -146,7 +146,7 @@ def _owned_by(pods: Iterable[Object], owner: Object | None) -> tuple[Object, ...
     )
 
 
-async def _engines(api: Api, fleet: Fleet, there: Look) -> tuple[Object, ...] | None:
+async def _engines(api: Api, fleet: Fleet, there: FleetObjects) -> tuple[Object, ...] | None:
     if fleet.spec.engine is not None:
         return there.managed
     source = fleet.spec.gateway.engines
@@ -157,7 +157,11 @@ async def _engines(api: Api, fleet: Fleet, there: Look) -> tuple[Object, ...] | 
 
 
 async def _warnings(
-    warned: Warned, fleet: Fleet, pods: Iterable[Object], claims: Iterable[Object], children: Mapping[Id, Object]
+    warning_events: WarningEvents,
+    fleet: Fleet,
+    pods: Iterable[Object],
+    claims: Iterable[Object],
+    children: Mapping[Id, Object],
 ) -> observe.Warnings:
     """Events are read only where something is not well, for the reason."""
     well = all(map(_ready, pods)) and all(each.get("status", {}).get("phase") == "Bound" for each in claims)
@@ -166,7 +170,7 @@ async def _warnings(
     grown = all(map(_grown, claims))
     if well and complete and grown:
         return observe.Warnings()
-    return await warned.of(fleet.namespace)
+    return await warning_events.of(fleet.namespace)
 
 
 def _ready(pod: Object) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rolloutfleet_operator.cluster.looking import SpecInvalid, status_of, understood
+from rolloutfleet_operator.cluster.reading import SpecInvalid, status_of, understood
 
 SPEC: dict[str, Any] = {"model": "m", "engine": {"gpus": 0}}
 
