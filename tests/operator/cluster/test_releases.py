@@ -96,10 +96,10 @@ class Fleet:
 
     def is_served(self) -> bool:
         """Its children are there, and its status is of its newest spec."""
-        observed = self.server.get("rolloutfleet", "math", namespace=self.namespace)
+        fleet = self.server.get("rolloutfleet", "math", namespace=self.namespace)
         sets = self.server.get("statefulsets", namespace=self.namespace)
-        observed = observed.get("status", {}).get("observedGeneration")
-        return len(sets) == 1 and bool(observed == observed["metadata"]["generation"])
+        observed = fleet.get("status", {}).get("observedGeneration")
+        return len(sets) == 1 and bool(observed == fleet["metadata"]["generation"])
 
     def replicas(self) -> int:
         """That its StatefulSet asks for."""
