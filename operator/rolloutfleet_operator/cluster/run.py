@@ -137,12 +137,11 @@ async def _watch(fleets: Fleets, namespace: str | None) -> bool:
 
 
 async def _is_known(api: Api, namespace: str | None) -> bool:
+    """False only where the API server says that there is no such kind."""
     try:
         await api.list(KIND, namespace, limit=1)
-    except ApiRefused as refused:
-        return refused.status != 404
-    except ApiUnreachable:
-        return True
+    except (ApiRefused, ApiUnreachable) as error:
+        return not (isinstance(error, ApiRefused) and error.status == 404)
     return True
 
 
