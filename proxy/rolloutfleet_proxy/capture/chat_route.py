@@ -171,10 +171,10 @@ class ChatRoute:
         attempt = await loop.run_in_executor(thread, _attempt, headers, body)
         return attempt, await loop.run_in_executor(thread, parse_chat, body, self._reading)
 
-    def _ignored(self, request: ChatRequest, *, wished_only: bool) -> Headers:
+    def _ignored(self, request: ChatRequest, *, tools_unconstrained: bool) -> Headers:
         """Names what has no effect, as far as that is known when the status leaves."""
         paths = request.ignored
-        if wished_only and request.calls is not None:
+        if tools_unconstrained and request.calls is not None:
             paths = (*paths, *request.calls.wishes)
         names = self._proxy.metrics.fields_ignored.names(paths)
         return [(IGNORED, ", ".join(names).encode())] if names else []
@@ -188,7 +188,7 @@ class ChatRoute:
         self._proxy.note_use(session)
         answers = self._proxy.answers
         told.status = 200
-        ignored = self._ignored(request, wished_only=made.constrained != STRUCTURAL_TAG)
+        ignored = self._ignored(request, tools_unconstrained=made.constrained != STRUCTURAL_TAG)
         if request.stream:
             headers = [*_STREAM_HEADERS, *ignored]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -231,7 +231,7 @@ class ChatRoute:
             raise ClientLeft
         made = call.outcome.result()
         told.status = 200
-        ignored = self._ignored(request, wished_only=call.wished_only)
+        ignored = self._ignored(request, tools_unconstrained=call.tools_unconstrained)
         await _send_json(send, self._proxy.answers.completion(made, request), ignored)
         _note_answered(told, made)
 
@@ -277,7 +277,7 @@ class ChatRoute:
             if news and not started:
                 started = True
                 told.status = 200
-                headers = [*_STREAM_HEADERS, *self._ignored(request, wished_only=call.wished_only)]
+                headers = [*_STREAM_HEADERS, *self._ignored(request, tools_unconstrained=call.tools_unconstrained)]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
             if news or ended:
                 await send({"type": "http.response.body", "body": news, "more_body": not ended})

@@ -313,10 +313,10 @@ class _Making:
                 return evidence
         if self.proxy.settings.compatibility.requests == "strict":
             raise UnsupportedParameter(calls.wishes[0], "the engines take no grammar that could hold a reply to it.")
-        self.call.wished_only = True
+        self.call.tools_unconstrained = True
         self.proxy.metrics.fields_ignored.count(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.
-        return await generation.run(replace(_sampled(asked, calls.otherwise), rid=f"{asked.rid}.wish"), on_chunk)
+        return await generation.run(replace(_sampled(asked, calls.fallback), rid=f"{asked.rid}.wish"), on_chunk)
 
     def _budget(self, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""
@@ -420,7 +420,7 @@ class _Making:
         calls = self.request.calls
         if calls is None:
             return grammar_of(self.request.sampling)
-        return grammar_of(calls.otherwise) if self.call.wished_only else STRUCTURAL_TAG
+        return grammar_of(calls.fallback) if self.call.tools_unconstrained else STRUCTURAL_TAG
 
     async def _commit(self, new: NewTurn, prompt: Prompt, path: Path) -> Turn:
         """From here on only the store decides: a caller who leaves, or a session that is closed, changes nothing."""

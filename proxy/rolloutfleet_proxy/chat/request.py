@@ -90,7 +90,7 @@ class HeldCalls(Struct, frozen=True, kw_only=True):
     wanted: Wanted
     wishes: tuple[str, ...] = ()
     """The fields that are without effect where the engines take no such grammar."""
-    otherwise: dict[str, Any] = {}
+    fallback: dict[str, Any] = {}
     """What is sampled with then: the grammar of a `response_format`, which the calls came before."""
 
 
@@ -414,8 +414,8 @@ def _calls(
     if choice.wanted is not None and reading.holds_calls:
         beside = {name: value for name, value in sampling.items() if name != "json_schema"}
         if grammar_of(beside) is None:
-            otherwise = {name: value for name, value in sampling.items() if name not in beside}
-            return HeldCalls(wanted=choice.wanted, wishes=choice.wishes, otherwise=otherwise), beside
+            fallback = {name: value for name, value in sampling.items() if name not in beside}
+            return HeldCalls(wanted=choice.wanted, wishes=choice.wishes, fallback=fallback), beside
     ignored += choice.wishes
     return None, sampling
 

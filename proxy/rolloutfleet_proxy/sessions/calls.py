@@ -89,8 +89,8 @@ class Call:
     """How far it is, and how long it took."""
     _listeners: "set[Listener]" = field(default_factory=set)
     _grace: asyncio.TimerHandle | None = None
-    wished_only: bool = False
-    """Its choice of tools is a wish, since the engines take no grammar of it."""
+    tools_unconstrained: bool = False
+    """No grammar holds the reply to its choice of tools, since the engines take none."""
     ended_by: DomainError | None = None
     """Why it was cut, where it was."""
 

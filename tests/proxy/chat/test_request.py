@@ -280,7 +280,7 @@ def test_a_response_format_is_for_text_and_gives_way_to_a_call_that_must_come() 
     json_object = {"response_format": {"type": "json_object"}}
     request = parse_chat(body(tools=[TOOL], tool_choice="required", **json_object), HOLDING)
     assert request.calls is not None and request.sampling == {}
-    assert list(request.calls.otherwise) == ["json_schema"]
+    assert list(request.calls.fallback) == ["json_schema"]
     request = parse_chat(body(tools=[TOOL], parallel_tool_calls=False, **json_object), HOLDING)
     assert request.calls is None and list(request.sampling) == ["json_schema"]
 
