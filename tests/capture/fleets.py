@@ -38,8 +38,8 @@ Json = Any
 _PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": 60}
 
 
-def runs(process: psutil.Process) -> bool:
-    """Whether it does anything yet: one that nobody has waited for is there, and does not."""
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs; a zombie does not."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -133,7 +133,7 @@ class ProxyProcess:
             helpers = psutil.Process(self.process.pid).children(recursive=True)
             os.killpg(self.process.pid, signal.SIGKILL)
             gone_by = time.monotonic() + 30
-            while any(runs(each) for each in helpers) and time.monotonic() < gone_by:
+            while any(is_alive(each) for each in helpers) and time.monotonic() < gone_by:
                 time.sleep(0.005)
         self.process.wait(30)
 
