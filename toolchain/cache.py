@@ -5,9 +5,12 @@ What is kept there is named by a hash of all that went into it, and appears whol
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import os
+import secrets
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,13 +51,33 @@ def alone(root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` when the block ends well and is removed when it doesn't."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    """A folder to fill, which becomes `path` when the block ends well and is removed when it doesn't.
+
+    It has a new name each time, so that nothing that a killed maker left behind blocks the next one: neither a mount
+    that can't be undone nor a child of its that goes on writing.
+    """
+    for left in path.parent.glob(f"{glob.escape(path.name)}.unfinished*"):
+        remove(left)
+    unfinished = path.with_name(f"{path.name}.unfinished-{secrets.token_hex(4)}")
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
         unfinished.rename(path)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        remove(unfinished)
         raise
+
+
+def remove(folder: Path) -> None:
+    """Remove as much of it as can be removed; what is mounted below it is unmounted, never emptied."""
+    for place in _mounted_below(folder):
+        subprocess.run(["umount", "--lazy", place], check=False)
+    if not _mounted_below(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mounted_below(folder: Path) -> list[str]:
+    """The innermost first. debootstrap that is stopped half-way leaves /proc and /sys mounted."""
+    mounts = Path("/proc/mounts")
+    mounted = [line.split()[1] for line in mounts.read_text().splitlines()] if mounts.exists() else []
+    return sorted((place for place in mounted if place.startswith(f"{folder.resolve()}/")), reverse=True)

@@ -9,13 +9,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain.cache import alone, appearing, digest_of
-
-from e2e.cluster import commands
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.places import CLUSTER_CACHE
-from e2e.cluster.saying import step
+from toolchain.cache import alone, appearing, digest_of, remove
+from toolchain.kubernetes import commands
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.paths import CLUSTER_CACHE
+from toolchain.kubernetes.progress import step
 
 SUITE = "bookworm"
 PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -114,12 +113,4 @@ def _make(system: System, mirror: str) -> None:
             excluded = [f"--exclude={pattern}" for pattern in NOT_NEEDED]
             commands.run("tar", "--numeric-owner", "-C", root, *excluded, "-cf", folder / "root.tar", ".")
         finally:
-            _unmount_below(root)
-            shutil.rmtree(root, ignore_errors=True)
-
-
-def _unmount_below(root: Path) -> None:
-    """debootstrap that is stopped half-way leaves /proc and /sys mounted in there."""
-    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for place in sorted((place for place in mounted if place.startswith(f"{root}/")), reverse=True):
-        commands.run("umount", "--lazy", place)
+            remove(root)

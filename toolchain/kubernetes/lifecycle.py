@@ -7,15 +7,14 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from toolchain.cache import alone
-
-from e2e.cluster import kind, kubectl, node_image, records, routes
-from e2e.cluster.docker import daemon
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.failures import ClusterError, CommandFailed
-from e2e.cluster.places import LOCKS
-from e2e.cluster.records import Record
-from e2e.cluster.saying import say, step
-from e2e.cluster.settings import Settings
+from toolchain.kubernetes import kind, kubectl, node_image, records, routes
+from toolchain.kubernetes.docker import daemon
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.failures import ClusterError, CommandFailed
+from toolchain.kubernetes.paths import LOCKS
+from toolchain.kubernetes.progress import say, step
+from toolchain.kubernetes.records import Record
+from toolchain.kubernetes.settings import Settings
 
 READY_SECONDS = 180
 
@@ -61,7 +60,7 @@ def why_not(settings: Settings) -> str | None:
     if not daemon.can_be_had():
         return daemon.CAN_T_START
     if os.geteuid() != 0 and routes.missing((settings.pod_range, settings.service_range), routes.shown()):
-        return "A cluster's addresses have to be made unreachable first (python -m e2e.cluster --help), as root."
+        return "Root has to make a cluster's addresses unreachable first (python -m toolchain.kubernetes --help)."
     return None
 
 
@@ -208,5 +207,5 @@ def _check_same(record: Record, settings: Settings) -> None:
 def kubeconfig(name: str) -> Path:
     record = records.read(name)
     if record is None:
-        raise ClusterError(f"there is no cluster {name}: python -m e2e.cluster up")
+        raise ClusterError(f"there is no cluster {name}: python -m toolchain.kubernetes up")
     return record.kubeconfig

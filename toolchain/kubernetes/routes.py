@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 from ipaddress import IPv4Network
 
-from e2e.cluster import commands
-from e2e.cluster.failures import ClusterError, CommandFailed
+from toolchain.kubernetes import commands
+from toolchain.kubernetes.failures import ClusterError, CommandFailed
 
 
 def missing(wanted: Sequence[IPv4Network], shown: str) -> list[IPv4Network]:

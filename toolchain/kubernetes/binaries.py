@@ -10,13 +10,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain.cache import alone, digest_of
-
-from e2e.cluster import commands
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.places import CLUSTER_CACHE, MODULES
-from e2e.cluster.saying import step
 from toolchain import go
+from toolchain.cache import alone, digest_of
+from toolchain.kubernetes import commands
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.paths import CLUSTER_CACHE, MODULES
+from toolchain.kubernetes.progress import step
 
 
 @dataclass(frozen=True, slots=True)

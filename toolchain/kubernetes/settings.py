@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from e2e.cluster.places import CLUSTER_CACHE
+from toolchain.kubernetes.paths import CLUSTER_CACHE
 
 ENV_PREFIX = "ROLLOUTFLEET_E2E_"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from e2e.cluster.failures import CommandFailed
+from toolchain.kubernetes.failures import CommandFailed
 
 
 def run(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import yaml
 
-from e2e.cluster import binaries, commands
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.settings import Settings
+from toolchain.kubernetes import binaries, commands
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.settings import Settings
 
 
 def configuration(settings: Settings, image: str) -> str:

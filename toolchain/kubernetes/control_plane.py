@@ -4,9 +4,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import binaries, debian
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.places import HERE
+from toolchain.kubernetes import binaries, debian
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.paths import HERE
 
 REGISTRY = "registry.k8s.io"
 """Where kubeadm believes its images to be; it can't be told otherwise without a configuration of its own."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.places import CLUSTERS
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.paths import CLUSTERS
 
 
 class Record(BaseModel):

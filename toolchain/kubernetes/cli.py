@@ -1,4 +1,4 @@
-"""The command line: `python -m e2e.cluster up`, `down` and others."""
+"""The command line: `python -m toolchain.kubernetes up`, `down` and others."""
 
 import json
 import shutil
@@ -12,23 +12,23 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from e2e.cluster import binaries, kubectl, lifecycle, records
-from e2e.cluster.docker import daemon
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.places import CLUSTER_CACHE
-from e2e.cluster.records import Record
-from e2e.cluster.saying import say
-from e2e.cluster.settings import ENV_PREFIX, Settings
+from toolchain.kubernetes import binaries, kubectl, lifecycle, records
+from toolchain.kubernetes.docker import daemon
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.paths import CLUSTER_CACHE
+from toolchain.kubernetes.progress import say
+from toolchain.kubernetes.records import Record
+from toolchain.kubernetes.settings import ENV_PREFIX, Settings
 
 HELP = """
 The Kubernetes cluster that the tests run on: one control plane and two workers, made by kind.
 
 \b
-    python -m e2e.cluster up
-    export KUBECONFIG=$(python -m e2e.cluster kubeconfig)
+    python -m toolchain.kubernetes up
+    export KUBECONFIG=$(python -m toolchain.kubernetes kubeconfig)
     kubectl get nodes
-    python -m e2e.cluster load my-image:1
-    python -m e2e.cluster down --all
+    python -m toolchain.kubernetes load my-image:1
+    python -m toolchain.kubernetes down --all
 
 `up` uses, in this order: the cluster that --use-kubeconfig names; kind with the node image that --node-image names;
 with the image that kind publishes, where it can be pulled; with one made here from Debian packages and Go modules
@@ -156,7 +156,7 @@ def main() -> None:
     try:
         app()
     except ClusterError as error:
-        sys.exit(f"e2e.cluster: {error}")
+        sys.exit(f"toolchain.kubernetes: {error}")
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -167,7 +167,7 @@ def _record(name: str | None) -> Record:
     wanted = _settings(name=name).name
     record = records.read(wanted)
     if record is None:
-        raise ClusterError(f"there is no cluster {wanted}: python -m e2e.cluster up")
+        raise ClusterError(f"there is no cluster {wanted}: python -m toolchain.kubernetes up")
     return record
 
 

@@ -17,12 +17,11 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from toolchain.cache import alone
-
-from e2e.cluster.docker import held_capabilities
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.failures import ClusterError, CommandFailed
-from e2e.cluster.places import LOCKS
-from e2e.cluster.saying import step
+from toolchain.kubernetes.docker import held_capabilities
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.failures import ClusterError, CommandFailed
+from toolchain.kubernetes.paths import LOCKS
+from toolchain.kubernetes.progress import step
 
 RUN = Path("/run/rolloutfleet")
 SOCKET = RUN / "docker.sock"

@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from toolchain.cache import alone, digest_of
-
-from e2e.cluster import binaries, commands, control_plane, debian
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.places import HERE, LOCKS, NODE_FILES
-from e2e.cluster.saying import say, step
-from e2e.cluster.settings import Settings
+from toolchain.kubernetes import binaries, commands, control_plane, debian
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.paths import HERE, LOCKS, NODE_FILES
+from toolchain.kubernetes.progress import say, step
+from toolchain.kubernetes.settings import Settings
 
 ON_A_NODE = ("kubelet", "kubeadm", "kubectl")
 PULL_SECONDS = 600.0

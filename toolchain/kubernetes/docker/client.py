@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import commands
+from toolchain.kubernetes import commands
 
 
 @dataclass(frozen=True, slots=True)

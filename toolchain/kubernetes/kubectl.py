@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import binaries, commands
-from e2e.cluster.failures import CommandFailed
-from e2e.cluster.records import Record
+from toolchain.kubernetes import binaries, commands
+from toolchain.kubernetes.failures import CommandFailed
+from toolchain.kubernetes.records import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""The cluster that the tests run on: one command makes it, one removes it (`python -m e2e.cluster --help`)."""

@@ -1,3 +1,0 @@
-from e2e.cluster.cli import main
-
-main()

@@ -1,0 +1,3 @@
+from toolchain.kubernetes.cli import main
+
+main()
