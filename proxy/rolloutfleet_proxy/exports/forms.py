@@ -6,33 +6,84 @@ The safetensors layout (an 8-byte header length, a JSON header, then every tenso
 https://huggingface.co/docs/safetensors, which bounds the header at 100 MB.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from rolloutfleet.tensors import RemoteTensor
-from rolloutfleet.wire import EXPORT_METADATA_KEY
-from rolloutfleet_proxy.exports.leases import Grant
-from rolloutfleet_proxy.exports.reads import (
-    Plan,
-    Read,
+from rolloutfleet.safetensors_layout import LENGTH_BYTES, describe
+from rolloutfleet.tensors import Form, RemoteTensor
+from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle
+from rolloutfleet_proxy.domain.trajectory import ExportTurn
+from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, rows
+from rolloutfleet_proxy.shards.shelf import Body
+from rolloutfleet_proxy.store.exports import (
+    LeasedTrajectory,
     load_ids,
     load_logprobs,
     load_messages,
-    load_plan,
+    load_trajectory,
     load_versions,
 )
-from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained
+from rolloutfleet_proxy.store.leases import Grant, Member
+from rolloutfleet_proxy.store.reader import Connection, Read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A trajectory about to be exported, without its tokens and messages."""
+
+    trajectory: LeasedTrajectory
+    style: ExportStyle
+    turns: dict[int, ExportTurn]
+    """Its own turns, and all that they extend."""
+    rows: list[Row]
+    first_index: int
+    """The place of its first turn among the export's."""
+
+    @property
+    def member(self) -> Member:
+        return self.trajectory.member
+
+    @property
+    def kept(self) -> list[int]:
+        """Numbers of its own turns in order of commit, orphans left out."""
+        return self.trajectory.kept
+
+    @property
+    def tokens(self) -> int:
+        """Of all rows."""
+        return sum(self.turns[row.last].tokens for row in self.rows)
+
+
+def load_plan(connection: Connection, member: Member, asked: AskExport, *, first_index: int) -> Plan:
+    """Raises ExportGone."""
+    found = load_trajectory(connection, member)
+    turns = _covered(found.turns, found.kept)
+    return Plan(
+        trajectory=found,
+        style=asked.style,
+        turns=turns,
+        rows=rows(turns, found.kept, style=asked.style, discount=asked.discount),
+        first_index=first_index,
+    )
+
+
+def _covered(turns: Mapping[int, ExportTurn], kept: Sequence[int]) -> dict[int, ExportTurn]:
+    """The kept turns and all that they extend, in order of commit."""
+    ends = set(kept) - {turns[number].parent for number in kept}
+    covered = set(chain.from_iterable(path(turns, number) for number in ends))
+    return {number: turn for number, turn in turns.items() if number in covered}
+
 
 HEADER_LIMIT: Final = 100_000_000
 """Bytes of a header that readers of safetensors accept."""
 _ELEMENTS: Final = 16_384
 """Numbers written as JSON at once: about a millisecond."""
 
-_DTYPES: Final = {np.int64: "I64", np.int32: "I32", np.float32: "F32", np.uint8: "U8"}
 _encode = msgspec.json.Encoder().encode
 
 References = Callable[[Plan, Row], Mapping[str, RemoteTensor]]
@@ -43,19 +94,6 @@ TensorsAsJson = Callable[[Row], Iterator[bytes]]
 
 class HeaderTooLarge(Exception):
     """The messages and metadata of an export don't fit in the header of a safetensors file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Safetensors:
-    """A safetensors body: its size, its header, and what makes the rest."""
-
-    size: int
-    header: list[bytes]
-    tensors: Iterator[bytes]
-
-    def pieces(self) -> Iterator[bytes]:
-        yield from self.header
-        yield from self.tensors
 
 
 def json_pieces(
@@ -73,11 +111,11 @@ def json_pieces(
         if place:
             yield b","
         tensors = _in_full(read, plan) if references is None else _referred(plan, references)
-        yield from _trajectory(plan, read(_loading(load_messages, plan)), tensors)
+        yield from _trajectory(plan, read(_loading(load_messages, plan.member, plan.kept)), tensors)
     yield b"]}"
 
 
-def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Safetensors:
+def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
     """The safetensors form: reads what the header needs at once, and the tensors as they are asked for.
 
     Raises ExportGone, HeaderTooLarge.
@@ -91,18 +129,18 @@ def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Safete
         plans.append(plan)
         if place:
             size = _add(described, size, b",")
-        for piece in _trajectory(plan, read(_loading(load_messages, plan)), None):
+        for piece in _trajectory(plan, read(_loading(load_messages, plan.member, plan.kept)), None):
             size = _add(described, size, piece)
     size = _add(described, size, b"]}")
     layout, tensor_bytes = _layout(plans)
     opening = b'{"__metadata__":{"' + EXPORT_METADATA_KEY.encode() + b'":"'
     closing = b'"},' + layout[1:]
-    padding = -(len(opening) + size + len(closing)) % 8
+    padding = -(len(opening) + size + len(closing)) % LENGTH_BYTES
     header_size = len(opening) + size + len(closing) + padding
     if header_size > HEADER_LIMIT:
         raise HeaderTooLarge
-    header = [header_size.to_bytes(8, "little"), opening, *described, closing + b" " * padding]
-    return Safetensors(8 + header_size + tensor_bytes, header, _tensor_pieces(read, plans))
+    header = [header_size.to_bytes(LENGTH_BYTES, "little"), opening, *described, closing + b" " * padding]
+    return Body(LENGTH_BYTES + header_size + tensor_bytes, chain(header, _tensor_pieces(read, plans)))
 
 
 def _add(described: list[bytes], size: int, piece: bytes) -> int:
@@ -115,14 +153,15 @@ def _add(described: list[bytes], size: int, piece: bytes) -> int:
 
 
 def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: TensorsAsJson | None) -> Iterator[bytes]:
+    trajectory = plan.trajectory
     head = {
         "trajectory_id": plan.member.trajectory_id,
         "session_id": plan.member.session_name,
-        "group_id": plan.group_id,
-        "task_id": plan.task_id,
-        "metadata": msgspec.Raw(b"{}" if plan.metadata is None else plan.metadata.encode()),
-        "marked": plan.marked,
-        "oldest_version": plan.oldest_version,
+        "group_id": trajectory.group_id,
+        "task_id": trajectory.task_id,
+        "metadata": msgspec.Raw(b"{}" if trajectory.metadata is None else trajectory.metadata.encode()),
+        "marked": trajectory.marked,
+        "oldest_version": trajectory.oldest_version,
     }
     yield _encode(head)[:-1] + b',"turns":['
     for place, number in enumerate(plan.kept):
@@ -184,11 +223,11 @@ def values_of(read: Read[Any], plan: Plan, name: str) -> dict[int, Any]:
     """What a tensor is made of, by turn."""
     match name:
         case "input_ids":
-            return read(_loading(load_ids, plan))  # type: ignore[no-any-return]
+            return read(_loading(load_ids, plan.member, plan.turns))  # type: ignore[no-any-return]
         case "logprobs":
-            return read(_loading(load_logprobs, plan))  # type: ignore[no-any-return]
+            return read(_loading(load_logprobs, plan.member, plan.kept))  # type: ignore[no-any-return]
         case "versions":
-            return read(_loading(load_versions, plan))  # type: ignore[no-any-return]
+            return read(_loading(load_versions, plan.member, plan.kept))  # type: ignore[no-any-return]
         case "turn_ids":
             return {number: plan.first_index + place for place, number in enumerate(plan.kept)}
         case _:
@@ -205,12 +244,10 @@ def _layout(plans: list[Plan]) -> tuple[bytes, int]:
     tokens = sum(plan.tokens for plan in plans)
     rows = sum(len(plan.rows) for plan in plans)
     turns = sum(len(plan.kept) for plan in plans)
-    entries = {}
-    end = 0
-    for name, dtype, length in _order(tokens, rows, turns):
-        start, end = end, end + length * np.dtype(dtype).itemsize
-        entries[name] = {"dtype": _DTYPES[dtype], "shape": [length], "data_offsets": [start, end]}
-    return _encode(entries), end
+    entries, size = describe(
+        (name, Form(np.dtype(dtype).name, (length,))) for name, dtype, length in _order(tokens, rows, turns)
+    )
+    return _encode(entries), size
 
 
 def _order(tokens: int, rows: int, turns: int) -> list[tuple[str, Any, int]]:

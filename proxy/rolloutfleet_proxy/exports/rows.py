@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rolloutfleet.wire import ExportStyle
-from rolloutfleet_proxy.turns.branching import BranchReason
+from rolloutfleet_proxy.domain.trajectory import ExportTurn
 
 TENSORS: Final[Mapping[str, type[np.generic]]] = {
     "input_ids": np.int64,
@@ -26,28 +26,6 @@ TENSORS: Final[Mapping[str, type[np.generic]]] = {
 """The tensors of a row, each with one element a token."""
 
 _ON_PROMPT: Final = {"logprobs": 0.0, "versions": -1, "turn_ids": -1, "loss_mask": 0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportTurn:
-    """A turn, without its tokens. A parent's number is lower than its children's."""
-
-    number: int
-    name: str
-    parent: int | None
-    prompt_tokens: int
-    """Of the whole prompt."""
-    output_tokens: int
-    reward: float | None
-    finish_reason: str
-    mixed_cache: bool
-    branch_reason: BranchReason | None = None
-    constrained: str | None = None
-    biased_by: list[str] | None = None
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ they hold: turns never change, a trajectory's are fixed when it closes, and retu
 tensors. So the same export, made again for whatever reason, finds what it put before.
 """
 
-import sqlite3
 from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
@@ -13,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from rolloutfleet.tensors import Form, RemoteTensor
-from rolloutfleet_proxy.exports.forms import References, tensor_of, values_of
-from rolloutfleet_proxy.exports.leases import SHARDS_AFTER_LEASE, Grant
-from rolloutfleet_proxy.exports.reads import Plan, Read, load_plan
+from rolloutfleet_proxy.exports.forms import Plan, References, load_plan, tensor_of, values_of
 from rolloutfleet_proxy.exports.rows import TENSORS, Row
 from rolloutfleet_proxy.ids import TENSOR, Owner
-from rolloutfleet_proxy.shards import rows as shard_rows
 from rolloutfleet_proxy.shards.shelf import Made, Shards
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store import shards as shard_rows
+from rolloutfleet_proxy.store.leases import SHARDS_AFTER_LEASE, Grant
+from rolloutfleet_proxy.store.reader import Connection, Read, Reader
 from rolloutfleet_proxy.store.writer import Writer
 
 
@@ -80,7 +78,7 @@ class ExportShards:
                     yield shard, Form(np.dtype(dtype).name, tensor.shape), tensor.tobytes()
 
 
-def _load(connection: sqlite3.Connection, **asked: Any) -> Plan:
+def _load(connection: Connection, **asked: Any) -> Plan:
     # Turns are counted within their trajectory: a rank that fetches one row need not know of the rest.
     return load_plan(connection, **asked, first_index=0)
 

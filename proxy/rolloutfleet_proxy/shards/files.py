@@ -1,7 +1,8 @@
 """The files of shards: written aside, made durable, and only then given the name that a row will hold.
 
 Each file has a name of its own, never used again, so that putting, replacing and removing a shard can't meet in one
-file. All of this blocks; it is for worker threads.
+file. All of this blocks; it is for worker threads. What comes is one tensor, in safetensors' form
+(`rolloutfleet.safetensors_layout`).
 """
 
 import contextlib
@@ -12,17 +13,26 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rolloutfleet.safetensors_layout import LENGTH_BYTES, write_header
-from rolloutfleet.tensors import Form
-from rolloutfleet_proxy.shards.layout import NotOneTensor, header_length, read_header
+import msgspec
+
+from rolloutfleet.safetensors_layout import LENGTH_BYTES, METADATA, write_header
+from rolloutfleet.tensors import DTYPES, Form, form_of
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 SUFFIX: Final = ".safetensors"
 _UNFINISHED: Final = ".part"
 PIECE: Final = 2**20
 """Bytes that are read at once."""
+HEADER_LIMIT: Final = 2**20
+"""Bytes of the header of a tensor that comes."""
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class NotOneTensor(ValueError):
+    """These bytes are not the safetensors form of one tensor; the message says why."""
 
 
 class ShardFiles:
@@ -102,10 +112,10 @@ class Incoming:
         self._opening += data
         if len(self._opening) < LENGTH_BYTES:
             return
-        end = LENGTH_BYTES + header_length(self._opening[:LENGTH_BYTES])
+        end = LENGTH_BYTES + _header_length(self._opening[:LENGTH_BYTES])
         if len(self._opening) >= end:
             opening, self._opening = self._opening, b""
-            self.describe(read_header(opening[LENGTH_BYTES:end]))
+            self.describe(_read_header(opening[LENGTH_BYTES:end]))
             self._write(opening[end:])
 
     def describe(self, form: Form) -> None:
@@ -165,3 +175,36 @@ def _write_all(file: FileIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
+
+
+def _header_length(opening: bytes) -> int:
+    """What the first 8 bytes say. Raises NotOneTensor."""
+    length = int.from_bytes(opening, "little")
+    if not 2 <= length <= HEADER_LIMIT:
+        raise NotOneTensor(f"its header would have {length} bytes; at most {HEADER_LIMIT}")
+    return length
+
+
+def _read_header(header: bytes) -> Form:
+    """Type and shape of the one tensor that a header describes. Raises NotOneTensor."""
+    try:
+        entries = _decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotOneTensor("its header is not a JSON object") from None
+    entries.pop(METADATA, None)
+    if len(entries) != 1:
+        raise NotOneTensor(f"it holds {len(entries)} tensors; a shard is one")
+    [entry] = entries.values()
+    if not isinstance(entry, dict):
+        raise NotOneTensor("its header describes no tensor")
+    code = str(entry.get("dtype"))
+    if code not in DTYPES:
+        raise NotOneTensor(f"dtype is {code[:40]!r}; it can be {', '.join(DTYPES)}")
+    try:
+        form = form_of(DTYPES[code], entry.get("shape"))
+    except ValueError as error:
+        raise NotOneTensor(str(error)) from None
+    offsets = entry.get("data_offsets")
+    if offsets != [0, form.nbytes] or not all(type(offset) is int for offset in offsets):
+        raise NotOneTensor(f"data_offsets is not [0, {form.nbytes}], which dtype and shape make it")
+    return form

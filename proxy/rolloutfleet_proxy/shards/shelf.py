@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,12 +18,11 @@ from typing import Any, Final, TypeVar
 from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import Form
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.shards import rows
 from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles
-from rolloutfleet_proxy.shards.layout import aligned
 from rolloutfleet_proxy.shards.orphans import Orphans
-from rolloutfleet_proxy.shards.rows import Put, Shard
+from rolloutfleet_proxy.store import shards as rows
 from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.shards import Put, Shard
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
 from rolloutfleet_proxy.telemetry import logger
@@ -44,6 +43,30 @@ class Body:
 
     size: int
     pieces: Iterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A tensor that can be read, in a worker thread, while it is gathered."""
+
+    form: Form
+    pieces: Callable[[], Iterator[bytes]]
+    """Its bytes, from the beginning each time it is called. Raises OSError where somebody removed the file."""
+
+    def read(self) -> bytes:
+        """All of it at once."""
+        return b"".join(self.pieces())
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What was found, by shard id."""
+
+    tensors: dict[str, Readable] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    """No longer kept by their owner, or of no proxy of this fleet: never to be had again."""
+    unreachable: list[str] = field(default_factory=list)
+    """Their owner did not answer: another time it may."""
 
 
 class Shards:
@@ -82,9 +105,7 @@ class Shards:
         StoreFull, StoreBroken, and as `rows.put`.
         """
         with self._arrivals() as pending:
-            incoming = self._begin(name, pending)
-            async for data in _in_pieces(body):
-                await self._run(incoming.feed, data)
+            incoming = await self._received(name, body, pending)
             await self._run(self._finish, incoming)
             form, digest = incoming.complete()
             done = await self._commit(
@@ -98,12 +119,7 @@ class Shards:
 
         Raises StoreFull, StoreBroken.
         """
-        with self._arrivals() as pending:
-            await self._run(self._write, tensors, pending)
-            shards = [Shard(incoming.name, incoming.file, *incoming.complete()) for incoming in pending]
-            await self._commit(
-                pending, lambda transaction: rows.put_for_lease(transaction, shards, lease=lease, ttl=ttl)
-            )
+        await self._put_all(tensors, partial(rows.put_for_lease, lease=lease, ttl=ttl))
 
     async def restore(self, tensors: Iterable[Made], *, session: int) -> None:
         """Keep tensors again for a session, given by its row id, all of them or none; made in a worker thread.
@@ -111,12 +127,13 @@ class Shards:
         The same tensor that is kept under a name already stays as it is. Raises ShardConflict where a name holds
         another one, StoreFull, StoreBroken.
         """
+        await self._put_all(tensors, rows.restore, session=session)
+
+    async def _put_all(self, tensors: Iterable[Made], keep: Callable[..., None], *, session: int | None = None) -> None:
         with self._arrivals() as pending:
             await self._run(self._write, tensors, pending)
-            shards = [
-                Shard(incoming.name, incoming.file, *incoming.complete(), session=session) for incoming in pending
-            ]
-            await self._commit(pending, partial(rows.restore, shards=shards))
+            shards = [Shard(each.name, each.file, *each.complete(), session=session) for each in pending]
+            await self._commit(pending, partial(keep, shards=shards))
 
     # Reading
 
@@ -132,26 +149,23 @@ class Shards:
     def body(self, shards: Iterable[Shard], *, metadata: dict[str, str] | None = None) -> Body:
         """Shards as one safetensors file, each under its name. Their files stay while it is being read."""
         by_name = {shard.name: shard for shard in shards}
-        order = aligned([(shard.name, shard.form) for shard in by_name.values()])
+        # Wide elements first: so every tensor begins at a multiple of its element's size.
+        order = sorted(((name, shard.form) for name, shard in by_name.items()), key=lambda named: -named[1].itemsize)
         header = write_header(order, metadata=metadata)
         size = len(header) + sum(form.nbytes for _, form in order)
         return Body(size, self._body(header, [by_name[name] for name, _ in order]))
 
     @contextlib.asynccontextmanager
-    async def borrowed(
-        self, name: str, body: AsyncIterable[bytes]
-    ) -> AsyncIterator[tuple[Form, Callable[[], Iterator[bytes]]]]:
-        """The one tensor of a safetensors body in a file that goes when the block ends: its form, and what reads it.
+    async def borrowed(self, name: str, body: AsyncIterable[bytes]) -> AsyncIterator[Readable]:
+        """The one tensor of a safetensors body, in a file that goes when the block ends.
 
         Raises NotOneTensor, StoreFull, StoreBroken.
         """
         with self._arrivals() as pending:
-            incoming = self._begin(name, pending)
-            async for data in _in_pieces(body):
-                await self._run(incoming.feed, data)
+            incoming = await self._received(name, body, pending)
             await self._run(incoming.finish)
             form, _ = incoming.complete()
-            yield form, partial(self._files.pieces, incoming.file, form)
+            yield Readable(form, partial(self._files.pieces, incoming.file, form))
 
     # Letting go
 
@@ -205,7 +219,7 @@ class Shards:
 
     @contextlib.contextmanager
     def _arrivals(self) -> Iterator[list[Incoming]]:
-        """Files without a row that are no orphans yet. Those still on the list when the block ends go."""
+        """Files without a row that are not orphans yet. Those still on the list when the block ends go."""
         pending: list[Incoming] = []
         try:
             yield pending
@@ -218,6 +232,12 @@ class Shards:
         incoming = self._files.incoming(name)
         self._arriving.add(incoming.file)
         pending.append(incoming)
+        return incoming
+
+    async def _received(self, name: str, body: AsyncIterable[bytes], pending: list[Incoming]) -> Incoming:
+        incoming = self._begin(name, pending)
+        async for data in _in_pieces(body):
+            await self._run(incoming.feed, data)
         return incoming
 
     def _write(self, tensors: Iterable[Made], pending: list[Incoming]) -> None:

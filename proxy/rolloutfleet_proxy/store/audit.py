@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Any
 
-from rolloutfleet_proxy.store.transaction import (
+from rolloutfleet_proxy.domain.ledger import (
     ACKNOWLEDGED,
     CREATED,
     DISCARDED,

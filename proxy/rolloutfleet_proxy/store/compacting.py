@@ -38,7 +38,9 @@ def surplus(*, free: int, pages: int, owed: int = 0) -> int:
 
 def give_back(transaction: Transaction, *, owed: int = 0, clock: Callable[[], float] = time.perf_counter) -> int:
     """Take free pages off the file's end for a short while; returns how many are still to go."""
-    left = surplus(free=_pragma(transaction, "freelist_count"), pages=_pragma(transaction, "page_count"), owed=owed)
+    left = surplus(
+        free=transaction.value("PRAGMA freelist_count"), pages=transaction.value("PRAGMA page_count"), owed=owed
+    )
     ends = clock() + SECONDS_AT_ONCE
     while left and clock() < ends:
         for _ in range(min(_CHECK_EVERY, left)):
@@ -50,7 +52,7 @@ def give_back(transaction: Transaction, *, owed: int = 0, clock: Callable[[], fl
 
 async def compact(database: Database, writer: Writer) -> bool:
     """Give back what is free, if that is worth it; returns whether it was."""
-    free, pages = await writer.run(lambda t: (_pragma(t, "freelist_count"), _pragma(t, "page_count")))
+    free, pages = await writer.run(lambda t: (t.value("PRAGMA freelist_count"), t.value("PRAGMA page_count")))
     owed = _owed_pages(database)
     if not is_due(free=free, pages=pages, owed=owed):
         return False
@@ -74,8 +76,3 @@ def _checkpoint(database: Database) -> None:
 def _owed_pages(database: Database) -> int:
     """Pages' worth of the reserve that is missing: the file's free ones are then of more use to the disk."""
     return 0 if database.reserve is None else database.reserve.owed // PAGE
-
-
-def _pragma(transaction: Transaction, name: str) -> int:
-    found: int = transaction.rows(f"PRAGMA {name}")[0][0]
-    return found

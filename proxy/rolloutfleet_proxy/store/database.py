@@ -78,6 +78,16 @@ class Database:
         """About what the connections keep of the file's pages. SQLite forgets none before it has as many as it may."""
         return LASTING * min(self.pages, store_bytes(self.folder))
 
+    def free_bytes(self) -> int:
+        """Of the file's pages that hold nothing; 0 where it can't be read."""
+        try:
+            with contextlib.closing(self.connect(read_only=True)) as connection:
+                [pages] = connection.execute("PRAGMA freelist_count").fetchone()
+                [size] = connection.execute("PRAGMA page_size").fetchone()
+        except sqlite3.Error:
+            return 0
+        return int(pages) * int(size)
+
     def close(self) -> None:
         if self.anchor is not None:
             self.anchor.close()
@@ -104,28 +114,16 @@ def open_database(
     store at all; StoreOfAnotherFleet where it is another fleet's.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = _lock(folder)
-    reserve: Reserve | None = None
-    try:
+    with contextlib.ExitStack() as failing:
+        lock = _lock(folder)
+        failing.callback(os.close, lock)
         with _explained(folder):
             reserve = Reserve.on(folder) if with_reserve else None
-            made = _open(folder, belonging, reserve)
-    except BaseException:
-        if reserve is not None:
-            reserve.close()
-        os.close(lock)
-        raise
-    if reserve is None:
-        made.connection.close()
-    return Database(
-        folder=folder,
-        store_id=made.store_id,
-        lock=lock,
-        pages=cache_bytes // LASTING,
-        reserve=reserve,
-        anchor=None if reserve is None else made.connection,
-        index=made.index,
-    )
+            if reserve is not None:
+                failing.callback(reserve.close)
+            store_id, anchor, index = _open(folder, belonging, reserve)
+        failing.pop_all()
+    return Database(folder, store_id, lock, cache_bytes // LASTING, reserve, anchor, index)
 
 
 def no_room(error: sqlite3.Error) -> bool:
@@ -135,12 +133,8 @@ def no_room(error: sqlite3.Error) -> bool:
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    store_id: str
-    connection: sqlite3.Connection
-    """Left open."""
-    index: int | None
+_Made = tuple[str, sqlite3.Connection | None, int | None]
+"""(store_id, anchor, index) of an open file."""
 
 
 def _open(folder: Path, belonging: Belonging | None, reserve: Reserve | None) -> _Made:
@@ -170,8 +164,10 @@ def _make(folder: Path, belonging: Belonging | None, *, lasting: bool) -> _Made:
             _stamp(folder, connection, belonging)
         connection.execute("INSERT OR IGNORE INTO facts VALUES ('store_id', ?)", (secrets.token_hex(6),))
         store_id: str = connection.execute("SELECT value FROM facts WHERE name = 'store_id'").fetchone()[0]
+        if not lasting:
+            return store_id, None, None
         failing.pop_all()
-    return _Made(store_id, connection, index)
+    return store_id, connection, index
 
 
 def _may_be_full(error: sqlite3.Error | OSError) -> bool:

@@ -9,6 +9,10 @@ from typing import TypeVar
 from rolloutfleet_proxy.store.database import Database
 
 T = TypeVar("T")
+Connection = sqlite3.Connection
+"""What a query reads from."""
+Read = Callable[[Callable[[Connection], T]], T]
+"""Runs a query in one snapshot; called from a worker thread."""
 
 
 class Reader:

@@ -5,18 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-TURNS = "turns"
-SESSIONS = "sessions"
-
-CREATED = "created"
-IMPORTED = "imported"
-LIVE = "live"
-LEASED = "leased"
-ACKNOWLEDGED = "acknowledged"
-DUMPED = "dumped"
-DISCARDED = "discarded"
-TERMS = (CREATED, IMPORTED, LIVE, LEASED, ACKNOWLEDGED, DUMPED, DISCARDED)
-
 Row = tuple[Any, ...]
 
 
@@ -46,6 +34,10 @@ class Transaction:
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()
 
+    def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """The first column of the first row, which is there."""
+        return self._connection.execute(sql, values).fetchone()[0]
+
     def count(self, kind: str, term: str, n: int = 1, *, reason: str = "") -> None:
         """Change a durable counter; it is written with this transaction's rows."""
         if n:
@@ -57,16 +49,41 @@ class Transaction:
         self.count(kind, after, n, reason=reason)
 
     def fact(self, name: str, default: Any = None) -> Any:
-        found = self.row("SELECT value FROM facts WHERE name = ?", (name,))
-        return default if found is None else found[0]
+        return load_fact(self, name, default)
 
     def set_fact(self, name: str, value: Any) -> None:
         self.execute("INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (name, value))
+
+    def forget_fact(self, name: str) -> None:
+        self.execute("DELETE FROM facts WHERE name = ?", (name,))
+
+    def prune(self, table: str, column: str, *, most: int, age: float) -> None:
+        """Forget the oldest rows where there are more than so many, and those that are older than so many served
+        seconds, by this column."""
+        self.execute(
+            f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ? OR {column} < ?",
+            (most, self.served - age),
+        )
 
     def take_counts(self) -> Counter[tuple[str, str, str]]:
         """The changes counted since the last call, which are then forgotten here."""
         taken, self._counts = self._counts, Counter()
         return taken
+
+
+Source = sqlite3.Connection | Transaction
+"""What rows are read from: for readers, and in the middle of a transaction."""
+
+
+def load_fact(source: Source, name: str, default: Any = None) -> Any:
+    """A single value, by its name."""
+    found = source.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return default if found is None else found[0]
+
+
+def insert_statement(table: str, columns: Sequence[str]) -> str:
+    """SQL that makes a row of values in the order of these columns."""
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
 def write_counts(connection: sqlite3.Connection, counts: Counter[tuple[str, str, str]]) -> None:

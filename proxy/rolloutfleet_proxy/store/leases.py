@@ -21,20 +21,16 @@ from rolloutfleet_proxy.domain.errors import (
     LeaseNotFound,
     TrajectoryNotFound,
 )
+from rolloutfleet_proxy.domain.idempotency import KeyedCall
+from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED
+from rolloutfleet_proxy.domain.session import DELETED, OPEN
+from rolloutfleet_proxy.domain.trajectory import READY, trajectory_name
 from rolloutfleet_proxy.ids import LEASE, Owner
-from rolloutfleet_proxy.sessions.idempotency import KeyedCall, recall, remember
-from rolloutfleet_proxy.sessions.sessions import DELETED, OPEN
-from rolloutfleet_proxy.sessions.trajectories import (
-    READY,
-    drop_marked,
-    move_trajectory,
-    settle,
-    trajectory_name,
-    wait_to_be_claimed,
-)
-from rolloutfleet_proxy.shards import rows as shards
-from rolloutfleet_proxy.store.transaction import ACKNOWLEDGED, DISCARDED, LEASED, Row, Transaction
-from rolloutfleet_proxy.turns import lineage
+from rolloutfleet_proxy.store import lineage, shards
+from rolloutfleet_proxy.store.idempotency import recall, remember
+from rolloutfleet_proxy.store.sessions import wait_to_be_claimed
+from rolloutfleet_proxy.store.trajectories import drop_marked, move_trajectory, settle_all
+from rolloutfleet_proxy.store.transaction import Row, Transaction
 
 LEASE_OPEN: Final = "open"
 RELEASED: Final = "released"
@@ -159,7 +155,7 @@ def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[s
         "UPDATE leased SET acknowledged = 1 WHERE lease = ? AND session = ? AND number = ?",
         [(lease, member.session, member.number) for member in todo],
     )
-    freed += _settle(transaction, todo)
+    freed += settle_all(transaction, (member.session for member in todo))
     _close_if_done(transaction, lease, state)
     failpoints.reach(failpoints.MID_ACK)
     return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member, _ in named], freed=freed)
@@ -374,33 +370,25 @@ def _take(transaction: Transaction, lease: str, members: Iterable[Member]) -> No
     members = list(members)
     for member in members:
         move_trajectory(transaction, member.session, member.number, LEASED, lease=lease)
-    _settle(transaction, members)
+    settle_all(transaction, (member.session for member in members))
 
 
 def _give_back(transaction: Transaction, members: Iterable[Member]) -> tuple[str, ...]:
     members = sorted(members, key=_in_order)
     for member in members:
-        state = transaction.rows("SELECT state FROM sessions WHERE id = ?", (member.session,))[0][0]
+        state = transaction.value("SELECT state FROM sessions WHERE id = ?", (member.session,))
         mark = lineage.mark(transaction, member.session, member.number)
         if state == DELETED:
             move_trajectory(transaction, member.session, member.number, DISCARDED, reason=DELETED)
         elif not drop_marked(transaction, member.session, member.number, mark):
             move_trajectory(transaction, member.session, member.number, READY)
     wait_to_be_claimed(transaction, {member.session for member in members})
-    return _settle(transaction, members)
-
-
-def _settle(transaction: Transaction, members: Iterable[Member]) -> tuple[str, ...]:
-    freed: tuple[str, ...] = ()
-    for session, name in sorted({(member.session, member.session_name) for member in members}):
-        if name not in freed:
-            freed += settle(transaction, session)
-    return freed
+    return settle_all(transaction, (member.session for member in members))
 
 
 def _close_if_done(transaction: Transaction, lease: str, state: str) -> None:
     """End a lease that holds nothing any more; acknowledged whole is what it is called whenever that happened."""
-    (left,) = transaction.rows("SELECT count(*) FROM leased WHERE lease = ? AND NOT acknowledged", (lease,))[0]
+    left = transaction.value("SELECT count(*) FROM leased WHERE lease = ? AND NOT acknowledged", (lease,))
     after = ACKNOWLEDGED if not left else RELEASED if state == LEASE_OPEN and not _held(transaction, lease) else state
     if after != state:
         _set_state(transaction, lease, after)

@@ -1,7 +1,8 @@
 """The rows of shards: who holds what, and for how long.
 
 A row is written when its file is durable. When it goes, for whatever reason, a trigger of the schema puts its file on
-the list of those to be removed, in the same transaction; `shelf` removes them after the commit, as often as it takes.
+the list of those to be removed, in the same transaction; `shards.shelf` removes them after the commit, as often as it
+takes.
 """
 
 import json
@@ -12,12 +13,14 @@ from typing import Any, Final
 
 from rolloutfleet.tensors import Form
 from rolloutfleet_proxy.domain.errors import SessionDeleted, SessionNotFound, ShardConflict
-from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, load_fact
 
 EXPIRED_AT_ONCE: Final = 1000
 """Shards that one transaction frees because their time is up."""
 
-_COLUMNS = "name, file, dtype, shape, digest, session, expires"
+_COLUMNS: Final = ("name", "file", "dtype", "shape", "digest", "session", "expires")
+_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM shards"
+_INSERT: Final = insert_statement("shards", (*_COLUMNS, "bytes", "lease", "created_at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,9 @@ def renew(transaction: Transaction, lease: str, *, ttl: float) -> None:
     )
 
 
-def find(source: Transaction | sqlite3.Connection, names: Sequence[str]) -> dict[str, Shard]:
+def find(source: Source, names: Sequence[str]) -> dict[str, Shard]:
     """Those of these names that are kept."""
-    rows = source.execute(
-        f"SELECT {_COLUMNS} FROM shards WHERE name IN (SELECT value FROM json_each(?))", (json.dumps(names),)
-    )
+    rows = source.execute(f"{_SELECT} WHERE name IN (SELECT value FROM json_each(?))", (json.dumps(names),))
     return {shard.name: shard for shard in map(_shard, rows)}
 
 
@@ -149,23 +150,13 @@ def shards_of_session(connection: sqlite3.Connection, session: int) -> list[Shar
 
     Their bytes are read with `Shards.pieces(shard)`, in a worker thread.
     """
-    rows = connection.execute(f"SELECT {_COLUMNS} FROM shards WHERE session = ? ORDER BY id", (session,))
+    rows = connection.execute(f"{_SELECT} WHERE session = ? ORDER BY id", (session,))
     return [_shard(row) for row in rows]
-
-
-def free_shards_of_session(transaction: Transaction, session: int) -> int:
-    """Free the shards that are tied to a session, given by its row id; returns how many.
-
-    Rows go in this transaction. The files are removed some time after its commit: at the next tick, or with
-    `Shards.collect()` at once.
-    """
-    return _delete(transaction, "session = ?", session)[0]
 
 
 def held_bytes(connection: sqlite3.Connection) -> int:
     """Bytes of all tensors that are kept, by the running count."""
-    row = connection.execute("SELECT value FROM facts WHERE name = 'shard_bytes'").fetchone()
-    return 0 if row is None else int(row[0])
+    return int(load_fact(connection, "shard_bytes", 0))
 
 
 def known_files(connection: sqlite3.Connection, files: Sequence[str]) -> set[str]:
@@ -209,22 +200,9 @@ def forget_freed(transaction: Transaction, files: Iterable[str]) -> None:
 
 
 def _insert(transaction: Transaction, shard: Shard, *, lease: str | None) -> None:
-    transaction.execute(
-        "INSERT INTO shards (name, file, dtype, shape, bytes, digest, session, lease, expires, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            shard.name,
-            shard.file,
-            shard.form.dtype,
-            json.dumps(shard.form.shape),
-            shard.form.nbytes,
-            shard.digest,
-            shard.session,
-            lease,
-            shard.expires,
-            transaction.wall,
-        ),
-    )
+    form = shard.form
+    owned = (shard.digest, shard.session, shard.expires, form.nbytes, lease, transaction.wall)
+    transaction.execute(_INSERT, (shard.name, shard.file, form.dtype, json.dumps(form.shape), *owned))
 
 
 def _delete(transaction: Transaction, condition: str, *values: Any) -> tuple[int, int]:

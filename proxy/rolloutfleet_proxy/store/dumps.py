@@ -1,0 +1,227 @@
+"""What a dump holds of the store: one closed trajectory, or what is open, and what those turns extend.
+
+Each read is short and for itself: a turn never changes but for its reward, so a session that takes no calls and no
+rewards meanwhile can be read turn by turn. `encode` of `rolloutfleet.dumps` makes a file of it. Also which files there
+are in the folder of dumps, and since when.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from rolloutfleet.dumps import DumpedSession, DumpedTrajectory, DumpHead, StreamedTensor, StreamedTurn
+from rolloutfleet.tensors import REMOTE_TENSOR
+from rolloutfleet_proxy.domain.ledger import LIVE
+from rolloutfleet_proxy.domain.matching import Matching
+from rolloutfleet_proxy.domain.trajectory import trajectory_name
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.turns import by_token
+
+_decode = msgspec.json.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class TurnNumbers:
+    """Which turns go into a dump, in order of commit."""
+
+    own: list[int]
+    """The live turns of the trajectory; of an open one, all that is open."""
+    context: list[int]
+    """Earlier ones that they extend."""
+
+    @property
+    def all(self) -> list[int]:
+        return sorted([*self.own, *self.context])
+
+
+def load_head(
+    connection: sqlite3.Connection, session: int, number: int | None, *, owner: Owner, reason: str, dumped_at: float
+) -> DumpHead:
+    """The head of the dump of trajectory `number`, or of what is open. `dumped_at` is in seconds since the epoch.
+
+    Raises LookupError where the session or the trajectory is not there.
+    """
+    return DumpHead(
+        reason=reason,
+        dumped_at=dumped_at,
+        ordinal=owner.ordinal,
+        store_id=owner.store_id,
+        session=(dumped := _load_session(connection, session)),
+        trajectory=None if number is None else _load_trajectory(connection, session, number, dumped.session_id),
+    )
+
+
+def load_turn_numbers(connection: sqlite3.Connection, session: int, number: int | None) -> TurnNumbers:
+    """Which turns the dump of trajectory `number`, or of what is open, holds."""
+    own: list[int] = []
+    parents: dict[int, int | None] = {}
+    for turn, parent, trajectory, state in connection.execute(
+        "SELECT number, parent, trajectory, state FROM turns WHERE session = ? ORDER BY number", (session,)
+    ):
+        parents[turn] = parent
+        if trajectory == number and state == LIVE:
+            own.append(turn)
+    context: set[int] = set()
+    for turn in own:
+        at = parents[turn]
+        while at is not None and at not in context:
+            context.add(at)
+            at = parents[at]
+    return TurnNumbers(own, sorted(context - set(own)))
+
+
+def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, *, context: bool) -> StreamedTurn:
+    """One turn, whole; what is JSON in its row stays as it is. Raises LookupError where it is not there."""
+    row = connection.execute(_SELECT_TURN, (session, number)).fetchone()
+    if row is None:
+        raise LookupError(f"turn {number} is gone")
+    named = dict(zip(_TURN_COLUMNS, row, strict=True))
+    kept = Matching.decode(named["matching"])
+    return StreamedTurn(
+        {
+            "turn_id": named["name"],
+            "number": number,
+            "parent": named["parent"],
+            "context": context,
+            "discarded": named["state"] != LIVE,
+            "trajectory": named["trajectory"],
+            "run": named["run"],
+            "finish_reason": named["finish_reason"],
+            "reward": named["reward"],
+            "mixed_cache": bool(named["mixed_cache"]),
+            "delivered": bool(named["delivered"]),
+            "created_at": named["created_at"],
+            "prompt_tokens": named["prompt_tokens"],
+            "matching": _matching(named, kept),
+            "branch_reason": None if kept.branch_reason is None else asdict(kept.branch_reason),
+        },
+        {name: named[name] or b"null" for name in ("messages", "tools", "output", "extras")},
+        {
+            "new_prompt_ids": _tensor(named["prompt_ids"], "int32"),
+            "output_ids": _tensor(named["output_ids"], "int32"),
+            "logprobs": _tensor(named["logprobs"], "float32"),
+            "versions": _tensor(by_token(named["versions"]).tobytes(), "int32"),
+        },
+    )
+
+
+def metadata_with_shards(connection: sqlite3.Connection, sessions: Sequence[int]) -> dict[int, Any]:
+    """The metadata of those of the sessions that have shards, or refer to some, by row id."""
+    rows = connection.execute(
+        "SELECT id, metadata FROM sessions WHERE id IN (SELECT value FROM json_each(?)) AND"
+        " (instr(metadata, ?) OR EXISTS (SELECT 1 FROM shards WHERE session = sessions.id))",
+        (json.dumps(sessions), REMOTE_TENSOR),
+    )
+    return {session: None if metadata is None else json.loads(metadata) for session, metadata in rows}
+
+
+def turn_ids(connection: sqlite3.Connection, session: int) -> frozenset[str]:
+    """The turn_id of each of a session's turns, without those that are here only because imported ones extend them."""
+    rows = connection.execute(
+        "SELECT name FROM turns WHERE session = ?1 AND (trajectory IS NULL OR trajectory NOT IN"
+        " (SELECT number FROM trajectories WHERE session = ?1 AND state IN ('elsewhere', 'importing')))",
+        (session,),
+    )
+    return frozenset(name for (name,) in rows)
+
+
+def never_imported(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str, int]:
+    """The row ids of those of these sessions that are here, and did not come from dumps.
+
+    Of an imported one, dumps that are still to be imported may hold turns that are here as context.
+    """
+    rows = connection.execute(
+        "SELECT name, id FROM sessions WHERE imported_at IS NULL AND name IN (SELECT value FROM json_each(?))",
+        (json.dumps(sorted(names)),),
+    )
+    return dict(rows.fetchall())
+
+
+def load_files(connection: sqlite3.Connection) -> dict[str, float]:
+    """Since when each file in the folder of dumps is known, in served seconds."""
+    return dict(connection.execute("SELECT file, since FROM dump_files"))
+
+
+def note_files(transaction: Transaction, files: Iterable[str], *, since: float) -> None:
+    """Remember that a sweep wrote these files. One that was written again is as new as that."""
+    transaction.executemany(
+        "INSERT INTO dump_files VALUES (?, ?) ON CONFLICT DO UPDATE SET since = excluded.since",
+        [(file, since) for file in files],
+    )
+
+
+def keep_files(transaction: Transaction, files: Mapping[str, float]) -> None:
+    """Know these files, each since then, and no others. Those that are known stay as they are."""
+    transaction.executemany("INSERT OR IGNORE INTO dump_files VALUES (?, ?)", files.items())
+    transaction.execute(
+        "DELETE FROM dump_files WHERE file NOT IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(files)),),
+    )
+
+
+_TURN_COLUMNS = (
+    *("name", "parent", "state", "trajectory", "run", "finish_reason", "reward", "mixed_cache", "delivered"),
+    *("created_at", "prompt_tokens", "start", "length", "history", "request", "matching", "messages", "tools"),
+    *("output", "extras", "prompt_ids", "output_ids", "logprobs", "versions"),
+)
+_SELECT_TURN = f"SELECT {', '.join(_TURN_COLUMNS)} FROM turns WHERE session = ? AND number = ?"
+
+
+_SESSION = (
+    *("session_id", "group_id", "task_id", "metadata", "limits", "agent_may", "stale_after", "created_at", "turns"),
+    *("tokens", "trajectories"),
+)
+
+
+def _load_session(connection: sqlite3.Connection, session: int) -> DumpedSession:
+    row = connection.execute(
+        "SELECT name, group_name, task_id, metadata, limits, agent_may, stale_after, created_at, turns, tokens,"
+        " trajectories FROM sessions WHERE id = ?",
+        (session,),
+    ).fetchone()
+    if row is None:
+        raise LookupError("the session is gone")
+    named = dict(zip(_SESSION, row, strict=True))
+    decoded = {name: _json(named[name]) for name in ("metadata", "limits", "agent_may")}
+    return DumpedSession(**named | decoded, place=session)
+
+
+_TRAJECTORY = ("closed_by", "reward_turn", "closed_at", "frozen", "marked")
+
+
+def _load_trajectory(connection: sqlite3.Connection, session: int, number: int, session_id: str) -> DumpedTrajectory:
+    row = connection.execute(
+        f"SELECT {', '.join(_TRAJECTORY)} FROM trajectories WHERE session = ? AND number = ?",
+        (session, number),
+    ).fetchone()
+    if row is None:
+        raise LookupError(f"trajectory {number} is gone")
+    named = dict(zip(_TRAJECTORY, row, strict=True))
+    named["frozen"] = bool(named["frozen"])
+    return DumpedTrajectory(trajectory_id=trajectory_name(session_id, number), number=number, **named)
+
+
+def _matching(named: dict[str, Any], kept: Matching) -> dict[str, Any]:
+    return {
+        "start": named["start"],
+        "length": named["length"],
+        "history": named["history"].hex(),
+        "request": named["request"].hex(),
+        "reasonings": [(index, digest.hex()) for index, digest in kept.reasonings],
+        "rules": kept.rules,
+        "call_ids": list(kept.call_ids),
+    }
+
+
+def _tensor(data: bytes, dtype: str) -> StreamedTensor:
+    return StreamedTensor(dtype, (len(data) // 4,), [data])
+
+
+def _json(text: bytes | str | None) -> Any:
+    return None if text is None else _decode(text)

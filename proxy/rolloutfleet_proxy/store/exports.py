@@ -1,0 +1,130 @@
+"""What an export reads of the store: the shape of a trajectory first, its long columns when they are needed.
+
+Each read is short and for itself. That is safe because nothing of what it reads changes: turns never do, and rewards
+are frozen once leased. What can happen is that the rows are gone, where the lease ended and another was acknowledged
+meanwhile.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from rolloutfleet_proxy.domain.ledger import LIVE
+from rolloutfleet_proxy.domain.matching import Matching
+from rolloutfleet_proxy.domain.trajectory import ExportTurn
+from rolloutfleet_proxy.store.leases import Member
+from rolloutfleet_proxy.store.turns import by_token
+
+_decode = msgspec.json.Decoder().decode
+
+
+class ExportGone(Exception):
+    """Rows that an export was reading are no longer there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedTrajectory:
+    """A trajectory without its tokens and messages."""
+
+    member: Member
+    group_id: str
+    task_id: str | None
+    metadata: str | None
+    """JSON object."""
+    marked: str | None
+    oldest_version: int | None
+    """The smallest weight version of a token of its own turns; None where they have none."""
+    turns: dict[int, ExportTurn]
+    """Those of its session up to its own newest."""
+    kept: list[int]
+    """Numbers of its own turns in order of commit, orphans left out."""
+
+
+def load_trajectory(connection: sqlite3.Connection, member: Member) -> LeasedTrajectory:
+    """Raises ExportGone."""
+    found = connection.execute(
+        "SELECT group_name, task_id, metadata, marked FROM sessions JOIN trajectories ON session = id"
+        " WHERE id = ? AND number = ?",
+        (member.session, member.number),
+    ).fetchone()
+    if found is None:
+        raise ExportGone(member.trajectory_id)
+    turns, kept = _load_turns(connection, member)
+    (oldest,) = connection.execute(
+        "SELECT min(version.value ->> 0) FROM turns, json_each(CAST(versions AS TEXT)) AS version"
+        " WHERE session = ? AND number IN (SELECT value FROM json_each(?)) AND version.value ->> 1 > 0",
+        (member.session, json.dumps(kept)),
+    ).fetchone()
+    named = dict(zip(("group_id", "task_id", "metadata", "marked"), found, strict=True))
+    return LeasedTrajectory(member=member, **named, oldest_version=oldest, turns=turns, kept=kept)
+
+
+def load_messages(connection: sqlite3.Connection, member: Member, numbers: Iterable[int]) -> dict[int, bytes]:
+    """The assistant message of each of a trajectory's turns, as JSON. Raises ExportGone."""
+    return dict(_columns(connection, member, numbers, "output"))
+
+
+def load_ids(connection: sqlite3.Connection, member: Member, numbers: Iterable[int]) -> dict[int, bytes]:
+    """The new prompt and the output of each turn, as int32. Raises ExportGone."""
+    return {
+        number: prompt + output
+        for number, prompt, output in _columns(connection, member, numbers, "prompt_ids, output_ids")
+    }
+
+
+def load_logprobs(connection: sqlite3.Connection, member: Member, numbers: Iterable[int]) -> dict[int, Any]:
+    """The log-probabilities of each turn's output. Raises ExportGone."""
+    return {
+        number: np.frombuffer(logprobs, np.float32)
+        for number, logprobs in _columns(connection, member, numbers, "logprobs")
+    }
+
+
+def load_versions(connection: sqlite3.Connection, member: Member, numbers: Iterable[int]) -> dict[int, Any]:
+    """The weight version of each token of each turn's output. Raises ExportGone."""
+    return {number: by_token(spans) for number, spans in _columns(connection, member, numbers, "versions")}
+
+
+_TURN: Final = ("number", "name", "parent", "prompt_tokens", "output_tokens", "reward", "finish_reason", "constrained")
+
+
+def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[int, ExportTurn], list[int]]:
+    found = connection.execute(
+        "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4, reward, finish_reason,"
+        " json_extract(CAST(extras AS TEXT), '$.constrained'), mixed_cache, matching,"
+        " json_extract(CAST(extras AS TEXT), '$.biased_by'), trajectory, state FROM turns"
+        " WHERE session = ? AND number <= (SELECT max(number) FROM turns WHERE session = ? AND trajectory = ?)"
+        " ORDER BY number",
+        (member.session, member.session, member.number),
+    )
+    turns: dict[int, ExportTurn] = {}
+    kept = []
+    for *columns, mixed_cache, matching, biased_by, trajectory, state in found:
+        turn = ExportTurn(
+            **dict(zip(_TURN, columns, strict=True)),
+            mixed_cache=bool(mixed_cache),
+            branch_reason=Matching.decode(matching).branch_reason,
+            biased_by=None if biased_by is None else _decode(biased_by),
+        )
+        turns[turn.number] = turn
+        if trajectory == member.number and state == LIVE:
+            kept.append(turn.number)
+    return turns, kept
+
+
+def _columns(
+    connection: sqlite3.Connection, member: Member, numbers: Iterable[int], columns: str
+) -> list[tuple[Any, ...]]:
+    wanted = sorted(numbers)
+    found = connection.execute(
+        f"SELECT number, {columns} FROM turns WHERE session = ? AND number IN (SELECT value FROM json_each(?))",
+        (member.session, json.dumps(wanted)),
+    ).fetchall()
+    if len(found) != len(wanted):
+        raise ExportGone(member.trajectory_id)
+    return found

@@ -1,0 +1,73 @@
+"""A reward for a turn, and the trajectory that it closes."""
+
+from rolloutfleet.wire import GiveReward, Rewarded
+from rolloutfleet_proxy.domain.errors import NoTurnYet, RewardFrozen, SessionClosed, SessionDeleted, TurnNotFound
+from rolloutfleet_proxy.domain.ledger import DISCARDED, LIVE
+from rolloutfleet_proxy.domain.session import DELETED
+from rolloutfleet_proxy.domain.trajectory import BY_REWARD, trajectory_name
+from rolloutfleet_proxy.store.sessions import touch
+from rolloutfleet_proxy.store.trajectories import close_turns
+from rolloutfleet_proxy.store.transaction import Row, Transaction
+
+
+def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Rewarded:
+    """Give a turn its reward: the one named, else the newest committed. Where `asked.closes`, all open turns become
+    a trajectory; a call in flight goes on into the next one.
+
+    A reward again replaces the first, until the trajectory's first lease freezes it; the same value again always
+    answers as it did. Sessions that have been closed still take rewards. Raises NoTurnYet, TurnNotFound,
+    RewardFrozen, and SessionDeleted or SessionClosed where the session is gone.
+    """
+    name, newest = _session(transaction, session)
+    number, turn_id, trajectory, before = _turn(transaction, session, newest, asked.turn_id)
+    if before != asked.reward:
+        _refuse_frozen(transaction, session, trajectory, turn_id)
+        transaction.execute(
+            "UPDATE turns SET reward = ? WHERE session = ? AND number = ?", (asked.reward, session, number)
+        )
+    touch(transaction, session)
+    if asked.closes:
+        closed = close_turns(transaction, session, closed_by=BY_REWARD, reward_turn=number)
+        trajectory = closed if trajectory is None else trajectory
+    return Rewarded(
+        session_id=name,
+        turn_id=turn_id,
+        reward=asked.reward,
+        trajectory_id=None if trajectory is None else trajectory_name(name, trajectory),
+    )
+
+
+def _session(transaction: Transaction, session: int) -> tuple[str, int]:
+    row = transaction.row("SELECT name, turns, state FROM sessions WHERE id = ?", (session,))
+    if row is None:
+        raise SessionClosed("The session is gone: nothing of it is left to be rewarded.")
+    name, turns, state = row
+    if state == DELETED:
+        raise SessionDeleted(f"Session {name} has been deleted.")
+    return name, turns
+
+
+def _turn(transaction: Transaction, session: int, newest: int, turn_id: str | None) -> Row:
+    """(number, turn_id, trajectory, reward) of the turn that is meant."""
+    if newest == 0 and turn_id is None:
+        raise NoTurnYet()
+    column, value = ("number", newest) if turn_id is None else ("name", turn_id)
+    row = transaction.row(
+        f"SELECT number, name, trajectory, reward, state FROM turns WHERE session = ? AND {column} = ?",
+        (session, value),
+    )
+    if row is None:
+        raise TurnNotFound(f"The session has no turn {turn_id!r}.")
+    *found, state = row
+    if state != LIVE:
+        raise RewardFrozen(f"Turn {row[1]} was discarded: it can't be rewarded any more.")
+    return tuple(found)
+
+
+def _refuse_frozen(transaction: Transaction, session: int, trajectory: int | None, turn_id: str) -> None:
+    row = transaction.row(
+        "SELECT frozen, state FROM trajectories WHERE session = ? AND number = ?", (session, trajectory)
+    )
+    if row is not None and (row[0] or row[1] == DISCARDED):
+        why = "discarded" if row[1] == DISCARDED else "leased to a trainer, which freezes its rewards"
+        raise RewardFrozen(f"Turn {turn_id} can't be rewarded now: its trajectory was {why}.")

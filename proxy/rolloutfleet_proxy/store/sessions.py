@@ -1,0 +1,201 @@
+"""The rows of sessions: made, found by name or key, listed, touched, ended."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+import msgspec
+
+from rolloutfleet_proxy.domain.errors import SessionClosed
+from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, SESSIONS
+from rolloutfleet_proxy.domain.session import OPEN, Gone, NewSessions, SessionRecord, Started
+from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
+from rolloutfleet_proxy.store import tombstones
+from rolloutfleet_proxy.store.transaction import Transaction, insert_statement
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+_COLUMNS: Final = (
+    *("name", "key_hash", "group_name", "task_id", "metadata", "limits", "agent_may", "stale_after", "state", "fate"),
+    *("created_at", "touched", "ended", "imported_at"),
+)
+_INSERT: Final = insert_statement("sessions", _COLUMNS)
+
+
+def insert(transaction: Transaction, record: SessionRecord, *, agent_may: Sequence[str], fate: str) -> int:
+    """Make the row of a session, whatever `record.id` says; returns its row id. One that is not open has ended now."""
+    inserted = transaction.execute(
+        _INSERT,
+        (
+            *(record.name, record.key_hash, record.group, record.task_id, record.metadata_json),
+            *(_encode(record.limits).decode(), _encode(list(agent_may)).decode(), record.stale_after),
+            *(record.state, fate, record.created_at, transaction.served),
+            None if record.state == OPEN else transaction.served,
+            transaction.wall if record.imported else None,
+        ),
+    )
+    assert inserted.lastrowid is not None
+    return inserted.lastrowid
+
+
+def start(transaction: Transaction, owner: Owner, asked: NewSessions) -> tuple[str, list[Started]]:
+    """Make a group of sessions; returns the group's name and each session's name and key."""
+    group = owner.name(GROUP)
+    metadata = None if asked.metadata is None else _encode(asked.metadata).decode()
+    started: list[Started] = []
+    for _ in range(asked.count):
+        name, key = owner.name(SESSION), owner.key()
+        record = SessionRecord(
+            id=0,
+            name=name,
+            key_hash=key_hash(key),
+            group=group,
+            task_id=asked.task_id,
+            metadata_json=metadata,
+            limits=dict(asked.limits),
+            agent_may=frozenset(asked.agent_may),
+            stale_after=asked.stale_after,
+            state=OPEN,
+            tokens=0,
+            created_at=transaction.wall,
+        )
+        record.id = insert(transaction, record, agent_may=asked.agent_may, fate=LIVE)
+        started.append(Started(name, key, record))
+    transaction.count(SESSIONS, CREATED, len(started))
+    transaction.count(SESSIONS, LIVE, len(started))
+    return group, started
+
+
+def replace_keys(transaction: Transaction, owner: Owner, names: Sequence[str]) -> list[Started]:
+    """Give sessions new keys; the old ones are void from then on. Raises LookupError, which names one that is gone."""
+    started = [Started(name, owner.key()) for name in names]
+    for session in started:
+        changed = transaction.execute(
+            "UPDATE sessions SET key_hash = ? WHERE name = ?", (key_hash(session.key), session.name)
+        )
+        if not changed.rowcount:
+            raise LookupError(session.name)
+    return started
+
+
+def touch(transaction: Transaction, session: int, *, turns: int = 0, tokens: int = 0) -> bool:
+    """Note that somebody still needs the session, and what was added to it. False where its rows are gone."""
+    changed = transaction.execute(
+        "UPDATE sessions SET touched = ?, turns = turns + ?, tokens = tokens + ? WHERE id = ?",
+        (transaction.served, turns, tokens, session),
+    )
+    return changed.rowcount > 0
+
+
+def end(transaction: Transaction, session: int, state: str) -> None:
+    """From now on it waits to be claimed, unless it did before."""
+    transaction.execute(
+        "UPDATE sessions SET state = ?, ended = coalesce(ended, ?) WHERE id = ?", (state, transaction.served, session)
+    )
+
+
+def wait_to_be_claimed(transaction: Transaction, sessions: Iterable[int]) -> None:
+    """Let those of the sessions that have ended wait anew for a trainer, as long as if they ended now."""
+    transaction.execute(
+        "UPDATE sessions SET ended = ? WHERE state != 'open' AND id IN (SELECT value FROM json_each(?))",
+        (transaction.served, json.dumps(sorted(sessions))),
+    )
+
+
+def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many sessions are open, and how many ended but still have rows."""
+    row = connection.execute("SELECT count(*) FILTER (WHERE state = 'open'), count(*) FROM sessions").fetchone()
+    return {"open": row[0], "ended": row[1] - row[0]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Which sessions are listed, and from where on."""
+
+    state: str | None = None
+    task_id: str | None = None
+    newest_first: bool = False
+    after: int | None = None
+    """The row that the page before ended with."""
+    limit: int
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether some are left out, so that to fill a page may take a look at every row."""
+        return self.state is not None or self.task_id is not None
+
+
+_LISTED: Final = (
+    *("session_id", "group_id", "task_id", "state", "turns", "tokens", "trajectories", "created_at", "idle_seconds"),
+    "fate",
+)
+
+
+def list_sessions(connection: sqlite3.Connection, asked: Listing, *, served: float) -> list[tuple[int, dict[str, Any]]]:
+    """(row id, what the list shows) of sessions in order of creation, or against it.
+
+    `served` is the served clock now, in seconds.
+    """
+    behind, order = ("<", "DESC") if asked.newest_first else (">", "ASC")
+    rows = connection.execute(
+        "SELECT id, name, group_name, task_id, state, turns, tokens, trajectories, created_at,"
+        " max(0.0, :served - touched), fate"
+        f" FROM sessions WHERE (:after IS NULL OR id {behind} :after) AND (:state IS NULL OR state = :state)"
+        f" AND (:task_id IS NULL OR task_id = :task_id) ORDER BY id {order} LIMIT :limit",
+        {"served": served, **asdict(asked)},
+    )
+    return [(row[0], dict(zip(_LISTED, row[1:], strict=True))) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a session's row says that changes without a call."""
+
+    touched: float
+    """Served seconds."""
+    trajectories: int
+    """Closed so far."""
+    leased: int
+    """Of these, how many are leased now."""
+
+
+def load_figures(connection: sqlite3.Connection, session: int) -> Figures:
+    """Raises SessionClosed where the session's rows are gone."""
+    row = connection.execute(
+        "SELECT touched, trajectories, (SELECT count(*) FROM trajectories WHERE session = sessions.id"
+        " AND state = 'leased') FROM sessions WHERE id = ?",
+        (session,),
+    ).fetchone()
+    if row is None:
+        raise gone()
+    return Figures(*row)
+
+
+def gone() -> SessionClosed:
+    """What is answered where nobody knows more of a session than that its rows are gone."""
+    return SessionClosed("The session has ended, and all of it has been acknowledged or discarded.")
+
+
+_SELECT = (
+    "SELECT id, name, key_hash, group_name, task_id, metadata, limits, agent_may, stale_after, state, tokens,"
+    " created_at, imported_at IS NOT NULL FROM sessions WHERE "
+)
+_FIELDS: Final = tuple(column.name for column in fields(SessionRecord))
+"""In the order of what is selected."""
+
+
+def find(
+    connection: sqlite3.Connection, *, name: str | None = None, key: bytes | None = None
+) -> SessionRecord | Gone | None:
+    """A session by name or by its key's hash; its tombstone; or None."""
+    column, value = ("name", name) if name is not None else ("key_hash", key)
+    row = connection.execute(f"{_SELECT} {column} = ?", (value,)).fetchone()
+    if row is None:
+        return tombstones.find(connection, column=column, value=value)
+    record = SessionRecord(**dict(zip(_FIELDS, row, strict=True)))
+    record.limits, record.agent_may = _decode(row[6]), frozenset(_decode(row[7]))
+    record.imported = bool(record.imported)
+    return record

@@ -1,0 +1,165 @@
+"""A real store driven from plain code, and turns without an engine. For tests and benchmarks."""
+
+import asyncio
+import sqlite3
+from array import array
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rolloutfleet_proxy.domain.matching import Matching
+from rolloutfleet_proxy.domain.messages import PLAIN_RULES
+from rolloutfleet_proxy.domain.session import NewSessions
+from rolloutfleet_proxy.domain.turn import NewTurn
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.store import schema
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import Database, open_database
+from rolloutfleet_proxy.store.sessions import start
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.turns import commit_turn
+from rolloutfleet_proxy.store.writer import Writer
+
+T = TypeVar("T")
+
+
+class SyncStore:
+    """A store in a folder, with its real writer, and a clock that stands still until told otherwise."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seconds = 0.0
+        self._runner = asyncio.Runner()
+        self._open()
+
+    def _open(self) -> None:
+        self.database: Database = open_database(self.folder)
+        self.owner = Owner(0, self.database.store_id)
+        self.connection = self.database.connect(read_only=True)
+        clock = ServedClock(self.connection, monotonic=lambda: self.seconds)
+        self.writer: Writer = self._runner.run(self._start(clock))
+
+    async def _start(self, clock: ServedClock) -> Writer:
+        return Writer(self.database, clock, wall=lambda: 1e9 + self.seconds)
+
+    def reopen(self) -> None:
+        """Close the store and open it again, as a restart does."""
+        self._shut()
+        self._open()
+
+    def close(self) -> None:
+        self._shut()
+        self._runner.close()
+
+    def _shut(self) -> None:
+        self._runner.run(self.writer.close())
+        self.connection.close()
+        self.database.close()
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def run(self, operation: Callable[[Transaction], T]) -> T:
+        """Commit one operation, or raise what it raised."""
+        return self._runner.run(self.writer.run(operation))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, beside the writer."""
+        return self._runner.run(work)
+
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        return query(self.connection)
+
+    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql, values).fetchall()
+
+    def start(self, count: int = 1, **asked: Any) -> list[tuple[int, str]]:
+        """Start a group; returns (row id, session_id) of each."""
+        defaults: dict[str, Any] = {
+            "task_id": None,
+            "metadata": None,
+            "limits": {},
+            "agent_may": (),
+            "stale_after": None,
+        }
+        new = NewSessions(count=count, **(defaults | asked))
+        _, started = self.run(lambda transaction: start(transaction, self.owner, new))
+        return [
+            (self.rows("SELECT id FROM sessions WHERE name = ?", session.name)[0][0], session.name)
+            for session in started
+        ]
+
+    def commit(self, session: int, *, parent: int | None = None, **given: Any) -> int:
+        """Commit a turn, see `new_turn`; returns its number."""
+        behind = self.rows(
+            "SELECT length, prompt_tokens + length(output_ids) / 4 FROM turns WHERE session = ? AND number = ?",
+            session,
+            parent,
+        )
+        covered, tokens = behind[0] if behind else (0, 0)
+        turn = new_turn(session, parent=parent, covered=covered, tokens=tokens, **given)
+        return self.run(lambda transaction: commit_turn(transaction, turn)).number
+
+
+class InlineStore:
+    """A store in memory that commits at once."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        schema.migrate(self.connection)
+
+    def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> Awaitable[T]:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        done.set_result(operation(Transaction(self.connection, served=0.0, wall=0.0)))
+        return done
+
+
+def new_turn(
+    session: int,
+    *,
+    name: str,
+    parent: int | None = None,
+    covered: int = 0,
+    tokens: int = 0,
+    asks: str | None = None,
+    prompt: Sequence[int] = (1, 2),
+    output: Sequence[int] = (3, 4),
+    logprobs: Sequence[float] | None = None,
+    version: int = 0,
+    delivered: bool = True,
+    **given: Any,
+) -> NewTurn:
+    """A turn as a generation would make it.
+
+    `asks` stands for its request: equal ones are of equal history. The parent covers `covered` messages and `tokens`.
+    """
+    request = blake2b((asks or name).encode(), digest_size=16).digest()
+    text = " ".join(map(str, output[:8]))
+    fields: dict[str, Any] = {
+        "session": session,
+        "name": name,
+        "parent": parent,
+        "delivered": delivered,
+        "history": blake2b(request + name.encode(), digest_size=16).digest(),
+        "request": request,
+        "body": request,
+        "idempotency_key": None,
+        "start": covered,
+        "length": covered + 2,
+        "matching": Matching(PLAIN_RULES.name),
+        "messages": [{"role": "user", "content": asks or name}],
+        "tools": None,
+        "output": {"role": "assistant", "content": text},
+        "prompt_ids": array("i", prompt),
+        "prompt_tokens": tokens + len(prompt),
+        "output_ids": array("i", output),
+        "logprobs": array("f", [-0.5] * len(output) if logprobs is None else logprobs),
+        "versions": [(version, len(output))],
+        "finish_reason": "stop",
+        "mixed_cache": False,
+        "run": 0,
+        "extras": None,
+        "created_at": 1e9,
+    }
+    return NewTurn(**(fields | given))

@@ -1,0 +1,58 @@
+"""What is left of a session whose rows are gone: its name and key, why it is gone, and which dumps it went to."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rolloutfleet_proxy.domain.session import Gone
+from rolloutfleet_proxy.store import remains
+from rolloutfleet_proxy.store.transaction import Source, Transaction
+
+TOMBSTONES: Final = 100_000
+TOMBSTONE_AGE: Final = 7 * 86400.0
+"""Served seconds. Tombstones are kept up to this number and age, whichever is reached first."""
+
+_OF_A_SESSION: Final = (("shards", "session"), ("trajectories", "session"), ("sessions", "id"))
+"""(table, column) of the rows that go with a session at once, whatever the number of its turns."""
+
+
+def find(source: Source, *, column: str, value: str | bytes | None) -> Gone | None:
+    """The tombstone of this `name` or `key_hash`."""
+    row = source.execute(f"SELECT name, reason, dumped FROM tombstones WHERE {column} = ?", (value,)).fetchone()
+    return None if row is None else Gone(row[0], row[1], tuple(json.loads(row[2])))
+
+
+def bury(
+    transaction: Transaction,
+    sessions: Iterable[int],
+    *,
+    reclaimed: str | None = None,
+    dumped: Mapping[int, Sequence[int]] | None = None,
+) -> tuple[str, ...]:
+    """Delete the rows of sessions, by row id, and leave tombstones; returns their names.
+
+    Of turns there may be many: those that this operation may not delete any more are left to `remains`.
+
+    Their reason is `reclaimed`, else what became of each. `dumped` says which trajectories went to dumps.
+    """
+    names: list[str] = []
+    for session in sessions:
+        transaction.execute(
+            "INSERT OR REPLACE INTO tombstones (name, key_hash, group_name, reason, dumped, trajectory, buried)"
+            " SELECT name, key_hash, group_name,"
+            " coalesce(?, CASE state WHEN 'deleted' THEN state ELSE coalesce(reason, fate) END), ?,"
+            " (SELECT number FROM trajectories WHERE session = sessions.id AND closed_by = 'close'), ?"
+            " FROM sessions WHERE id = ?",
+            (reclaimed, json.dumps(list((dumped or {}).get(session, ()))), transaction.served, session),
+        )
+        names.append(transaction.value("SELECT name FROM sessions WHERE id = ?", (session,)))
+        for table, column in _OF_A_SESSION:
+            transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (session,))
+        remains.leave(transaction, session)
+    prune(transaction)
+    return tuple(names)
+
+
+def prune(transaction: Transaction) -> None:
+    """Forget the oldest tombstones where there are too many, and those that are too old."""
+    transaction.prune("tombstones", "buried", most=TOMBSTONES, age=TOMBSTONE_AGE)

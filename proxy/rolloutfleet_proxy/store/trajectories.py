@@ -1,0 +1,226 @@
+"""How turns become trajectories, how sessions end, and what is counted as having become of both (`domain.trajectory`).
+
+Rows are freed once every session of a group has ended with nothing left to decide; until then they stay readable.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rolloutfleet_proxy.domain.errors import SessionDeleted
+from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE, SESSIONS, TURNS
+from rolloutfleet_proxy.domain.lineage import RECOVERED, Mark
+from rolloutfleet_proxy.domain.session import CLOSED, DELETED, RECLAIMED
+from rolloutfleet_proxy.domain.trajectory import (
+    BY_CLOSE,
+    IMPORTING,
+    ORPHAN,
+    READY,
+    VOID,
+    Kin,
+    fate,
+    orphans,
+    trajectory_name,
+)
+from rolloutfleet_proxy.store import lineage
+from rolloutfleet_proxy.store.sessions import end, gone
+from rolloutfleet_proxy.store.tombstones import bury
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.turns import load_comparable
+
+_TERM = {READY: LIVE, LEASED: LEASED, ACKNOWLEDGED: ACKNOWLEDGED, DISCARDED: DISCARDED}
+"""The term of the ledger that the turns of a trajectory in this state are counted under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What ending a session did."""
+
+    trajectory_id: str | None
+    """The trajectory that closing it made; None where nothing was left to close, and after a delete."""
+    freed: tuple[str, ...] = ()
+    """Sessions whose rows are gone now: this one and its group, where it was the last."""
+
+
+def close_turns(
+    transaction: Transaction, session: int, *, closed_by: str, reward_turn: int | None = None
+) -> int | None:
+    """Make a trajectory of all that is open; returns its number, or None where nothing is open.
+
+    Orphans become discarded. `reward_turn` is the number of the turn that the closing reward was given to.
+    """
+    turns = count_live(transaction, session)
+    if not turns:
+        return None
+    turns -= discard_orphans(transaction, session)
+    number: int = transaction.rows(
+        "UPDATE sessions SET trajectories = trajectories + 1 WHERE id = ? RETURNING trajectories", (session,)
+    )[0][0]
+    transaction.execute("UPDATE turns SET trajectory = ? WHERE session = ? AND trajectory IS NULL", (number, session))
+    transaction.execute(
+        "INSERT INTO trajectories (session, number, closed_by, reward_turn, turns, state, closed_at)"
+        " VALUES (?, ?, ?, ?, ?, 'ready', ?)",
+        (session, number, closed_by, reward_turn, turns, transaction.wall),
+    )
+    drop_marked(transaction, session, number, lineage.mark(transaction, session, number))
+    return number
+
+
+def close_session(transaction: Transaction, session: int) -> Ended:
+    """End a session: what is open becomes a trajectory. Again, it answers the same.
+
+    Calls in flight are the caller's business: none of them can commit from here on. Raises SessionDeleted, and
+    SessionClosed where its rows are gone.
+    """
+    name, state = _session(transaction, session)
+    if state == CLOSED:
+        return Ended(_closing(transaction, name, session))
+    close_turns(transaction, session, closed_by=BY_CLOSE)
+    end(transaction, session, CLOSED)
+    return Ended(_closing(transaction, name, session), settle(transaction, session))
+
+
+def delete_session(transaction: Transaction, session: int) -> Ended:
+    """End a session and discard all of it that is neither leased nor acknowledged.
+
+    What is leased is left to its lease: acknowledged it counts, given back it is discarded. Raises SessionDeleted
+    where it has been deleted before, SessionClosed where its rows are gone.
+    """
+    _session(transaction, session)
+    # Rows of turns are long, and stay as they are: what is open of a session that is deleted counts as discarded.
+    transaction.move(TURNS, LIVE, DISCARDED, count_live(transaction, session), reason=DELETED)
+    ready = transaction.rows("SELECT number FROM trajectories WHERE session = ? AND state = 'ready'", (session,))
+    for (number,) in ready:
+        move_trajectory(transaction, session, number, DISCARDED, reason=DELETED)
+    end(transaction, session, DELETED)
+    return Ended(None, settle(transaction, session))
+
+
+def drop_marked(transaction: Transaction, session: int, number: int, mark: Mark | None) -> bool:
+    """Discard a trajectory that nobody holds where a recovery's mark says so; returns whether it did."""
+    if mark is None or not mark.drop:
+        return False
+    move_trajectory(transaction, session, number, DISCARDED, reason=RECOVERED)
+    lineage.count_dropped(transaction, session, number, mark)
+    return True
+
+
+def move_trajectory(
+    transaction: Transaction, session: int, number: int, after: str, *, lease: str | None = None, reason: str = ""
+) -> None:
+    """Give a trajectory another state and count its turns there. `settle` its session afterwards.
+
+    From its first lease on its rewards are frozen.
+    """
+    before, turns = transaction.rows(
+        "SELECT state, turns FROM trajectories WHERE session = ? AND number = ?", (session, number)
+    )[0]
+    transaction.execute(
+        "UPDATE trajectories SET state = ?, lease = ?, reason = ?, frozen = max(frozen, ?)"
+        " WHERE session = ? AND number = ?",
+        (after, lease, reason or None, after == LEASED, session, number),
+    )
+    if _TERM[before] != _TERM[after]:
+        transaction.move(TURNS, _TERM[before], _TERM[after], turns, reason=reason)
+
+
+def settle(transaction: Transaction, session: int) -> tuple[str, ...]:
+    """Recompute what became of a session and count it there; free its group if that was the last to decide.
+
+    Returns the names of the sessions whose rows were freed. One whose rows are gone already has nothing to settle.
+    """
+    row = transaction.row("SELECT state, fate, turns, group_name FROM sessions WHERE id = ?", (session,))
+    if row is None or row[1] == IMPORTING:
+        return ()
+    state, before, turns, group = row
+    held = transaction.rows("SELECT state, reason FROM trajectories WHERE session = ? ORDER BY number DESC", (session,))
+    after, reason = fate(state=state, turns=turns, trajectories=held)
+    if after != before:
+        transaction.move(SESSIONS, before, after, reason=reason)
+        transaction.execute("UPDATE sessions SET fate = ?, reason = ? WHERE id = ?", (after, reason or None, session))
+    return free_group(transaction, group) if after in (ACKNOWLEDGED, DISCARDED) else ()
+
+
+def settle_all(transaction: Transaction, sessions: Iterable[int]) -> tuple[str, ...]:
+    """Settle each of them; returns as `settle` does. Settling one member of a group may free all of it."""
+    return tuple(name for session in sorted(set(sessions)) for name in settle(transaction, session))
+
+
+def free_group(transaction: Transaction, group: str) -> tuple[str, ...]:
+    """Free the rows of a group that has nothing left to decide; returns the names of its sessions, or none."""
+    unresolved = transaction.row(
+        "SELECT 1 FROM sessions WHERE group_name = ?"
+        " AND (state = 'open' OR fate IN ('live', 'leased', 'importing')) LIMIT 1",
+        (group,),
+    )
+    if unresolved:
+        return ()
+    members = transaction.rows("SELECT id FROM sessions WHERE group_name = ?", (group,))
+    return bury(transaction, [session for (session,) in members])
+
+
+def closed_before(connection: sqlite3.Connection, name: str) -> Ended | None:
+    """What closing a session answered whose rows are gone; None where it was deleted, reclaimed or never known."""
+    row = connection.execute("SELECT reason, trajectory FROM tombstones WHERE name = ?", (name,)).fetchone()
+    if row is None or row[0] == DELETED or row[0] in RECLAIMED:
+        return None
+    return Ended(None if row[1] is None else trajectory_name(name, row[1]))
+
+
+def _session(transaction: Transaction, session: int) -> tuple[str, str]:
+    row = transaction.row("SELECT name, state FROM sessions WHERE id = ?", (session,))
+    if row is None:
+        raise gone()
+    if row[1] == DELETED:
+        raise SessionDeleted(f"Session {row[0]} has been deleted.")
+    return row[0], row[1]
+
+
+def _closing(transaction: Transaction, name: str, session: int) -> str | None:
+    row = transaction.row("SELECT number FROM trajectories WHERE session = ? AND closed_by = 'close'", (session,))
+    return None if row is None else trajectory_name(name, row[0])
+
+
+def count_live(transaction: Transaction, session: int, number: int | None = None) -> int:
+    """How many turns of trajectory `number`, or of what is open, were not discarded by themselves."""
+    live = "SELECT count(*) FROM turns WHERE session = ? AND trajectory IS ? AND state = 'live'"
+    return int(transaction.value(live, (session, number)))
+
+
+def discard_orphans(transaction: Transaction, session: int, number: int | None = None) -> int:
+    """Discard the orphans among what is open, or among turns that came in as trajectory `number`; returns how many."""
+    unwanted = transaction.row(
+        "SELECT 1 FROM turns WHERE session = ? AND trajectory IS ? AND NOT delivered AND reward IS NULL LIMIT 1",
+        (session, number),
+    )
+    if not unwanted:
+        return 0
+    found = orphans(_kin(transaction, session, number))
+    transaction.executemany(
+        f"UPDATE turns SET state = '{VOID}' WHERE session = ? AND number = ?",
+        [(session, turn) for turn in sorted(found)],
+    )
+    transaction.move(TURNS, LIVE, DISCARDED, len(found), reason=ORPHAN)
+    return len(found)
+
+
+def _kin(transaction: Transaction, session: int, open_as: int | None) -> list[Kin]:
+    rows = transaction.rows(
+        "SELECT number, parent, length, delivered OR reward IS NOT NULL OR trajectory IS NOT ?"
+        " FROM turns WHERE session = ? AND state = 'live'",
+        (open_as, session),
+    )
+    digests = load_comparable(transaction, session)
+    return [
+        Kin(
+            number=number,
+            parent=parent,
+            request=digests[number].request,
+            # The last message is the turn's own answer, which its siblings need not share.
+            reasonings=tuple(
+                (index, digest) for index, digest in digests[number].matching.reasonings if index < length - 1
+            ),
+            wanted=bool(wanted),
+        )
+        for number, parent, length, wanted in rows
+    ]

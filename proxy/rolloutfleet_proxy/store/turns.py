@@ -1,0 +1,213 @@
+"""Turns as rows: the one statement that makes a generation durable, and the reads that bring it back.
+
+Token ids are int32 and log-probabilities float32, little-endian, so a row is the bytes of the array. A turn
+stores only what its parent does not: the prompt's ids behind the parent's prompt and output, and the messages
+that the request added. A session therefore grows with its tokens, not with turns times length.
+"""
+
+import sqlite3
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from rolloutfleet_proxy.domain.branching import Asked, BranchReason, branch_reason, compared
+from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, TURNS
+from rolloutfleet_proxy.domain.matching import Digests, Matching, OwnMessages, made_anew
+from rolloutfleet_proxy.domain.messages import Message, Rules, TemplateArgs
+from rolloutfleet_proxy.domain.tree import Node
+from rolloutfleet_proxy.domain.turn import Brief, Generated, NewTurn, Turn
+from rolloutfleet_proxy.store.sessions import touch
+from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+_MOST_COMPARED: Final = 4 << 20
+"""Bytes of JSON that are read to learn why a turn branches, beyond one turn's."""
+_OWN_MESSAGES: Final = "SELECT number, parent, start, messages, output, tools FROM turns WHERE session = ?"
+
+
+class SessionOver(Exception):
+    """The session ended while the turn was made: nothing of it is recorded."""
+
+
+_AS_IS: Final = (
+    *("session", "name", "parent", "delivered", "history", "request", "body", "idempotency_key", "start", "length"),
+    *("prompt_tokens", "finish_reason", "mixed_cache", "run", "created_at"),
+)
+_AS_JSON: Final = ("messages", "tools", "output", "versions", "extras")
+_AS_BYTES: Final = ("prompt_ids", "output_ids", "logprobs")
+"""Columns that hold what the new turn's field of that name does, and in which form."""
+_INSERT: Final = insert_statement("turns", (*_AS_IS, *_AS_JSON, *_AS_BYTES, "matching", "number", "state"))
+_take_as_is, _take_as_json, _take_as_bytes = attrgetter(*_AS_IS), attrgetter(*_AS_JSON), attrgetter(*_AS_BYTES)
+
+
+def commit_turn(transaction: Transaction, turn: NewTurn) -> Turn:
+    """Add a turn to its session.
+
+    Raises SessionOver where the session has been closed or deleted since.
+    """
+    row = transaction.row("SELECT turns FROM sessions WHERE id = ? AND state = 'open'", (turn.session,))
+    if row is None:
+        raise SessionOver
+    number: int = row[0] + 1
+    encoded = [None if value is None else _encode(value) for value in _take_as_json(turn)]
+    arrays = [ids.tobytes() for ids in _take_as_bytes(turn)]
+    transaction.execute(_INSERT, (*_take_as_is(turn), *encoded, *arrays, turn.matching.encode(), number, LIVE))
+    touch(transaction, turn.session, turns=1, tokens=turn.new_tokens)
+    transaction.count(TURNS, CREATED)
+    transaction.count(TURNS, LIVE)
+    return Turn(
+        **{name: getattr(turn, name) for name in Generated.__struct_fields__},
+        number=number,
+        trajectory=None,
+        branch_reason=turn.matching.branch_reason,
+        extras=turn.extras or {},
+        reward=None,
+    )
+
+
+def set_delivered(transaction: Transaction, session: int, number: int, delivered: bool) -> None:
+    """Note that a caller got this turn's answer, or that it turned out that none did."""
+    transaction.execute("UPDATE turns SET delivered = ? WHERE session = ? AND number = ?", (delivered, session, number))
+
+
+def load_nodes(connection: sqlite3.Connection, session: int, rules: Rules) -> list[tuple[Node, Brief]]:
+    """The session's tree as memory holds it, in order of commit; digests that other rules made are made anew.
+
+    Raises LookupError where a turn that another extends is missing.
+    """
+    rows = connection.execute(
+        "SELECT number, parent, start, length, name, body, idempotency_key, delivered,"
+        " prompt_tokens + length(output_ids) / 4, request, history, matching"
+        " FROM turns WHERE session = ? ORDER BY number",
+        (session,),
+    ).fetchall()
+    digests = {row[0]: _digests(*row[9:]) for row in rows}
+    if any(each.matching.rules != rules.name for each in digests.values()):
+        digests = made_anew(_load_own_messages(connection, session), rules)
+    return [
+        (_node(number, parent, start, length, digests[number]), Brief(name, body, key, bool(delivered), tokens))
+        for number, parent, start, length, name, body, key, delivered, tokens, *_ in rows
+    ]
+
+
+def _node(number: int, parent: int | None, start: int, length: int, digests: Digests) -> Node:
+    matching = digests.matching
+    return Node(number, parent, start, length, digests.history, matching.reasonings, matching.call_ids)
+
+
+def load_comparable(source: Source, session: int) -> dict[int, Digests]:
+    """What all turns of a session are found by, by number, all by the same rules, whichever these are.
+
+    Raises LookupError as `load_nodes` does.
+    """
+    stored = {
+        number: _digests(*row)
+        for number, *row in source.execute(
+            "SELECT number, request, history, matching FROM turns WHERE session = ? ORDER BY number", (session,)
+        )
+    }
+    if len({digests.matching.rules for digests in stored.values()}) <= 1:
+        return stored
+    return made_anew(_load_own_messages(source, session), Rules.named(stored[max(stored)].matching.rules))
+
+
+def load_branch_reason(
+    connection: sqlite3.Connection, session: int, others: Sequence[Node], asked: Asked
+) -> BranchReason | None:
+    """Where a request parts from the turns that go on from the same parent, oldest first; None where from none."""
+    return branch_reason(asked, _load_compared(connection, session, compared(others)))
+
+
+def _load_compared(
+    connection: sqlite3.Connection, session: int, nodes: Iterable[Node]
+) -> Iterator[tuple[Node, list[Message], TemplateArgs | None]]:
+    taken = 0
+    for node in nodes:
+        row = connection.execute(f"{_OWN_MESSAGES} AND number = ?", (session, node.turn)).fetchone()
+        if row is not None:
+            own = _own_messages(row)
+            yield node, [*own.messages, own.output], own.args if node.parent is None else None
+            taken += len(row[3])
+            if taken > _MOST_COMPARED:
+                return
+
+
+def _load_own_messages(source: Source, session: int) -> Iterator[OwnMessages]:
+    return map(_own_messages, source.execute(f"{_OWN_MESSAGES} ORDER BY number", (session,)))
+
+
+def _own_messages(row: tuple[Any, ...]) -> OwnMessages:
+    number, parent, start, messages, output, tools = row
+    given = {} if tools is None else _decode(tools)
+    args = TemplateArgs(given.get("tools"), given.get("template_kwargs"))
+    return OwnMessages(number, parent, start, _decode(messages), _decode(output), args)
+
+
+def _digests(request: bytes, history: bytes, matching: bytes) -> Digests:
+    return Digests(request, history, Matching.decode(matching))
+
+
+_PLAIN: Final = "session, number, name, parent, trajectory, prompt_tokens, finish_reason, reward, created_at"
+_SELECT: Final = (
+    f"SELECT {_PLAIN}, messages, output, prompt_ids, output_ids, logprobs, versions, mixed_cache, extras, matching"
+    " FROM turns"
+)
+
+
+def load_turn(connection: sqlite3.Connection, session: int, number: int) -> Turn | None:
+    row = connection.execute(f"{_SELECT} WHERE session = ? AND number = ?", (session, number)).fetchone()
+    return None if row is None else _turn(row)
+
+
+def load_turns(connection: sqlite3.Connection, session: int, *, after: int = 0, limit: int = -1) -> list[Turn]:
+    """Turns with a number above `after`, oldest first; all of them unless limited."""
+    rows = connection.execute(
+        f"{_SELECT} WHERE session = ? AND number > ? ORDER BY number LIMIT ?", (session, after, limit)
+    )
+    return [_turn(row) for row in rows]
+
+
+def load_ids(connection: sqlite3.Connection, session: int, number: int) -> "tuple[array[int], array[int]]":
+    """(whole prompt, output) of a turn: the ids of its path from the root, put together.
+
+    Raises LookupError where a turn of the path is gone.
+    """
+    path: list[tuple[bytes, bytes]] = []
+    at: int | None = number
+    while at is not None:
+        row = connection.execute(
+            "SELECT prompt_ids, output_ids, parent FROM turns WHERE session = ? AND number = ?", (session, at)
+        ).fetchone()
+        if row is None:
+            raise LookupError(f"turn {at} is gone")
+        path.append(row[:2])
+        at = row[2]
+    prompt = b"".join(part for turn in reversed(path[1:]) for part in turn) + path[0][0]
+    return array("i", prompt), array("i", path[0][1])
+
+
+def by_token(versions: bytes) -> Any:
+    """The weight version of each token, as int32, of what a row has of them."""
+    return np.repeat(*np.array(_decode(versions), np.int32).reshape(-1, 2).T)
+
+
+def _turn(row: tuple[Any, ...]) -> Turn:
+    *plain, messages, output, prompt_ids, output_ids, logprobs, versions, mixed_cache, extras, matching = row
+    return Turn(
+        **dict(zip(_PLAIN.split(", "), plain, strict=True)),
+        messages=_decode(messages),
+        output=_decode(output),
+        prompt_ids=array("i", prompt_ids),
+        output_ids=array("i", output_ids),
+        logprobs=array("f", logprobs),
+        versions=[(version, tokens) for version, tokens in _decode(versions)],
+        mixed_cache=bool(mixed_cache),
+        extras={} if extras is None else _decode(extras),
+        branch_reason=Matching.decode(matching).branch_reason,
+    )
