@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 
 SESSION = "s"
 GROUP = "g"
@@ -51,6 +51,11 @@ def owner_of_key(key: str) -> Owner | None:
     """Who owns the session with this key; None where it is not of a session key's form."""
     found = _SECRET.match(key)
     return Owner(int(found[1]), found[2]) if found else None
+
+
+def key_hash(key: str) -> bytes:
+    """What the store keeps of a key. Keys are random and long, so one round of SHA-256 is enough."""
+    return sha256(key.encode("utf-8", "replace")).digest()
 
 
 _RANDOM_BYTES = 12

@@ -12,8 +12,8 @@ from rolloutfleet_proxy.domain.errors import (
     SessionDeleted,
     SessionReclaimed,
 )
-from rolloutfleet_proxy.sessions.sessions import DELETED, Session
-from rolloutfleet_proxy.sessions.tombstones import RECLAIMED, REST, RETIRED, STALE, UNCLAIMED, Gone
+from rolloutfleet_proxy.domain.session import DELETED, RECLAIMED, REST, RETIRED, STALE, UNCLAIMED, Gone
+from rolloutfleet_proxy.sessions.sessions import Session
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 _WHY: Final = {

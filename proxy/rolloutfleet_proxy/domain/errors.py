@@ -1,7 +1,8 @@
 """Everything that the proxy refuses or fails at, one class per meaning.
 
-A class holds the error's code, one of `rolloutfleet.errors`, and what a client is told to do next; the message and the
-field at fault come with the instance where they vary. Which status and body it gets is the HTTP layer's business.
+A class is declared with the error's code, one of `rolloutfleet.errors`, and what a client is told to do next; the
+message and the field at fault come with the instance where they vary. Which status and body it gets is the HTTP
+layer's business.
 """
 
 from __future__ import annotations
@@ -26,6 +27,20 @@ class DomainError(Exception):
     retry_after: float | None = None
     should_retry: ClassVar[bool | None] = None
 
+    def __init_subclass__(
+        cls,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        """What a class is declared with holds for its errors, and for those derived from them."""
+        declared = {"code": code, "param": param, "retry_after": retry_after, "should_retry": should_retry}
+        for name, value in declared.items():
+            if value is not None:
+                setattr(cls, name, value)
+
     def __init__(
         self,
         message: str | None = None,
@@ -46,10 +61,8 @@ class DomainError(Exception):
 # What kinds there are: the status is mostly one of these.
 
 
-class InvalidRequest(DomainError):
+class InvalidRequest(DomainError, code=codes.INVALID_REQUEST):
     """A request that is wrong in itself."""
-
-    code = codes.INVALID_REQUEST
 
 
 class NotFound(DomainError):
@@ -60,16 +73,12 @@ class NoLongerHere(DomainError):
     """What is named was here, or at a proxy that is gone."""
 
 
-class Conflict(DomainError):
+class Conflict(DomainError, should_retry=False):
     """Two that can't both be had. Asking again changes nothing."""
 
-    should_retry = False
 
-
-class Unavailable(DomainError):
+class Unavailable(DomainError, retry_after=1.0):
     """It can't be done now; asking again may help."""
-
-    retry_after = 1.0
 
 
 # A request that is wrong in itself.
@@ -98,19 +107,15 @@ class UnknownParameter(InvalidRequest):
         super().__init__(f"Unknown parameter: {param}.", param=param)
 
 
-class UnsupportedParameter(InvalidRequest):
+class UnsupportedParameter(InvalidRequest, code=codes.UNSUPPORTED_PARAMETER):
     """A parameter that can't be honoured, said rather than ignored."""
-
-    code = codes.UNSUPPORTED_PARAMETER
 
     def __init__(self, param: str, why: str) -> None:
         super().__init__(f"Unsupported parameter: {param}: {why}", param=param)
 
 
-class InvalidJson(InvalidRequest):
+class InvalidJson(InvalidRequest, code=codes.INVALID_JSON):
     """A body that isn't the JSON it should be."""
-
-    code = codes.INVALID_JSON
 
 
 class UnreadableJson(InvalidJson):
@@ -122,62 +127,45 @@ class UnreadableJson(InvalidJson):
         super().__init__(f"The body can't be read as JSON{where}.")
 
 
-class BodyTooLarge(DomainError):
+class BodyTooLarge(DomainError, code=codes.BODY_TOO_LARGE):
     """More bytes than a body may have."""
-
-    code = codes.BODY_TOO_LARGE
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The body is larger than the {limit} bytes that are allowed.")
 
 
-class ContextExceeded(InvalidRequest):
+class ContextExceeded(InvalidRequest, code=codes.CONTEXT_LENGTH_EXCEEDED, param="messages"):
     """Prompt plus budget is more than the model's context."""
 
-    code = codes.CONTEXT_LENGTH_EXCEEDED
-    param = "messages"
 
-
-class TurnLimitReached(InvalidRequest):
+class TurnLimitReached(InvalidRequest, code=codes.TURN_LIMIT):
     """The session has had all its turns."""
 
-    code = codes.TURN_LIMIT
 
-
-class TokenLimitReached(InvalidRequest):
+class TokenLimitReached(InvalidRequest, code=codes.TOKEN_LIMIT):
     """The session has had all its tokens."""
 
-    code = codes.TOKEN_LIMIT
 
-
-class ModelNotFound(NotFound):
+class ModelNotFound(NotFound, code=codes.MODEL_NOT_FOUND, param="model"):
     """No model of that name is served."""
 
-    code = codes.MODEL_NOT_FOUND
-    param = "model"
 
-
-class NoTurnYet(InvalidRequest):
+class NoTurnYet(InvalidRequest, code=codes.NO_TURN):
     """A reward for a session that has no turn."""
 
-    code = codes.NO_TURN
     message = "The session has no completed turn to reward yet."
 
 
-class TurnNotFound(NotFound):
+class TurnNotFound(NotFound, code=codes.TURN_UNKNOWN, param="turn_id"):
     """The session has no such turn."""
-
-    code = codes.TURN_UNKNOWN
-    param = "turn_id"
 
 
 # Who asks.
 
 
-class InvalidKey(DomainError):
+class InvalidKey(DomainError, code=codes.INVALID_KEY):
     """A key that opens nothing here."""
 
-    code = codes.INVALID_KEY
     message = "This key is not known here."
 
 
@@ -187,155 +175,106 @@ class MissingKey(InvalidKey):
     message = "A key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
 
 
-class ForbiddenScope(DomainError):
+class ForbiddenScope(DomainError, code=codes.FORBIDDEN_SCOPE):
     """A key that opens something else."""
-
-    code = codes.FORBIDDEN_SCOPE
 
 
 # Where a session is, or is no longer.
 
 
-class SessionNotFound(NotFound):
+class SessionNotFound(NotFound, code=codes.SESSION_UNKNOWN, param="session_id"):
     """There never was such a session here, or its tombstone has gone as well."""
 
-    code = codes.SESSION_UNKNOWN
-    param = "session_id"
 
-
-class SessionClosed(NoLongerHere):
+class SessionClosed(NoLongerHere, code=codes.SESSION_CLOSED):
     """It takes no more calls."""
 
-    code = codes.SESSION_CLOSED
 
-
-class SessionDeleted(NoLongerHere):
+class SessionDeleted(NoLongerHere, code=codes.SESSION_DELETED):
     """Nothing of it can be had any more."""
 
-    code = codes.SESSION_DELETED
 
-
-class SessionReclaimed(NoLongerHere):
+class SessionReclaimed(NoLongerHere, code=codes.SESSION_RECLAIMED):
     """It was ended by the proxy, and what it left was dumped."""
 
-    code = codes.SESSION_RECLAIMED
 
-
-class StoreLost(NoLongerHere):
+class StoreLost(NoLongerHere, code=codes.STORE_LOST):
     """The store that owned it is no more."""
 
-    code = codes.STORE_LOST
 
-
-class KeptOnVolume(DomainError):
+class KeptOnVolume(DomainError, code=codes.KEPT_ON_VOLUME, should_retry=False):
     """Its proxy has been scaled away. A retry within seconds can't help: somebody has to scale the fleet up again."""
 
-    code = codes.KEPT_ON_VOLUME
-    should_retry = False
 
-
-class OwnerUnreachable(Unavailable):
+class OwnerUnreachable(Unavailable, code=codes.OWNER_UNREACHABLE):
     """Nothing was sent to a proxy that is expected; asking again may help."""
-
-    code = codes.OWNER_UNREACHABLE
 
     def __init__(self, ordinal: int, why: str = "no connection could be made") -> None:
         super().__init__(f"Proxy {ordinal} can't be reached: {why}.")
 
 
-class OwnerUnavailable(Unavailable):
+class OwnerUnavailable(Unavailable, code=codes.OWNER_UNAVAILABLE):
     """A proxy broke off, and may have done what it was asked; asking again may help."""
-
-    code = codes.OWNER_UNAVAILABLE
 
     def __init__(self, ordinal: int, why: str) -> None:
         super().__init__(f"Proxy {ordinal} is not available: {why}.")
 
 
-class OwnerGone(NoLongerHere):
+class OwnerGone(NoLongerHere, code=codes.OWNER_GONE):
     """Its proxy has been scaled away, and its storage with it."""
-
-    code = codes.OWNER_GONE
 
 
 # Two that can't both be had.
 
 
-class RewardFrozen(Conflict):
+class RewardFrozen(Conflict, code=codes.REWARD_FROZEN):
     """A reward that comes after its trajectory was handed out or discarded."""
 
-    code = codes.REWARD_FROZEN
 
-
-class AlreadyLeased(Conflict):
+class AlreadyLeased(Conflict, code=codes.ALREADY_LEASED):
     """Trajectories of a lease that ended and were leased again."""
 
-    code = codes.ALREADY_LEASED
 
-
-class IdempotencyKeyReused(DomainError):
+class IdempotencyKeyReused(DomainError, code=codes.IDEMPOTENCY_KEY_REUSED, param="Idempotency-Key"):
     """The key came with another body before."""
 
-    code = codes.IDEMPOTENCY_KEY_REUSED
-    param = "Idempotency-Key"
 
-
-class ShardConflict(Conflict):
+class ShardConflict(Conflict, code=codes.SHARD_CONFLICT, param="shard_id"):
     """The name holds another tensor, or is another owner's."""
 
-    code = codes.SHARD_CONFLICT
-    param = "shard_id"
 
-
-class AlreadyImported(Conflict):
+class AlreadyImported(Conflict, code=codes.ALREADY_IMPORTED, param="names"):
     """A dump that was imported, or is being imported."""
 
-    code = codes.ALREADY_IMPORTED
-    param = "names"
 
-
-class DumpDamaged(Conflict):
+class DumpDamaged(Conflict, code=codes.DUMP_DAMAGED, param="names"):
     """A dump that can't be trusted."""
 
-    code = codes.DUMP_DAMAGED
-    param = "names"
 
-
-class DumpIncomplete(Conflict):
+class DumpIncomplete(Conflict, code=codes.DUMP_INCOMPLETE, param="names"):
     """A dump that was written without some of its shards."""
 
-    code = codes.DUMP_INCOMPLETE
-    param = "names"
 
-
-class ImportConflict(Conflict):
+class ImportConflict(Conflict, code=codes.DUMP_CONFLICT):
     """A dump of a session that is here, and otherwise than in the dump."""
 
-    code = codes.DUMP_CONFLICT
 
-
-class DrainConflict(Conflict):
+class DrainConflict(Conflict, code=codes.DRAIN_CONFLICT, param="id"):
     """Another drain is in force."""
 
-    code = codes.DRAIN_CONFLICT
-    param = "id"
 
-
-class NotDraining(Conflict):
+class NotDraining(Conflict, code=codes.NOT_DRAINING):
     """Something that is done only while the proxy drains."""
 
-    code = codes.NOT_DRAINING
     message = "This ends every idle session, so it is done only while the proxy drains: POST /drain comes first."
 
 
 # Weights.
 
 
-class StepRefused(DomainError):
+class StepRefused(DomainError, should_retry=False):
     """A step of the weights that is not taken, or was undone. Beside the error stands how things are: asking again
     changes nothing, the caller has to look at that."""
-
-    should_retry = False
 
     def __init__(self, message: str, stands: Mapping[str, Any]) -> None:
         super().__init__(message, beside=stands)
@@ -345,28 +284,20 @@ class Stale(StepRefused):
     """What is asked is older than what is known."""
 
 
-class EpochStale(Stale):
+class EpochStale(Stale, code=codes.EPOCH_STALE):
     """The epoch is taken or over."""
 
-    code = codes.EPOCH_STALE
 
-
-class VersionBackwards(Stale):
+class VersionBackwards(Stale, code=codes.VERSION_BACKWARDS):
     """The weights would go back."""
 
-    code = codes.VERSION_BACKWARDS
 
-
-class RecoveryTooFar(StepRefused):
+class RecoveryTooFar(StepRefused, code=codes.RECOVERY_TOO_FAR):
     """It would drop much, and nobody said that this is meant."""
 
-    code = codes.RECOVERY_TOO_FAR
 
-
-class PauseTimeout(StepRefused):
+class PauseTimeout(StepRefused, code=codes.PAUSE_TIMEOUT):
     """Not everybody paused in time, and the pause was undone."""
-
-    code = codes.PAUSE_TIMEOUT
 
 
 class PauseFailed(StepRefused):
@@ -378,47 +309,31 @@ class PauseFailed(StepRefused):
         self.code = reason.code
 
 
-class StillGenerating(DomainError):
+class StillGenerating(DomainError, code=codes.PAUSE_TIMEOUT):
     """Calls of this proxy are in flight when all should have ended."""
-
-    code = codes.PAUSE_TIMEOUT
 
 
 # Leases, shards and dumps.
 
 
-class LeaseNotFound(NotFound):
+class LeaseNotFound(NotFound, code=codes.LEASE_UNKNOWN, param="lease_id"):
     """There is no such lease here."""
 
-    code = codes.LEASE_UNKNOWN
-    param = "lease_id"
 
-
-class LeaseExpired(Conflict):
+class LeaseExpired(Conflict, code=codes.LEASE_EXPIRED):
     """The lease doesn't hold what is asked for any more."""
 
-    code = codes.LEASE_EXPIRED
 
-
-class GroupNotFound(NotFound):
+class GroupNotFound(NotFound, code=codes.GROUP_UNKNOWN, param="group_id"):
     """There is no such group here."""
 
-    code = codes.GROUP_UNKNOWN
-    param = "group_id"
 
-
-class TrajectoryNotFound(NotFound):
+class TrajectoryNotFound(NotFound, code=codes.TRAJECTORY_UNKNOWN, param="trajectory_ids"):
     """Trajectories that are not of the lease."""
 
-    code = codes.TRAJECTORY_UNKNOWN
-    param = "trajectory_ids"
 
-
-class ShardNotFound(NotFound):
+class ShardNotFound(NotFound, code=codes.SHARD_UNKNOWN, param="shard_id"):
     """A shard of a proxy that never was."""
-
-    code = codes.SHARD_UNKNOWN
-    param = "shard_id"
 
 
 class ShardsMissing(ShardNotFound):
@@ -429,10 +344,8 @@ class ShardsMissing(ShardNotFound):
         super().__init__(f"Not kept here: {some}.", param=param, beside={"missing": ids})
 
 
-class DumpNotFound(NotFound):
+class DumpNotFound(NotFound, code=codes.DUMP_UNKNOWN):
     """There is no such dump in the folder."""
-
-    code = codes.DUMP_UNKNOWN
 
     def __init__(self, name: object, *, param: str) -> None:
         super().__init__(f"There is no dump {name} in this proxy's folder.", param=param)
@@ -441,36 +354,24 @@ class DumpNotFound(NotFound):
 # Not now.
 
 
-class NoRoom(DomainError):
+class NoRoom(DomainError, code=codes.NO_ROOM, retry_after=5.0):
     """There is no room for more now; later there may be."""
 
-    code = codes.NO_ROOM
-    retry_after = 5.0
 
-
-class TooManyInFlight(NoRoom):
+class TooManyInFlight(NoRoom, retry_after=2.0):
     """No room in memory for another request."""
 
-    retry_after = 2.0
 
-
-class Paused(Unavailable):
+class Paused(Unavailable, code=codes.PAUSED, retry_after=10.0):
     """Generation has been paused for longer than calls are held."""
 
-    code = codes.PAUSED
-    retry_after = 10.0
 
-
-class Draining(Unavailable):
+class Draining(Unavailable, code=codes.DRAINING):
     """The proxy is to end, and takes nothing new."""
 
-    code = codes.DRAINING
 
-
-class HeldTooLong(Draining):
+class HeldTooLong(Draining, retry_after=10.0):
     """A call that was held for as long as calls are."""
-
-    retry_after = 10.0
 
 
 class Stopping(Draining):
@@ -479,85 +380,63 @@ class Stopping(Draining):
     message = "The proxy is stopping; nothing was recorded."
 
 
-class DiskFull(DomainError):
+class DiskFull(DomainError, code=codes.STORE_FULL, should_retry=False):
     """The disk has no room; nothing of the request was kept."""
 
-    code = codes.STORE_FULL
-    should_retry = False
 
-
-class DiskFailed(DomainError):
+class DiskFailed(DomainError, code=codes.STORE_FAILED, should_retry=False):
     """The disk refused a write; nothing of the request was kept."""
-
-    code = codes.STORE_FAILED
-    should_retry = False
 
 
 # Engine and gateway.
 
 
-class EngineError(DomainError):
+class EngineError(DomainError, code=codes.ENGINE_ERROR):
     """The engine or the gateway failed."""
 
-    code = codes.ENGINE_ERROR
 
-
-class GenerationCut(Unavailable):
+class GenerationCut(Unavailable, code=codes.ENGINE_ERROR):
     """A weight update came where a generation can't begin again."""
 
-    code = codes.ENGINE_ERROR
     message = "A weight update cut the generation where it can't be continued. Nothing was recorded."
 
 
-class EngineTimeout(DomainError):
+class EngineTimeout(DomainError, code=codes.ENGINE_TIMEOUT):
     """The engine took too long."""
 
-    code = codes.ENGINE_TIMEOUT
 
-
-class EngineOverloaded(DomainError):
+class EngineOverloaded(DomainError, code=codes.ENGINE_OVERLOADED, retry_after=1.0):
     """The engine has no room for the request."""
 
-    code = codes.ENGINE_OVERLOADED
-    retry_after = 1.0
 
-
-class EngineUnreachable(Unavailable):
+class EngineUnreachable(Unavailable, code=codes.ENGINE_UNREACHABLE):
     """The gateway can't be reached, or knows of no engine."""
 
-    code = codes.ENGINE_UNREACHABLE
 
-
-class EvidenceRefused(DomainError):
+class EvidenceRefused(DomainError, code=codes.EVIDENCE_REFUSED):
     """The engine's reply is not what a turn can be made of; nothing was recorded."""
-
-    code = codes.EVIDENCE_REFUSED
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"The engine's reply was refused ({reason}): {message} Nothing was recorded.")
 
 
-class ClientGone(DomainError):
+class ClientGone(DomainError, code=codes.CLIENT_GONE):
     """Only ever counted: there is nobody to be told."""
 
-    code = codes.CLIENT_GONE
     message = "The caller went away and did not come back."
 
 
 # Mistakes of ours, and what another proxy says.
 
 
-class InternalError(DomainError):
+class InternalError(DomainError, code=codes.INTERNAL):
     """A mistake of ours."""
 
-    code = codes.INTERNAL
     message = "The proxy made a mistake; its log says more."
 
 
-class TemporaryFailure(Unavailable):
+class TemporaryFailure(Unavailable, code=codes.INTERNAL):
     """Something beside the store failed, a folder or a process, and may be well again in a moment."""
-
-    code = codes.INTERNAL
 
 
 class PeerError(DomainError):

@@ -1,0 +1,141 @@
+"""A turn: as a generation makes it, as it is committed, and as memory holds it. Pure."""
+
+from array import array
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Self
+
+import msgspec
+
+from rolloutfleet_proxy.domain.branching import BranchReason
+from rolloutfleet_proxy.domain.matching import Matching
+from rolloutfleet_proxy.domain.tree import Node
+
+CONSTRAINED = "constrained"
+"""In a turn's `extras`: the kind of grammar that it was sampled under, one of `engines.generation.GRAMMARS`."""
+BIASED_BY = "biased_by"
+"""In a turn's `extras`: what else changed the distribution that it was sampled from, of `engines.generation.BIASES`."""
+CACHED_TOKENS = "cached_tokens"
+"""In a turn's `extras`: how many tokens of its prompt the engine had in its cache."""
+TOP_LOGPROBS = "top_logprobs"
+"""In a turn's `extras`: for each token a list of [log-probability, id] pairs."""
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a generation made of a session's messages."""
+
+    session: int
+    name: str
+    parent: int | None
+    messages: list[dict[str, Any]]
+    output: dict[str, Any]
+    prompt_ids: "array[int]"
+    """What follows the parent's prompt and output."""
+    prompt_tokens: int
+    output_ids: "array[int]"
+    logprobs: "array[float]"
+    versions: list[tuple[int, int]]
+    """(weight version, how many tokens), in order."""
+    finish_reason: str
+    mixed_cache: bool
+    created_at: float
+    """Seconds since the epoch at which its call began."""
+
+
+class NewTurn(Generated, frozen=True, kw_only=True):
+    """A generation that passed its checks and waits to be committed."""
+
+    delivered: bool
+    history: bytes
+    request: bytes
+    body: bytes
+    idempotency_key: str | None
+    start: int
+    length: int
+    matching: Matching
+    tools: dict[str, Any] | None
+    run: int
+    extras: dict[str, Any] | None
+
+    @property
+    def new_tokens(self) -> int:
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    def node(self, number: int) -> Node:
+        """Its place in its session's tree, once it is committed under this number."""
+        return Node(
+            turn=number,
+            parent=self.parent,
+            start=self.start,
+            length=self.length,
+            history=self.history,
+            reasonings=self.matching.reasonings,
+            call_ids=self.matching.call_ids,
+        )
+
+
+@dataclass(slots=True)
+class Brief:
+    """What memory holds of a committed turn, beside its node in the tree."""
+
+    name: str
+    body: bytes
+    idempotency_key: str | None
+    delivered: bool
+    tokens: int
+    """Of its whole prompt and its output: where a child's own prompt ids begin."""
+
+    @classmethod
+    def of(cls, new: NewTurn) -> Self:
+        return cls(
+            name=new.name,
+            body=new.body,
+            idempotency_key=new.idempotency_key,
+            delivered=new.delivered,
+            tokens=new.prompt_tokens + len(new.output_ids),
+        )
+
+
+class Turn(Generated, frozen=True, kw_only=True):
+    """A committed turn, whole but for its parent's part of the prompt.
+
+    The store alone makes one, when it commits a turn or reads it: whoever holds one may say that it is on disk.
+    """
+
+    number: int
+    trajectory: int | None
+    branch_reason: BranchReason | None
+    extras: dict[str, Any]
+    reward: float | None
+
+    @property
+    def constrained(self) -> str | None:
+        """The kind of grammar that it was sampled under."""
+        found: str | None = self.extras.get(CONSTRAINED)
+        return found
+
+    @property
+    def biased_by(self) -> list[str] | None:
+        """The sampling parameters that may have changed the distribution that its log-probabilities are of."""
+        found: list[str] | None = self.extras.get(BIASED_BY)
+        return found
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """How many tokens of its prompt the engine had in its cache, where it said so."""
+        found: int | None = self.extras.get(CACHED_TOKENS)
+        return found
+
+    @property
+    def top_logprobs(self) -> list[list[tuple[float, int]]] | None:
+        """For each token the likeliest ones as (log-probability, id), where they were asked for."""
+        found: list[list[tuple[float, int]]] | None = self.extras.get(TOP_LOGPROBS)
+        return found
+
+    def versions_by_token(self) -> list[int]:
+        return [version for version, tokens in self.versions for _ in range(tokens)]
+
+
+def spans(versions: list[int]) -> list[tuple[int, int]]:
+    """[5, 5, 6] as [(5, 2), (6, 1)]."""
+    return [(version, len(list(same))) for version, same in groupby(versions)]

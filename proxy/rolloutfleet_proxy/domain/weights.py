@@ -1,0 +1,224 @@
+"""Which weights, and whether the fleet is paused: what a proxy knows, and how two proxies agree. Pure.
+
+Both halves only ever grow in an order of their own, so what two proxies know joins to the newer of each, and a
+message that comes late, twice or out of order changes nothing. That is all the fencing there is:
+
+    weights   (run, version): a version grows within its run, and a greater run may begin at any version
+    gate      (epoch, paused before released): each pause is a greater epoch, and a release ends its own
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, LeftOpen, PauseMode
+from rolloutfleet_proxy.domain.errors import EpochStale, InvalidParameter, Stale, VersionBackwards
+from rolloutfleet_proxy.domain.lineage import DROP
+
+HOLDING_MODES: tuple[PauseMode, ...] = ("retract", "in_place")
+"""Modes that leave calls in flight at the engines."""
+
+_Run = Annotated[int, Meta(ge=0, le=LAST_RUN)]
+_Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""Exported as int32."""
+
+
+class _Told(msgspec.Struct):
+    """A state as JSON."""
+
+    run: _Run
+    version: _Version
+    recoveries: tuple[tuple[_Run, _Version, str], ...]
+    epoch: Annotated[int, Meta(ge=0, le=LAST_EPOCH)]
+    mode: PauseMode | None
+    since: float
+    open: dict[str, LeftOpen] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A run that began at an older checkpoint: what is newer than `version` is of weights that no longer are."""
+
+    run: int
+    version: int
+    newer: str
+    """drop or keep."""
+    open: LeftOpen = field(default="keep", compare=False)
+    """What becomes of the sessions that earlier runs left open. Proxies of a release that does not know of it tell the
+    recovery without it, so it is no part of which recovery this is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """The half that says which weights."""
+
+    run: int = 0
+    version: int = 0
+    recoveries: tuple[Recovery, ...] = ()
+    """One for each run that recovered, by run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The half that says whether calls may be submitted. `since` is for people: seconds since the epoch."""
+
+    epoch: int = 0
+    mode: PauseMode | None = None
+    """How the engines were paused; None while calls are submitted."""
+    since: float = 0.0
+
+    @property
+    def paused(self) -> bool:
+        return self.mode is not None
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        return self.epoch, not self.paused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightState:
+    versions: Versions = field(default_factory=Versions)
+    gate: Gate = field(default_factory=Gate)
+
+    def as_json(self) -> dict[str, Any]:
+        """The form in which it is stored and passed between proxies."""
+        versions, gate = self.versions, self.gate
+        return {
+            "run": versions.run,
+            "version": versions.version,
+            "recoveries": [[one.run, one.version, one.newer] for one in versions.recoveries],
+            "open": {str(one.run): one.open for one in versions.recoveries if one.open != "keep"},
+            "epoch": gate.epoch,
+            "mode": gate.mode,
+            "since": gate.since,
+        }
+
+    def shown(self) -> dict[str, Any]:
+        """The form in which users see it."""
+        gate = self.gate
+        return {
+            "run": self.versions.run,
+            "version": self.versions.version,
+            "epoch": gate.epoch,
+            "paused": gate.paused,
+            "mode": gate.mode,
+            "paused_since": gate.since if gate.paused else None,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> "WeightState":
+        """Raises ValueError where it is not of that form."""
+        try:
+            told = msgspec.convert(value, _Told)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"no state of weights, whose numbers are whole numbers in bounds: {error}") from None
+        recoveries = (
+            Recovery(run, version, newer, told.open.get(str(run), "keep")) for run, version, newer in told.recoveries
+        )
+        return WeightState(
+            versions=Versions(run=told.run, version=told.version, recoveries=tuple(recoveries)),
+            gate=Gate(epoch=told.epoch, mode=told.mode, since=told.since),
+        )
+
+
+def joined(known: WeightState, heard: WeightState) -> WeightState:
+    """The newer of each half; what is equal stays as known."""
+    return WeightState(
+        versions=_joined_versions(known.versions, heard.versions),
+        gate=heard.gate if heard.gate.order > known.gate.order else known.gate,
+    )
+
+
+def paused(state: WeightState, *, epoch: int, mode: PauseMode, now: float) -> WeightState:
+    """The state that a pause of this epoch makes; the same one again changes nothing. Raises Stale."""
+    gate = state.gate
+    if gate.paused and (epoch, mode) == (gate.epoch, gate.mode):
+        return state
+    if epoch <= gate.epoch:
+        raise stale_epoch(epoch, gate)
+    return replace(state, gate=Gate(epoch=epoch, mode=mode, since=now))
+
+
+def released(state: WeightState, *, epoch: int, now: float) -> WeightState:
+    """The state once the pause of this epoch is over, heard of before or not. Raises Stale."""
+    if epoch < state.gate.epoch:
+        raise stale_epoch(epoch, state.gate)
+    if epoch == state.gate.epoch and not state.gate.paused:
+        return state
+    return replace(state, gate=Gate(epoch=epoch, since=now))
+
+
+def advanced(state: WeightState, *, version: int, epoch: int | None) -> WeightState:
+    """The state at a version that is no older. Raises Stale."""
+    known = state.versions
+    if epoch is not None and epoch < state.gate.epoch:
+        raise stale_epoch(epoch, state.gate)
+    if version < known.version:
+        raise stale_version(version, known)
+    return replace(state, versions=replace(known, version=version))
+
+
+def recovered(state: WeightState, recovery: Recovery) -> WeightState:
+    """The state in a new run; one that was heard of before changes nothing. Raises Stale."""
+    known = state.versions
+    same = _same(known, recovery)
+    if same is not None and same.open == recovery.open:
+        return state
+    if recovery.run <= known.run:
+        raise VersionBackwards(
+            f"The current run is {known.run}: a recovery needs a greater one than that, not {recovery.run}.",
+            {"version": known.version, "run": known.run},
+        )
+    recoveries = (*known.recoveries, recovery)
+    return replace(state, versions=Versions(run=recovery.run, version=recovery.version, recoveries=recoveries))
+
+
+def too_far(state: WeightState, recovery: Recovery) -> bool:
+    """Whether a recovery drops what is newer than less than half of the version: it may be a mistake, as 0 is always.
+
+    One that was heard of before is not: what it drops has gone.
+    """
+    known = state.versions
+    if recovery.newer != DROP or _same(known, recovery) is not None:
+        return False
+    return 2 * recovery.version < max(1, known.version)
+
+
+def next_epoch(states: list[WeightState]) -> int:
+    """The epoch of a pause that names none. Raises InvalidParameter where there is no further one."""
+    newest = max(state.gate.epoch for state in states)
+    if newest >= LAST_EPOCH:
+        raise InvalidParameter(
+            "epoch", f"The fleet is at epoch {newest}, and none is above {LAST_EPOCH}: there is no next one."
+        )
+    return newest + 1
+
+
+def stale_epoch(asked: int, gate: Gate) -> Stale:
+    state = f"paused ({gate.mode})" if gate.paused else "not paused"
+    return EpochStale(
+        f"Epoch {asked} is taken or over: the current one is {gate.epoch}, {state}.",
+        {"epoch": gate.epoch, "paused": gate.paused},
+    )
+
+
+def stale_version(asked: int, known: Versions) -> Stale:
+    return VersionBackwards(
+        f"The weights are at version {known.version} of run {known.run}, so {asked} would go back. "
+        "A trainer that recovered to an older checkpoint says so with POST /recover and a new run.",
+        {"version": known.version, "run": known.run},
+    )
+
+
+def _same(known: Versions, recovery: Recovery) -> Recovery | None:
+    return next((one for one in known.recoveries if one == recovery), None)
+
+
+def _joined_versions(known: Versions, heard: Versions) -> Versions:
+    newer = heard if (heard.run, heard.version) > (known.run, known.version) else known
+    in_order = sorted({*known.recoveries, *heard.recoveries}, key=lambda one: (one.run, one.version, one.newer))
+    recoveries = tuple({one.run: one for one in in_order}.values())
+    return replace(newer, recoveries=recoveries)
