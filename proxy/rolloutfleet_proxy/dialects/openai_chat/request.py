@@ -2,7 +2,7 @@
 
 What is honoured is read, in SGLang's words where it is a sampling parameter. The parameters are the OpenAI API's and,
 of SGLang's extensions, those that change how tokens are drawn. Agents come as they are: what changes nothing that is
-promised is taken and named (`ChatRequest.ignored`), and only what would make the answer or its capture another thing
+promised is taken and named (`TurnRequest.ignored`), and only what would make the answer or its capture another thing
 than was asked for is a 400 that names the parameter. Strictly read, what would be named is a 400 too.
 
 - *Without effect, as the OpenAI API has it too*: `metadata`, `prompt_cache_key`, `prompt_cache_options`,
@@ -35,11 +35,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
-from rolloutfleet_proxy.chat import engine_fields, grammars
-from rolloutfleet_proxy.chat.depth import MAX_DEPTH, check_depth, too_deep
-from rolloutfleet_proxy.chat.mistakes import refused
-from rolloutfleet_proxy.chat.tool_choice import Choice, choice_of, named_function
-from rolloutfleet_proxy.digests import digest16
+from rolloutfleet_proxy.dialects.base import HeldCalls, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
+from rolloutfleet_proxy.dialects.openai_chat.depth import MAX_DEPTH, check_depth, too_deep
+from rolloutfleet_proxy.dialects.openai_chat.mistakes import refused
+from rolloutfleet_proxy.dialects.openai_chat.tool_choice import Choice, choice_of, named_function
 from rolloutfleet_proxy.domain.errors import (
     InvalidParameter,
     MissingParameter,
@@ -47,9 +47,8 @@ from rolloutfleet_proxy.domain.errors import (
     UnreadableJson,
     UnsupportedParameter,
 )
-from rolloutfleet_proxy.engines.generation import grammar_of
-from rolloutfleet_proxy.tokens.call_grammar import Wanted
-from rolloutfleet_proxy.turns.messages import TemplateArgs
+from rolloutfleet_proxy.domain.messages import TemplateArgs
+from rolloutfleet_proxy.engine.generation import grammar_of
 
 MAX_STOPS: Final = 32
 """SGLang's own bound (`sampling/sampling_params.py`)."""
@@ -68,55 +67,13 @@ _Grammar = Annotated[str, Rule(min_length=1)]
 _StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
 
 
-class Reading(Struct, frozen=True, kw_only=True):
-    """How requests are read."""
-
-    strict: bool = False
-    """Refuse what would otherwise be ignored."""
-    takes_effort: bool = True
-    """Whether the chat format has an argument `reasoning_effort`."""
-    vocabulary_size: int | None = None
-    """The tokens that the model has; None where that is not to be checked."""
-    holds_calls: bool = False
-    """Whether there is a grammar of the chat format's tool calls."""
-
-
 LENIENT: Final = Reading()
 
 
-class HeldCalls(Struct, frozen=True, kw_only=True):
-    """A choice of tools that a grammar holds the reply to."""
+class ChatRequest(TurnRequest, frozen=True, kw_only=True):
+    """A request that can be honoured. `messages` and `template.tools` are as sent."""
 
-    wanted: Wanted
-    wishes: tuple[str, ...] = ()
-    """The fields that are without effect where the engines take no such grammar."""
-    fallback: dict[str, Any] = {}
-    """What is sampled with then: the grammar of a `response_format`, which the calls came before."""
-
-
-class ChatRequest(Struct, frozen=True, kw_only=True):
-    """A request that can be honoured.
-
-    `messages` and `template.tools` are as sent: `messages.conversation` and the chat format read them.
-    `template.tools` is None for an empty list and for `tool_choice: "none"`, whose model is told of no tools.
-    `calls` is what the reply is held to by a grammar; None where it is free.
-    `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
-    `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
-    `ignored` are the paths of what has no effect (`verbosity`, `messages[0].content[1].annotations`).
-    """
-
-    messages: list[dict[str, Any]]
-    model: str | None
-    template: TemplateArgs
-    calls: HeldCalls | None
-    max_tokens: int | None
-    sampling: dict[str, Any]
-    stops: tuple[str, ...]
-    stream: bool
     include_usage: bool
-    logprobs: bool
-    top_logprobs: int
-    ignored: tuple[str, ...] = ()
 
 
 class _Body(Struct, forbid_unknown_fields=True):
@@ -266,11 +223,6 @@ def _read(body: bytes, ignored: list[str]) -> _Body:
 
 def _is_unknown(name: str, value: msgspec.Raw) -> bool:
     return name not in _FIELDS and bytes(value) != b"null"
-
-
-def body_digest(body: bytes) -> bytes:
-    """16 bytes that tell one request body from another, for retries."""
-    return digest16(body)
 
 
 # Messages

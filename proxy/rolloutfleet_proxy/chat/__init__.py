@@ -1,1 +1,0 @@
-"""The OpenAI chat API: what a request asks, what an answer says."""

@@ -1,0 +1,153 @@
+"""What a dialect is: everything in which one API for agents differs from another. Pure.
+
+A dialect is one module or package with a class derived from `Dialect`, and one line in `registry`. It says which
+paths are its own and where a call carries its key, reads a request into a `TurnRequest`, writes answers and streams
+with an `Encoder`, and gives every error the form that its clients know.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, Generic, TypeVar, final
+
+from msgspec import Struct
+
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.events import Committed, Delta, Event, Failed, Started
+from rolloutfleet_proxy.domain.messages import TemplateArgs
+from rolloutfleet_proxy.http import errors
+from rolloutfleet_proxy.http.errors import Headers
+from rolloutfleet_proxy.sessions.auth import presented_key
+from rolloutfleet_proxy.tokens.call_grammar import Wanted
+
+RETRY_COUNT: Final = "x-stainless-retry-count"
+"""Header of the SDKs of OpenAI and Anthropic: how often they have asked before."""
+_RETRIED = re.compile(r"0*[1-9][0-9]*")
+
+TokenBytes = Callable[[int], bytes]
+"""The bytes that a token stands for."""
+HeaderMap = Mapping[str, str]
+"""A request's headers, by their names in lower case."""
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """How requests are read."""
+
+    strict: bool = False
+    """Refuse what would otherwise be ignored."""
+    takes_effort: bool = True
+    """Whether the chat format has an argument `reasoning_effort`."""
+    vocabulary_size: int | None = None
+    """The tokens that the model has; None where that is not to be checked."""
+    holds_calls: bool = False
+    """Whether there is a grammar of the chat format's tool calls."""
+
+
+class HeldCalls(Struct, frozen=True, kw_only=True):
+    """A choice of tools that a grammar holds the reply to."""
+
+    wanted: Wanted
+    wishes: tuple[str, ...] = ()
+    """The fields that are without effect where the engines take no such grammar."""
+    fallback: dict[str, Any] = {}
+    """What is sampled with then: the grammar of a `response_format`, which the calls came before."""
+
+
+class TurnRequest(Struct, frozen=True, kw_only=True):
+    """What a call asks for, in terms of no API; a dialect derives its own with what its encoder needs.
+
+    `messages` are in the canonical form (`turns.messages`), `template.tools` as the chat formats take them: None for an
+    empty list, and where the model is to be told of no tools.
+    `calls` is what the reply is held to by a grammar; None where it is free.
+    `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
+    `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
+    `ignored` are the paths of what has no effect (`verbosity`, `messages[0].content[1].annotations`).
+    """
+
+    messages: list[dict[str, Any]]
+    model: str | None
+    template: TemplateArgs
+    calls: HeldCalls | None
+    max_tokens: int | None
+    sampling: dict[str, Any]
+    stops: tuple[str, ...]
+    stream: bool
+    logprobs: bool
+    top_logprobs: int
+    ignored: tuple[str, ...] = ()
+
+
+class Encoder(ABC):
+    """Writes one caller's answer. Only `committed` and `whole` say that it ended well, or hold what clients act on."""
+
+    @final
+    def encode(self, event: Event) -> bytes:
+        """What a stream sends at an event."""
+        if isinstance(event, Committed):
+            return self.committed(event)
+        if isinstance(event, Failed):
+            return self.failed(event.error)
+        return self.started(event) if isinstance(event, Started) else self.delta(event)
+
+    @abstractmethod
+    def started(self, event: Started) -> bytes:
+        """Nothing, as long as an early failure is to be answered with its own status."""
+
+    @abstractmethod
+    def delta(self, event: Delta) -> bytes:
+        """Some of the answer, as it comes."""
+
+    @abstractmethod
+    def committed(self, event: Committed) -> bytes:
+        """The end of a stream that went well, and what else waited for the commit."""
+
+    @abstractmethod
+    def failed(self, error: DomainError) -> bytes:
+        """The end of a stream that has begun."""
+
+    @abstractmethod
+    def silence(self) -> bytes:
+        """What keeps a stream's connection alive while the engine is silent."""
+
+    @abstractmethod
+    def whole(self, event: Committed) -> bytes:
+        """The body of an answer that is not streamed."""
+
+
+RequestT = TypeVar("RequestT", bound=TurnRequest)
+
+
+class Dialect(ABC, Generic[RequestT]):
+    """One API that agents speak."""
+
+    name: ClassVar[str]
+    path: ClassVar[re.Pattern[str]]
+    """The whole paths of calls for a turn; the group `session` names the session, where one is named."""
+    silence_after: ClassVar[float | None] = None
+    """Seconds of a stream's silence; None for what the settings say."""
+
+    def key(self, headers: HeaderMap) -> str | None:
+        """The session key that a call carries."""
+        return presented_key(headers)
+
+    def is_retry(self, headers: HeaderMap) -> bool:
+        """Whether the caller's SDK says that it asks again."""
+        return _RETRIED.fullmatch(headers.get(RETRY_COUNT, "")) is not None
+
+    @abstractmethod
+    def read(self, body: bytes, reading: Reading) -> RequestT:
+        """Read a body once. Raises DomainError that names the field at fault."""
+
+    @abstractmethod
+    def encoder(self, request: RequestT, *, model: str, token_bytes: TokenBytes) -> Encoder:
+        """What writes the answer to one caller; `model` is what the fleet calls its model."""
+
+    def answer_to(self, error: DomainError) -> tuple[int, Headers, bytes]:
+        """Status, headers in ASGI's form, and body of an answer that is an error."""
+        return errors.answer_to(error)
+
+    @abstractmethod
+    def error_event(self, error: DomainError) -> bytes:
+        """The last event of a stream that another proxy began, and broke off."""

@@ -1,0 +1,158 @@
+"""A call's events as the OpenAI API's answer: a completion, or a stream of chunks. Pure.
+
+All of it follows from the turn, so an answer given again is the same to the byte. The answer's `id` is the turn's id,
+which a reward may name. `logprobs` has one entry a sampled token, those of marks and of the end token included, so
+that their number is `completion_tokens`. A reply's reasoning stands in `reasoning_content`, as SGLang has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from rolloutfleet_proxy.dialects.base import Encoder, TokenBytes
+from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest
+from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.events import Committed, Delta, Reasoning, Started, Text, Tokens
+from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.http.errors import body_of
+
+DONE: Final = b"data: [DONE]\n\n"
+SILENCE: Final = b": waiting for the engine\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class TopLogprob(Struct, frozen=True, gc=False):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+def error_event(error: DomainError) -> bytes:
+    """A stream's last event where it fails."""
+    return b"data: " + body_of(error) + b"\n\n"
+
+
+class ChatEncoder(Encoder):
+    """Writes one caller's completion, or stream of chunks.
+
+    The answer names the model as the request did, or else `model`.
+    """
+
+    def __init__(self, request: ChatRequest, *, model: str, token_bytes: TokenBytes) -> None:
+        self._request = request
+        self._model = model if request.model is None else request.model
+        self._token_bytes = token_bytes
+        self._head = b""
+        self._tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
+        self._opening = b""
+        """The first chunk, until something follows that it is sent with."""
+
+    def started(self, event: Started) -> bytes:
+        """What every chunk begins with is encoded once; the first one, which names the role, waits for the next."""
+        head = {
+            "id": event.turn_id,
+            "object": "chat.completion.chunk",
+            "created": int(event.created_at),
+            "model": self._model,
+        }
+        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
+        self._opening = self._chunk({"role": "assistant", "content": ""}, event.tokens)
+        return b""
+
+    def delta(self, event: Delta) -> bytes:
+        return self._opened() + self._chunk(_delta_form(event), event.tokens)
+
+    def committed(self, event: Committed) -> bytes:
+        """The finish reason, usage where it was asked for, and the end."""
+        turn = event.turn
+        end = self._event({"index": 0, "delta": {}, "logprobs": None, "finish_reason": turn.finish_reason})
+        if self._request.include_usage:
+            end += self._head + b'],"usage":' + _encode(_usage(turn)) + b"}\n\n"
+        return self._opened() + end + DONE
+
+    def failed(self, error: DomainError) -> bytes:
+        return error_event(error)
+
+    def silence(self) -> bytes:
+        return SILENCE
+
+    def whole(self, event: Committed) -> bytes:
+        turn = event.turn
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": None, **turn.output},
+            "logprobs": self._logprobs(Tokens(turn.output_ids, turn.logprobs, turn.top_logprobs)),
+            "finish_reason": turn.finish_reason,
+        }
+        return _encode(
+            {
+                "id": turn.name,
+                "object": "chat.completion",
+                "created": int(turn.created_at),
+                "model": self._model,
+                "choices": [choice],
+                "usage": _usage(turn),
+            }
+        )
+
+    def _opened(self) -> bytes:
+        opening, self._opening = self._opening, b""
+        return opening
+
+    def _chunk(self, delta: dict[str, Any], tokens: Tokens | None) -> bytes:
+        return self._event({"index": 0, "delta": delta, "logprobs": self._logprobs(tokens), "finish_reason": None})
+
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        return self._head + _encode(choice) + self._tail
+
+    def _logprobs(self, tokens: Tokens | None) -> dict[str, Any] | None:
+        """The `logprobs` object, of the whole answer or of one chunk, where it was asked for."""
+        if tokens is None or not self._request.logprobs:
+            return None
+        rows = tokens.alternatives if tokens.alternatives is not None else [()] * len(tokens.ids)
+        content = [
+            TokenLogprob(
+                token=text.decode("utf-8", "replace"),
+                logprob=logprob,
+                bytes=list(text),
+                top_logprobs=[self._alternative(*pair) for pair in row],
+            )
+            for text, logprob, row in zip(map(self._token_bytes, tokens.ids), tokens.logprobs, rows, strict=True)
+        ]
+        return {"content": content, "refusal": None}
+
+    def _alternative(self, logprob: float, token_id: int) -> TopLogprob:
+        text = self._token_bytes(token_id)
+        return TopLogprob(token=text.decode("utf-8", "replace"), logprob=logprob, bytes=list(text))
+
+
+def _delta_form(delta: Delta) -> dict[str, Any]:
+    if isinstance(delta, Text):
+        return {"content": delta.text} if delta.text else {}
+    if isinstance(delta, Reasoning):
+        return {"reasoning_content": delta.text}
+    function = {"name": delta.name, "arguments": delta.arguments}
+    return {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": function}]}
+
+
+def _usage(turn: Turn) -> dict[str, Any]:
+    """The `usage` object."""
+    counts: dict[str, Any] = {
+        "prompt_tokens": turn.prompt_tokens,
+        "completion_tokens": len(turn.output_ids),
+        "total_tokens": turn.prompt_tokens + len(turn.output_ids),
+    }
+    if turn.cached_tokens is not None:
+        counts["prompt_tokens_details"] = {"cached_tokens": turn.cached_tokens}
+    return counts

@@ -1,0 +1,56 @@
+"""Which dialects there are, and which of them a request is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from rolloutfleet_proxy.dialects.base import Dialect
+from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
+
+DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(),)
+"""A new dialect is one line here."""
+
+_FOUND = "rolloutfleet.dialect"
+
+
+@dataclass(frozen=True, slots=True)
+class DialectCall:
+    """A request for a turn."""
+
+    dialect: Dialect[Any]
+    session: str | None
+    """The session that the path names; None where the key alone says it."""
+    headers: Mapping[str, str]
+
+    @property
+    def key(self) -> str | None:
+        """The session key that the call carries."""
+        return self.dialect.key(self.headers)
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether the caller's SDK says that it asks again."""
+        return self.dialect.is_retry(self.headers)
+
+
+def dialect_call(scope: Scope) -> DialectCall | None:
+    """What a request asks of which dialect; None for all other routes. Looked up once a request."""
+    if _FOUND not in scope:
+        scope[_FOUND] = _look_up(scope)
+    found: DialectCall | None = scope[_FOUND]
+    return found
+
+
+def _look_up(scope: Scope) -> DialectCall | None:
+    if scope["type"] != "http" or scope["method"] != "POST":
+        return None
+    for dialect in DIALECTS:
+        matched = dialect.path.fullmatch(scope["path"])
+        if matched is not None:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            return DialectCall(dialect, matched["session"], headers)
+    return None
