@@ -18,7 +18,7 @@ _QUOTE, _BACKSLASH = b'"', ord("\\")
 class Cutter:
     """Gives back the JSON that it is fed, every string longer than `longest` bytes as an empty one.
 
-    The text may be cut anywhere, and begin with what is no JSON but has no quote in it.
+    The text may be cut anywhere, and begin with what is not JSON but has no quote in it.
     """
 
     def __init__(self, *, longest: int = LONGEST) -> None:

@@ -11,6 +11,7 @@ such a turn starts from its prompt again.
 from __future__ import annotations
 
 import asyncio
+import logging
 from array import array
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -20,6 +21,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rolloutfleet.backoff import Backoff
+from rolloutfleet.errors import EVIDENCE_REFUSED
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
     EngineError,
@@ -28,14 +31,16 @@ from rolloutfleet_proxy.domain.errors import (
     InvalidRequest,
     Unavailable,
 )
-from rolloutfleet_proxy.engines import failures
-from rolloutfleet_proxy.engines.client import Engine, GenerateRequest, OnChunk, extended_json
-from rolloutfleet_proxy.engines.evidence import Evidence, Reason, Refused, Span, join, with_versions
-from rolloutfleet_proxy.engines.reply_stream import Chunk
+from rolloutfleet_proxy.engine.client import Engine, OnChunk, shown
+from rolloutfleet_proxy.engine.evidence import Evidence, Reason, Refused, Span, join, with_versions
+from rolloutfleet_proxy.engine.reply_stream import Chunk
+from rolloutfleet_proxy.engine.request import GenerateRequest, extended_json
+from rolloutfleet_proxy.telemetry.calls import milliseconds
+from rolloutfleet_proxy.telemetry.events import EngineFailure, emit
+from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
-FIRST_WAIT = 0.1
-LONGEST_WAIT = 2.0
-"""Seconds between a bare abort while not paused and the next round; it doubles from round to round."""
+ROUNDS = Backoff(first=0.1, longest=2.0)
+"""Between a bare abort while not paused and the next round."""
 PAUSED_POLL = 0.5
 PAUSED_POLLS = 60
 """How often an engine that was paused by someone else is asked again before a round is sent to it regardless; it
@@ -68,8 +73,8 @@ def biases_of(sampling: Mapping[str, Any]) -> list[str]:
     return [name for name, neutral in BIASES.items() if sampling.get(name, neutral) != neutral]
 
 
-class Weights(Protocol):
-    """What is asked of `weights.Weights`."""
+class Gate(Protocol):
+    """What is asked of `weights.gate.PauseGate`."""
 
     @property
     def version(self) -> int: ...
@@ -81,7 +86,7 @@ class Weights(Protocol):
 
 
 class Submission(Protocol):
-    """What is asked of `weights.Submission`."""
+    """What is asked of `weights.gate.Submission`."""
 
     @property
     def cut(self) -> Cut: ...
@@ -114,7 +119,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     """
 
     engine: Engine
-    weights: Weights
+    weights: Gate
     submission: Submission
     max_rounds: int = 20
     on_round: Callable[[], None] = lambda: None
@@ -142,10 +147,12 @@ class Generation(Struct, frozen=True, kw_only=True):
                 parts.append(part)
                 return _whole(parts)
             if part is not None and len(part.output_ids):
-                _check_continuable(request, streamed=on_chunk is not None)
                 if grammar_of(request.sampling) is None:
                     parts.append(part)
                     made += part.output_ids
+                elif on_chunk is not None:
+                    # What has been shown to a client can't be taken back to begin a grammar again.
+                    raise GenerationCut()
             if len(made) >= request.max_new_tokens:
                 break
             await self._until_free(number)
@@ -163,7 +170,7 @@ class Generation(Struct, frozen=True, kw_only=True):
                 evidence = await self.engine.generate(request, arrivals.streamed, clock=self.weights.served)
         except BaseException as error:
             if isinstance(error, DomainError | Refused):
-                self.on_failure(failures.tell(error, request, url=self.engine.generate_url, began=began))
+                self.on_failure(_told(error, request, url=self.engine.generate_url, began=began))
             if not isinstance(error, _NOTHING_RUNS):
                 self.engine.abort_soon(request.rid)
             raise
@@ -179,7 +186,7 @@ class Generation(Struct, frozen=True, kw_only=True):
         if self.weights.paused:
             await self.submission.resumed()
             return
-        await asyncio.sleep(min(FIRST_WAIT * 2**number, LONGEST_WAIT))
+        await asyncio.sleep(ROUNDS.after(number + 1))
         for _ in range(PAUSED_POLLS):
             if self.weights.paused or not await self.engine.any_paused():
                 break
@@ -216,7 +223,7 @@ class _UntilCut:
 class _Arrivals:
     """Hands chunks on, and notes which version the proxy knew of as they came."""
 
-    def __init__(self, weights: Weights, on_chunk: OnChunk | None) -> None:
+    def __init__(self, weights: Gate, on_chunk: OnChunk | None) -> None:
         self.count = 0
         self._weights = weights
         self._on_chunk = on_chunk
@@ -244,7 +251,7 @@ class _Arrivals:
 
 
 def _next_round(request: GenerateRequest, made: array[int], *, number: int) -> GenerateRequest:
-    """The request behind what is made. Its rid ends in a dot, so that round 1 is no beginning of round 10."""
+    """The request behind what is made. Its rid ends in a dot, so that round 1 is not a prefix of round 10."""
     rid = f"{request.rid}.{number}."
     if not made:
         return replace(request, rid=rid)
@@ -261,14 +268,36 @@ def _next_round(request: GenerateRequest, made: array[int], *, number: int) -> G
     )
 
 
-def _check_continuable(request: GenerateRequest, *, streamed: bool) -> None:
-    """What has been shown to a client can't be taken back to begin a grammar again."""
-    if streamed and grammar_of(request.sampling) is not None:
-        raise GenerationCut()
-
-
 def _whole(parts: list[Evidence]) -> Evidence:
     joined = join(parts)
     if not len(joined.output_ids):
         raise Refused(Reason.EMPTY, f"The reply ended with {joined.finish_reason} and holds no token.")
     return joined
+
+
+def _told(error: DomainError | Refused, request: GenerateRequest, *, url: str, began: float) -> str:
+    """Log a failure of a round that began at `began` (perf_counter); returns its error code.
+
+    What the engine said is left out: it may quote the conversation.
+    """
+    code = EVIDENCE_REFUSED if isinstance(error, Refused) else error.code
+    emit(
+        EngineFailure(
+            request_id=request.headers.get(REQUEST_ID, ""),
+            session_id=request.routing_key,
+            turn_id=request.rid,
+            url=shown(url),
+            elapsed_ms=milliseconds(perf_counter() - began),
+            error_type=_error_type(error),
+            code=code,
+        ),
+        logging.WARNING,
+    )
+    return code
+
+
+def _error_type(error: DomainError | Refused) -> str:
+    """The reason of a refusal; the name of the exception behind an error where there is one, else its code."""
+    if isinstance(error, Refused):
+        return error.reason
+    return type(error.__context__).__name__ if error.__context__ is not None else error.code

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from simdjson import Array, Parser
 
-from rolloutfleet_proxy.engines.evidence import (
+from rolloutfleet_proxy.engine.evidence import (
     SENTINEL,
     AbortedWithError,
     Evidence,

@@ -62,7 +62,7 @@ REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
 
 
 class Refused(Exception):
-    """The reply is no evidence; `reason` is one of `REASONS`."""
+    """The reply is not evidence; `reason` is one of `REASONS`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class Refused(Exception):
 
 
 class AbortedWithError(Exception):
-    """The engine ended the request with an error of its own; `status` is an HTTP status from 400 to 599."""
+    """The engine ended a request or stream with an error of its own; `status` is an HTTP status from 400 to 599."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -334,7 +334,7 @@ def _id_array(ids: list[int]) -> array[int]:
         # Several times quicker than `array("i", ids)`.
         return array("i", struct.pack(f"{len(ids)}i", *ids))
     except struct.error:
-        raise Refused(Reason.OUT_OF_VOCABULARY, "An output id is no 32-bit number.") from None
+        raise Refused(Reason.OUT_OF_VOCABULARY, "An output id is not a 32-bit number.") from None
 
 
 def _logprob_array(logprobs: list[float]) -> array[float]:
@@ -453,4 +453,4 @@ def _undecodable(body: bytes, error: str) -> Refused:
         return Refused(Reason.VERSION_SPANS, f"{error}.")
     if path or error.startswith("Expected"):
         return Refused(Reason.WRONG_TYPE, f"{error}.")
-    return Refused(Reason.MALFORMED, f"The reply is no JSON: {error[:200]}.")
+    return Refused(Reason.MALFORMED, f"The reply is not JSON: {error[:200]}.")

@@ -35,7 +35,7 @@ class Unreachable(Exception):
 
 
 class BrokenOff(Exception):
-    """The connection ended before the response did, or what came is no HTTP."""
+    """The connection ended before the response did, or what came is not HTTP."""
 
 
 class _Bounded(ResponseHandler):
@@ -90,6 +90,23 @@ class Connector(aiohttp.TCPConnector):
         self._factory = partial(handler, loop=self._loop)
 
 
+def new_session(
+    *, kept: float = KEPT, dns_kept: int = 10, skipped: tuple[str, ...] = (), **options: Any
+) -> aiohttp.ClientSession:
+    """aiohttp's client without its own additions to requests and answers; `skipped` are further headers of those.
+
+    Unused connections are `kept` for so many seconds, and addresses for `dns_kept`.
+    """
+    return aiohttp.ClientSession(
+        connector=Connector(limit=0, keepalive_timeout=kept, ttl_dns_cache=dns_kept),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", *skipped),
+        auto_decompress=False,
+        trust_env=False,
+        **options,
+    )
+
+
 class Connections:
     """Kept connections to one server."""
 
@@ -97,7 +114,7 @@ class Connections:
         """`headers` go with every request. `silence`: seconds without a byte after which a response is given up."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise ValueError(f"{url!r} is no http or https address")
+            raise ValueError(f"{url!r} is not an http or https address")
         self._url = url.rstrip("/")
         self._headers = dict(headers)
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=silence)
@@ -137,14 +154,7 @@ class Connections:
     def _http(self) -> aiohttp.ClientSession:
         # Made at the first use: aiohttp wants the running loop.
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=Connector(limit=0, keepalive_timeout=KEPT, ttl_dns_cache=10),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-                auto_decompress=False,
-                trust_env=False,
-                read_bufsize=_MOST_BUFFERED,
-            )
+            self._session = new_session(read_bufsize=_MOST_BUFFERED)
         return self._session
 
 

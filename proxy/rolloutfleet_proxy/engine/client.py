@@ -11,34 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 
 import aiohttp
 import msgspec
-from msgspec import Struct
 from yarl import URL
 
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet_proxy.domain.errors import (
-    ContextExceeded,
-    DomainError,
-    EngineError,
-    EngineOverloaded,
-    EngineTimeout,
-    EngineUnreachable,
-    InvalidRequest,
-)
-from rolloutfleet_proxy.engines import big_reply, plain_reply
-from rolloutfleet_proxy.engines.connections import BrokenOff, Connections, Connector, Response, Unreachable
-from rolloutfleet_proxy.engines.cutting import Cutter
-from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check
-from rolloutfleet_proxy.engines.grammar_refusals import GrammarRefused, is_grammar_refusal
-from rolloutfleet_proxy.engines.reply_stream import BigEvent, Chunk, EventSplitter, StreamedError, StreamedReply
-from rolloutfleet_proxy.engines.token_watch import TokenWatch
+from rolloutfleet_proxy.domain.errors import DomainError, EngineError, EngineTimeout, EngineUnreachable
+from rolloutfleet_proxy.engine import big_reply, plain_reply
+from rolloutfleet_proxy.engine.connections import BrokenOff, Connections, Response, Unreachable, new_session
+from rolloutfleet_proxy.engine.cutting import Cutter
+from rolloutfleet_proxy.engine.errors import NO_ENGINE, engine_failure, error_code, error_message
+from rolloutfleet_proxy.engine.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check
+from rolloutfleet_proxy.engine.reply_stream import BigEvent, Chunk, EventSplitter, StreamedReply
+from rolloutfleet_proxy.engine.request import ROUTING_KEY_HEADER, GenerateRequest
+from rolloutfleet_proxy.engine.token_watch import TokenWatch
 
 
 class _Unconfirmed(Exception):
@@ -47,10 +38,6 @@ class _Unconfirmed(Exception):
 
 PauseMode = Literal["abort", "retract", "in_place"]
 OnChunk = Callable[[Chunk], None]
-
-ROUTING_KEY_HEADER = "X-SMG-Routing-Key"
-PASSED_ON = ("x-request-id", "x-correlation-id", "traceparent", "tracestate")
-"""What a caller's request may say to the gateway: of headers nothing else goes upstream, no key above all."""
 
 BIG_REPLY = 4 << 20
 """Bytes from which on a reply is read in another process: 40 MB of JSON stall a loop for a second."""
@@ -70,76 +57,11 @@ LONGEST_REST = 0.05
 """Seconds."""
 _END_OF_STREAM = 0.25
 """Seconds that a complete stream has to end in; then its connection is closed rather than kept."""
-_NO_ENGINE = "model_not_found"
-"""What smg calls a 404 while it has no engine at all: it looks for one by a model that no request names."""
 _SHOWN_AT_ONCE = 1000
 _MAX_ERROR_BODY = 1 << 16
 _KEYS_REMEMBERED = 16
 
 _encode = msgspec.json.Encoder().encode
-
-
-class GenerateRequest(Struct, frozen=True, kw_only=True):
-    """One round at an engine.
-
-    `prompt_json` is the prompt's ids as a JSON array (`ids_json`). `sampling` has SGLang's names and lacks
-    `max_new_tokens`. `with_logprobs` is for streams: whether chunks carry log-probabilities.
-    """
-
-    rid: str
-    routing_key: str
-    prompt_json: bytes
-    prompt_tokens: int
-    max_new_tokens: int
-    sampling: Mapping[str, Any] = {}
-    vocab_size: int | None = None
-    top_logprobs: int = 0
-    with_logprobs: bool = False
-    headers: Mapping[str, str] = {}
-
-    def body(self, *, stream: bool) -> bytes:
-        """The JSON of `/generate`."""
-        return b"".join(
-            (
-                b'{"rid":',
-                _encode(self.rid),
-                b',"stream":true' if stream else b"",
-                b',"return_logprob":true,"top_logprobs_num":%d,"sampling_params":' % self.top_logprobs,
-                _encode({**self.sampling, "max_new_tokens": self.max_new_tokens}),
-                b',"input_ids":',
-                self.prompt_json,
-                b"}",
-            )
-        )
-
-    def expected(self) -> Expected:
-        return Expected(
-            prompt_tokens=self.prompt_tokens,
-            max_new_tokens=self.max_new_tokens,
-            vocab_size=self.vocab_size,
-            top_logprobs=self.top_logprobs,
-        )
-
-
-def ids_json(ids: Sequence[int]) -> bytes:
-    """Token ids as a JSON array."""
-    return _encode(ids.tolist() if isinstance(ids, array) else ids)
-
-
-def extended_json(prompt_json: bytes, ids: Sequence[int]) -> bytes:
-    """The JSON array of a prompt with more ids behind it."""
-    return joined_json(prompt_json, ids_json(ids))
-
-
-def joined_json(*arrays: bytes) -> bytes:
-    """JSON arrays as one."""
-    return b"[%b]" % b",".join(inner for array in arrays if (inner := array[1:-1]))
-
-
-def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of a request's headers (names in lower case) those that go upstream; a value that can't is left out."""
-    values = ((name, headers.get(name, "")) for name in PASSED_ON)
-    return {name: value for name, value in values if value and value.isascii() and value.isprintable()}
 
 
 class GatewayKey:
@@ -225,8 +147,8 @@ class Engine:
         """One round: send, read, check. With `on_chunk` the reply is streamed, and new tokens are handed over as
         they come; without a new token for `silence` seconds of `clock`, which may stand still, it is given up.
 
-        Raises DomainError (an engine's error, no engine, silence) and Refused (the reply is no evidence). Cancelled, it
-        closes the connection, which ends the engine's work; `abort` makes sure of that.
+        Raises DomainError (an engine's error, no engine, silence) and Refused (the reply is not evidence). Cancelled,
+        it closes the connection, which ends the engine's work; `abort` makes sure of that.
         """
         try:
             if on_chunk is None:
@@ -235,12 +157,15 @@ class Engine:
             async with TokenWatch(self._silence, clock) as watch, self._answered(request, stream=True) as response:
                 with self._streaming():
                     return await self._read_stream(response, request, on_chunk, watch)
-        except (AbortedWithError, StreamedError) as error:
+        except AbortedWithError as error:
             raise engine_failure(error.status, self._key.left_out_of(error.message)) from None
         except Refused as refused:
             raise Refused(refused.reason, self._key.left_out_of(refused.message)) from None
         except TimeoutError:
-            raise self._silent(streamed=on_chunk is not None) from None
+            what = "nothing" if on_chunk is None else "no new token"
+            raise EngineTimeout(
+                f"The engine sent {what} for {self._silence:g} s; the generation was given up."
+            ) from None
         except BrokenOff as error:
             raise EngineError(f"The engine's reply broke off: {error}.") from None
 
@@ -341,17 +266,13 @@ class Engine:
             body += data
             if len(body) > _MAX_ERROR_BODY:
                 break
-        if response.status == 404 and error_code(body) == _NO_ENGINE:
+        if response.status == 404 and error_code(body) == NO_ENGINE:
             return engine_failure(503, "the gateway knows of none")
         return engine_failure(
             response.status,
             error_message(self._key.left_out_of(body.decode("utf-8", "replace")).encode()) or "it gave no reason",
             retry_after=_seconds(response.headers.get("retry-after")),
         )
-
-    def _silent(self, *, streamed: bool) -> DomainError:
-        what = "no new token" if streamed else "nothing"
-        return EngineTimeout(f"The engine sent {what} for {self._silence:g} s; the generation was given up.")
 
     # Engines
 
@@ -399,31 +320,26 @@ class Engine:
         SGLang 0.5.23 answers `GET /ready` with 503 while it is paused.
         """
         try:
-            statuses = await asyncio.gather(*(self._ready_status(url) for url in await self.engines()))
+            answers = await asyncio.gather(*(self._answer("GET", f"{url}/ready") for url in await self.engines()))
         except DomainError:
             return False
-        return 503 in statuses
+        return any(status == 503 for status, _ in answers)
 
     async def refuses(self, body: Mapping[str, Any], *, naming: str, at: str | None = None) -> bool | None:
         """Whether a generation is refused with a word named, by the gateway or what is behind it, or by the engine `at`
         an address; False where it is answered, None where neither came."""
-        url = f"{at or self._gateway}/generate"
-        try:
-            request = self._control("POST", url, timeout=CONTROL_TIMEOUT, content=dict(body), check=False)
-            async with request as response:
-                answer = await response.content.read(_MAX_ERROR_BODY)
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return None
-        if response.status == 200:
+        status, answer = await self._answer("POST", f"{at or self._gateway}/generate", dict(body))
+        if status == 200:
             return False
-        return True if response.status in (400, 422) and naming.encode() in answer else None
+        return True if status in (400, 422) and naming.encode() in answer else None
 
-    async def _ready_status(self, url: str) -> int | None:
+    async def _answer(self, method: str, url: str, content: dict[str, Any] | None = None) -> tuple[int, bytes]:
+        """Status and beginning of whatever is answered; status 0 where nothing is."""
         try:
-            async with self._control("GET", f"{url}/ready", timeout=CONTROL_TIMEOUT, check=False) as response:
-                return response.status
+            async with self._control(method, url, timeout=CONTROL_TIMEOUT, content=content, check=False) as response:
+                return response.status, await response.content.read(_MAX_ERROR_BODY)
         except (aiohttp.ClientError, OSError, TimeoutError):
-            return None
+            return 0, b""
 
     async def _abort_quietly(self, rid: str) -> dict[str, str]:
         try:
@@ -474,13 +390,7 @@ class Engine:
     def _http(self) -> aiohttp.ClientSession:
         # Made at the first use: aiohttp wants the running loop.
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=Connector(limit=0, keepalive_timeout=60.0, ttl_dns_cache=10),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-                auto_decompress=False,
-                trust_env=False,
-            )
+            self._session = new_session()
         return self._session
 
 
@@ -495,58 +405,6 @@ def _bearer(key: str) -> dict[str, str]:
 
 def _no_engines(why: str) -> DomainError:
     return EngineUnreachable(f"The gateway's list of engines can't be had: {why}.")
-
-
-def engine_failure(status: int, message: str, *, retry_after: float | None = None) -> DomainError:
-    """What a client is told of an engine's or gateway's own error."""
-    said = message[:500]
-    if status in (400, 422):
-        if is_context_length(message):
-            return ContextExceeded(said)
-        if is_grammar_refusal(message):
-            return GrammarRefused(said)
-        return InvalidRequest(f"The engine refused the request: {said}")
-    if status == 429:
-        return EngineOverloaded(f"The engine is overloaded: {said}", retry_after=retry_after)
-    if status == 503:
-        return EngineUnreachable(f"No engine is ready: {said}", retry_after=retry_after)
-    if status in (408, 504):
-        return EngineTimeout(f"The engine took too long: {said}")
-    return EngineError(f"The engine failed with status {status}: {said}")
-
-
-def is_context_length(message: str) -> bool:
-    """Whether an error speaks of the model's context (`tokenizer_manager.py` and `managers/utils.py` of SGLang)."""
-    return "context length" in message or "maximum allowed length" in message
-
-
-def error_message(body: bytes) -> str:
-    """The text of an error body: SGLang's and the gateway's forms are several, some no JSON at all."""
-    try:
-        content = msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace").strip()[:500]
-    if isinstance(content, dict):
-        content = content.get("error") or content.get("message") or content.get("detail") or content
-    if isinstance(content, dict):
-        content = content.get("message") or content
-    return content if isinstance(content, str) else _encode(content).decode()[:500]
-
-
-def error_code(body: bytes) -> str | None:
-    """The code of an error body in OpenAI's form."""
-    try:
-        return msgspec.json.decode(body, type=_Coded).error.code
-    except (ValueError, RecursionError):
-        return None
-
-
-class _Code(Struct):
-    code: str | None = None
-
-
-class _Coded(Struct):
-    error: _Code
 
 
 def _seconds(value: str | None) -> float | None:

@@ -16,8 +16,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rolloutfleet_proxy.engines.cutting import Cutter
-from rolloutfleet_proxy.engines.evidence import Alternative, Reason, Refused, Reply, Token, check_finish, decode
+from rolloutfleet_proxy.engine.cutting import Cutter
+from rolloutfleet_proxy.engine.evidence import (
+    AbortedWithError,
+    Alternative,
+    Reason,
+    Refused,
+    Reply,
+    Token,
+    check_finish,
+    decode,
+)
 
 _DATA = b"data:"
 _DONE = b"[DONE]"
@@ -26,15 +35,6 @@ _UNFINISHED = b'"finish_reason":null'
 _IDS = b'"output_ids":['
 """Quotes stand in a JSON text with a backslash before them, so no text can hold either of these two."""
 _RETRACTED = "abort"
-
-
-class StreamedError(Exception):
-    """The engine ended the stream with an error event; `status` as an HTTP status, 500 where it gave none."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 class Chunk(Struct, frozen=True):
@@ -157,7 +157,7 @@ class StreamedReply:
         return len(self._ids)
 
     def add(self, events: Sequence[bytes]) -> Chunk | None:
-        """Read events that came together; what is new in them. Raises Refused, AbortedWithError or StreamedError."""
+        """Read events that came together; what is new in them. Raises Refused, AbortedWithError."""
         events = [event for event in events if len(event) > _SHORT or event.strip() != _DONE]
         if self._repeats:
             events = events[-1:]
@@ -275,7 +275,7 @@ def _raise_if_failure(event: bytes) -> None:
     except (ValueError, RecursionError):
         return
     if not isinstance(error, dict):
-        raise StreamedError(500, str(error))
+        raise AbortedWithError(500, str(error))
     code = error.get("code")
     status = code if type(code) is int and 400 <= code < 600 else 500
-    raise StreamedError(status, str(error.get("message") or "no message"))
+    raise AbortedWithError(status, str(error.get("message") or "no message"))

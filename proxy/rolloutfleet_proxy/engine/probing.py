@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.engines.client import Engine
+from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.telemetry import logger
 
 FIELD: Final = "rolloutfleet_probe"

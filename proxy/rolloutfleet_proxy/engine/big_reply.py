@@ -1,7 +1,7 @@
 """Very large replies are read in a process of their own (promise 8).
 
 Parsing holds the interpreter: 36 MB of JSON stop a process for a second and more, threads and all. So the bytes of
-such a reply go straight into `python -m rolloutfleet_proxy.engines.big_reply`, and what comes back is the evidence,
+such a reply go straight into `python -m rolloutfleet_proxy.engine.big_reply`, and what comes back is the evidence,
 packed: a few bytes a token. It lives for one reply; they are rare, and a process that stays would keep the memory.
 
 In:  a length of 4 bytes, that many bytes of msgpack (what is expected), then the reply's JSON.
@@ -15,36 +15,41 @@ import contextlib
 import sys
 from array import array
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from rolloutfleet_proxy.engines.evidence import AbortedWithError, Evidence, Expected, Refused, Span, check, decode
+from rolloutfleet_proxy.engine.evidence import (
+    AbortedWithError,
+    Evidence,
+    Expected,
+    Finish,
+    Refused,
+    Span,
+    check,
+    decode,
+)
 from rolloutfleet_proxy.telemetry.log_setup import helpers_environment, helpers_log
 
 _LENGTH_BYTES = 4
 
 
-class _Taken(Struct, tag="taken"):
+_AS_THEY_ARE = ("finish_reason", "prompt_tokens", "matched", "cached_tokens", "top_logprobs", "spans")
+
+
+class _TakenReply(Struct):
     output_ids: bytes
     logprobs: bytes
-    rest: dict[str, Any]
+    finish_reason: Finish
+    prompt_tokens: int
+    matched: int | str | None
+    cached_tokens: int | None
     top_logprobs: list[list[tuple[float, int]]] | None
-    spans: list[tuple[int, int, int]] | None
+    spans: tuple[Span, ...] | None
 
 
-class _Refused(Struct, tag="refused"):
-    reason: str
-    message: str
-
-
-class _Aborted(Struct, tag="aborted"):
-    status: int
-    message: str
-
-
-_Outcome = _Taken | _Refused | _Aborted
+_Outcome = _TakenReply | tuple[int | str, str]
+"""Else status and message of `AbortedWithError`, or reason and message of `Refused`."""
 _decode_outcome: msgspec.msgpack.Decoder[_Outcome] = msgspec.msgpack.Decoder(_Outcome)
 
 
@@ -53,7 +58,7 @@ async def read(reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "rolloutfleet_proxy.engines.big_reply",
+        "rolloutfleet_proxy.engine.big_reply",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env=helpers_environment(),
@@ -83,16 +88,13 @@ def _framed(expected: Expected) -> bytes:
 
 
 def _evidence(outcome: _Outcome) -> Evidence:
-    if isinstance(outcome, _Refused):
-        raise Refused(outcome.reason, outcome.message)
-    if isinstance(outcome, _Aborted):
-        raise AbortedWithError(outcome.status, outcome.message)
+    if isinstance(outcome, tuple):
+        what, message = outcome
+        raise AbortedWithError(what, message) if isinstance(what, int) else Refused(what, message)
     return Evidence(
-        output_ids=array("i", outcome.output_ids),
-        logprobs=array("f", outcome.logprobs),
-        top_logprobs=outcome.top_logprobs,
-        spans=None if outcome.spans is None else tuple(Span(*span) for span in outcome.spans),
-        **outcome.rest,
+        array("i", outcome.output_ids),
+        array("f", outcome.logprobs),
+        **{name: getattr(outcome, name) for name in _AS_THEY_ARE},
     )
 
 
@@ -100,22 +102,11 @@ def _outcome(expected: Expected, body: bytes) -> _Outcome:
     try:
         evidence = check(decode(body), expected)
     except Refused as error:
-        return _Refused(error.reason, error.message)
+        return error.reason, error.message
     except AbortedWithError as error:
-        return _Aborted(error.status, error.message)
-    spans = evidence.spans
-    return _Taken(
-        output_ids=evidence.output_ids.tobytes(),
-        logprobs=evidence.logprobs.tobytes(),
-        rest={
-            "finish_reason": evidence.finish_reason,
-            "prompt_tokens": evidence.prompt_tokens,
-            "matched": evidence.matched,
-            "cached_tokens": evidence.cached_tokens,
-        },
-        top_logprobs=evidence.top_logprobs,
-        spans=None if spans is None else [(span.version, span.start, span.end) for span in spans],
-    )
+        return error.status, error.message
+    as_they_are = {name: getattr(evidence, name) for name in _AS_THEY_ARE}
+    return _TakenReply(evidence.output_ids.tobytes(), evidence.logprobs.tobytes(), **as_they_are)
 
 
 def main() -> None:

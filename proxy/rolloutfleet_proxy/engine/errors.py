@@ -1,0 +1,127 @@
+"""Errors of engines and the gateway: what they say, and what a client is told of them.
+
+SGLang 0.5.23 compiles the grammars of tool calls with xgrammar alone. Started with another `--grammar-backend` it
+answers them with 400, in words that say nothing of the grammar; those of xgrammar say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from rolloutfleet_proxy.domain.errors import (
+    ContextExceeded,
+    DomainError,
+    EngineError,
+    EngineOverloaded,
+    EngineTimeout,
+    EngineUnreachable,
+    InvalidRequest,
+)
+from rolloutfleet_proxy.telemetry import logger
+
+NO_ENGINE = "model_not_found"
+"""What smg calls a 404 while it has no engine at all: it looks for one by a model that no request names."""
+
+
+ASKED_AGAIN: Final = 60.0
+"""Seconds until engines that take no grammars of tool calls are sent one again: they may have been replaced."""
+
+_REFUSED = re.compile(r"Failed to compile \w+ grammar|Grammar-based generation|Grammar preprocessing timed out")
+_TAKES_NONE = re.compile(
+    r"Grammar-based generation .* is not supported.*|Failed to compile \w+ grammar:\s*(Unknown grammar error)?\s*"
+)
+
+
+class GrammarRefused(InvalidRequest):
+    """The engine can't compile a request's grammar."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(f"The engine refused the request: {said}")
+        self.takes_none = _TAKES_NONE.fullmatch(said) is not None
+        """Whether it compiles no grammars of this kind at all."""
+
+
+class CallGrammars:
+    """Whether the engines take grammars of tool calls. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._refused_at: float | None = None
+
+    def taken(self) -> bool:
+        return self._refused_at is None or self._clock() - self._refused_at >= ASKED_AGAIN
+
+    def refused(self, refusal: GrammarRefused) -> None:
+        if not refusal.takes_none:
+            return
+        if self._refused_at is None:
+            logger.warning("the engines take no grammars of tool calls, so tool_choice is a wish: %s", refusal.message)
+        self._refused_at = self._clock()
+
+    def answered(self) -> None:
+        """A call came back that was under such a grammar."""
+        if self._refused_at is not None and self.taken():  # else it may have been sent before the refusal
+            self._refused_at = None
+            logger.info("the engines take grammars of tool calls again")
+
+
+def engine_failure(status: int, message: str, *, retry_after: float | None = None) -> DomainError:
+    """What a client is told of an engine's or gateway's own error."""
+    said = message[:500]
+    if status in (400, 422):
+        if is_context_length(message):
+            return ContextExceeded(said)
+        if is_grammar_refusal(message):
+            return GrammarRefused(said)
+        return InvalidRequest(f"The engine refused the request: {said}")
+    if status == 429:
+        return EngineOverloaded(f"The engine is overloaded: {said}", retry_after=retry_after)
+    if status == 503:
+        return EngineUnreachable(f"No engine is ready: {said}", retry_after=retry_after)
+    if status in (408, 504):
+        return EngineTimeout(f"The engine took too long: {said}")
+    return EngineError(f"The engine failed with status {status}: {said}")
+
+
+def is_context_length(message: str) -> bool:
+    """Whether an error speaks of the model's context (`tokenizer_manager.py` and `managers/utils.py` of SGLang)."""
+    return "context length" in message or "maximum allowed length" in message
+
+
+def is_grammar_refusal(said: str) -> bool:
+    """Whether an engine's 400 speaks of the request's grammar (`srt/constrained/grammar_manager.py` of SGLang)."""
+    return _REFUSED.match(said) is not None
+
+
+def error_message(body: bytes) -> str:
+    """The text of an error body: SGLang's and the gateway's forms are several, some no JSON at all."""
+    try:
+        content = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return body.decode("utf-8", "replace").strip()[:500]
+    if isinstance(content, dict):
+        content = content.get("error") or content.get("message") or content.get("detail") or content
+    if isinstance(content, dict):
+        content = content.get("message") or content
+    return content if isinstance(content, str) else msgspec.json.encode(content).decode()[:500]
+
+
+def error_code(body: bytes) -> str | None:
+    """The code of an error body in OpenAI's form."""
+    try:
+        return msgspec.json.decode(body, type=_Coded).error.code
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Code(Struct):
+    code: str | None = None
+
+
+class _Coded(Struct):
+    error: _Code
