@@ -78,8 +78,10 @@ class CallForms:
     """What comes before the first call."""
     opening: Sequence[Form]
     """What each call begins with."""
-    function: Callable[[str, Schema], Form]
-    """A function's name and, by their schema, its arguments."""
+    named: Callable[[str], Sequence[Form]]
+    """A function's name, and what leads to its arguments."""
+    arguments: Callable[[Schema], Sequence[Form]] = lambda schema: [json_value(schema)]
+    """By their schema."""
     closing: Sequence[Form]
     between: Form | None = None
     end: Sequence[Form] = ()
@@ -187,7 +189,9 @@ def _free(marks: Marks) -> Form:
 def _calls(wanted: Wanted, forms: CallForms) -> list[Form]:
     if not wanted.functions:
         return []
-    function = either([forms.function(each.name, each.arguments) for each in wanted.functions])
+    function = either(
+        [sequence([*forms.named(each.name), *forms.arguments(each.arguments)]) for each in wanted.functions]
+    )
     one = [*forms.opening, function, *forms.closing]
     between = [] if forms.between is None else [forms.between]
     more = [] if wanted.single or forms.alone else [{"type": "star", "content": sequence([*between, *one])}]

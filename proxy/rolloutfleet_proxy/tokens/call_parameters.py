@@ -26,7 +26,7 @@ _NO_JSON: Final = (
     rf'[^"{{\[\-0-9tfn<{_SPACES}]|t[^r<{_SPACES}]|f[^a<{_SPACES}]|n[^u<{_SPACES}]'
     rf"|-[^0-9<{_SPACES}]|-?[0-9]+[ ]*[^0-9.eE<{_SPACES}]"
 )
-"""How texts begin that are no JSON, whatever follows. None is the beginning of a mark, which is `<` or `[`."""
+"""How texts begin that are not JSON, whatever follows. None is the beginning of a mark, which is `<` or `[`."""
 _FORM: Final = 40
 """Letters that each form counts, beside those of its schema."""
 

@@ -86,26 +86,21 @@ class _Relaxing:
     def __init__(self, root: Mapping[str, Any], *, room: int) -> None:
         self.room = room
         self._root = root
-        self._names = {
-            f"#/{key}/{name}": name
-            for key in _DEFINITIONS
-            if isinstance(root.get(key), dict)
-            for name in root[key]
-            if "/" not in name and "~" not in name and "%" not in name
-        }
+        self._definitions: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        """Of definitions, by the references to them."""
+        for key in _DEFINITIONS:
+            found: Any = root.get(key)
+            for name in found if isinstance(found, dict) else ():
+                if "/" not in name and "~" not in name and "%" not in name:
+                    self._definitions[name] = found[name]
+                    self._names[f"#/{key}/{name}"] = name
 
     def root(self) -> Schema:
         if not isinstance(self._root.get("properties"), dict):
             return ANY_OBJECT
         schema = {"type": "object", **self._object(self._root)}
-        named = set(self._names.values())
-        definitions = {
-            name: self.relaxed(self._root[key][name], direct=True)
-            for key in _DEFINITIONS
-            if isinstance(self._root.get(key), dict)
-            for name in self._root[key]
-            if name in named
-        }
+        definitions = {name: self.relaxed(each, direct=True) for name, each in self._definitions.items()}
         return schema | ({"$defs": definitions} if definitions else {})
 
     def relaxed(self, schema: Any, *, direct: bool = False) -> Schema:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from rolloutfleet_proxy.tokens.call_grammar import CallForms, Form, Marks, json_value, optional, sequence, text, token
+from rolloutfleet_proxy.tokens.call_grammar import CallForms, Form, Marks, optional, sequence, text, token
 from rolloutfleet_proxy.tokens.call_parameters import Parameters
-from rolloutfleet_proxy.tokens.call_schemas import Schema
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 FUNCTION_NAME: Final = re.compile(r"[^\s\x00-\x1f<>{}\"\\:]{1,256}")
@@ -63,13 +62,9 @@ def marks_and_forms(name: str, vocabulary: Vocabulary, stops: Sequence[int]) -> 
 
 
 def _hermes(writing: Writing) -> CallForms:
-    def function(name: str, schema: Schema) -> Form:
-        head = f'{json.dumps(name, ensure_ascii=False)}, "arguments": '
-        return sequence([text(head), json_value(schema)])
-
     return CallForms(
         opening=[writing.token["<tool_call>"], text('\n{"name": ')],
-        function=function,
+        named=lambda name: [text(f'{json.dumps(name, ensure_ascii=False)}, "arguments": ')],
         closing=[text("}\n"), writing.token["</tool_call>"]],
         between=text("\n"),
     )
@@ -83,12 +78,10 @@ def _qwen_xml(writing: Writing, *, gap: str = "\n\n", last: str = "") -> CallFor
         kept_out=("</parameter>", *writing.kept_out),
     )
 
-    def function(name: str, schema: Schema) -> Form:
-        return sequence([text(f"{name}>\n"), *parameters.forms(schema)])
-
     return CallForms(
         opening=[writing.token["<tool_call>"], text("\n<function=")],
-        function=function,
+        named=lambda name: [text(f"{name}>\n")],
+        arguments=parameters.forms,
         closing=[text("</function>\n"), writing.token["</tool_call>"]],
         between=text("\n"),
         end=[optional(text(last))] if last else [],
@@ -106,12 +99,10 @@ def _glm(writing: Writing, *, line: str) -> CallForms:
         kept_out=writing.kept_out,
     )
 
-    def function(name: str, schema: Schema) -> Form:
-        return sequence([text(name + line), *parameters.forms(schema)])
-
     return CallForms(
         opening=[mark["<tool_call>"]],
-        function=function,
+        named=lambda name: [text(name + line)],
+        arguments=parameters.forms,
         closing=[mark["</tool_call>"]],
         between=optional(text(line)) if line else None,
         lead=line,
@@ -122,13 +113,10 @@ def _glm(writing: Writing, *, line: str) -> CallForms:
 def _deepseek(writing: Writing) -> CallForms:
     calls_begin, calls_end, call_begin, call_end, sep = map(writing.token.__getitem__, _DEEPSEEK_MARKS)
 
-    def function(name: str, schema: Schema) -> Form:
-        return sequence([text(f"{name}\n```json\n"), json_value(schema)])
-
     return CallForms(
         begin=[calls_begin],
         opening=[call_begin, text("function"), sep],
-        function=function,
+        named=lambda name: [text(f"{name}\n```json\n")],
         closing=[text("\n```"), call_end],
         between=optional(text("\n")),
         end=[calls_end],
@@ -139,15 +127,11 @@ def _kimi(writing: Writing) -> CallForms:
     section_begin, section_end, call_begin, argument_begin, call_end = map(writing.token.__getitem__, _KIMI_MARKS)
     index = {"type": "regex", "pattern": "[0-9]{1,4}"}
 
-    def function(name: str, schema: Schema) -> Form:
-        return sequence([text(f"{name}:"), index, argument_begin, json_value(schema)])
-
     return CallForms(
         begin=[section_begin],
         opening=[call_begin, text("functions.")],
-        function=function,
+        named=lambda name: [text(f"{name}:"), index, argument_begin],
         closing=[call_end],
-        between=None,
         end=[section_end],
         gap="",
     )
@@ -160,15 +144,12 @@ def _minimax(writing: Writing) -> CallForms:
         kept_out=("</parameter>", "</invoke>", *writing.kept_out),
     )
 
-    def function(name: str, schema: Schema) -> Form:
-        return sequence([text(f'{name}">\n'), *parameters.forms(schema)])
-
     return CallForms(
         begin=[writing.token["<minimax:tool_call>"], text("\n")],
         opening=[text('<invoke name="')],
-        function=function,
+        named=lambda name: [text(f'{name}">\n')],
+        arguments=parameters.forms,
         closing=[text("</invoke>\n")],
-        between=None,
         end=[writing.token["</minimax:tool_call>"]],
     )
 
@@ -182,25 +163,25 @@ def _hy3(writing: Writing) -> CallForms:
         kept_out=writing.kept_out,
     )
 
-    def function(name: str, schema: Schema) -> Form:
-        return sequence([text(name), sep, line, *parameters.forms(schema)])
-
     return CallForms(
         begin=[calls, line],
         opening=[call],
-        function=function,
+        named=lambda name: [text(name), sep, line],
+        arguments=parameters.forms,
         closing=[call_end, line],
-        between=None,
         end=[calls_end],
         gap="",
     )
 
 
 def _llama(_: Writing) -> CallForms:
-    def function(name: str, schema: Schema) -> Form:
-        return sequence([text(f'{name}", "parameters": '), json_value(schema)])
-
-    return CallForms(opening=[text('{"name": "')], function=function, closing=[text("}")], alone=True, gap="")
+    return CallForms(
+        opening=[text('{"name": "')],
+        named=lambda name: [text(f'{name}", "parameters": ')],
+        closing=[text("}")],
+        alone=True,
+        gap="",
+    )
 
 
 _TOOL_CALL = ("<tool_call>", "</tool_call>")

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 from renderers.tagged import DEEPSEEK_V4_GRAMMAR
 
+from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
+from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.tokens.quirks import GEMMA_THOUGHT, assistant_mark
 from rolloutfleet_proxy.tokens.reading import Reader, Scan
 from rolloutfleet_proxy.tokens.vocabulary import Run
-from rolloutfleet_proxy.turns.messages import Message
 
 # Letters of no script, which no format strips or reads.
 _PROBE = "\ue000\uf8ff\ue001"
@@ -48,22 +48,7 @@ _decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class StreamDiverged(Exception):
-    """What was streamed is no beginning of the message that the reply turned out to be."""
-
-
-class ToolCallDelta(msgspec.Struct, frozen=True):
-    index: int
-    id: str
-    name: str
-    arguments: str
-
-
-class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of the three."""
-
-    content: str | None = None
-    reasoning: str | None = None
-    tool_call: ToolCallDelta | None = None
+    """What was streamed is not a prefix of the message that the reply turned out to be."""
 
 
 class DeltaParser:
@@ -253,13 +238,12 @@ class DeltaParser:
         if not text:
             return
         self._sent[channel].append(text)
-        deltas.append(Delta(content=text) if channel == "content" else Delta(reasoning=text))
+        deltas.append(Text(text) if channel == "content" else Reasoning(text))
 
     def _send_calls(self, calls: list[dict[str, Any]], deltas: list[Delta]) -> None:
         for index in range(len(self._calls), len(calls)):
             function = calls[index]["function"]
-            call = ToolCallDelta(index, calls[index]["id"], function["name"], function["arguments"])
-            deltas.append(Delta(tool_call=call))
+            deltas.append(ToolCall(index, calls[index]["id"], function["name"], function["arguments"]))
             self._calls.append(calls[index])
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rolloutfleet_proxy.turns.messages import NO_ARGS, Message, TemplateArgs
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 
 Writes = Callable[[Sequence[Message], TemplateArgs], bool]
 """Whether a format can write these."""

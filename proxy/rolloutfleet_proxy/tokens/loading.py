@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from renderers.base import MODEL_RENDERER_MAP
 
+from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.tokens.model_files import ModelFiles, ModelUnreadable, read_model
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
-from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,8 @@ def load(
     model: str | None = None,
     renderer: str | None = None,
     thinking_retention: Literal["all", "tool_cycle", "template"] = "all",
-    template_kwargs: Mapping[str, Any] | None = None,
     token: str | None = None,
-    download_to: Path | None = None,
+    download_to: str | Path | None = None,
     cache_bytes: int = 16 << 20,
 ) -> ChatFormat:
     """The chat format of a model directory, or of a model on the Hugging Face hub.
@@ -76,7 +75,6 @@ def load(
             context_length=files.context_length,
             vocabulary_size=files.vocabulary_size,
             options=_template_options(files, vocabulary) if name == "default" else retention,
-            template_kwargs=template_kwargs,
         )
 
     known = renderer or next((MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP), None)

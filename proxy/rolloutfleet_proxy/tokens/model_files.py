@@ -49,7 +49,7 @@ class ModelFiles:
     vocabulary_size: int | None
 
 
-def read_model(source: str | Path, *, token: str | None = None, download_to: Path | None = None) -> ModelFiles:
+def read_model(source: str | Path, *, token: str | None = None, download_to: str | Path | None = None) -> ModelFiles:
     """Read a model directory, or a hub's model, downloaded once to `download_to`. Raises ModelUnreadable."""
     name = str(source)
     directory = Path(source)
@@ -73,7 +73,7 @@ def read_model(source: str | Path, *, token: str | None = None, download_to: Pat
     )
 
 
-def _downloaded(name: str, *, token: str | None, download_to: Path | None) -> Path:
+def _downloaded(name: str, *, token: str | None, download_to: str | Path | None) -> Path:
     # Takes a while to import, and most fleets name a directory.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -91,9 +91,9 @@ def _downloaded(name: str, *, token: str | None, download_to: Path | None) -> Pa
                 return found
         return snapshot(local_files_only=False)
     except HFValidationError as error:
-        raise ModelUnreadable(f"{name} is no directory, and can't be a model's name: {error}") from error
+        raise ModelUnreadable(f"{name} is not a directory, and can't be a model's name: {error}") from error
     except (HfHubHTTPError, OSError) as error:
-        raise ModelUnreadable(f"{name} is no directory, and can't be fetched: {_why_not_fetched(error)}") from error
+        raise ModelUnreadable(f"{name} is not a directory, and can't be fetched: {_why_not_fetched(error)}") from error
 
 
 def _why_not_fetched(error: Exception) -> str:

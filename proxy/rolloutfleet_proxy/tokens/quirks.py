@@ -34,9 +34,9 @@ import renderers.parsers
 import renderers.parsing
 from renderers import RendererConfig
 
+from rolloutfleet_proxy.domain.messages import Message, joined_text
 from rolloutfleet_proxy.tokens.template import TemplateRefusal
 from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
-from rolloutfleet_proxy.turns.messages import Message, joined_text
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
@@ -93,7 +93,7 @@ class _StrictJson(ModuleType):
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def strict_json() -> None:

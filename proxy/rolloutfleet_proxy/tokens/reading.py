@@ -14,9 +14,9 @@ from typing import Any
 
 from renderers.base import ParsedToolCall, ToolCallParseStatus
 
+from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.tokens.quirks import readable, stripped
 from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
-from rolloutfleet_proxy.turns.messages import Message
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a reply says so far; `malformed` are tool calls, as text, that are no calls."""
+    """What a reply says so far; `malformed` are tool calls, as text, that are not calls."""
 
     reasoning: str
     content: str
@@ -41,29 +41,21 @@ class Scan:
     malformed: list[str]
 
 
+@dataclass(frozen=True, slots=True)
 class Reader:
     """Reads one reply. Reads of a growing reply agree with each other but for what its last tokens leave open."""
 
-    def __init__(
-        self,
-        name: str,
-        renderer: Any,
-        vocabulary: Vocabulary,
-        tail: list[int],
-        tools: list[Any] | None,
-        seed: bytes,
-    ) -> None:
-        self.name = name
-        self.vocabulary = vocabulary
-        self._renderer = renderer
-        self._tail = tail
-        self._tools = tools
-        self._seed = seed
+    name: str
+    renderer: Any
+    vocabulary: Vocabulary
+    tail: list[int]
+    tools: list[Any] | None
+    seed: bytes
 
     def scan(self, packed: list[int]) -> Scan:
         """What packed ids (`Vocabulary.packed`) say, if they were the whole reply."""
         packed = readable(self.name, packed, self.vocabulary)
-        parsed = self._renderer.parse_response(packed, tools=self._tools, prompt_ids=self._tail or None)
+        parsed = self.renderer.parse_response(packed, tools=self.tools, prompt_ids=self.tail or None)
         reasoning, content = stripped(
             self.name,
             reasoning=parsed.reasoning_content or "",
@@ -118,7 +110,7 @@ class Reader:
         call_id = attempt.id
         if not call_id or not _is_unicode(call_id) or any(call["id"] == call_id for call in before):
             number = len(before).to_bytes(4, "big")
-            call_id = "call_" + blake2b(self._seed + number, digest_size=12).hexdigest()
+            call_id = "call_" + blake2b(self.seed + number, digest_size=12).hexdigest()
         return {"id": call_id, "type": "function", "function": {"name": attempt.name, "arguments": arguments}}
 
 
@@ -134,19 +126,15 @@ _BROKEN = frozenset(
 def _arguments_text(arguments: Any) -> str | None:
     if arguments is None:
         return "{}"
-    if isinstance(arguments, str):
-        text = arguments
-        try:
-            if not isinstance(json.loads(text), dict):
-                return None
-        except (ValueError, RecursionError):
-            return None
-    elif isinstance(arguments, dict):
-        try:
+    text = arguments
+    try:
+        if isinstance(text, str):
+            arguments = json.loads(text)
+        elif isinstance(arguments, dict):
             text = json.dumps(arguments, ensure_ascii=False)
-        except RecursionError:
-            return None
-    else:
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(arguments, dict):
         return None
     return text if _is_unicode(text) else json.dumps(arguments)
 

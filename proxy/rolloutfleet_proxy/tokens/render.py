@@ -22,11 +22,10 @@ from renderers import RendererConfig
 from renderers.base import merge_chat_template_kwargs
 
 from rolloutfleet.explain import what_is_wrong
-from rolloutfleet_proxy.tokens.beside_calls import Beside, beside_calls, said_apart, says_beside_calls
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
 from rolloutfleet_proxy.tokens.call_grammar import Wanted, structural_tag, thinking_at
 from rolloutfleet_proxy.tokens.call_syntax import marks_and_forms
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
-from rolloutfleet_proxy.tokens.outer_space import outer_space
 from rolloutfleet_proxy.tokens.quirks import (
     Unrenderable,
     assistant_mark,
@@ -39,9 +38,10 @@ from rolloutfleet_proxy.tokens.quirks import (
     written_fields,
 )
 from rolloutfleet_proxy.tokens.reading import Parsed, Reader, cut_at
-from rolloutfleet_proxy.tokens.system_messages import placed, places_of, speaks_later, unheard
+from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
+from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
+from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
-from rolloutfleet_proxy.turns.messages import NO_ARGS, Message, Rules, TemplateArgs
 
 TOKENS_DIFFER = "tokens_differ"
 """Why a turn starts a branch though its messages continue an earlier turn: its rendered tokens don't."""
@@ -108,7 +108,6 @@ class ChatFormat:
         context_length: int | None = None,
         vocabulary_size: int | None = None,
         options: Mapping[str, Any] | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """`options` are the renderer's own settings. Raises Unrenderable where these or the tokens don't fit."""
         self.name = renderer
@@ -116,8 +115,7 @@ class ChatFormat:
         self.context_length = context_length
         self.vocabulary_size = max(vocabulary_size or 0, vocabulary.size)
         try:
-            config = _config_of({"name": renderer, **(options or {})})
-            self._config = merge_chat_template_kwargs(config, template_kwargs)
+            self._config = _config_of({"name": renderer, **(options or {})})
             self._renderer = create_renderer(Packing(vocabulary), self._config)
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
@@ -128,12 +126,12 @@ class ChatFormat:
         self._others: dict[str, Any] = {}
         self._lock = Lock()
         self._calls = marks_and_forms(renderer, vocabulary, self.stop_token_ids)
-        self._places = places_of(self._written, kinds=system_roles(renderer))
-        self._beside = beside_calls(self._written)
+        self._system_messages = support_of(self._written, kinds=system_roles(renderer))
+        self._text_with_calls = text_with_calls(self._written)
         self.rules = Rules(
             written_fields(renderer),
-            plain=outer_space(self._written, reasoned=False),
-            reasoned=outer_space(self._written, reasoned=True),
+            plain=trimmed_whitespace(self._written, reasoned=False),
+            reasoned=trimmed_whitespace(self._written, reasoned=True),
         )
         """By which messages are compared before tokens are."""
 
@@ -201,7 +199,7 @@ class ChatFormat:
     def _written_whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> array[int]:
         asked = renderable(self.name, messages)
         self._check_said(asked)
-        ids = renders.full(self._said(placed(asked, self._places, start=0)), args)
+        ids = renders.full(self._said(adapted(asked, self._system_messages, start=0)), args)
         self._check_heard(asked, ids, start=0)
         return ids
 
@@ -220,12 +218,12 @@ class ChatFormat:
 
     def _said(self, messages: list[Message]) -> list[Message]:
         """The messages, as the format can hold what is said beside tool calls."""
-        return messages if self._beside is Beside.TOGETHER else said_apart(messages)
+        return messages if self._text_with_calls is TextWithCalls.TOGETHER else text_apart(messages)
 
     def _check_said(self, messages: Sequence[Message]) -> None:
         """Raises Unrenderable where what is said beside tool calls is lost."""
-        lost = (index for index, message in enumerate(messages) if says_beside_calls(message))
-        index = next(lost, None) if self._beside is Beside.NOWHERE else None
+        lost = (index for index, message in enumerate(messages) if has_text_with_calls(message))
+        index = next(lost, None) if self._text_with_calls is TextWithCalls.NOWHERE else None
         if index is not None:
             raise Unrenderable(
                 f"the chat format {self.name} drops the content of a message with tool_calls: use two messages",
@@ -261,7 +259,7 @@ class ChatFormat:
             return None
         prompt_ids, output_ids = candidate.load()
         tail, output = self._open_end(prompt_ids, output_ids)
-        written = placed(new, self._places, start=candidate.length)
+        written = adapted(new, self._system_messages, start=candidate.length)
         extension = renders.extension(tail, output, written, args)
         if extension is None:
             return None

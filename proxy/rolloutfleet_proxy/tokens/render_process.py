@@ -15,17 +15,16 @@ import struct
 import subprocess
 import sys
 from array import array
-from pathlib import Path
 from threading import Lock
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import msgspec
 
+from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.telemetry.log_setup import helpers_environment, helpers_log
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
 
 _IDLE_SECONDS = 300.0
 _ATTEMPTS = 2
@@ -40,22 +39,12 @@ class ModelSource(msgspec.Struct, frozen=True):
     """The name that engines call it by."""
     renderer: str | None = None
     thinking_retention: Literal["all", "tool_cycle", "template"] = "all"
-    template_kwargs: dict[str, Any] | None = None
     download_to: str | None = None
     cache_bytes: int = 16 << 20
 
     def load(self, *, token: str | None = None) -> ChatFormat:
         """Raises ModelUnreadable. `token` is the hub's; a model that was fetched before needs none."""
-        return load(
-            self.source,
-            model=self.model,
-            renderer=self.renderer,
-            thinking_retention=self.thinking_retention,
-            template_kwargs=self.template_kwargs,
-            token=token,
-            download_to=None if self.download_to is None else Path(self.download_to),
-            cache_bytes=self.cache_bytes,
-        )
+        return load(**msgspec.structs.asdict(self), token=token)
 
 
 class RenderProcessFailed(Exception):

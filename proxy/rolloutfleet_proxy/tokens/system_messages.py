@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from unicodedata import normalize
 
-from rolloutfleet_proxy.turns.messages import Message, Write
+from rolloutfleet_proxy.domain.messages import Message, Write
 
 _SYSTEM = ("system", "developer")
 _REMINDER = "<system-reminder>\n{}\n</system-reminder>"
@@ -21,7 +21,7 @@ _WORDS = tuple(f"w{number}rd" for number in range(31, 38))
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SystemMessageSupport:
     """Where a chat format writes system messages as they stand."""
 
     first: bool = True
@@ -30,7 +30,7 @@ class Places:
     later: bool = True
 
 
-def places_of(write: Write, *, kinds: Sequence[str] = ("system",)) -> Places:
+def support_of(write: Write, *, kinds: Sequence[str] = ("system",)) -> SystemMessageSupport:
     """What a format can hold, in each of these roles."""
 
     def holds(*roles: str) -> bool:
@@ -42,23 +42,23 @@ def places_of(write: Write, *, kinds: Sequence[str] = ("system",)) -> Places:
         found = [-1 if text is None else text.find(word) for word in words]
         return -1 not in found and found == sorted(found)
 
-    return Places(
+    return SystemMessageSupport(
         first=holds("system", "user"),
         leading=holds("system", "system", "user"),
         later=holds("system", "user", "system", "assistant", "system", "user", "system"),
     )
 
 
-def placed(messages: Sequence[Message], places: Places, *, start: int) -> list[Message]:
+def adapted(messages: Sequence[Message], support: SystemMessageSupport, *, start: int) -> list[Message]:
     """The messages, `start` of the conversation's before them, as the format can hold them."""
     lead = _leading(messages) if start == 0 else 0
     first = list(messages[:lead])
-    if not places.first:
+    if not support.first:
         first = [_as_user(message) for message in first]
-    elif lead > 1 and not places.leading:
+    elif lead > 1 and not support.leading:
         first = [{**messages[0], "content": "\n\n".join(message["content"] for message in first)}]
     later = messages[lead:]
-    return [*first, *(later if places.later else map(_as_user, later))]
+    return [*first, *(later if support.later else map(_as_user, later))]
 
 
 def unheard(messages: Sequence[Message], text: str) -> int | None:

@@ -9,6 +9,7 @@ with little new text, where `encoding` has its quick form and nobody else encode
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from array import array
 from collections import deque
@@ -18,11 +19,11 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
+from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.tokens.deltas import DeltaParser
 from rolloutfleet_proxy.tokens.reading import Parsed
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
-from rolloutfleet_proxy.turns.messages import Message, TemplateArgs
 
 T = TypeVar("T")
 
@@ -80,9 +81,11 @@ class Tokenizing:
         """
         if self.chat_format.encodes_quickly and self._near.idle:
             begun()
-            prompt = self._at_once(messages, args, candidates)
-            if prompt is not None:
-                return prompt
+            deepest = candidates[0] if candidates else None
+            with contextlib.suppress(_TooLong):
+                prompt = self.chat_format.prompt_at_once(messages, args, deepest, renders=self._short_renders)
+                if prompt is not None:
+                    return prompt
 
         def make(renders: _NearRenders | RenderProcess) -> Prompt:
             begun()
@@ -92,16 +95,6 @@ class Tokenizing:
             return await self._near.run(partial(make, self._near_renders))
         except _TooLong:
             return await self._far.run(partial(make, self._helper))
-
-    def _at_once(
-        self, messages: Sequence[Message], args: TemplateArgs, candidates: Sequence[Candidate]
-    ) -> Prompt | None:
-        """The prompt, if it is made sooner than it is handed over."""
-        deepest = candidates[0] if candidates else None
-        try:
-            return self.chat_format.prompt_at_once(messages, args, deepest, renders=self._short_renders)
-        except _TooLong:
-            return None
 
     async def parse(
         self,

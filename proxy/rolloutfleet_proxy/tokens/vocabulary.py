@@ -12,9 +12,8 @@ import json
 import re
 import sys
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from rolloutfleet_proxy.memory.caches import ByteCache
 from rolloutfleet_proxy.tokens.encoding import Encoding
 from rolloutfleet_proxy.tokens.template import ChatTemplate
 
@@ -162,10 +162,8 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self._encoding = Encoding(tokenizer)
         self._lock = Lock()
-        self._cache: OrderedDict[tuple[str, bool], array[int]] = OrderedDict()
-        self._cache_bytes = cache_bytes
+        self._cache: ByteCache[tuple[str, bool], array[int]] = ByteCache(cache_bytes)
         self._seen = _Seen(SEEN)
-        self.cache_nbytes = 0
 
         decoder = _decoder_kind(tokenizer)
         self.decodes_by_bytes = decoder is not None
@@ -177,6 +175,11 @@ class Vocabulary:
         # Its last row stands for all ids beyond it.
         self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
         self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else None
+
+    @property
+    def cache_nbytes(self) -> int:
+        """What the cache of encoded texts takes."""
+        return self._cache.nbytes
 
     @property
     def encodes_quickly(self) -> bool:
@@ -196,18 +199,17 @@ class Vocabulary:
         key = (text, add_special_tokens)
         with self._lock:
             ids = self._cache.get(key)
-            if ids is not None:
-                self._cache.move_to_end(key)
-                return ids
+        if ids is not None:
+            return ids
         # Others must not wait for a long text.
         found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
         with self._lock:
-            if key not in self._cache and self._seen.before(key):
-                self._remember(key, found)
+            if self._seen.before(key):
+                self._cache.put(key, found, sys.getsizeof(text) + len(found) * found.itemsize + _ENTRY_BYTES)
         return found
 
     def decode(self, token_ids: Iterable[int], *_: object, skip_special_tokens: bool = False, **__: object) -> str:
-        """Text of token ids (and `Run`s); bytes that are no UTF-8 become U+FFFD."""
+        """Text of token ids (and `Run`s); bytes that are not UTF-8 become U+FFFD."""
         if not self.decodes_by_bytes:
             return self._decode_by_tokenizer(token_ids, skip_special_tokens=skip_special_tokens)
         if skip_special_tokens:
@@ -256,16 +258,6 @@ class Vocabulary:
             result.append(Run(partial(self._table.joined, ids[start:])))
         return result
 
-    def _remember(self, key: tuple[str, bool], ids: array[int]) -> None:
-        size = _entry_nbytes(key, ids)
-        if size > self._cache_bytes:
-            return
-        self._cache[key] = ids
-        self.cache_nbytes += size
-        while self.cache_nbytes > self._cache_bytes:
-            oldest, dropped = self._cache.popitem(last=False)
-            self.cache_nbytes -= _entry_nbytes(oldest, dropped)
-
     def _encode_pieces(self, text: str) -> list[int]:
         """Encode between added tokens piece by piece, as `tokenizers` does itself, so that the cache can serve them."""
         if self._added_pattern is None:
@@ -293,8 +285,10 @@ class Packing:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         # What renderers write around messages, and marks that they ask for by name, several times for each message.
-        self._short: dict[tuple[str, bool], list[int]] = {}
-        self._named: dict[str, int | None] = {}
+        self._short = lru_cache(_MOST_SHORT)(
+            lambda text, special_tokens: vocabulary.encode(text, add_special_tokens=special_tokens)
+        )
+        self._named = lru_cache(_MOST_SHORT)(vocabulary.convert_tokens_to_ids)
         self.decode = vocabulary.decode
 
     def __getattr__(self, name: str) -> Any:
@@ -303,24 +297,10 @@ class Packing:
     def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
         if len(text) >= PACKED_FROM:
             return [Encoded(self._vocabulary.encoded(text, add_special_tokens=add_special_tokens))]
-        key = text, add_special_tokens
-        ids = self._short.get(key)
-        if ids is None:
-            if len(self._short) == _MOST_SHORT:
-                self._short.clear()
-            ids = self._short[key] = self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
-        return ids.copy()
+        return self._short(text, add_special_tokens).copy()
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
-        if not isinstance(tokens, str):
-            return [self.convert_tokens_to_ids(token) for token in tokens]
-        try:
-            return self._named[tokens]
-        except KeyError:
-            found = self._vocabulary.convert_tokens_to_ids(tokens)
-            if len(self._named) < _MOST_SHORT:
-                self._named[tokens] = found
-            return found
+        return self._named(tokens) if isinstance(tokens, str) else [self._named(token) for token in tokens]
 
 
 class _Seen:
@@ -340,10 +320,6 @@ class _Seen:
             self._new, self._old = set(), self._new
         self._new.add(found)
         return False
-
-
-def _entry_nbytes(key: tuple[str, bool], ids: array[int]) -> int:
-    return sys.getsizeof(key[0]) + len(ids) * ids.itemsize + _ENTRY_BYTES
 
 
 def _byte_letters() -> dict[str, int]:

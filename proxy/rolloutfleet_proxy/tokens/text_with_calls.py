@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from rolloutfleet_proxy.turns.messages import Message, Write
+from rolloutfleet_proxy.domain.messages import Message, Write
 
 _WORDS = ("w41rd", "w42rd", "w43rd", "w44rd", "w45rd")
 _CALL = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-class Beside(Enum):
+class TextWithCalls(Enum):
     """Where a format writes what is said beside calls."""
 
     TOGETHER = auto()
@@ -27,7 +27,7 @@ class Beside(Enum):
     NOWHERE = auto()
 
 
-def beside_calls(write: Write) -> Beside:
+def text_with_calls(write: Write) -> TextWithCalls:
     """What a format can hold."""
     asked, said, found, answered, more = _WORDS
     conversation: list[Message] = [
@@ -46,22 +46,22 @@ def beside_calls(write: Write) -> Beside:
     words = (asked, said, answered, more)
     plain = [{"role": each["role"], "content": each["content"]} for each in conversation if each["role"] != "tool"]
     if holds(conversation, *words) or not holds(plain, *words):
-        return Beside.TOGETHER  # or a format of which such a conversation shows nothing
-    return Beside.APART if holds(said_apart(conversation), *words) else Beside.NOWHERE
+        return TextWithCalls.TOGETHER  # or a format of which such a conversation shows nothing
+    return TextWithCalls.APART if holds(text_apart(conversation), *words) else TextWithCalls.NOWHERE
 
 
-def said_apart(messages: Sequence[Message]) -> list[Message]:
+def text_apart(messages: Sequence[Message]) -> list[Message]:
     """The messages, with what is said beside calls in front of them."""
     apart: list[Message] = []
     for message in messages:
-        if says_beside_calls(message):
+        if has_text_with_calls(message):
             apart.append({key: value for key, value in message.items() if key != "tool_calls"})
             message = {key: value for key, value in message.items() if key not in _SAID} | {"content": ""}
         apart.append(message)
     return apart
 
 
-def says_beside_calls(message: Message) -> bool:
+def has_text_with_calls(message: Message) -> bool:
     """Whether it is an assistant's, with tool calls and text beside them."""
     content = message.get("content")
     return bool(

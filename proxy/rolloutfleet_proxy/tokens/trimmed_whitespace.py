@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from rolloutfleet_proxy.turns.messages import Message, Outer, Write
+from rolloutfleet_proxy.domain.messages import Message, Outer, Write
 
 _SAID, _THOUGHT = "w41rd w42rd", "w43rd"
 _USER: Message = {"role": "user", "content": "w44rd"}
@@ -30,7 +30,7 @@ _PLACES: tuple[tuple[Message, list[Message]], ...] = (
 _SPACES: tuple[tuple[Literal["spaces", "lines"], str], ...] = (("spaces", " \t\n\u2003"), ("lines", "\n\n"))
 
 
-def outer_space(write: Write, *, reasoned: bool) -> Outer:
+def trimmed_whitespace(write: Write, *, reasoned: bool) -> Outer:
     """What a format leaves out around the content of messages that carry reasoning, or of those that don't."""
     places = _written_places(write, {"reasoning_content": _THOUGHT} if reasoned else {})
     return Outer(
