@@ -5,10 +5,10 @@ What is about to be written takes its room first: many starts at once would all 
 
 import contextlib
 import shutil
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rolloutfleet.spec import STORE_SHARE_OF_STORAGE, LimitsSpec
@@ -22,43 +22,33 @@ LOOK_AGAIN = 1.0
 """Seconds for which a look at a disk with room is taken for true."""
 
 
+@dataclass(slots=True)
 class Places:
     """Room that the sessions of one start may take, on the writer's thread, before they are written."""
 
-    def __init__(self, admission: "Admission", sessions: int) -> None:
-        self._admission = admission
-        self._sessions = sessions
-        self.taken = False
+    admission: "Admission"
+    sessions: int
+    taken: bool = field(init=False, default=False)
 
     def take(self) -> bool:
         """Whether there is room; from then on it is taken. Asked again by the same start, it has it already."""
-        self.taken = self.taken or self._admission.reserve(self._sessions)
+        self.taken = self.taken or self.admission.reserve(self.sessions)
         return self.taken
 
 
+@dataclass(eq=False, slots=True)
 class Admission:
     """Counts open sessions as they start and end, and looks at the size of store and shards when asked."""
 
-    def __init__(
-        self,
-        limits: LimitsSpec,
-        database: Database,
-        *,
-        sessions_open: int,
-        shard_bytes: Callable[[], int] = lambda: 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.limits = limits
-        self._database = database
-        self._folder = database.folder
-        self._files = (self._folder / FILE, self._folder / f"{FILE}-wal")
-        self._shard_bytes = shard_bytes
-        self._clock = clock
-        self._looked = float("-inf")
-        self.sessions_open = sessions_open
-        self._lock = threading.Lock()
-        self._sessions_reserved = 0
-        self._bytes_reserved = 0
+    limits: LimitsSpec
+    database: Database
+    sessions_open: int
+    shard_bytes: Callable[[], int] = lambda: 0
+    clock: Callable[[], float] = time.monotonic
+    _looked: float = field(init=False, default=float("-inf"))
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _sessions_reserved: int = field(init=False, default=0)
+    _bytes_reserved: int = field(init=False, default=0)
 
     def has_room(self, sessions: int) -> bool:
         """Whether so many more sessions fit."""
@@ -111,12 +101,12 @@ class Admission:
 
         Pages that the store has free within its file count as room.
         """
-        now = self._clock()
+        now = self.clock()
         if now - self._looked < LOOK_AGAIN:
             return
-        disk = shutil.disk_usage(self._folder)
+        disk = shutil.disk_usage(self.database.folder)
         reserve = min(RESERVE, RESERVE_SHARE * disk.total)
-        if disk.free < reserve and disk.free + self._free_within() < reserve:
+        if disk.free < reserve and disk.free + self.database.free_bytes() < reserve:
             # Not noted: the next call looks again, so that room is found as soon as it is there.
             raise StoreFull(f"the store's disk has {disk.free} bytes left, and {reserve:.0f} are kept for what runs")
         self._looked = now
@@ -133,23 +123,14 @@ class Admission:
         """A commit found no room: the next call looks for itself."""
         self._looked = float("-inf")
 
-    def _free_within(self) -> int:
-        try:
-            with contextlib.closing(self._database.connect(read_only=True)) as connection:
-                [pages] = connection.execute("PRAGMA freelist_count").fetchone()
-                [size] = connection.execute("PRAGMA page_size").fetchone()
-        except sqlite3.Error:
-            return 0
-        return int(pages) * int(size)
-
     def _held_bytes(self) -> int:
-        return sum(map(_size, self._files)) + self._shard_bytes()
+        return sum(_size(self.database.folder / name) for name in (FILE, f"{FILE}-wal")) + self.shard_bytes()
 
     def _most_bytes(self, held: int) -> float:
         """The limit given, else a share of what the disk holds for this store: its own bytes and what is free."""
         if self.limits.bytes is not None:
             return self.limits.bytes
-        return STORE_SHARE_OF_STORAGE * (shutil.disk_usage(self._folder).free + held)
+        return STORE_SHARE_OF_STORAGE * (shutil.disk_usage(self.database.folder).free + held)
 
 
 def _size(file: Path) -> int:

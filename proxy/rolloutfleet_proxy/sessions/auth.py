@@ -1,10 +1,11 @@
 """Who is calling: the admin, or one session by its key; and the files that keys are read from. Promise 10."""
 
-import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from rolloutfleet_proxy.ids import key_hash
 
 MINIMUM_KEY = 16
 """Characters of an admin key at the least."""
@@ -21,11 +22,6 @@ def presented_key(headers: Mapping[str, str]) -> str | None:
     if scheme.lower() == "bearer" and value.strip():
         return value.strip()
     return headers.get("x-api-key") or None
-
-
-def key_hash(key: str) -> bytes:
-    """What the store keeps of a key. Keys are random and long, so one round of SHA-256 is enough."""
-    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
 class AdminKeys:
@@ -57,19 +53,13 @@ def load_admin_keys(file: Path) -> AdminKeys:
 
     Raises BadKeyFile where it can't be read, is empty, or holds a key that is too short.
     """
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadKeyFile(f"the admin key file {file} can't be read: {error}") from None
+    lines = _read(file, "the admin key file").splitlines()
     return AdminKeys(line.strip() for line in lines if line.strip())
 
 
 def first_admin_key(file: Path) -> str:
     """The newest key of a file, to call another proxy with; read when needed and not kept. Raises BadKeyFile."""
-    try:
-        lines = file.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadKeyFile(f"the admin key file {file} can't be read: {error}") from None
+    lines = _read(file, "the admin key file").split()
     if not lines:
         raise BadKeyFile("there is no admin key")
     return lines[0]
@@ -82,10 +72,7 @@ def gateway_key(file: Path | None) -> str | None:
     """
     if file is None:
         return None
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadKeyFile(f"the gateway's key file {file} can't be read: {error}") from None
+    key = _read(file, "the gateway's key file").strip()
     if not key:
         raise BadKeyFile(f"the gateway's key file {file} is empty")
     if not (key.isascii() and key.isprintable()):
@@ -97,3 +84,10 @@ def make_admin_key(file: Path) -> None:
     """Write a random key to a new file that its owner alone may read."""
     file.touch(mode=0o600, exist_ok=False)
     file.write_text(f"rfa-{secrets.token_urlsafe(32)}\n", encoding="utf-8")
+
+
+def _read(file: Path, what: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadKeyFile(f"{what} {file} can't be read: {error}") from None

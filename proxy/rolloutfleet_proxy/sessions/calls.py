@@ -8,13 +8,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from rolloutfleet_proxy.domain.errors import ClientGone, DomainError, Stopping
+from rolloutfleet_proxy.domain.errors import ClientGone, DomainError, InternalError, Stopping
+from rolloutfleet_proxy.domain.events import Committed, Event, Failed, Started, size_of
+from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.memory.in_flight import Held
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.phases import Phases
-from rolloutfleet_proxy.turns.rows import Turn
 
 
 class Listener:
@@ -68,23 +70,20 @@ class Listener:
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One generation under way.
-
-    `events` are the stream's events so far, encoded, so that whoever joins starts from the first; None for a call
-    that does not stream. `outcome` ends with the committed turn, or with the DomainError that every waiter gets.
-    """
+    """One generation under way: its `events` so far, so that whoever joins starts from the first."""
 
     turn_name: str
     body: bytes
     idempotency_key: str | None
-    events: list[bytes] | None
-    outcome: asyncio.Future[Turn]
+    streams: bool
+    """Whether its events have deltas."""
     held: Held | None = None
     """Where the bytes that it makes are counted."""
+    events: list[Event] = field(default_factory=list)
     waiters: int = 0
     committing: bool = False
     """True from when the turn is handed to the store: then only the store decides."""
-    task: asyncio.Task[None] | None = None
+    task: "asyncio.Task[Committed | Failed] | None" = None
     phases: Phases = field(default_factory=Phases)
     """How far it is, and how long it took."""
     _listeners: "set[Listener]" = field(default_factory=set)
@@ -95,23 +94,28 @@ class Call:
     """Why it was cut, where it was."""
 
     @property
+    def ending(self) -> Committed | Failed | None:
+        """How it ended, once it has."""
+        last = self.events[-1] if self.events else None
+        return last if isinstance(last, Committed | Failed) else None
+
+    @property
     def abandoned(self) -> bool:
         return self.waiters == 0
 
-    def emit(self, event: bytes) -> None:
-        """Add an event to the stream, for all who listen."""
-        assert self.events is not None
+    def emit(self, event: Event) -> None:
+        """Add an event, for all who listen; `Started` wakes nobody, since it sends nothing."""
         self.events.append(event)
         if self.held is not None:
-            self.held.grow(len(event))
-        for listener in self._listeners:
-            listener.wake()
+            self.held.grow(size_of(event))
+        if not isinstance(event, Started):
+            self._wake()
 
     def listen(self, patience: float | None = None) -> "Listener":
-        """Somebody to be woken at each event, and when the call ends; at once where there are events already."""
+        """Somebody to be woken at each event; at once where there are some already."""
         listener = Listener(patience)
         self._listeners.add(listener)
-        if self.events or self.outcome.done():
+        if self.events:
             listener.wake()
         return listener
 
@@ -124,7 +128,7 @@ class Call:
     def leave(self, *, grace: float) -> None:
         """A waiter went away. When none is left, the call ends after `grace` seconds unless somebody joins."""
         self.waiters -= 1
-        if self.waiters or self.outcome.done():
+        if self.waiters or self.ending is not None:
             return
         if grace > 0:
             self._grace = asyncio.get_running_loop().call_later(grace, self._abandon)
@@ -133,20 +137,25 @@ class Call:
 
     def end(self, error: DomainError) -> None:
         """Cut the generation; every waiter gets `error`, unless the turn is already with the store."""
-        if self.committing or self.outcome.done() or self.task is None:
+        if self.committing or self.ending is not None or self.task is None:
             return
         self.ended_by = error
         self.task.cancel()
 
+    def finish(self, ending: Committed | Failed) -> None:
+        """It is over."""
+        if self._grace is not None:
+            self._grace.cancel()
+        self.events.append(ending)
+        self._wake()
+
+    def _wake(self) -> None:
+        for listener in self._listeners:
+            listener.wake()
+
     def _abandon(self) -> None:
         if not self.waiters:
             self.end(ClientGone())
-
-    def _finish(self) -> None:
-        if self._grace is not None:
-            self._grace.cancel()
-        for listener in self._listeners:
-            listener.wake()
 
 
 def forget_frames(error: BaseException) -> None:
@@ -197,10 +206,11 @@ class Calls:
         held: Held | None = None,
     ) -> Call:
         """Begin `work`, which returns the committed turn or raises an error. `held` is released when it has ended."""
-        outcome: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        call = Call(turn_name, body, idempotency_key, [] if streams else None, outcome, held)
+        call = Call(turn_name, body, idempotency_key, streams, held)
         self._calls.append(call)
-        call.task = asyncio.create_task(self._run(call, work), name=f"turn {turn_name}")
+        call.task = asyncio.create_task(_ending(call, work), name=f"turn {turn_name}")
+        # Not in the task itself: one that is cancelled before it begins runs nothing.
+        call.task.add_done_callback(partial(self._ended, call))
         return call
 
     def end_all(self, error: DomainError) -> None:
@@ -210,27 +220,29 @@ class Calls:
     async def ended(self) -> None:
         """Return when none is under way."""
         while self._calls:
-            await asyncio.wait([call.outcome for call in self._calls])
+            await asyncio.wait([call.task for call in self._calls if call.task is not None])
 
-    async def _run(self, call: Call, work: Callable[[Call], Coroutine[Any, Any, Turn]]) -> None:
-        outcome = call.outcome
-        try:
-            outcome.set_result(await work(call))
-        except asyncio.CancelledError:
-            outcome.set_exception(call.ended_by or Stopping())
-        except BaseException as error:
-            if call.abandoned and not isinstance(error, DomainError):
-                logger.error("a call that nobody waits for failed by a mistake of ours", exc_info=error)
-            if isinstance(error, DomainError):
-                forget_frames(error)
-            outcome.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._calls.remove(call)
-            call._finish()
-            if call.held is not None:
-                call.held.release()
-            # A call that nobody waited for any more has an outcome all the same; it is no forgotten error.
-            if outcome.done() and not outcome.cancelled():
-                outcome.exception()
+    def _ended(self, call: Call, task: "asyncio.Task[Committed | Failed]") -> None:
+        self._calls.remove(call)
+        call.task = None
+        if call.held is not None:
+            call.held.release()
+        call.finish(_cut(call) if task.cancelled() else task.result())
+
+
+async def _ending(call: Call, work: Callable[[Call], Coroutine[Any, Any, Turn]]) -> Committed | Failed:
+    """How a call's work ends. Nothing is raised: a task keeps its error, whose frames would keep task and call."""
+    try:
+        return Committed(await work(call))
+    except asyncio.CancelledError:
+        return _cut(call)
+    except Exception as error:
+        if not isinstance(error, DomainError):
+            logger.error("a call failed by an internal error", exc_info=error)
+            return Failed(InternalError())
+        forget_frames(error)
+        return Failed(error)
+
+
+def _cut(call: Call) -> Failed:
+    return Failed(call.ended_by or Stopping())

@@ -1,0 +1,183 @@
+"""How a caller waits for a turn and is answered, in its dialect: whole, streamed as it is made, or given again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
+from starlette.types import Receive, Send
+
+from rolloutfleet.wire import JSON_MEDIA_TYPE
+from rolloutfleet_proxy.capture.bodies import ClientLeft, left
+from rolloutfleet_proxy.dialects.base import Dialect, Encoder, TokenBytes, TurnRequest
+from rolloutfleet_proxy.domain.events import Committed, Event, Failed, events_of
+from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG
+from rolloutfleet_proxy.http.errors import Headers
+from rolloutfleet_proxy.services.sessions import SessionService
+from rolloutfleet_proxy.services.turns import TurnService
+from rolloutfleet_proxy.sessions.calls import Call, Listener
+from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.telemetry.calls import ChatCall
+from rolloutfleet_proxy.telemetry.metrics import Metrics
+
+IGNORED = b"x-rolloutfleet-ignored"
+"""Header of an answer: the request's fields that had no effect."""
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One caller, and what it asked."""
+
+    dialect: Dialect[Any]
+    request: TurnRequest
+    told: ChatCall
+    receive: Receive
+    send: Send
+
+
+class Answering(Struct, frozen=True, kw_only=True):
+    """Answers callers."""
+
+    turns: TurnService
+    metrics: Metrics
+    token_bytes: TokenBytes
+    settings: SettingsInForce
+    sessions: SessionService
+
+    async def replay(self, session: Session, number: int, waiter: Waiter) -> None:
+        """Give a committed turn again."""
+        turn = await self.turns.again(session, number)
+        self.sessions.note_use(session)
+        ignored = self._ignored(waiter.request, tools_unconstrained=turn.constrained != STRUCTURAL_TAG)
+        encoder, answer = self._encoder(waiter), _Answer(waiter, ignored)
+        if waiter.request.stream:
+            await answer.stream(b"".join(map(encoder.encode, events_of(turn))), last=True)
+        else:
+            await answer.whole(encoder.whole(Committed(turn)))
+        _note_answered(waiter, turn)
+
+    async def wait(self, session: Session, call: Call, waiter: Waiter) -> None:
+        """Answer a caller as its call goes on. Raises ClientLeft, and the call's error where nothing has been sent."""
+        call.join()
+        leaving = asyncio.ensure_future(left(waiter.receive))
+        patience = self._patience(waiter) if waiter.request.stream else None
+        try:
+            with contextlib.closing(call.listen(patience=patience)) as listener:
+                leaving.add_done_callback(listener.wake)
+                if waiter.request.stream:
+                    await self._stream(call, waiter, listener, leaving)
+                else:
+                    await self._whole(call, waiter, listener, leaving)
+        except ClientLeft:
+            if isinstance(call.ending, Committed) and call.waiters == 1:
+                self.turns.note_delivery(session, call.ending.turn.number, delivered=False)
+            raise
+        finally:
+            leaving.cancel()
+            call.leave(grace=self.settings.current.sessions.retry_grace)
+
+    async def _whole(self, call: Call, waiter: Waiter, listener: Listener, leaving: asyncio.Future[None]) -> None:
+        while call.ending is None:
+            await listener.wait()
+            if leaving.done():
+                raise ClientLeft
+        if isinstance(call.ending, Failed):
+            raise call.ending.error
+        turn = call.ending.turn
+        ignored = self._ignored(waiter.request, tools_unconstrained=call.tools_unconstrained)
+        await _Answer(waiter, ignored).whole(self._encoder(waiter).whole(call.ending))
+        _note_answered(waiter, turn)
+
+    async def _stream(self, call: Call, waiter: Waiter, listener: Listener, leaving: asyncio.Future[None]) -> None:
+        """Send events as they come, and what keeps the connection alive while there are none.
+
+        The status waits for the first of either, so that what fails before it is an ordinary HTTP error.
+        """
+        encoder, answer = self._encoder(waiter), None
+        sent = 0
+        while True:
+            woken = await listener.wait()
+            if leaving.done():
+                raise ClientLeft
+            ending = call.ending
+            if isinstance(ending, Failed):
+                if answer is None:
+                    raise ending.error
+                self.metrics.refused.labels(ending.error.code).inc()
+                waiter.told.outcome = ending.error.code
+            events, sent = _since(call, sent), len(call.events)
+            data = b"".join(map(encoder.encode, events))
+            if not data and not woken:
+                data = encoder.silence()
+            if data:
+                if answer is None:
+                    ignored = self._ignored(waiter.request, tools_unconstrained=call.tools_unconstrained)
+                    answer = _Answer(waiter, ignored)
+                await answer.stream(data, last=ending is not None)
+            if ending is not None:
+                break
+        if isinstance(ending, Committed):
+            _note_answered(waiter, ending.turn)
+
+    def _ignored(self, request: TurnRequest, *, tools_unconstrained: bool) -> Headers:
+        """Names what has no effect, as far as that is known when the status leaves."""
+        paths = request.ignored
+        if tools_unconstrained and request.calls is not None:
+            paths = (*paths, *request.calls.wishes)
+        names = self.metrics.fields_ignored.names(paths)
+        return [(IGNORED, ", ".join(names).encode())] if names else []
+
+    def _patience(self, waiter: Waiter) -> float:
+        after = waiter.dialect.silence_after
+        return self.settings.current.stream_comment if after is None else after
+
+    def _encoder(self, waiter: Waiter) -> Encoder:
+        return waiter.dialect.encoder(waiter.request, model=self.settings.current.model, token_bytes=self.token_bytes)
+
+
+class _Answer:
+    """What one caller is sent, with a status and headers before it."""
+
+    def __init__(self, waiter: Waiter, more: Headers) -> None:
+        self._waiter = waiter
+        self._more = more
+        self._begun = False
+
+    async def whole(self, body: bytes) -> None:
+        length = (b"content-length", b"%d" % len(body))
+        await self._start([(b"content-type", JSON_MEDIA_TYPE.encode()), length])
+        await self._waiter.send({"type": "http.response.body", "body": body})
+
+    async def stream(self, data: bytes, *, last: bool) -> None:
+        if not self._begun:
+            await self._start(_STREAM_HEADERS)
+        await self._waiter.send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def _start(self, headers: Headers) -> None:
+        self._begun = True
+        self._waiter.told.status = 200
+        await self._waiter.send({"type": "http.response.start", "status": 200, "headers": [*headers, *self._more]})
+
+
+def _since(call: Call, sent: int) -> Iterable[Event]:
+    """The events that a stream has not sent. A call that was asked for whole is given as a replay is, at its end."""
+    if call.streams:
+        return call.events[sent:]
+    if isinstance(call.ending, Committed):
+        return events_of(call.ending.turn)
+    return [] if call.ending is None else [call.ending]
+
+
+def _note_answered(waiter: Waiter, turn: Turn) -> None:
+    waiter.told.answered(turn.name, prompt_tokens=turn.prompt_tokens, completion_tokens=len(turn.output_ids))

@@ -1,0 +1,125 @@
+"""A turn's reply from the engines: what is asked of them, under which grammar, and how many tokens they may make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.capture.prompting import Prompted
+from rolloutfleet_proxy.capture.work import Work
+from rolloutfleet_proxy.dialects.base import TurnRequest
+from rolloutfleet_proxy.domain.errors import ContextExceeded, EvidenceRefused, UnsupportedParameter
+from rolloutfleet_proxy.engine.client import Engine, OnChunk
+from rolloutfleet_proxy.engine.errors import CallGrammars, GrammarRefused
+from rolloutfleet_proxy.engine.evidence import Evidence, Refused
+from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, Generation
+from rolloutfleet_proxy.engine.request import GenerateRequest, passed_on
+from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.telemetry.metrics import Metrics
+from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.weights.gate import PauseGate, Submission
+
+UNKNOWN_CONTEXT_BUDGET = 4096
+"""Tokens of output where neither the request nor the model says how many."""
+
+
+class Generator(Struct, frozen=True, kw_only=True):
+    """Has turns generated."""
+
+    engine: Engine
+    gate: PauseGate
+    chat_format: ChatFormat
+    call_grammars: CallGrammars
+    metrics: Metrics
+    settings: SettingsInForce
+
+    async def generate(
+        self, work: Work, prompted: Prompted, submission: Submission, on_chunk: OnChunk | None
+    ) -> Evidence:
+        """Raises ContextExceeded, EvidenceRefused for a reply that is none, and as `Generation.run` does."""
+        failpoints.reach(failpoints.BEFORE_ENGINE)
+        request = work.request
+        asked = GenerateRequest(
+            rid=work.call.turn_name,
+            routing_key=work.session.name,
+            prompt_json=prompted.prompt_json,
+            prompt_tokens=len(prompted.prompt.ids),
+            max_new_tokens=self._budget(request, len(prompted.prompt.ids)),
+            sampling=self._sampling(request),
+            vocab_size=self.chat_format.vocabulary_size,
+            top_logprobs=request.top_logprobs,
+            with_logprobs=on_chunk is not None and request.logprobs,
+            headers=passed_on(work.headers),
+        )
+        try:
+            evidence = await self._run(asked, work, prompted, submission, on_chunk)
+        except Refused as refused:
+            self.metrics.refused.labels(refused.reason).inc()
+            raise EvidenceRefused(refused.reason, refused.message) from None
+        failpoints.reach(failpoints.AFTER_ENGINE)
+        if evidence.version_differs:
+            self.metrics.version_differences.inc()
+        return evidence
+
+    async def _run(
+        self,
+        asked: GenerateRequest,
+        work: Work,
+        prompted: Prompted,
+        submission: Submission,
+        on_chunk: OnChunk | None,
+    ) -> Evidence:
+        """Under the grammar of the calls that are wanted, as far as the engines take one."""
+        generation = Generation(
+            engine=self.engine,
+            weights=self.gate,
+            submission=submission,
+            max_rounds=self.settings.current.abort_rounds,
+            on_round=self.metrics.generations.inc,
+            on_failure=lambda code: self.metrics.engine_failures.labels(code).inc(),
+        )
+        calls, grammars = work.request.calls, self.call_grammars
+        if calls is None:
+            return await generation.run(asked, on_chunk)
+        if grammars.taken():
+            grammar = self.chat_format.call_grammar(prompted.prompt.ids, calls.wanted)
+            try:
+                evidence = await generation.run(_sampled(asked, {STRUCTURAL_TAG: grammar}), on_chunk)
+            except GrammarRefused as refusal:
+                grammars.refused(refusal)
+            else:
+                grammars.answered()
+                return evidence
+        if self.settings.current.compatibility.requests == "strict":
+            raise UnsupportedParameter(calls.wishes[0], "the engines take no grammar that could hold a reply to it.")
+        work.call.tools_unconstrained = True
+        self.metrics.fields_ignored.count(calls.wishes)
+        # With an id of its own: an engine may not have forgotten the one that it refused.
+        return await generation.run(replace(_sampled(asked, calls.fallback), rid=f"{asked.rid}.wish"), on_chunk)
+
+    def _budget(self, request: TurnRequest, prompt_tokens: int) -> int:
+        """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""
+        context = self.chat_format.context_length
+        asked = request.max_tokens
+        if context is None:
+            return asked or UNKNOWN_CONTEXT_BUDGET
+        if prompt_tokens + (asked or 1) > context:
+            raise ContextExceeded(
+                f"This model's maximum context length is {context} tokens: the messages take {prompt_tokens}, and "
+                f"{asked or 'at least 1'} {'are' if asked else 'is'} asked for."
+            )
+        return asked or context - prompt_tokens
+
+    def _sampling(self, request: TurnRequest) -> dict[str, Any]:
+        """The request's, with the chat format's stop tokens: the engine is given ids, and knows of no format."""
+        own = self.chat_format.stop_token_ids
+        given = request.sampling.get("stop_token_ids", ())
+        return {**request.sampling, "stop_token_ids": [*own, *given], "skip_special_tokens": False}
+
+
+def _sampled(asked: GenerateRequest, grammar: Mapping[str, Any]) -> GenerateRequest:
+    return replace(asked, sampling={**asked.sampling, **grammar})

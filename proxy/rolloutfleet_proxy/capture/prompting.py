@@ -1,0 +1,163 @@
+"""The prompt of a turn: which earlier turns its messages continue, and the ids that the engine is to go on from."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+from rolloutfleet_proxy.capture.work import Work
+from rolloutfleet_proxy.dialects.base import TurnRequest
+from rolloutfleet_proxy.domain.branching import TOKENS, Asked, BranchReason, starts_branch
+from rolloutfleet_proxy.domain.errors import ContextExceeded, InvalidParameter, TemporaryFailure
+from rolloutfleet_proxy.domain.messages import Conversation, Message, conversation, renamed
+from rolloutfleet_proxy.domain.tree import Node
+from rolloutfleet_proxy.engine.request import ids_json, joined_json
+from rolloutfleet_proxy.refusals import ended
+from rolloutfleet_proxy.sessions.calls import Call
+from rolloutfleet_proxy.sessions.paths import Path, Paths
+from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.turns import load_branch_reason, load_ids
+from rolloutfleet_proxy.telemetry.phases import TOKENISE_IN
+from rolloutfleet_proxy.tokens.quirks import Unrenderable
+from rolloutfleet_proxy.tokens.render import Candidate, Prompt
+from rolloutfleet_proxy.tokens.render_process import RenderProcessFailed
+from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
+
+MOST_CANDIDATES = 8
+"""Earlier turns whose tokens a prompt is compared with at the most, deepest first."""
+LARGE_REQUEST = 2 << 20
+"""Bytes from which on a request is read and digested away from the event loop: at 64 MiB that takes 0.2 to 0.5 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The request as it continues a turn, or none. Made once: to know a turn's calls is to look at all before it."""
+
+    node: Node | None
+    call_ids: list[str | None]
+    """Of the tool calls up to the turn's end."""
+    messages: list[Message]
+    """The request's, with these ids: some formats write them."""
+
+    @property
+    def length(self) -> int:
+        """Messages that the turn covers."""
+        return 0 if self.node is None else self.node.length
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """A request's prompt, and what it goes on from."""
+
+    asked: Conversation
+    prompt: Prompt
+    continued: Continued
+    reason: BranchReason | None
+    prompt_json: bytes
+    """The prompt's ids as a JSON array."""
+
+
+class Prompting:
+    """Makes prompts, by a session's tree, the store and the tokenizer."""
+
+    def __init__(self, *, tokenizing: Tokenizing, paths: Paths, reader: Reader, large_bodies: Executor) -> None:
+        self._tokenizing = tokenizing
+        self._paths = paths
+        self._reader = reader
+        self._large_bodies = large_bodies
+
+    async def prompt(self, work: Work) -> Prompted:
+        """Raises ContextExceeded, InvalidParameter for what the chat format can't write, TemporaryFailure, and what
+        `ended` says where the session's turns go away meanwhile."""
+        session, request = work.session, work.request
+        asked = await self._digested(request, work.call)
+        nodes = session.tree.matches(asked)[:MOST_CANDIDATES]
+        path = await self._path(session, nodes[0]) if nodes else None
+        deepest = _continued(session, request, asked, nodes[0] if nodes else None)
+        prompt = await self._rendered(work, deepest.messages, nodes, path)
+        reason = await self._branch_reason(session, request, deepest, prompt)
+        parent = None if prompt.parent is None else nodes[prompt.parent]
+        continued = deepest if parent is deepest.node else _continued(session, request, asked, parent)
+        return Prompted(asked, prompt, continued, reason, _prompt_json(prompt, path))
+
+    async def _digested(self, request: TurnRequest, call: Call) -> Conversation:
+        chat_format = self._tokenizing.chat_format
+        digest = partial(conversation, request.messages, request.template, chat_format.rules)
+        if call.held is None or call.held.nbytes < LARGE_REQUEST:
+            return digest()
+        self._check_size(request)
+        return await asyncio.get_running_loop().run_in_executor(self._large_bodies, digest)
+
+    def _check_size(self, request: TurnRequest) -> None:
+        """Raises ContextExceeded for what no tokenizer could fit into the context: to encode 60 MB takes gigabytes."""
+        chat_format = self._tokenizing.chat_format
+        letters = sum(len(content) for each in request.messages if isinstance(content := each.get("content"), str))
+        least = letters // chat_format.vocabulary.longest_token
+        if chat_format.context_length is not None and least > chat_format.context_length:
+            raise ContextExceeded(
+                f"This model's maximum context length is {chat_format.context_length} tokens: the messages have "
+                f"{letters} characters, which are {least} tokens at the least."
+            )
+
+    async def _path(self, session: Session, node: Node) -> Path:
+        try:
+            return await self._paths.get(session.id, node.turn)
+        except LookupError:
+            raise ended(session) from None
+
+    async def _rendered(self, work: Work, messages: list[Message], nodes: Sequence[Node], path: Path | None) -> Prompt:
+        """`path` is the deepest turn's, most likely the parent's; those of others are read if it comes to that."""
+        candidates = [Candidate(node.length, partial(self._load, work.session.id, node.turn)) for node in nodes]
+        if path is not None:
+            candidates[0] = Candidate(nodes[0].length, lambda: path[:2])
+        try:
+            return await self._tokenizing.prompt(
+                messages, work.request.template, candidates, begun=partial(work.call.phases.begin, TOKENISE_IN)
+            )
+        except Unrenderable as error:
+            raise InvalidParameter(error.param, f"{error}.") from None
+        except RenderProcessFailed as error:
+            raise TemporaryFailure(f"{error}.") from None
+        except LookupError:
+            raise ended(work.session) from None
+
+    def _load(self, session: int, number: int) -> tuple[array[int], array[int]]:
+        """Called on the tokenizer's thread, which may wait for a read."""
+        return self._reader.run_blocking(lambda connection: load_ids(connection, session, number))
+
+    async def _branch_reason(
+        self, session: Session, request: TurnRequest, deepest: Continued, prompt: Prompt
+    ) -> BranchReason | None:
+        """Which difference keeps the request from extending a turn by messages; else, whether tokens do."""
+        start = deepest.length
+        others = session.tree.children(None if deepest.node is None else deepest.node.turn)
+        found = None
+        if others and starts_branch(request.messages, start):
+            rules = self._tokenizing.chat_format.rules
+            following = Asked(deepest.messages, request.template, rules, start, deepest.call_ids)
+            found = await self._reader.run(
+                partial(load_branch_reason, session=session.id, others=others, asked=following)
+            )
+        if found is None and prompt.branch_reason is not None:
+            return BranchReason(start - 1, TOKENS)
+        return found
+
+
+def _continued(session: Session, request: TurnRequest, asked: Conversation, node: Node | None) -> Continued:
+    known = [] if node is None or not asked.call_ids else session.tree.call_ids(node)
+    same = known == asked.call_ids[: len(known)]
+    return Continued(node, known, request.messages if same else renamed(request.messages, known))
+
+
+def _prompt_json(prompt: Prompt, path: Path | None) -> bytes:
+    """The prompt for the engine. Where the deepest turn is the parent only what is new must be written."""
+    if path is None or prompt.parent != 0:
+        return ids_json(prompt.ids)
+    before = len(path.prompt_ids) + len(path.output_ids)
+    output_json = path.output_json or ids_json(path.output_ids)
+    return joined_json(path.prompt_json, output_json, ids_json(prompt.ids[before:]))

@@ -1,0 +1,23 @@
+"""What one turn is made of, from beginning to end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rolloutfleet_proxy.capture.retries import Attempt
+from rolloutfleet_proxy.dialects.base import TurnRequest
+from rolloutfleet_proxy.sessions.calls import Call
+from rolloutfleet_proxy.sessions.sessions import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A turn to be made for a session."""
+
+    session: Session
+    request: TurnRequest
+    attempt: Attempt
+    headers: Mapping[str, str]
+    """The request's, by their names in lower case."""
+    call: Call
+    began: float
+    """Seconds since the epoch."""

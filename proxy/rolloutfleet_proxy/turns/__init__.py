@@ -1,1 +1,0 @@
-"""A session's turns: how they are matched, kept and read."""
