@@ -3,16 +3,13 @@
 Only owners are remembered, and only where there are any does a call cost a look into the store.
 """
 
-import json
-import sqlite3
 from collections.abc import Iterable
-from typing import Final, Self
+from typing import Self
 
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, owner_of_name
+from rolloutfleet_proxy.store.imports import load_owners, names_here, save_owners
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
-
-_FACT: Final = "adopted"
 
 
 class Adopted:
@@ -25,13 +22,13 @@ class Adopted:
 
     @classmethod
     async def load(cls, reader: Reader, own: Owner) -> Self:
-        return cls(reader, own, await reader.run(_load))
+        return cls(reader, own, await reader.run(load_owners))
 
     def note(self, transaction: Transaction, session_ids: Iterable[str]) -> None:
         """Remember whose these imported sessions are."""
         found = {owner_of_name(name, kind=SESSION) for name in session_ids}
         self._owners |= {owner for owner in found if owner is not None and owner != self._own}
-        transaction.set_fact(_FACT, json.dumps(sorted([owner.ordinal, owner.store_id] for owner in self._owners)))
+        save_owners(transaction, self._owners)
 
     async def holds(self, session: str) -> bool:
         """Whether a session of another owner is here, or left its tombstone here."""
@@ -45,23 +42,4 @@ class Adopted:
         groups = [group] if group is not None and owner_of_name(group, kind=GROUP) in self._owners else []
         if not names and not groups:
             return set()
-        return await self._reader.run(lambda connection: _here(connection, names, groups))
-
-
-def _load(connection: sqlite3.Connection) -> list[Owner]:
-    row = connection.execute("SELECT value FROM facts WHERE name = ?", (_FACT,)).fetchone()
-    return [] if row is None else [Owner(ordinal, store_id) for ordinal, store_id in json.loads(row[0])]
-
-
-def _here(connection: sqlite3.Connection, names: list[str], groups: list[str]) -> set[str]:
-    here: set[str] = set()
-    for column, asked in (("name", names), ("group_name", groups)):
-        for table in ("sessions", "tombstones"):
-            here |= {
-                name
-                for (name,) in connection.execute(
-                    f"SELECT DISTINCT {column} FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))",
-                    (json.dumps(asked),),
-                )
-            }
-    return here
+        return await self._reader.run(lambda connection: names_here(connection, names, groups))

@@ -1,23 +1,18 @@
 """A session's rows as dump files: one for each closed trajectory that nobody took, one for what was still open."""
 
 import contextlib
-import json
-import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from rolloutfleet.dumps import DumpName, StreamedShard, StreamedTensor, StreamedTurn, encode
-from rolloutfleet.tensors import REMOTE_TENSOR
-from rolloutfleet_proxy.cleanup.choosing import Due, Member
-from rolloutfleet_proxy.cleanup.files import DumpWriter
-from rolloutfleet_proxy.dumps.reads import TurnNumbers, load_dumped_turn, load_head, load_turn_numbers
-from rolloutfleet_proxy.fleet.gathering import Gathered
+from rolloutfleet_proxy.domain.stale import Due, GroupMember
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.lifecycle.folder import DumpWriter
+from rolloutfleet_proxy.shards.shelf import Gathered
+from rolloutfleet_proxy.store.dumps import TurnNumbers, load_dumped_turn, load_head, load_turn_numbers, turn_ids
+from rolloutfleet_proxy.store.reader import Read
 
-T = TypeVar("T")
-Read = Callable[[Callable[[sqlite3.Connection], T]], T]
-"""Runs a query in one snapshot; called from a worker thread."""
 File = tuple[str, Collection[str], Iterator[bytes]]
 """(name, turn_ids of the whole session, content)."""
 
@@ -55,7 +50,7 @@ def dump(
 
 
 def _files(
-    read: Read[Any], session: Member, gathered: Gathered, *, reason: str, owner: Owner, wall: float
+    read: Read[Any], session: GroupMember, gathered: Gathered, *, reason: str, owner: Owner, wall: float
 ) -> Iterator[File]:
     known: Collection[str] = read(partial(turn_ids, session=session.id)) if session.turns else ()
     for number in (*session.ready, None):
@@ -71,26 +66,6 @@ def _files(
                 incomplete=[*gathered.gone, *gathered.unreachable],
             )
             yield str(DumpName(session.name, number)), known, pieces
-
-
-def metadata_with_shards(connection: sqlite3.Connection, sessions: Sequence[int]) -> dict[int, Any]:
-    """The metadata of those of the sessions that have shards, or refer to some, by row id."""
-    rows = connection.execute(
-        "SELECT id, metadata FROM sessions WHERE id IN (SELECT value FROM json_each(?)) AND"
-        " (instr(metadata, ?) OR EXISTS (SELECT 1 FROM shards WHERE session = sessions.id))",
-        (json.dumps(sessions), REMOTE_TENSOR),
-    )
-    return {session: None if metadata is None else json.loads(metadata) for session, metadata in rows}
-
-
-def turn_ids(connection: sqlite3.Connection, session: int) -> frozenset[str]:
-    """The turn_id of each of a session's turns, without those that are here only because imported ones extend them."""
-    rows = connection.execute(
-        "SELECT name FROM turns WHERE session = ?1 AND (trajectory IS NULL OR trajectory NOT IN"
-        " (SELECT number FROM trajectories WHERE session = ?1 AND state IN ('elsewhere', 'importing')))",
-        (session,),
-    )
-    return frozenset(name for (name,) in rows)
 
 
 def _shards(gathered: Gathered) -> Iterator[StreamedShard]:

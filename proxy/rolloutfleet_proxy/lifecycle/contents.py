@@ -1,9 +1,9 @@
 """What an import takes out of a dump file: a look at all of it, its turns as rows, its shards.
 
 Reading is JSON, and JSON holds the interpreter: a line of 40 MB half a second, in whatever thread. So a file with a
-long line is read in a process of its own (promise 8), `python -m rolloutfleet_proxy.dumps.contents KIND FILE ARGUMENT`,
-which writes msgpack, each value after its length in 8 bytes; behind an empty one comes what is wrong with the file, if
-anything is. Such files are rare, and the process lives for one pass over one of them.
+long line is read in a process of its own (promise 8), `python -m rolloutfleet_proxy.lifecycle.contents KIND FILE
+ARGUMENT`, which writes msgpack, each value after its length in 8 bytes; behind an empty one comes what is wrong with
+the file, if anything is. Such files are rare, and the process lives for one pass over one of them.
 """
 
 import subprocess
@@ -24,10 +24,11 @@ from rolloutfleet.dumps import (
     read_shards,
     read_streamed,
 )
-from rolloutfleet_proxy.sessions.trajectories import VOID
-from rolloutfleet_proxy.store.transaction import LIVE
-from rolloutfleet_proxy.turns.matching import Matching, branch_reason
-from rolloutfleet_proxy.turns.rows import spans
+from rolloutfleet_proxy.domain.ledger import LIVE
+from rolloutfleet_proxy.domain.matching import Matching, parse_branch_reason
+from rolloutfleet_proxy.domain.trajectory import VOID
+from rolloutfleet_proxy.domain.turn import spans
+from rolloutfleet_proxy.store.imports import TurnRow
 
 T = TypeVar("T")
 
@@ -40,6 +41,13 @@ _LENGTH_BYTES: Final = 8
 
 _encode = msgspec.json.Encoder().encode
 
+_AS_IS: Final = (
+    *("context", "number", "parent", "trajectory", "delivered", "mixed_cache", "run", "prompt_tokens", "reward"),
+    *("created_at", "finish_reason"),
+)
+_AS_JSON: Final = ("output", "messages", "tools", "extras")
+"""Columns of a turn's row that hold what the dumped turn's field of that name does, and in which form."""
+
 
 class Looked(msgspec.Struct, frozen=True):
     """What a whole look at a dump found."""
@@ -51,37 +59,6 @@ class Looked(msgspec.Struct, frozen=True):
     digest: str = ""
     incomplete: list[str] = []
     shards: int = 0
-
-
-class TurnRow(msgspec.Struct, frozen=True, array_like=True):
-    """A turn as its row, in the order of the table's columns; all but its session."""
-
-    context: bool
-    number: int
-    name: str
-    parent: int | None
-    trajectory: int | None
-    state: str
-    delivered: bool
-    mixed_cache: bool
-    run: int
-    start: int
-    length: int
-    prompt_tokens: int
-    reward: float | None
-    created_at: float
-    finish_reason: str
-    history: bytes
-    request: bytes
-    matching: bytes
-    versions: bytes
-    prompt_ids: bytes
-    output_ids: bytes
-    logprobs: bytes
-    output: bytes
-    messages: bytes
-    tools: bytes | None
-    extras: bytes | None
 
 
 def look(file: Path, name: str) -> Looked:
@@ -108,38 +85,26 @@ def shards(file: Path, digest: str) -> Iterator[IncomingShard]:
 def turn_row(turn: DumpedTurn) -> TurnRow:
     """What stands in the store of a turn, bit for bit as it stood there before."""
     matching = turn.matching
+    columns: dict[str, Any] = {name: getattr(turn, name) for name in _AS_IS}
+    columns |= {name: None if (value := getattr(turn, name)) is None else _encode(value) for name in _AS_JSON}
     return TurnRow(
-        context=turn.context,
-        number=turn.number,
+        **columns,
         name=turn.turn_id,
-        parent=turn.parent,
-        trajectory=turn.trajectory,
         state=VOID if turn.discarded else LIVE,
-        delivered=turn.delivered,
-        mixed_cache=turn.mixed_cache,
-        run=turn.run,
         start=matching.start,
         length=matching.length,
-        prompt_tokens=turn.prompt_tokens,
-        reward=turn.reward,
-        created_at=turn.created_at,
-        finish_reason=turn.finish_reason,
         history=bytes.fromhex(matching.history),
         request=bytes.fromhex(matching.request),
         matching=Matching(
             rules=matching.rules,
             reasonings=tuple((index, bytes.fromhex(digest)) for index, digest in matching.reasonings),
             call_ids=tuple(matching.call_ids),
-            branch_reason=branch_reason(None if turn.branch_reason is None else turn.branch_reason.model_dump()),
+            branch_reason=parse_branch_reason(None if turn.branch_reason is None else turn.branch_reason.model_dump()),
         ).encode(),
         versions=_encode(spans(turn.versions.numpy().tolist())),
         prompt_ids=turn.new_prompt_ids.data,
         output_ids=turn.output_ids.data,
         logprobs=turn.logprobs.data,
-        output=_encode(turn.output),
-        messages=_encode(turn.messages),
-        tools=None if turn.tools is None else _encode(turn.tools),
-        extras=None if turn.extras is None else _encode(turn.extras),
     )
 
 
