@@ -5,9 +5,9 @@ nothing of it has to fit in memory. An owner is asked at an address of the fleet
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
@@ -15,14 +15,14 @@ from urllib.parse import quote
 import aiohttp
 
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet.tensors import Form, RemoteTensor, remote_tensors
-from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, Peers
+from rolloutfleet.tensors import RemoteTensor, remote_tensors
+from rolloutfleet_proxy.cluster.peers import CONNECT_PATIENCE, Peers
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
-from rolloutfleet_proxy.shards.layout import NotOneTensor
-from rolloutfleet_proxy.shards.rows import Shard, shards_of_session
-from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.shards.files import NotOneTensor
+from rolloutfleet_proxy.shards.shelf import Gathered, Readable, Shards
 from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.shards import Shard, shards_of_session
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.telemetry import logger
 
@@ -42,48 +42,22 @@ _NOT_NOW: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
-    """A tensor that can be read, in a worker thread, while it is gathered."""
-
-    form: Form
-    pieces: Callable[[], Iterator[bytes]]
-    """Its bytes, from the beginning each time it is called. Raises OSError where somebody removed the file."""
-
-    def read(self) -> bytes:
-        """All of it at once."""
-        return b"".join(self.pieces())
-
-
-@dataclass(slots=True)
-class Gathered:
-    """What was found, by shard id."""
-
-    tensors: dict[str, Readable] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
-    """No longer kept by their owner, or of no proxy of this fleet: never to be had again."""
-    unreachable: list[str] = field(default_factory=list)
-    """Their owner did not answer: another time it may."""
-
-
+@dataclass(eq=False, slots=True)
 class Gatherer:
     """Finds tensors in the whole fleet. `admin_key` brings the key that proxies know, when it is needed."""
 
-    def __init__(
-        self, shards: Shards, reader: Reader, peers: Peers, own: Owner, *, admin_key: Callable[[], str], limit: int
-    ) -> None:
-        """`limit` is the most bytes that a tensor may have."""
-        self._shards = shards
-        self._reader = reader
-        self._peers = peers
-        self._own = own
-        self._admin_key = admin_key
-        self._limit = limit
+    shards: Shards
+    reader: Reader
+    peers: Peers
+    own: Owner
+    admin_key: Callable[[], str]
+    limit: int
+    """The most bytes that a tensor may have."""
 
     @asynccontextmanager
     async def of_session(self, session: int, metadata: Any) -> AsyncIterator[Gathered]:
         """The shards tied to a session, by its row id, and those that its metadata refers to, until the block ends."""
-        tied = await self._reader.run(lambda connection: shards_of_session(connection, session))
+        tied = await self.reader.run(lambda connection: shards_of_session(connection, session))
         async with self.gathered(remote_tensors(metadata)) as found:
             for shard in tied:
                 found.tensors[shard.name] = self._kept(shard)
@@ -101,25 +75,25 @@ class Gatherer:
                 found.gone.append(reference.shard_id)
             elif ordinal is not None:
                 by_owner.setdefault(ordinal, {})[reference.shard_id] = None
-        await self._find_here(list(by_owner.pop(self._own.ordinal, ())), found)
+        await self._find_here(list(by_owner.pop(self.own.ordinal, ())), found)
         async with AsyncExitStack() as fetched:
             await self._fetch_all(by_owner, found, fetched)
             yield found
 
     def _kept(self, shard: Shard) -> Readable:
-        return Readable(shard.form, partial(self._shards.pieces, shard))
+        return Readable(shard.form, partial(self.shards.pieces, shard))
 
     def _ordinal_of(self, reference: RemoteTensor) -> int | None:
         """By the id where that says it, else by the address; None where the fleet has no such proxy."""
         owner = owner_of_name(reference.shard_id, kind=TENSOR)
         if owner is not None:
-            return owner.ordinal if owner.ordinal < self._peers.replicas else None
-        addresses = {self._peers.address(ordinal): ordinal for ordinal in range(self._peers.replicas)}
-        addresses[self._peers.address(self._own.ordinal)] = self._own.ordinal
+            return owner.ordinal if owner.ordinal < self.peers.replicas else None
+        addresses = {self.peers.address(ordinal): ordinal for ordinal in range(self.peers.replicas)}
+        addresses[self.peers.address(self.own.ordinal)] = self.own.ordinal
         return addresses.get(reference.owner.rstrip("/"))
 
     async def _find_here(self, names: list[str], found: Gathered) -> None:
-        kept = await self._shards.find(names)
+        kept = await self.shards.find(names)
         for name in names:
             if name in kept:
                 found.tensors[name] = self._kept(kept[name])
@@ -154,18 +128,17 @@ class Gatherer:
 
     async def _fetch(self, ordinal: int, name: str, fetched: AsyncExitStack) -> Readable | None:
         """None where its owner has it no longer."""
-        url = f"{self._peers.address(ordinal)}/shards/{quote(name, safe='')}"
-        headers = {"Authorization": f"Bearer {self._admin_key()}"}
+        url = f"{self.peers.address(ordinal)}/shards/{quote(name, safe='')}"
+        headers = {"Authorization": f"Bearer {self.admin_key()}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_PATIENCE)
-        async with self._peers.http.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+        async with self.peers.http.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
             if response.status in (404, 410):
                 return None
             if response.status != 200:
                 raise _Refused(response.status)
-            form, pieces = await fetched.enter_async_context(
-                self._shards.borrowed(name, _limited(response.content.iter_any(), self._limit))
+            return await fetched.enter_async_context(
+                self.shards.borrowed(name, _limited(response.content.iter_any(), self.limit))
             )
-            return Readable(form, pieces)
 
 
 def _why(error: Exception) -> str:

@@ -12,9 +12,9 @@ leader is the fleet.
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from dataclasses import asdict
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Protocol, TypeVar
 
 from rolloutfleet.errors import (
     DRAINING,
@@ -24,28 +24,39 @@ from rolloutfleet.errors import (
     PAUSE_TIMEOUT,
 )
 from rolloutfleet.wire import PauseMode
+from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.domain import weights as weight_state
 from rolloutfleet_proxy.domain.errors import (
     DiskFailed,
     DiskFull,
     DomainError,
     EngineError,
     EngineTimeout,
+    OwnerUnavailable,
     PauseFailed,
     PauseTimeout,
     RecoveryTooFar,
     Stale,
     StepRefused,
 )
-from rolloutfleet_proxy.engines.client import Engine
-from rolloutfleet_proxy.engines.client import PauseMode as EnginePause
+from rolloutfleet_proxy.domain.lineage import Counts
+from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
+from rolloutfleet_proxy.engine.client import Engine
+from rolloutfleet_proxy.engine.client import PauseMode as EnginePause
+from rolloutfleet_proxy.services.weights import WeightService
+from rolloutfleet_proxy.store.weights import AtStake
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull
-from rolloutfleet_proxy.turns.lineage import Counts
-from rolloutfleet_proxy.weights import state as weight_state
-from rolloutfleet_proxy.weights.recovery import AtStake
-from rolloutfleet_proxy.weights.state import Gate, Recovery, Versions, WeightState
-from rolloutfleet_proxy.weights.weights import Weights
 
 T = TypeVar("T")
+
+STATE_PATH: Final = "/peers/weights"
+JOIN_PATH: Final = "/peers/weights/join"
+SETTLED_PATH: Final = "/peers/weights/settled"
+RECOVERED_PATH: Final = "/peers/weights/recovered"
+AT_STAKE_PATH: Final = "/peers/weights/at-stake"
+
+PATIENCE: Final = 5.0
+"""Seconds for an answer; long enough for a proxy that is being restarted in place."""
 
 _NOT_REACHED = frozenset((OWNER_UNREACHABLE, OWNER_UNAVAILABLE, DRAINING))
 """Codes that say that nobody was there, or one that has ended its work and goes: its successor asks around first."""
@@ -62,7 +73,7 @@ class NotTaken(Exception):
         self.refusals = refusals
 
 
-class Member(Protocol):
+class FleetMember(Protocol):
     """Another proxy of the fleet. Every method raises DomainError where it does not answer as it should."""
 
     @property
@@ -72,19 +83,53 @@ class Member(Protocol):
 
     async def join(self, *, gate: Gate | None = None, versions: Versions | None = None) -> WeightState:
         """Tell it what is known; returns what it knows then, which may be newer."""
-        ...
 
     async def settled(self, *, epoch: int, timeout: float) -> None:
-        """As Weights.settled."""
-        ...
+        """As PauseGate.settled."""
 
     async def at_stake(self, *, run: int, version: int) -> AtStake:
-        """As Weights.at_stake."""
-        ...
+        """As WeightService.at_stake."""
 
     async def recovery_counts(self, run: int) -> Counts:
-        """As Weights.recovery_counts."""
-        ...
+        """As WeightService.recovery_counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMember:
+    """Another proxy. `credentials` are the caller's own headers, which every proxy takes alike."""
+
+    peers: Peers
+    ordinal: int
+    credentials: Mapping[str, str]
+
+    async def state(self) -> WeightState:
+        return await self._ask(WeightState.from_json, "GET", STATE_PATH)
+
+    async def join(self, *, gate: Gate | None = None, versions: Versions | None = None) -> WeightState:
+        told = WeightState(gate=gate or Gate(), versions=versions or Versions())
+        return await self._ask(WeightState.from_json, "POST", JOIN_PATH, told.as_json())
+
+    async def settled(self, *, epoch: int, timeout: float) -> None:
+        asked = {"epoch": epoch, "timeout": timeout}
+        await self._ask(lambda answer: None, "POST", SETTLED_PATH, asked, patience=timeout + PATIENCE)
+
+    async def at_stake(self, *, run: int, version: int) -> AtStake:
+        return await self._ask(lambda answer: AtStake(**answer), "GET", f"{AT_STAKE_PATH}?run={run}&version={version}")
+
+    async def recovery_counts(self, run: int) -> Counts:
+        return await self._ask(lambda answer: Counts(**answer), "GET", f"{RECOVERED_PATH}?run={run}")
+
+    async def _ask(
+        self, read: Callable[[Any], T], method: str, path: str, content: Any = None, *, patience: float = PATIENCE
+    ) -> T:
+        """The answer as `read` reads it. Raises OwnerUnavailable where it can't, and as `Peers.ask`."""
+        answer = await self.peers.ask(
+            self.ordinal, method, path, headers=self.credentials, content=content, patience=patience
+        )
+        try:
+            return read(answer)
+        except (LookupError, TypeError, ValueError):
+            raise OwnerUnavailable(self.ordinal, "its answer is not understood") from None
 
 
 class Engines(Protocol):
@@ -92,11 +137,9 @@ class Engines(Protocol):
 
     async def pause(self, mode: EnginePause) -> None:
         """Raises DomainError unless every engine confirmed."""
-        ...
 
     async def resume(self) -> dict[str, str]:
         """Those that did not confirm, by address. Raises DomainError where none did."""
-        ...
 
 
 class EngineCommands:
@@ -120,7 +163,7 @@ class EngineCommands:
 class Coverage:
     """Which other proxies took part in every step so far, and which did not, and why."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[FleetMember]) -> None:
         self.members = {member.ordinal: member for member in members}
         self.failed: dict[int, DomainError] = {}
 
@@ -128,10 +171,10 @@ class Coverage:
         self.failed[ordinal] = error
         self.members.pop(ordinal, None)
 
-    async def each(self, ask: Callable[[Member], Awaitable[T]], *, fatal: Collection[str] = ()) -> dict[int, T]:
+    async def each(self, ask: Callable[[FleetMember], Awaitable[T]], *, fatal: Collection[str] = ()) -> dict[int, T]:
         """Ask all at once. Who fails is lost, but for the error codes that are fatal: such an error is raised."""
 
-        async def asked(member: Member) -> T | None:
+        async def asked(member: FleetMember) -> T | None:
             try:
                 return await ask(member)
             except DomainError as error:
@@ -159,29 +202,29 @@ class Coverage:
         }
 
 
+@dataclass(eq=False, slots=True)
 class FleetWeights:
     """Leads the steps that begin at this proxy. `members` are the others; none where it does a step alone."""
 
-    def __init__(self, own: Weights, *, ordinal: int, engines: Engines, clock: Callable[[], float]) -> None:
-        self._own = own
-        self._ordinal = ordinal
-        self._engines = engines
-        self._clock = clock
-        self._engines_paused_in: int | None = None
-        self._commands = asyncio.Lock()
-        """Held while engines are commanded under an epoch, and while the epoch changes: a newer pause tells every
+    own: WeightService
+    ordinal: int
+    engines: Engines
+    clock: Callable[[], float]
+    _engines_paused_in: int | None = field(init=False, default=None)
+    _commands: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    """Held while engines are commanded under an epoch, and while the epoch changes: a newer pause tells every
         proxy before it tells the engines, so what an older one still does to them comes first."""
 
-    async def show(self, members: Sequence[Member]) -> dict[str, Any]:
+    async def show(self, members: Sequence[FleetMember]) -> dict[str, Any]:
         """The newest that is known, and what each proxy knows."""
         coverage = Coverage(members)
         heard = await coverage.each(lambda member: member.state())
-        known = {self._ordinal: self._own.state, **heard}
+        known = {self.ordinal: self.own.gate.state, **heard}
         proxies = [{"ordinal": ordinal, **state.shown()} for ordinal, state in sorted(known.items())]
-        return {**_newest(known.values()).shown(), **coverage.named(self._ordinal), "proxies": proxies}
+        return {**_newest(known.values()).shown(), **coverage.named(self.ordinal), "proxies": proxies}
 
     async def pause(
-        self, members: Sequence[Member], *, mode: PauseMode, timeout: float, epoch: int | None
+        self, members: Sequence[FleetMember], *, mode: PauseMode, timeout: float, epoch: int | None
     ) -> dict[str, Any]:
         """Return once nothing generates; in the modes that leave calls at the engines, once these confirmed.
 
@@ -190,7 +233,7 @@ class FleetWeights:
         answered and did not pause, or the engines failed: the pause is then undone, and the body names those
         who did not pause, or could not be told to go on.
         """
-        deadline = self._clock() + timeout
+        deadline = self.clock() + timeout
         known = await self._known(members)
         if epoch is None:
             epoch = weight_state.next_epoch(known)
@@ -198,7 +241,7 @@ class FleetWeights:
             weight_state.paused(state, epoch=epoch, mode=mode, now=0.0)
         coverage = Coverage(members)
         try:
-            async with asyncio.timeout(deadline - self._clock()):
+            async with asyncio.timeout(deadline - self.clock()):
                 await self._stop(coverage, epoch=epoch, mode=mode, deadline=deadline)
         except BaseException as error:
             refusals = error.refusals if isinstance(error, NotTaken) else {}
@@ -210,7 +253,7 @@ class FleetWeights:
             raise
         return self._answer(coverage)
 
-    async def resume(self, members: Sequence[Member], *, epoch: int | None) -> dict[str, Any]:
+    async def resume(self, members: Sequence[FleetMember], *, epoch: int | None) -> dict[str, Any]:
         """Engines go on, then proxies. Engines that did not confirm are named under `engines_failed`.
 
         Raises Stale for an older epoch, and DomainError where no engine confirmed; nothing has changed then.
@@ -221,23 +264,23 @@ class FleetWeights:
         for state in known:
             weight_state.released(state, epoch=epoch, now=0.0)
         async with self._commands:
-            weight_state.released(self._own.state, epoch=epoch, now=0.0)
+            weight_state.released(self.own.gate.state, epoch=epoch, now=0.0)
             failures = await self._resume_engines()
-            await self._own.release(epoch=epoch)
+            await self.own.release(epoch=epoch)
         return _with_failures(await self._proxies_go_on(Coverage(members)), failures)
 
-    async def advance(self, members: Sequence[Member], *, version: int, epoch: int | None) -> dict[str, Any]:
+    async def advance(self, members: Sequence[FleetMember], *, version: int, epoch: int | None) -> dict[str, Any]:
         """Go to a version in the newest run that is known. Raises Stale; nothing has changed then."""
         newest = _newest(await self._known(members))
         weight_state.advanced(newest, version=version, epoch=epoch)
-        await self._own.join_versions(newest.versions)
-        await self._own.advance(version, epoch=epoch)
+        await self.own.join_versions(newest.versions)
+        await self.own.advance(version, epoch=epoch)
         coverage = Coverage(members)
         await self._tell_versions(coverage)
         return self._answer(coverage)
 
     async def recover(
-        self, members: Sequence[Member], recovery: Recovery, *, confirmed: bool = False
+        self, members: Sequence[FleetMember], recovery: Recovery, *, confirmed: bool = False
     ) -> dict[str, Any]:
         """Begin a new run; the answer counts what was marked and dropped where it covers.
 
@@ -248,42 +291,42 @@ class FleetWeights:
         weight_state.recovered(newest, recovery)
         if weight_state.too_far(newest, recovery) and not confirmed:
             await self._check_nothing_at_stake(Coverage(members), newest.versions, recovery)
-        await self._own.join_versions(newest.versions)
-        await self._own.recover(recovery)
+        await self.own.join_versions(newest.versions)
+        await self.own.recover(recovery)
         coverage = Coverage(members)
         await self._tell_versions(coverage)
         counted = await coverage.each(lambda member: member.recovery_counts(recovery.run))
-        counts = [await self._own.recovery_counts(recovery.run), *counted.values()]
+        counts = [await self.own.recovery_counts(recovery.run), *counted.values()]
         return {**self._answer(coverage), "recovered": _summed(counts)}
 
     async def _check_nothing_at_stake(self, coverage: Coverage, known: Versions, recovery: Recovery) -> None:
         """Raises RecoveryTooFar. What nobody could count may be there, unless the fleet is a fresh one."""
 
-        async def asked(member: Member | Weights) -> AtStake:
+        async def asked(member: FleetMember | WeightService) -> AtStake:
             return await member.at_stake(run=recovery.run, version=recovery.version)
 
-        counted = [await asked(self._own), *(await coverage.each(asked)).values()]
+        counted = [await asked(self.own), *(await coverage.each(asked)).values()]
         total: Counter[str] = Counter()
         for one in counted:
             total.update(asdict(one))
         if total.total() or (coverage.failed and known.version):
-            raise _too_far(known, recovery, AtStake(**total), coverage.named(self._ordinal))
+            raise _too_far(known, recovery, AtStake(**total), coverage.named(self.ordinal))
 
     async def heard(self, *, gate: Gate | None, versions: Versions | None) -> WeightState:
         """Take what a leading proxy tells; returns what is known then. Raises DomainError where engines fail."""
         if versions is not None:
-            await self._own.join_versions(versions)
+            await self.own.join_versions(versions)
         if gate is not None:
             await self._heard_gate(gate)
-        return self._own.state
+        return self.own.gate.state
 
-    async def _known(self, members: Sequence[Member]) -> list[WeightState]:
+    async def _known(self, members: Sequence[FleetMember]) -> list[WeightState]:
         heard = await Coverage(members).each(lambda member: member.state())
-        return [self._own.state, *heard.values()]
+        return [self.own.gate.state, *heard.values()]
 
     async def _stop(self, coverage: Coverage, *, epoch: int, mode: PauseMode, deadline: float) -> None:
         async with self._commands:
-            await self._own.hold(epoch=epoch, mode=mode)
+            await self.own.hold(epoch=epoch, mode=mode)
         await self._tell_pause(coverage)
         if mode == "wait":
             await self._settle(coverage, epoch, deadline)
@@ -294,7 +337,7 @@ class FleetWeights:
             await self._settle(coverage, epoch, deadline)
 
     async def _tell_pause(self, coverage: Coverage) -> None:
-        gate = self._own.state.gate
+        gate = self.own.gate.state.gate
         for state in (await coverage.each(lambda member: member.join(gate=gate))).values():
             if (state.gate.order, state.gate.mode) != (gate.order, gate.mode):
                 raise weight_state.stale_epoch(gate.epoch, state.gate)
@@ -302,40 +345,45 @@ class FleetWeights:
 
     async def _settle(self, coverage: Coverage, epoch: int, deadline: float) -> None:
         """Wait for all. Who is lost meanwhile is named; who is not done in time ends the pause."""
-        left = deadline - self._clock()
+        left = deadline - self.clock()
         await together(
-            self._own.settled(epoch=epoch, timeout=left),
+            self.own.gate.settled(epoch=epoch, timeout=left),
             coverage.each(lambda member: member.settled(epoch=epoch, timeout=left), fatal=(PAUSE_TIMEOUT, EPOCH_STALE)),
         )
         coverage.check_taken()
 
     async def _pause_engines(self, epoch: int, mode: EnginePause) -> None:
         async with self._commands:
-            gate = self._own.state.gate
+            gate = self.own.gate.state.gate
             if gate.order != (epoch, False):
                 raise weight_state.stale_epoch(epoch, gate)
             self._engines_paused_in = epoch
-            await self._engines.pause(mode)
+            await self.engines.pause(mode)
 
     async def _heard_gate(self, gate: Gate) -> None:
         async with self._commands:
             mine = self._engines_paused_in
-            if not gate.paused and mine is not None and mine <= gate.epoch and gate.order > self._own.state.gate.order:
+            if (
+                not gate.paused
+                and mine is not None
+                and mine <= gate.epoch
+                and gate.order > self.own.gate.state.gate.order
+            ):
                 # Whoever continues may have told the engines before this proxy, then still pausing them, did.
                 await self._resume_engines()
-            await self._own.join_gate(gate)
+            await self.own.join_gate(gate)
 
     async def _resume_engines(self) -> dict[str, str]:
         try:
             async with asyncio.timeout(ENGINE_PATIENCE):
-                failures = await self._engines.resume()
+                failures = await self.engines.resume()
         except TimeoutError:
             raise EngineTimeout(f"The engines did not confirm within {ENGINE_PATIENCE:g} s that they go on.") from None
         self._engines_paused_in = None
         return failures
 
     async def _proxies_go_on(self, coverage: Coverage) -> dict[str, Any]:
-        gate = self._own.state.gate
+        gate = self.own.gate.state.gate
         for ordinal, state in (await coverage.each(lambda member: member.join(gate=gate))).items():
             if state.gate.order != gate.order:
                 coverage.lost(ordinal, weight_state.stale_epoch(gate.epoch, state.gate))
@@ -350,13 +398,13 @@ class FleetWeights:
         Those that refused the pause are named as having done so, whatever they answer now.
         """
         async with self._commands:
-            gate = self._own.state.gate
+            gate = self.own.gate.state.gate
             kept = (gate.paused and gate.epoch > epoch) or _newer_pause(epoch, why)
             failures = {} if kept else await self._engines_going_on()
-            own = await _error_of(self._own.release(epoch=epoch))
+            own = await _error_of(self.own.release(epoch=epoch))
         if own is not None and not isinstance(own, Stale):
-            coverage.lost(self._ordinal, own)
-        over = Gate(epoch=epoch, since=self._own.state.gate.since)
+            coverage.lost(self.ordinal, own)
+        over = Gate(epoch=epoch, since=self.own.gate.state.gate.since)
         await coverage.each(lambda member: member.join(gate=over))
         untold = bool(coverage.failed.keys() - refusals.keys() or failures)
         coverage.failed |= refusals
@@ -369,13 +417,13 @@ class FleetWeights:
             return {"*": error.message}
 
     async def _tell_versions(self, coverage: Coverage) -> None:
-        versions = self._own.state.versions
+        versions = self.own.gate.state.versions
         for ordinal, state in (await coverage.each(lambda member: member.join(versions=versions))).items():
             if (state.versions.run, state.versions.version) != (versions.run, versions.version):
                 coverage.lost(ordinal, weight_state.stale_version(versions.version, state.versions))
 
     def _answer(self, coverage: Coverage) -> dict[str, Any]:
-        return {**self._own.figures(), **coverage.named(self._ordinal)}
+        return {**self.own.gate.figures(), **coverage.named(self.ordinal)}
 
 
 async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:

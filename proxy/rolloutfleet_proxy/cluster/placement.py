@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -21,12 +21,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rolloutfleet.http_failures import failure_in_words
+from rolloutfleet_proxy.cluster.heads import KEPT, PASSED, PLACED, end_to_end, passed
+from rolloutfleet_proxy.cluster.peers import CONNECT_PATIENCE, NOT_CONNECTED, Peer, Peers
 from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerUnavailable, OwnerUnreachable
-from rolloutfleet_proxy.fleet.heads import KEPT, PASSED, PLACED, end_to_end, passed
-from rolloutfleet_proxy.fleet.peers import CONNECT_PATIENCE, NOT_CONNECTED, Peer, Peers
-from rolloutfleet_proxy.sessions import claims
-from rolloutfleet_proxy.sessions.claims import PlacedElsewhere
-from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, withdraw_claim
+from rolloutfleet_proxy.store.writer import Store
 
 T = TypeVar("T")
 
@@ -35,12 +34,6 @@ _PATIENCE: Final = {PLACED: 30.0, KEPT: 50.0}
 
 _ELSEWHERE = (NoRoom, Draining, OwnerUnreachable)
 """Answers after which another proxy is tried: nothing was started."""
-
-
-class Store(Protocol):
-    """Where it is noted who was asked."""
-
-    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]: ...
 
 
 def order(peers: Sequence[Peer], rng: random.Random) -> list[int]:
@@ -109,7 +102,7 @@ class Placement:
             answer = await self._there(start, placed.ordinal, PLACED)
             if not _refused(answer):
                 return answer
-            await self._store.run(partial(claims.withdraw, key=key))
+            await self._store.run(partial(withdraw_claim, key=key))
         except _ELSEWHERE:
             pass
         return await self._anywhere(start, here, key=key)
@@ -122,7 +115,7 @@ class Placement:
                 if ordinal == self._peers.own:
                     return await here()
                 if key is not None:
-                    await self._store.run(partial(claims.place, key=key, ordinal=ordinal))
+                    await self._store.run(partial(place_claim, key=key, ordinal=ordinal))
                 answer = await self._there(start, ordinal, PLACED)
             except _ELSEWHERE:
                 pass
@@ -130,7 +123,7 @@ class Placement:
                 if not _refused(answer):
                     return answer
             if key is not None and ordinal != self._peers.own:
-                await self._store.run(partial(claims.withdraw, key=key))
+                await self._store.run(partial(withdraw_claim, key=key))
         if not any(peer.state == "ready" for peer in table) and any(peer.state == "draining" for peer in table):
             raise Draining("Every proxy that answers is draining.")
         raise NoRoom("No ready proxy has room for more sessions now.")

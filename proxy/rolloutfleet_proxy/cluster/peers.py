@@ -17,11 +17,11 @@ from rolloutfleet.errors import EPOCH_STALE
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.domain.errors import DomainError, EpochStale, OwnerUnavailable, OwnerUnreachable, PeerError
-from rolloutfleet_proxy.engines.connections import Connector
+from rolloutfleet_proxy.domain.weights import WeightState
+from rolloutfleet_proxy.engine.connections import new_session
+from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.telemetry import logger
-from rolloutfleet_proxy.weights.state import WeightState
-from rolloutfleet_proxy.weights.weights import Weights
 
 State = Literal["ready", "starting", "draining", "unreachable"]
 
@@ -63,9 +63,11 @@ class Peers:
         self.ever = ever
         self._grown = grown
         self.learn(max(settings.replicas, settings.ordinal + 1))
-        self._address = settings.address_of
+        self.address = settings.address_of
+        """Of the proxy of an ordinal."""
         self._seen = {ordinal: self._unseen(ordinal) for ordinal in self.others}
-        self._describe: Callable[[], Peer] = lambda: self._unseen(self.own)
+        self.itself: Callable[[], Peer] = lambda: self._unseen(self.own)
+        """This proxy, as it describes itself."""
         self._polling: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -78,22 +80,13 @@ class Peers:
         """The client to the others. It changes nothing about a request or an answer by itself."""
         # Made at the first use: aiohttp wants the running loop.
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=Connector(limit=0, keepalive_timeout=KEEP_ALIVE, ttl_dns_cache=5),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_PATIENCE),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-                auto_decompress=False,
-                trust_env=False,
-            )
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_PATIENCE)
+            self._session = new_session(kept=KEEP_ALIVE, dns_kept=5, skipped=("Content-Type",), timeout=timeout)
         return self._session
-
-    def address(self, ordinal: int) -> str:
-        return self._address(ordinal)
 
     def table(self) -> list[Peer]:
         """All proxies by ordinal; a proxy that is scaled away counts itself too."""
-        return sorted([*self._seen.values(), self._describe()], key=lambda peer: peer.ordinal)
+        return sorted([*self._seen.values(), self.itself()], key=lambda peer: peer.ordinal)
 
     def follow(self, replicas: int) -> None:
         """The fleet has so many proxies from now on. Nothing is placed at a new one before it was looked at."""
@@ -107,11 +100,11 @@ class Peers:
             self.ever = ever
             self._grown(ever)
 
-    def begin(self, weights: Weights, *, own: Callable[[], Peer], rng: random.Random | None = None) -> None:
+    def begin(self, weights: WeightService, *, own: Callable[[], Peer], rng: random.Random | None = None) -> None:
         """Look at the peers from now on. Calls wait until the first look has shown what they know of the weights."""
-        self._describe = own
+        self.itself = own
         if self._seen:
-            weights.begin_starting()
+            weights.gate.begin_starting()
         self._polling = asyncio.create_task(self._poll(weights, rng or random.Random()), name="peers")
 
     async def close(self) -> None:
@@ -170,7 +163,7 @@ class Peers:
     def _unseen(self, ordinal: int) -> Peer:
         return Peer(ordinal=ordinal, url=self.address(ordinal))
 
-    async def _poll(self, weights: Weights, rng: random.Random) -> None:
+    async def _poll(self, weights: WeightService, rng: random.Random) -> None:
         # Who starts alone has nobody to learn from; whoever joins it later learns from it.
         adopted = 0 if self._seen else ADOPTING_ROUNDS
         while True:
@@ -200,7 +193,7 @@ class Peers:
             self._seen[peer.ordinal] = peer
 
 
-async def _adopted(weights: Weights, known: list[WeightState]) -> bool:
+async def _adopted(weights: WeightService, known: list[WeightState]) -> bool:
     try:
         await weights.adopt(known)
     except (StoreFull, StoreBroken) as error:

@@ -1,0 +1,290 @@
+"""A call for another proxy's session, lease, group or shard is passed on to it, once, both ways as it streams.
+
+Whose it is follows from the name or key that the call carries. What a retry, a stream and a cancellation need goes
+through unchanged; who owns nothing here any more is told so, never given an empty session.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import aiohttp
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from yarl import URL
+
+from rolloutfleet.http_failures import failure_in_words
+from rolloutfleet_proxy.cluster import heads
+from rolloutfleet_proxy.cluster.heads import FORWARDED, end_to_end, passed
+from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
+from rolloutfleet_proxy.cluster.peers import NOT_CONNECTED, Peers
+from rolloutfleet_proxy.dialects.registry import DialectCall, dialect_call
+from rolloutfleet_proxy.domain.errors import (
+    BodyTooLarge,
+    DomainError,
+    OwnerUnavailable,
+    OwnerUnreachable,
+)
+from rolloutfleet_proxy.http.errors import answer_to, response_to, send_answer, status_of
+from rolloutfleet_proxy.memory.body_limit import LENGTH, LimitOf, declared_length, framing, has_body
+from rolloutfleet_proxy.telemetry import logger
+from rolloutfleet_proxy.telemetry.calls import ChatCall, PassedCall
+from rolloutfleet_proxy.telemetry.metrics import Metrics
+from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
+
+CheckKey = Callable[[str | None], Awaitable[None]]
+"""Raises InvalidKey where the key that a call carries, or has not, can open nothing here or elsewhere."""
+
+
+class ClientLeft(Exception):
+    """The caller closed the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """ASGI: calls of other proxies go to them, all others to `app`.
+
+    Those of sessions that were imported here stay, and `passing` is around each call on its way. `check_key` is asked
+    before a caller is told why nobody owns what it names: of calls that are passed on their owner looks at the key.
+    """
+
+    app: ASGIApp
+    ownership: Ownership
+    body_limit: LimitOf
+    metrics: Metrics
+    check_key: CheckKey | None = None
+    passing: Callable[[Scope], AbstractAsyncContextManager[None]] = lambda scope: nullcontext()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        owner = None
+        if scope["type"] == "http":
+            owner = owner_of_call(scope)
+        if owner is None or owner == self.ownership.own or await self._is_here(scope):
+            await self.app(scope, receive, send)
+            return
+        try:
+            self.ownership.check(owner, named=named_by(scope["path"]), session=session_of(scope["path"]))
+        except DomainError as error:
+            await self._refuse(await self._key_refused(scope) or error, scope, receive, send)
+        else:
+            await self._pass_on(owner.ordinal, scope, receive, send)
+
+    async def _key_refused(self, scope: Scope) -> DomainError | None:
+        try:
+            if self.check_key is not None:
+                await self.check_key(key_of(scope))
+        except DomainError as error:
+            return error
+        return None
+
+    async def _refuse(self, error: DomainError, scope: Scope, receive: Receive, send: Send) -> None:
+        self.metrics.refused.labels(error.code).inc()
+        call = dialect_call(scope)
+        if call is None:
+            await response_to(error)(scope, receive, send)
+            return
+        told = ChatCall(self.metrics, request_id=request_id(scope), session_id=call.session or "")
+        told.status, told.outcome = status_of(error), error.code
+        try:
+            await send_answer(call.dialect.answer_to(error), send)
+        finally:
+            told.ended()
+
+    async def _pass_on(self, ordinal: int, scope: Scope, receive: Receive, send: Send) -> None:
+        call = dialect_call(scope)
+        told = None if call is None else PassedCall(self.metrics, request_id=request_id(scope), to=ordinal)
+        answer = _PassedAnswer(send if told is None else told.watched(send), call)
+        try:
+            async with self.passing(scope):
+                await pass_on(
+                    self.ownership.peers, ordinal, scope, receive, answer.send, body_limit=self.body_limit(scope)
+                )
+        except DomainError as error:
+            self.metrics.refused.labels(error.code).inc()
+            if told is not None:
+                told.outcome = error.code
+            await answer.end_with(error)
+        finally:
+            if told is not None:
+                told.ended()
+
+    async def _is_here(self, scope: Scope) -> bool:
+        session = session_of(scope["path"]) or session_in(scope["query_string"])
+        return await self.ownership.adopted.holds(session)
+
+
+@dataclass(slots=True)
+class _PassedAnswer:
+    """What has been sent of an answer, and how it ends where the passing on does not go well."""
+
+    out: Send
+    call: DialectCall | None
+    _begun: bool = field(init=False, default=False)
+    _is_stream: bool = field(init=False, default=False)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            self._is_stream = any(
+                name == b"content-type" and value.startswith(b"text/event-stream") for name, value in message["headers"]
+            )
+        await self.out(message)
+
+    async def end_with(self, error: DomainError) -> None:
+        """Say the error: as the answer, or a stream's last event. Of other answers the server closes the connection."""
+        call = self.call
+        if not self._begun:
+            await send_answer(answer_to(error) if call is None else call.dialect.answer_to(error), self.out)
+        elif self._is_stream and call is not None:
+            await self.out({"type": "http.response.body", "body": call.dialect.error_event(error)})
+
+
+class PassedOn(Response):
+    """A handler's answer to a call whose body names another proxy's sessions: that proxy's own answer."""
+
+    def __init__(self, peers: Peers, ordinal: int, *, body: bytes) -> None:
+        super().__init__()
+        self._peers = peers
+        self._ordinal = ordinal
+        self._whole = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await pass_on(self._peers, self._ordinal, scope, receive, send, body_limit=len(self._whole), body=self._whole)
+
+
+async def pass_on(
+    peers: Peers,
+    ordinal: int,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    body_limit: int,
+    body: bytes | None = None,
+) -> None:
+    """Pass a call on and its answer back, both as they come. `body` is the request's, where it has been read.
+
+    A caller that leaves ends the call at the owner, by its closed connection. An answer that breaks off closes the
+    caller's connection. Raises, before anything is answered, BodyTooLarge; OwnerUnreachable where nothing was sent;
+    OwnerUnavailable where the owner broke off.
+    """
+    headers = scope["headers"]
+    scope[PASSED_TO] = ordinal
+    by = next((value.decode("latin-1") for name, value in headers if name == FORWARDED.encode()), None)
+    if by is not None:
+        raise OwnerUnreachable(ordinal, f"proxy {by} took proxy {peers.own} for it")
+    upload = _Upload(receive, body, limit=body_limit)
+    upload.check_declared(headers)
+    passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send))
+    leaving = asyncio.create_task(upload.left())
+    try:
+        await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if passing.done():
+            passing.result()
+    except ClientLeft:
+        pass
+    finally:
+        for task in (passing, leaving):
+            task.cancel()
+        await asyncio.gather(passing, leaving, return_exceptions=True)
+
+
+async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send) -> None:
+    headers = passed(scope["headers"], FORWARDED, peers.own)
+    query = scope["query_string"].decode("latin-1")
+    url = URL(f"{peers.address(ordinal)}{_raw_path(scope)}{'?' if query else ''}{query}", encoded=True)
+    try:
+        response = await peers.http.request(
+            scope["method"], url, headers=headers, data=upload.data(scope["headers"]), allow_redirects=False
+        )
+    except NOT_CONNECTED:
+        peers.note_unreachable(ordinal)
+        raise OwnerUnreachable(ordinal) from None
+    except (aiohttp.ClientError, OSError) as error:
+        if upload.ended is not None:
+            raise upload.ended from None
+        peers.note_unreachable(ordinal)
+        raise OwnerUnavailable(ordinal, failure_in_words(error)) from None
+    try:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": end_to_end(response.raw_headers),
+            }
+        )
+        async for data in response.content.iter_any():
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    except (aiohttp.ClientError, TimeoutError) as error:
+        # Left without its end, the server closes the connection, which tells the caller that it was cut.
+        logger.warning("the answer of proxy %d broke off: %s", ordinal, failure_in_words(error))
+    finally:
+        # Of an answer read to its end the connection is back in the pool already; any other is of no use.
+        response.close()
+
+
+@dataclass(slots=True)
+class _Upload:
+    """A request's body on its way, and the news that the caller has left."""
+
+    receive: Receive
+    body: bytes | None
+    limit: int
+    ended: DomainError | ClientLeft | None = field(init=False, default=None)
+    """Why the body was not read to its end."""
+    _read: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _gone: bool = field(init=False, default=False)
+
+    def check_declared(self, headers: heads.Headers) -> None:
+        """Raises BodyTooLarge where the body says that it is too large."""
+        if self.body is None:
+            declared_length(framing(headers).get(LENGTH, b"").decode("latin-1"), limit=self.limit)
+
+    def data(self, headers: heads.Headers) -> AsyncIterator[bytes] | bytes | None:
+        """The body in aiohttp's terms; None for a request that has none."""
+        if self.body is not None:
+            self._read.set()
+            return self.body
+        if not has_body(headers):
+            self._read.set()
+            return None
+        return self._chunks()
+
+    async def left(self) -> None:
+        """Return when the caller has closed the connection."""
+        await self._read.wait()
+        while not self._gone:
+            self._gone = (await self.receive())["type"] == "http.disconnect"
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        size, more = 0, True
+        try:
+            while more:
+                message = await self._next()
+                if message["type"] == "http.disconnect":
+                    self._gone, self.ended = True, ClientLeft()
+                    raise self.ended
+                data = message.get("body", b"")
+                size += len(data)
+                if size > self.limit:
+                    self.ended = BodyTooLarge(self.limit)
+                    raise self.ended
+                more = message.get("more_body", False)
+                if data:
+                    yield data
+        finally:
+            self._read.set()
+
+    async def _next(self) -> Message:
+        try:
+            return await self.receive()
+        except DomainError as error:
+            self.ended = error
+            raise
+
+
+def _raw_path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.partition(b"?")[0].decode("latin-1")
