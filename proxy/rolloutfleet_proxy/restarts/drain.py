@@ -8,33 +8,25 @@ within its time to live. Past the point where the proxy begins to end there is n
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
 from rolloutfleet_proxy.domain.errors import DrainConflict, HeldTooLong, InvalidParameter, Stopping
-from rolloutfleet_proxy.restarts import boots
-from rolloutfleet_proxy.restarts.boots import Crash
+from rolloutfleet_proxy.store import boots
+from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
 from rolloutfleet_proxy.telemetry import logger
-
-T = TypeVar("T")
 
 LOOK_EVERY: Final = 0.05
 """Seconds between two looks at what is still under way."""
 
 _FACT = "drain"
-
-
-class Store(Protocol):
-    """The part of the store's writer that is used here."""
-
-    def run(self, operation: Callable[[Transaction], T], /) -> Awaitable[T]: ...
 
 
 class Host(Protocol):
@@ -93,39 +85,34 @@ class Drain:
     holds: bool
     found: str | None = None
 
+    def kept(self) -> dict[str, Any]:
+        """What outlives the process, and is shown."""
+        return {name: getattr(self, name) for name in ("id", "reason", "mode", "then", "since")}
 
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class Drains:
     """The one drain that may be in force, and the gate that calls pass."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        work: Work,
-        host: Host,
-        timeout: float,
-        max_hold: float,
-        served: Callable[[], float],
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """`timeout` is what calls in flight have to finish in, `max_hold` how long one is held; both in seconds."""
-        self.over = False
-        """The proxy ends: no connection is taken, and whoever asks is sent to the next one."""
-        self.drain: Drain | None = None
-        self.held = 0
-        self.stopped = False
-        """The proxy was told to stop, by a signal, rather than to let another worker follow."""
-        self._ending = False
-        self._store = store
-        self._work = work
-        self._host = host
-        self._timeout = timeout
-        self._max_hold = max_hold
-        self._served = served
-        self._wall = wall
-        self._changing = asyncio.Lock()
-        self._changed = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+    store: Writer
+    work: Work
+    host: Host
+    timeout: float
+    """Seconds that calls in flight have to finish in."""
+    max_hold: float
+    """Seconds that one is held at the most."""
+    served: Callable[[], float]
+    wall: Callable[[], float] = time.time
+    over: bool = False
+    """The proxy ends: no connection is taken, and whoever asks is sent to the next one."""
+    drain: Drain | None = None
+    held: int = 0
+    stopped: bool = False
+    """The proxy was told to stop, by a signal, rather than to let another worker follow."""
+    _ending: bool = False
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _keeping: asyncio.Task[None] | None = None
 
     @property
     def holding(self) -> bool:
@@ -147,7 +134,7 @@ class Drains:
         drain = self.drain
         if not self.holding or self._ending or not retry or drain is None or drain.then == "stay":
             return self.holding
-        return self._now() >= drain.began + self._timeout
+        return self._now() >= drain.began + self.timeout
 
     @property
     def draining(self) -> bool:
@@ -169,19 +156,15 @@ class Drains:
         drain = self.drain
         if drain is None:
             return None
-        now, day = self._now(), self._wall()
+        now, day = self._now(), self.wall()
         expires = None if drain.expires == float("inf") else day + drain.expires - now
         return {
-            "id": drain.id,
-            "reason": drain.reason,
-            "mode": drain.mode,
-            "then": drain.then,
-            "since": drain.since,
-            "deadline": day + drain.began + self._timeout - now if drain.holds else None,
+            **drain.kept(),
+            "deadline": day + drain.began + self.timeout - now if drain.holds else None,
             "expires": expires,
             "holding": drain.holds,
             "held": self.held,
-            "under_way": self._work.under_way(drain.began) if drain.holds else None,
+            "under_way": self.work.under_way(drain.began) if drain.holds else None,
         }
 
     async def boot(self, crash: Crash | None) -> None:
@@ -190,25 +173,16 @@ class Drains:
         On a full disk neither is done: a proxy that can't note its start still serves what it has.
         """
         try:
-            found = await self._store.run(partial(_boot, crash=crash))
+            found = await self.store.run(partial(_boot, crash=crash))
         except StoreFull as error:
             logger.warning("this boot could not be written down: %s", error)
             return
-        left = 0.0 if found is None else found["expires"] - self._served()
+        left = 0.0 if found is None else found["expires"] - self.served()
         if found is None or left <= 0:
             return
-        self._apply(
-            Drain(
-                id=found["id"],
-                reason=found["reason"],
-                mode=found["mode"],
-                then="stay",
-                since=found["since"],
-                began=self._now(),
-                expires=self._now() + left,
-                holds=found["mode"] == "quiesce",
-            )
-        )
+        holds = found["mode"] == "quiesce"
+        now = self._now()
+        self._apply(Drain(**found | {"then": "stay", "began": now, "expires": now + left, "holds": holds}))
 
     async def ask(self, asked: AskDrain) -> dict[str, Any]:
         """Drain, or renew the drain of that id; one with that id that has led to a boot is answered, not repeated.
@@ -217,7 +191,7 @@ class Drains:
         """
         if asked.mode == "cordon" and asked.then != "stay":
             raise InvalidParameter("then", f"A cordon can only stay; to {asked.then} ask for mode: quiesce.")
-        if asked.then != "stay" and not self._host.can_restart:
+        if asked.then != "stay" and not self.host.can_restart:
             raise InvalidParameter("then", "This proxy runs without its parent process, so it can only stay.")
         # In a task of its own: a caller that goes away must not leave memory and disk apart.
         return await asyncio.shield(asyncio.create_task(self._ask(asked)))
@@ -244,7 +218,7 @@ class Drains:
                 reason=before.reason if before is not None and kept else reason,
                 mode="quiesce",
                 then="exit",
-                since=self._wall(),
+                since=self.wall(),
                 began=now,
                 expires=float("inf"),
                 holds=True,
@@ -259,7 +233,7 @@ class Drains:
         """
         if not self.holding:
             return
-        until = self._now() + self._max_hold
+        until = self._now() + self.max_hold
         self.held += 1
         try:
             while self.holding and not gone():
@@ -269,7 +243,7 @@ class Drains:
                     async with asyncio.timeout(until - self._now()):
                         await self._changed.wait()
                 except TimeoutError:
-                    raise HeldTooLong(f"This proxy has been draining for more than {self._max_hold:g} s.") from None
+                    raise HeldTooLong(f"This proxy has been draining for more than {self.max_hold:g} s.") from None
         finally:
             self.held -= 1
 
@@ -291,16 +265,13 @@ class Drains:
         async with self._changing:
             now, before = self._now(), self.drain
             self._check_possible(before, asked.id)
-            if before is None and asked.then != "stay" and await self._store.run(lambda t: boots.has(t, asked.id)):
+            if before is None and asked.then != "stay" and await self.store.run(lambda t: boots.has(t, asked.id)):
                 return {**asked.model_dump(exclude={"ttl"}), "since": None, "deadline": None, "done": True}
             same = before is not None and (before.mode, before.then) == (asked.mode, asked.then)
             holds = before.holds if same and before is not None else asked.mode == "quiesce" and asked.then != "restart"
             drain = Drain(
-                id=asked.id,
-                reason=asked.reason,
-                mode=asked.mode,
-                then=asked.then,
-                since=before.since if before is not None else self._wall(),
+                **asked.model_dump(exclude={"ttl"}),
+                since=before.since if before is not None else self.wall(),
                 began=before.began if before is not None and before.holds and holds else now,
                 expires=now + asked.ttl,
                 holds=holds,
@@ -318,7 +289,7 @@ class Drains:
                 return None
             self._check_possible(before, before.id if before is not None and id is None else id)
             assert before is not None
-            await self._write(_clear)
+            await self._write(_forget)
             if self._ending:
                 raise Stopping()
             self._apply(None)
@@ -332,7 +303,7 @@ class Drains:
 
     async def _write(self, operation: Callable[[Transaction], None]) -> None:
         try:
-            await self._store.run(operation)
+            await self.store.run(operation)
         except (StoreFull, StoreBroken) as error:
             # A full disk is a reason to drain rather than one against it.
             logger.warning("a drain is not on disk, and would not outlive a crash: %s", error)
@@ -341,7 +312,7 @@ class Drains:
         before, self.drain = self.drain, drain
         then = "stay" if drain is None else drain.then
         if before is None or drain is None or (before.mode, before.then) != (drain.mode, drain.then):
-            self._host.ends_in(then)
+            self.host.ends_in(then)
             _log(before, drain)
         self._wake()
         if drain is not None and (self._keeping is None or self._keeping.done()):
@@ -358,11 +329,11 @@ class Drains:
             if drain.mode == "quiesce" and not drain.holds:
                 await self._look_for_successor(drain)
             elif drain.holds:
-                left = self._work.under_way(drain.began)
-                if left and now >= drain.began + self._timeout and cut_for != drain.began:
+                left = self.work.under_way(drain.began)
+                if left and now >= drain.began + self.timeout and cut_for != drain.began:
                     logger.info("drain %s: %d under way are cut", drain.id or drain.reason, left)
                     cut_for = drain.began
-                    self._work.cut()
+                    self.work.cut()
                 if drain.then != "stay" and (not left or cut_for == drain.began):
                     self._begin_to_end()
                     return
@@ -370,7 +341,7 @@ class Drains:
 
     async def _look_for_successor(self, drain: Drain) -> None:
         """Begin to hold calls when it is ready. A restart without one is undone: the calls go on here."""
-        successor = self._host.successor()
+        successor = self.host.successor()
         if isinstance(successor, str):
             logger.error("drain %s is undone: the next worker %s", drain.id, successor)
             await self._expire(drain)
@@ -380,13 +351,13 @@ class Drains:
     async def _expire(self, drain: Drain) -> None:
         async with self._changing:
             if self.drain is drain:
-                await self._write(_clear)
+                await self._write(_forget)
                 self._apply(None)
 
     def _begin_to_end(self) -> None:
         self._ending = True
-        self._work.cut()  # what waits in a pause, with nothing made yet, loses nothing by asking again
-        self._host.end()
+        self.work.cut()  # what waits in a pause, with nothing made yet, loses nothing by asking again
+        self.host.end()
 
     def _wake(self) -> None:
         self._changed.set()
@@ -411,22 +382,15 @@ def _boot(transaction: Transaction, *, crash: Crash | None) -> dict[str, Any] | 
     drain: dict[str, Any] | None = None if kept is None else msgspec.json.decode(kept)
     ended = drain is not None and (drain["then"] != "stay" or drain["id"] == boots.ended_by(transaction))
     if ended or (drain is not None and drain["expires"] <= transaction.served):
-        _clear(transaction)
+        _forget(transaction)
     boots.begin(transaction, crash=crash, drain=drain["id"] if drain is not None and ended else None)
     return None if ended else drain
 
 
 def _save(transaction: Transaction, drain: Drain, *, ttl: float) -> None:
-    kept = {
-        "id": drain.id,
-        "reason": drain.reason,
-        "mode": drain.mode,
-        "then": drain.then,
-        "since": drain.since,
-        "expires": transaction.served + ttl,
-    }
+    kept = drain.kept() | {"expires": transaction.served + ttl}
     transaction.set_fact(_FACT, msgspec.json.encode(kept).decode())
 
 
-def _clear(transaction: Transaction) -> None:
-    transaction.execute("DELETE FROM facts WHERE name = ?", (_FACT,))
+def _forget(transaction: Transaction) -> None:
+    transaction.forget_fact(_FACT)

@@ -7,10 +7,11 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from rolloutfleet_proxy.parent.channel import Channel
-from rolloutfleet_proxy.parent.decisions import Action, Decisions, Exit, Kill, Listen, Log, Say, Spawn, Tell
-from rolloutfleet_proxy.parent.lines import Lines
+from rolloutfleet_proxy.supervisor.channel import Channel
+from rolloutfleet_proxy.supervisor.decisions import Action, Decisions, Exit, Kill, Listen, Log, Say, Spawn, Tell
+from rolloutfleet_proxy.supervisor.lines import Lines
 
 BACKLOG = 4096
 """Connections that wait in the kernel while no worker accepts; `net.core.somaxconn` may allow fewer."""
@@ -20,12 +21,9 @@ NOT_FOR_WORKERS = (signal.SIGINT, signal.SIGHUP)
 _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
-class _Process:
-    __slots__ = ("channel", "pid")
-
-    def __init__(self, pid: int, channel: Channel) -> None:
-        self.pid = pid
-        self.channel = channel
+class _Process(NamedTuple):
+    pid: int
+    channel: Channel
 
 
 class Parent:

@@ -6,15 +6,13 @@ Never two owners: a worker is told to open the store only when no other that was
 import signal
 from typing import Any, NamedTuple
 
-FIRST_DELAY = 1.0
-LONGEST_DELAY = 30.0
-STEADY_AFTER = 60.0
-"""Seconds of serving after which earlier deaths count no more."""
-PATIENCE = 70.0
+from rolloutfleet.backoff import crashes_in_a_row, restart_delay
+
+STOP_TIMEOUT = 70.0
 """Seconds that a stop may take, until the worker has said how many."""
-ENDING_PATIENCE = 15.0
+ENDING_TIMEOUT = 15.0
 """Seconds for a worker that said it ends."""
-MISTAKE = 2
+UNUSABLE = 2
 """The exit status of a worker whose settings or store can't be used; trying again can't help."""
 
 WARMING, WARM, OPENED, SERVING, ENDING = "warming", "warm", "opened", "serving", "ending"
@@ -86,11 +84,11 @@ class Decisions:
         self._numbers = 0
         self._ever_served = False
         self._served_since = 0.0
-        self._deaths = 0
+        self._crashes = 0
         self._then = "stay"
         self._crash: Message = {}
         self._stopping = 0
-        self._patience = PATIENCE
+        self._stop_timeout = STOP_TIMEOUT
         self._spawn_at: float | None = None
         self._kill_at: float | None = None
 
@@ -104,7 +102,7 @@ class Decisions:
             return []
         if "listen" in message:
             asked = message["listen"]
-            self._patience = asked["patience"]
+            self._stop_timeout = asked["patience"]
             return [Log(asked["log"]), Listen(number, asked["host"], asked["port"])]
         if worker is not self.owner:
             return self._warm(worker) if "warm" in message else []
@@ -115,7 +113,7 @@ class Decisions:
             return self._drain_ends_in(message["then"])
         if "ending" in message:
             worker.state = ENDING
-            self._kill_by(now + ENDING_PATIENCE)
+            self._kill_by(now + ENDING_TIMEOUT)
         return []
 
     def ended(self, number: int, status: int, peak_rss: int | None, now: float) -> list[Action]:
@@ -135,9 +133,9 @@ class Decisions:
             workers = [worker for worker in (self.owner, self.next) if worker is not None]
             status = 0 if self._stopping == 1 else 128 + number
             return [Say(f"{name}: ending at once"), *(Kill(worker.number) for worker in workers), Exit(status)]
-        self._kill_by(now + self._patience)
+        self._kill_by(now + self._stop_timeout)
         return [
-            Say(f"{name}: worker {self.owner.number} finishes its calls, for at most {self._patience:g} s"),
+            Say(f"{name}: worker {self.owner.number} finishes its calls, for at most {self._stop_timeout:g} s"),
             *self._give_up_next(),
             Tell(self.owner.number, {"quiesce": name}),
         ]
@@ -186,14 +184,14 @@ class Decisions:
             return [Say(early, "error"), Exit(as_exit_status(status))]
         self._then = "stay"
         if on_purpose:
-            self._deaths = 0
+            self._crashes = 0
             return [Say(f"worker {worker.number} ended, and has let go of the store"), *self._follow(now, delay=0.0)]
         self._crash = {"crash": words, "peak_rss": peak_rss}
-        if not self._ever_served or status == MISTAKE:
+        if not self._ever_served or status == UNUSABLE:
             return [*self._give_up_next(), Exit(as_exit_status(status))]
-        steady = worker.state in (SERVING, ENDING) and now - self._served_since >= STEADY_AFTER
-        self._deaths = 1 if steady else self._deaths + 1
-        delay = restart_delay(self._deaths)
+        served = now - self._served_since if worker.state in (SERVING, ENDING) else 0.0
+        self._crashes = crashes_in_a_row(before=self._crashes, healthy_for=served)
+        delay = restart_delay(self._crashes)
         follows = f"worker {worker.number} {words}; another starts in {delay:g} s"
         return [Say(follows, "warning"), *self._follow(now, delay)]
 
@@ -204,10 +202,10 @@ class Decisions:
                 Say(f"{words}; worker {self.owner.number} goes on", "error"),
                 Tell(self.owner.number, {"successor": how(status)}),
             ]
-        if not self._ever_served or status == MISTAKE:
+        if not self._ever_served or status == UNUSABLE:
             return [Exit(as_exit_status(status))]
-        self._deaths += 1
-        delay = restart_delay(self._deaths)
+        self._crashes += 1
+        delay = restart_delay(self._crashes)
         return [Say(f"{words}; another starts in {delay:g} s", "warning"), *self._follow(now, delay)]
 
     def _follow(self, now: float, delay: float) -> list[Action]:
@@ -264,10 +262,3 @@ def how(status: int) -> str:
 def as_exit_status(status: int) -> int:
     """A status that this process can end with, as shells have it."""
     return status if status >= 0 else 128 - status
-
-
-def restart_delay(deaths: int) -> float:
-    """Seconds until the start that follows so many deaths in a row: none after the first."""
-    if deaths <= 1:
-        return 0.0
-    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(deaths - 2, 30))

@@ -41,7 +41,7 @@ class Channel:
         self._end.setblocking(blocking)
 
     def send(self, message: dict[str, Any], sockets: tuple[int, ...] = ()) -> None:
-        """A process that is gone hears nothing; that is no error."""
+        """A process that is gone hears nothing; that is not an error."""
         line = json.dumps(message).encode() + b"\n"
         try:
             if sockets:
