@@ -29,34 +29,24 @@ class MalformedRequest(InvalidRequest):
     """This is no HTTP, or not such as is served here."""
 
 
-class NotAcceptable(InvalidRequest):
+class NotAcceptable(InvalidRequest, param="Accept"):
     """The Accept header allows no form that there is."""
 
-    param = "Accept"
 
-
-class RouteNotFound(NotFound):
+class RouteNotFound(NotFound, code=codes.NOT_FOUND):
     """No route has this path."""
 
-    code = codes.NOT_FOUND
 
-
-class MethodNotAllowed(DomainError):
+class MethodNotAllowed(DomainError, code=codes.METHOD_NOT_ALLOWED):
     """The path's routes have other methods."""
 
-    code = codes.METHOD_NOT_ALLOWED
 
-
-class RequestTimeout(DomainError):
+class RequestTimeout(DomainError, code=codes.REQUEST_TIMEOUT):
     """The request did not come to its end."""
 
-    code = codes.REQUEST_TIMEOUT
 
-
-class HeadTooLarge(DomainError):
+class HeadTooLarge(DomainError, code=codes.HEAD_TOO_LARGE):
     """The request's line and headers are too large, or too many."""
-
-    code = codes.HEAD_TOO_LARGE
 
 
 STATUSES: Final[Mapping[type[DomainError], int]] = {
@@ -135,9 +125,9 @@ def answer_to(error: DomainError) -> tuple[int, Headers, bytes]:
     return status_of(error), head, body
 
 
-async def send_error(error: DomainError, send: Send) -> None:
-    """Answer an ASGI request with an error."""
-    status, headers, body = answer_to(error)
+async def send_answer(answer: tuple[int, Headers, bytes], send: Send) -> None:
+    """Answer an ASGI request with a status, headers and a body."""
+    status, headers, body = answer
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -11,6 +11,7 @@ import errno
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from rolloutfleet_proxy.telemetry import logger
@@ -23,26 +24,22 @@ PAUSE: Final = 1.0
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
+@dataclass(eq=False, slots=True)
 class Accepting:
     """Accepts on listening sockets, which stay their owner's to close, from its making until `close`."""
 
-    def __init__(
-        self,
-        sockets: Sequence[socket.socket],
-        protocol: Callable[[], asyncio.Protocol],
-        *,
-        make_room: Callable[[], bool] = lambda: False,
-        short_from: int = sys.maxsize,
-    ) -> None:
-        """`make_room` closes a connection that can be spared, for each new one from descriptor `short_from` on."""
-        self._loop = asyncio.get_running_loop()
-        self._sockets = tuple(sockets)
-        self._protocol = protocol
-        self._make_room = make_room
-        self._short_from = short_from
-        self._beginning: set[asyncio.Task[None]] = set()
-        self._pause: asyncio.TimerHandle | None = None
-        for listening in self._sockets:
+    sockets: Sequence[socket.socket]
+    protocol: Callable[[], asyncio.Protocol]
+    _: KW_ONLY
+    make_room: Callable[[], bool] = lambda: False
+    """Closes a connection that can be spared, for each new one from descriptor `short_from` on."""
+    short_from: int = sys.maxsize
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _beginning: set[asyncio.Task[None]] = field(default_factory=set)
+    _pause: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        for listening in self.sockets:
             listening.setblocking(False)
         self._watch()
 
@@ -50,12 +47,12 @@ class Accepting:
         """Accept no more. Connections that were accepted go on."""
         if self._pause is not None:
             self._pause.cancel()
-        for listening in self._sockets:
+        for listening in self.sockets:
             self._loop.remove_reader(listening)
 
     def _watch(self) -> None:
         self._pause = None
-        for listening in self._sockets:
+        for listening in self.sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -67,12 +64,12 @@ class Accepting:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     continue  # that one client has gone again
-                if not self._make_room():
+                if not self.make_room():
                     self._rest(error)
                 return  # what gave way is closed before the next round
             # The system gives the lowest number that is free: a high one means that all below it are taken.
-            if connection.fileno() >= self._short_from:
-                self._make_room()
+            if connection.fileno() >= self.short_from:
+                self.make_room()
             self._begin(connection)
 
     def _begin(self, connection: socket.socket) -> None:
@@ -84,7 +81,7 @@ class Accepting:
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(self._protocol, connection)
+            await self._loop.connect_accepted_socket(self.protocol, connection)
         except OSError:
             connection.close()
 

@@ -1,10 +1,15 @@
 """Clients' connections: each costs a descriptor, and may owe the proxy something.
 
 Where descriptors run short, the one that has been without a request for the longest gives way to a new one. Those whose
-clients take too long are ended. All are looked at once a second, which costs less than a timer for each.
+clients take too long are ended. All are looked at once a second, which costs less than a timer for each. So are those
+whose clients take nothing of what is written to them: they would keep their answers in memory for ever.
 """
 
 import asyncio
+import fcntl
+import struct
+import sys
+import termios
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -82,3 +87,35 @@ class Connections:
 def for_clients(limit: int) -> int:
     """The descriptor from which on they run short, where a process may have `limit`."""
     return limit - min(RESERVED, limit // 4)
+
+
+_COUNT: Final = struct.Struct("i")
+
+
+class Taking:
+    """How long a client has taken nothing of what waits for it."""
+
+    def __init__(self) -> None:
+        self._taken = -1
+        self._since = 0.0
+
+    def nothing_for(self, taken: int, now: float) -> float:
+        """Seconds for which the number of bytes that it has taken so far has not changed."""
+        if taken != self._taken:
+            self._taken, self._since = taken, now
+        return now - self._since
+
+
+def in_the_system(transport: asyncio.Transport) -> int:
+    """Bytes that were written, are out of the process, and that the other end has not taken.
+
+    They count, as the system takes megabytes ahead and asks for more only when a third of them are gone: of a slow
+    client the process would see nothing for minutes. 0 where the system doesn't say.
+    """
+    if sys.platform != "linux":
+        return 0
+    try:
+        (count,) = _COUNT.unpack(fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError):
+        return 0  # it is being closed
+    return int(count)

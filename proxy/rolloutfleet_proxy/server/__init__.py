@@ -1,0 +1,1 @@
+"""uvicorn within bounds: heads, bodies and connections, before a request has a route."""
