@@ -1,16 +1,16 @@
 """`?scope=fleet`: the proxy that is asked asks all others, and says who did not answer."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
 from fastapi import Query, Request
 
+from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.cluster.weights import together
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
-from rolloutfleet_proxy.fleet.weights import together
 from rolloutfleet_proxy.http.errors import error_object
-from rolloutfleet_proxy.proxy import Proxy
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID, TRACES
 
 PROXY: Final = "proxy"
@@ -46,31 +46,37 @@ def credentials(request: Request) -> dict[str, str]:
 
 
 async def everywhere(
-    proxy: Proxy, request: Request, path: str, own: Any, *, queries: Mapping[int, Mapping[str, Any]] | None = None
+    peers: Peers, request: Request, path: str, own: Any, *, queries: Mapping[int, Mapping[str, Any]] | None = None
 ) -> Answers:
     """This proxy's own answer beside those of all others to `GET path`, each with its own query if there are any.
 
     With `queries` only the proxies that have one are asked.
     """
-    found = Answers({}, {})
-    if own is not None:
-        found.by_ordinal[proxy.owner.ordinal] = own
 
-    async def ask(ordinal: int) -> None:
+    async def ask(ordinal: int) -> Any:
         query = "" if queries is None else f"?{urlencode(queries[ordinal])}"
+        return await peers.ask(ordinal, "GET", path + query, headers=credentials(request), patience=PATIENCE)
+
+    found = await answers_of((ordinal for ordinal in peers.others if queries is None or ordinal in queries), ask)
+    return found if own is None else Answers({peers.own: own, **found.by_ordinal}, found.failed)
+
+
+async def answers_of(ordinals: Iterable[int], ask: Callable[[int], Awaitable[Any]]) -> Answers:
+    """What each of these proxies answers; all are asked at once."""
+    found = Answers({}, {})
+
+    async def asked(ordinal: int) -> None:
         try:
-            found.by_ordinal[ordinal] = await proxy.peers.ask(
-                ordinal, "GET", path + query, headers=credentials(request), patience=PATIENCE
-            )
+            found.by_ordinal[ordinal] = await ask(ordinal)
         except DomainError as error:
             found.failed[ordinal] = error
 
-    await together(*(ask(ordinal) for ordinal in proxy.peers.others if queries is None or ordinal in queries))
+    await together(*map(asked, ordinals))
     return found
 
 
 async def paged(
-    proxy: Proxy,
+    peers: Peers,
     request: Request,
     name: str,
     page: Callable[[str | None], Awaitable[dict[str, Any]]],
@@ -85,12 +91,12 @@ async def paged(
     refuses a cursor that is none of one proxy. Raises InvalidParameter for a cursor of another scope.
     """
     if scope == PROXY:
-        return {**await page(cursor), "ordinals": [proxy.owner.ordinal]}
-    begun = _begun(cursor) or dict.fromkeys([proxy.owner.ordinal, *proxy.peers.others], "")
-    mine = begun.pop(proxy.owner.ordinal, None)
+        return {**await page(cursor), "ordinals": [peers.own]}
+    begun = _begun(cursor) or dict.fromkeys([peers.own, *peers.others], "")
+    mine = begun.pop(peers.own, None)
     own = None if mine is None else await page(mine)
     queries = {ordinal: {**asked} | ({"cursor": start} if start else {}) for ordinal, start in begun.items()}
-    answers = await everywhere(proxy, request, f"/{name}", own, queries=queries)
+    answers = await everywhere(peers, request, f"/{name}", own, queries=queries)
     return {**_listed(answers, name), **answers.coverage()}
 
 

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: start, list, show, turns, touch, close, delete."""
+"""Sessions over HTTP: start, list, show, turns, touch, reward, close, delete."""
 
 import json
 from dataclasses import replace
@@ -11,27 +11,37 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Closed, StartSessions
-from rolloutfleet_proxy.api.access import (
+from rolloutfleet.wire import (
+    IDEMPOTENCY_KEY_HEADER,
+    JSON_MEDIA_TYPE,
+    Closed,
+    GiveReward,
+    Rewarded,
+    SessionList,
+    SessionStatus,
+    StartSessions,
+    Touched,
+    TurnList,
+)
+from rolloutfleet_proxy.control.dependencies import (
     AdminOnly,
     AnySession,
-    ThisProxy,
+    TheAccess,
+    ThePeers,
+    TheSessions,
     find_session,
-    proxy_of,
     require_admin,
     require_session,
-    there,
+    services_of,
 )
-from rolloutfleet_proxy.api.scopes import PROXY, Scope, paged
-from rolloutfleet_proxy.api.starting import start_here
+from rolloutfleet_proxy.control.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.domain.errors import InvalidJson, InvalidParameter, InvalidRequest, UnreadableJson
-from rolloutfleet_proxy.proxy import Proxy
-from rolloutfleet_proxy.refusals import ended
-from rolloutfleet_proxy.sessions import sessions as sessions_module
-from rolloutfleet_proxy.sessions import trajectories
-from rolloutfleet_proxy.sessions.sessions import CLOSED, DELETED, OPEN, Listing, Session
-from rolloutfleet_proxy.sessions.tombstones import Gone
-from rolloutfleet_proxy.turns.rows import Turn, load_turns
+from rolloutfleet_proxy.domain.trajectory import trajectory_name
+from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.services.sessions import SessionService
+from rolloutfleet_proxy.sessions.auth import presented_key
+from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.store.sessions import Listing
 
 router = APIRouter()
 
@@ -47,10 +57,11 @@ Limit = Annotated[int, Query(ge=1, le=PAGE)]
 Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
 
 
-@router.get("/sessions", dependencies=[AdminOnly])
+@router.get("/sessions", dependencies=[AdminOnly], responses={200: {"model": SessionList}})
 async def list_sessions(
     request: Request,
-    proxy: ThisProxy,
+    sessions: TheSessions,
+    peers: ThePeers,
     state: State = None,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9:,]+$", max_length=100_000)] = None,
     limit: Limit = 100,
@@ -65,10 +76,10 @@ async def list_sessions(
     asked = Listing(state=state, task_id=task_id, newest_first=order == "newest", limit=limit)
     given = {"state": state, "task_id": task_id, "limit": limit, "order": order}
     return await paged(
-        proxy,
+        peers,
         request,
         "sessions",
-        lambda start: _page(proxy, replace(asked, after=_row(start))),
+        lambda start: _page(sessions, replace(asked, after=_row(start))),
         scope=scope,
         cursor=cursor,
         asked={name: value for name, value in given.items() if value is not None},
@@ -79,10 +90,10 @@ async def start_sessions(request: Request) -> Response:
     """Start one session, or a group of them for one task, on a ready proxy with room."""
     request.scope["route"] = _START  # its name in log and metrics
     await require_admin(request)
-    proxy, asked = proxy_of(request), await _asked(request)
+    services, asked = services_of(request), await _asked(request)
     key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
-    answer = await proxy.placement.start(
-        request, sessions=asked.group_size, key=key, here=lambda: start_here(proxy, asked, key)
+    answer = await services.placement.start(
+        request, sessions=asked.group_size, key=key, here=lambda: services.sessions.start(asked, key)
     )
     if isinstance(answer, Response):
         return answer
@@ -110,22 +121,12 @@ async def _asked(request: Request) -> StartSessions:
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
 
 
-async def _page(proxy: Proxy, asked: Listing) -> dict[str, Any]:
-    # To find some of all is to look at each: calls that are coming must not wait for that.
-    reader = proxy.recounting if asked.is_chosen else proxy.reader
-    rows = await reader.run(
-        lambda connection: sessions_module.list_sessions(connection, asked, served=proxy.clock.now())
-    )
+async def _page(sessions: SessionService, asked: Listing) -> dict[str, Any]:
+    rows = await sessions.page(asked)
     return {
-        "sessions": [_listed(proxy, shown) for _, shown in rows],
+        "sessions": [shown for _, shown in rows],
         "cursor": str(rows[-1][0]) if len(rows) == asked.limit else None,
     }
-
-
-def _listed(proxy: Proxy, shown: dict[str, Any]) -> dict[str, Any]:
-    in_flight = proxy.sessions.calls_in_flight(shown["session_id"])
-    idle = {"idle_seconds": 0.0} if in_flight else {}
-    return {**shown, **idle, "in_flight": in_flight, "ordinal": proxy.owner.ordinal}
 
 
 def _row(cursor: str | None) -> int | None:
@@ -141,18 +142,18 @@ def _row(cursor: str | None) -> int | None:
     return number
 
 
-@router.get("/sessions/{session_id}")
-async def show_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]:
+@router.get("/sessions/{session_id}", responses={200: {"model": SessionStatus}})
+async def show_session(session: AnySession, sessions: TheSessions) -> dict[str, Any]:
     """One session."""
-    figures = await proxy.reader.run(lambda connection: trajectories.figures(connection, session.id))
+    figures, idle = await sessions.figures(session)
     return {
         "session_id": session.name,
         "group_id": session.group,
         "task_id": session.task_id,
-        "ordinal": proxy.owner.ordinal,
+        "ordinal": sessions.owner.ordinal,
         "state": session.state,
         "created_at": session.created_at,
-        "idle_seconds": 0.0 if len(session.calls) else max(0.0, proxy.clock.now() - figures.touched),
+        "idle_seconds": idle,
         "in_flight": len(session.calls),
         "turns": session.turns,
         "tokens": session.tokens,
@@ -162,59 +163,57 @@ async def show_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]:
         "limits": session.limits,
         "metadata": session.metadata or {},
         "agent_may": sorted(session.agent_may),
-        "ordinals": [proxy.owner.ordinal],
+        "ordinals": [sessions.owner.ordinal],
     }
 
 
-@router.get("/sessions/{session_id}/turns")
+@router.get("/sessions/{session_id}/turns", responses={200: {"model": TurnList}})
 async def show_turns(
-    session: AnySession, proxy: ThisProxy, cursor: Cursor = None, limit: Limit = 100
+    session: AnySession, sessions: TheSessions, cursor: Cursor = None, limit: Limit = 100
 ) -> dict[str, Any]:
     """A session's turns in order of commit, with ids, log-probabilities and versions."""
-    turns = await proxy.reader.run(
-        lambda connection: load_turns(connection, session.id, after=int(cursor or 0), limit=limit)
-    )
+    turns = await sessions.turns(session, after=int(cursor or 0), limit=limit)
     return {
         "turns": [_shown(session, turn) for turn in turns],
         "cursor": str(turns[-1].number) if len(turns) == limit else None,
-        "ordinals": [proxy.owner.ordinal],
+        "ordinals": [sessions.owner.ordinal],
     }
 
 
-@router.post("/sessions/{session_id}/touch")
-async def touch_session(session: AnySession, proxy: ThisProxy) -> dict[str, Any]:
+@router.post("/sessions/{session_id}/touch", responses={200: {"model": Touched}})
+async def touch_session(session: AnySession, sessions: TheSessions) -> dict[str, Any]:
     """Keep a session from going stale."""
-    if session.state != OPEN:
-        raise ended(session)
-    if not await proxy.writer.run(lambda transaction: sessions_module.touch(transaction, session.id)):
-        there(await proxy.sessions.named(session.name), session.name)
-    return {"session_id": session.name, "ordinals": [proxy.owner.ordinal]}
+    await sessions.touch(session)
+    return {"session_id": session.name, "ordinals": [sessions.owner.ordinal]}
+
+
+@router.post("/sessions/{session_id}/reward")
+async def give_reward(
+    asked: GiveReward,
+    request: Request,
+    session: Annotated[Session, Depends(require_session("reward"))],
+    access: TheAccess,
+    sessions: TheSessions,
+) -> Rewarded:
+    """Reward a turn, the newest unless one is named; by default that closes a trajectory unless one is named."""
+    caller = "admin" if access.is_admin(presented_key(request.headers)) else "session"
+    key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
+    done = await sessions.reward(session, asked, idempotency_key=key, caller=caller)
+    return done.model_copy(update={"ordinals": [sessions.owner.ordinal]})
 
 
 @router.post("/sessions/{session_id}/close")
-async def close_session(session_id: str, request: Request, proxy: ThisProxy) -> Closed:
+async def close_session(session_id: str, request: Request, sessions: TheSessions) -> Closed:
     """End a session: calls in flight end with 410, and what is unrewarded becomes a trajectory. Again, the same."""
-    found = await find_session(request, session_id, action="close")
-    ordinals = [proxy.owner.ordinal]
-    if isinstance(found, Gone):
-        before = await proxy.reader.run(lambda connection: trajectories.closed_before(connection, found.name))
-        if before is not None:
-            return Closed(session_id=found.name, trajectory_id=before.trajectory_id, ordinals=ordinals)
-    session = there(found, session_id)
-    if session.state == DELETED:
-        raise ended(session)
-    done = await proxy.writer.run(lambda transaction: trajectories.close_session(transaction, session.id), frees=True)
-    proxy.end_session(session, CLOSED, freed=done.freed)
-    return Closed(session_id=session.name, trajectory_id=done.trajectory_id, ordinals=ordinals)
+    return await sessions.close(await find_session(request, session_id, action="close"), session_id)
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
-async def delete_session(session: Annotated[Session, Depends(require_session("delete"))], proxy: ThisProxy) -> Response:
+async def delete_session(
+    session: Annotated[Session, Depends(require_session("delete"))], sessions: TheSessions
+) -> Response:
     """End a session and discard its turns; what is leased stays with its lease."""
-    if session.state == DELETED:
-        raise ended(session)
-    done = await proxy.writer.run(lambda transaction: trajectories.delete_session(transaction, session.id), frees=True)
-    proxy.end_session(session, DELETED, freed=done.freed)
+    await sessions.delete(session)
     return Response(status_code=204)
 
 
@@ -224,9 +223,7 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
     return {
         "turn_id": turn.name,
         "parent_id": None if parent is None else parent.name,
-        "trajectory_id": (
-            None if turn.trajectory is None else trajectories.trajectory_name(session.name, turn.trajectory)
-        ),
+        "trajectory_id": (None if turn.trajectory is None else trajectory_name(session.name, turn.trajectory)),
         "finish_reason": turn.finish_reason,
         "prompt_tokens": turn.prompt_tokens,
         "completion_tokens": len(turn.output_ids),
