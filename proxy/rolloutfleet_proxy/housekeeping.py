@@ -4,16 +4,24 @@ and sessions that nobody uses go."""
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final
 
-from rolloutfleet_proxy.exports import leases
-from rolloutfleet_proxy.proxy import Proxy
-from rolloutfleet_proxy.reloading import followed
-from rolloutfleet_proxy.sessions import remains
-from rolloutfleet_proxy.settings import SettingsSource
+from rolloutfleet_proxy.engine.client import Engine
+from rolloutfleet_proxy.engine.probing import Probing
+from rolloutfleet_proxy.memory.allocator import EVERY as TRIMS
+from rolloutfleet_proxy.memory.allocator import Trimming
+from rolloutfleet_proxy.services.dumps import DumpService
+from rolloutfleet_proxy.services.exports import ExportService
+from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.store import remains
 from rolloutfleet_proxy.store.compacting import compact
+from rolloutfleet_proxy.store.database import Database
+from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import logger
+
+Work = Coroutine[Any, Any, None]
 
 EVERY: Final = 5.0
 """Seconds between looks at the leases and shards."""
@@ -21,30 +29,45 @@ LOOKS: Final = 0.5
 """Seconds: how soon an interval that was changed while running is heeded."""
 
 
-@contextlib.asynccontextmanager
-async def kept(proxy: Proxy, source: SettingsSource | None = None) -> AsyncIterator[None]:
-    """House is kept, and the settings follow their source, until the block ends."""
-    work = {
-        "leases": _every(lambda: EVERY, lambda: _end_leases(proxy)),
-        "shards": _every(lambda: EVERY, proxy.shards.tick),
-        "sweep": _sweep(proxy),
-        "remains": _every(lambda: EVERY, lambda: remains.clear(proxy.writer)),
-        "compact": _every(lambda: EVERY, lambda: _compact(proxy)),
-        "probe": proxy.probing.run(proxy.engine),
-    }
-    ticking = [asyncio.create_task(each, name=name) for name, each in work.items()]
-    if proxy.cleanup.folder is None:
+def housekeeping(
+    *,
+    exports: ExportService,
+    dumps: DumpService,
+    shards: Shards,
+    database: Database,
+    writer: Writer,
+    probing: Probing,
+    engine: Engine,
+    trimming: Trimming | None,
+    settings: SettingsInForce,
+) -> dict[str, Work]:
+    """What is done, by its name."""
+    if not dumps.keeps:
         logger.warning("sessions.dump.path is empty: sessions that go stale are discarded, and counted as that")
+    work = {
+        "leases": _every(lambda: EVERY, exports.expire),
+        "shards": _every(lambda: EVERY, shards.tick),
+        "sweep": _sweep(dumps, settings),
+        "remains": _every(lambda: EVERY, lambda: remains.clear(writer)),
+        "compact": _every(lambda: EVERY, lambda: compact(database, writer)),
+        "probe": probing.run(engine),
+    }
+    return work if trimming is None else work | {"trimming": _every(lambda: TRIMS, trimming.look)}
+
+
+@contextlib.asynccontextmanager
+async def kept(work: Mapping[str, Work]) -> AsyncIterator[None]:
+    """House is kept until the block ends."""
+    ticking = [asyncio.create_task(each, name=name) for name, each in work.items()]
     try:
-        async with followed(proxy, source):
-            yield
+        yield
     finally:
         for task in ticking:
             task.cancel()
         await asyncio.gather(*ticking, return_exceptions=True)
 
 
-async def _every(interval: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
+async def _every(interval: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
     """Do the work again and again, whatever becomes of it once."""
     while True:
         began = time.monotonic()
@@ -56,14 +79,6 @@ async def _every(interval: Callable[[], float], work: Callable[[], Awaitable[Non
             logger.exception("a round of housekeeping failed; the next one tries again")
 
 
-async def _sweep(proxy: Proxy) -> None:
-    await proxy.sweeper.tidy(proxy.cleanup)
-    await _every(lambda: proxy.settings.sessions.cleanup_interval, lambda: proxy.sweeper.sweep(proxy.cleanup))
-
-
-async def _compact(proxy: Proxy) -> None:
-    await compact(proxy.database, proxy.writer)
-
-
-async def _end_leases(proxy: Proxy) -> None:
-    proxy.forget(await proxy.writer.run(leases.expire, frees=True))
+async def _sweep(dumps: DumpService, settings: SettingsInForce) -> None:
+    await dumps.tidy()
+    await _every(lambda: settings.current.sessions.cleanup_interval, dumps.sweep)

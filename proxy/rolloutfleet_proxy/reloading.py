@@ -8,16 +8,20 @@ only a restart can change is named there until it comes.
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rolloutfleet.settings import LIVE_SETTINGS, NOT_LIVE, ProxySettings
-from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.engine.client import Engine
+from rolloutfleet_proxy.services.access import Access
+from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.auth import BadKeyFile, gateway_key, load_admin_keys
-from rolloutfleet_proxy.settings import BadSettings, SettingsSource, Told
+from rolloutfleet_proxy.settings import BadSettings, SettingsInForce, SettingsSource, Told
 from rolloutfleet_proxy.telemetry import logger
+from rolloutfleet_proxy.weights.gate import PauseGate
 
 T = TypeVar("T")
 
@@ -55,82 +59,91 @@ def _differences(before: dict[str, Any], after: dict[str, Any], within: str = ""
             yield f"{within}{name}"
 
 
-@contextlib.asynccontextmanager
-async def followed(proxy: Proxy, source: SettingsSource | None) -> AsyncIterator[None]:
-    """The proxy's settings follow their source, and its keys their files, until the block ends."""
-    following = _follow_key(proxy.admin_key_file, load_admin_keys, proxy.use_admin_keys, what="the admin keys")
-    tasks = [asyncio.create_task(following, name="admin keys")]
-    if proxy.settings.gateway_api_key_file is not None:
-        following = _follow_key(
-            proxy.settings.gateway_api_key_file, gateway_key, proxy.engine.use_key, what="the gateway's keys"
-        )
-        tasks.append(asyncio.create_task(following, name="gateway's keys"))
+def following(
+    settings: SettingsInForce,
+    source: SettingsSource | None,
+    *,
+    admin_key_file: Path,
+    access: Access,
+    engine: Engine,
+    admission: Admission,
+    gate: PauseGate,
+    peers: Peers,
+) -> dict[str, Coroutine[Any, Any, None]]:
+    """What makes the settings follow their source, and keys their files, by its name."""
+    load_admin = _follow_key(admin_key_file, load_admin_keys, access.use_admin_keys, what="the admin keys")
+    work: dict[str, Coroutine[Any, Any, None]] = {"admin keys": load_admin}
+    file = settings.current.gateway_api_key_file
+    if file is not None:
+        work["gateway's keys"] = _follow_key(file, gateway_key, engine.use_key, what="the gateway's keys")
     if source is not None:
-        tasks.append(asyncio.create_task(_Following(proxy, source).run(), name="settings"))
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        work["settings"] = _Following(settings, source, admission, gate, peers).run()
+    return work
 
 
+@dataclass(frozen=True, slots=True)
 class _Following:
-    def __init__(self, proxy: Proxy, source: SettingsSource) -> None:
-        self._proxy = proxy
-        self._source = source
-        self._asked = asyncio.Event()
+    settings: SettingsInForce
+    source: SettingsSource
+    admission: Admission
+    gate: PauseGate
+    peers: Peers
 
     async def run(self) -> None:
+        asked = asyncio.Event()
         # Without a handler that signal would end the process, so it is there without a file too.
         with contextlib.suppress(RuntimeError, ValueError, NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
-        seen = await self._content()
-        await self._read()
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOKS if self._source.file is not None else None):
-                    await self._asked.wait()
-            content = await self._content()
-            if content != seen or self._asked.is_set():
-                seen = content
-                self._asked.clear()
-                await self._read()
-
-    async def _content(self) -> bytes | None:
-        return await asyncio.to_thread(_content, self._source.file)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+        async for _ in _changes(self.source.file, asked):
+            await self._read()
 
     async def _read(self) -> None:
-        proxy = self._proxy
+        settings = self.settings
         try:
-            found = await asyncio.to_thread(self._source.read)
+            found = await asyncio.to_thread(self.source.read)
         except BadSettings as error:
-            proxy.settings_error = str(error)
+            settings.error = str(error)
             logger.error("the settings can't be used, and the earlier ones stay in force: %s", error)
             return
-        taken = take(proxy.settings, found)
-        proxy.settings_error, proxy.settings_waiting = None, taken.waiting
+        taken = take(settings.current, found)
+        settings.error, settings.waiting = None, taken.waiting
         if taken.waiting:
             logger.warning("these settings wait for a restart, or for another release: %s", ", ".join(taken.waiting))
-        if taken.in_force != proxy.settings:
-            proxy.follow_settings(taken.in_force)
+        if taken.in_force != settings.current:
+            self._use(taken.in_force)
             logger.info("settings of generation %d are in force", taken.in_force.generation)
+
+    def _use(self, settings: ProxySettings) -> None:
+        self.settings.current = settings
+        self.admission.limits = settings.sessions.limits
+        self.gate.hold_for(settings.sessions.max_hold)
+        self.peers.follow(settings.replicas)
 
 
 async def _follow_key(file: Path, load: Callable[[Path], T], use: Callable[[T], None], *, what: str) -> None:
     """What a key file says is in force within seconds: that is how keys rotate."""
-    seen: bytes | None = None
+    async for _ in _changes(file, asyncio.Event()):
+        try:
+            use(await asyncio.to_thread(load, file))
+        except BadKeyFile as error:
+            logger.error("%s can't be used, and the earlier ones stay valid: %s", what, error)
+        else:
+            logger.info("%s were read", what)
+
+
+async def _changes(file: Path | None, asked: asyncio.Event) -> AsyncIterator[None]:
+    """At once, and whenever the file's content has changed or somebody asks."""
+    seen = await asyncio.to_thread(_content, file)
+    yield
     while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOKS if file is not None else None):
+                await asked.wait()
         content = await asyncio.to_thread(_content, file)
-        if content != seen:
+        if content != seen or asked.is_set():
             seen = content
-            try:
-                use(await asyncio.to_thread(load, file))
-            except BadKeyFile as error:
-                logger.error("%s can't be used, and the earlier ones stay valid: %s", what, error)
-            else:
-                logger.info("%s were read", what)
-        await asyncio.sleep(LOOKS)
+            asked.clear()
+            yield
 
 
 def _content(file: Path | None) -> bytes | None:

@@ -36,6 +36,17 @@ class Told:
     """Fields of another release, by their dotted names. With any, no generation of the resource is whole: it is 0."""
 
 
+@dataclass(slots=True)
+class SettingsInForce:
+    """The settings as they are now: some change while the proxy runs."""
+
+    current: ProxySettings
+    error: str | None = None
+    """What is wrong with settings that were read since the start, if something is."""
+    waiting: tuple[str, ...] = ()
+    """Settings that a restart would change, or another release has."""
+
+
 class SettingsSource:
     """The command line and environment of this process, which may name a file."""
 

@@ -3,21 +3,22 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.memory.resident import Memory
-from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.telemetry import events, logger
 from rolloutfleet_proxy.telemetry.calls import milliseconds
 from rolloutfleet_proxy.telemetry.events import Stats, emit
-from rolloutfleet_proxy.telemetry.metrics import total
+from rolloutfleet_proxy.telemetry.metrics import Metrics, total
 
 
 @contextlib.asynccontextmanager
-async def stats_told(proxy: Proxy) -> AsyncIterator[None]:
-    """The line comes until the block ends, and once more then."""
-    lines = StatsLines(proxy)
-    telling = asyncio.create_task(lines.keep_telling(proxy.settings.log.stats_interval), name="stats line")
+async def stats_told(metrics: Metrics, admission: Admission, *, interval: float) -> AsyncIterator[None]:
+    """The line comes every `interval` seconds until the block ends, and once more then."""
+    lines = StatsLines(metrics, admission)
+    telling = asyncio.create_task(lines.keep_telling(interval), name="stats line")
     try:
         yield
     finally:
@@ -28,13 +29,14 @@ async def stats_told(proxy: Proxy) -> AsyncIterator[None]:
         lines.tell(late=0.0)
 
 
+@dataclass(slots=True)
 class StatsLines:
     """Counts from line to line."""
 
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
-        self._told = 0
-        self._taken = Memory(rss_bytes=-1, vms_bytes=-1)
+    metrics: Metrics
+    admission: Admission
+    _told: int = field(init=False, default=0)
+    _taken: Memory = field(init=False, default_factory=lambda: Memory(rss_bytes=-1, vms_bytes=-1))
 
     async def keep_telling(self, interval: float) -> None:
         """A line every `interval` seconds of the loop's clock; a late one does not shift those that follow."""
@@ -53,14 +55,14 @@ class StatsLines:
 
     def tell(self, *, late: float) -> None:
         """One line. `late` is in seconds."""
-        metrics, requests = self._proxy.metrics, total(self._proxy.metrics.calls)
+        metrics, requests = self.metrics, total(self.metrics.calls)
         emit(
             Stats(
                 requests=requests,
                 since_last=requests - self._told,
                 in_flight=metrics.in_flight,
                 turns=total(metrics.turns),
-                sessions_open=self._proxy.admission.sessions_open,
+                sessions_open=self.admission.sessions_open,
                 rss_bytes=self._taken.rss_bytes,
                 vms_bytes=self._taken.vms_bytes,
                 log_dropped=events.dropped(),

@@ -24,20 +24,21 @@ import uvicorn
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import DrainThen
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.accepting import Accepting
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
-from rolloutfleet_proxy.connections import Connections, for_clients
-from rolloutfleet_proxy.http_protocol import HttpProtocol
 from rolloutfleet_proxy.memory import allocator, collector, resident
-from rolloutfleet_proxy.parent.channel import Channel
-from rolloutfleet_proxy.parent.decisions import MISTAKE
-from rolloutfleet_proxy.parent.run import NOT_FOR_WORKERS
-from rolloutfleet_proxy.proxy import RETIRING, Start, prepare
 from rolloutfleet_proxy.reloading import take
-from rolloutfleet_proxy.restarts.boots import Crash
+from rolloutfleet_proxy.server.accepting import Accepting
+from rolloutfleet_proxy.server.connections import Connections, for_clients
+from rolloutfleet_proxy.server.protocol import HttpProtocol
+from rolloutfleet_proxy.services.dumps import RETIRING
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource
+from rolloutfleet_proxy.store.boots import Crash
+from rolloutfleet_proxy.supervisor.channel import Channel
+from rolloutfleet_proxy.supervisor.decisions import UNUSABLE
+from rolloutfleet_proxy.supervisor.run import NOT_FOR_WORKERS
 from rolloutfleet_proxy.telemetry import events, logger
 from rolloutfleet_proxy.telemetry.log_setup import set_up
+from rolloutfleet_proxy.wiring import Start, prepare
 
 CUT_GRACE = 5
 """Seconds in which those who wait for a call that was cut are told so."""
@@ -133,9 +134,9 @@ class _Server(uvicorn.Server):
         self._connections = Connections(refused=self._note_refused)
 
     def quiesce(self, why: str) -> None:
-        if self._app.proxy is None:
+        if self._app.opened is None:
             os._exit(0)
-        self._app.proxy.drains.stop(why)
+        self._app.opened.services.drains.stop(why)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
@@ -152,10 +153,10 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # From here on what connects waits in the backlog, so those who are told to come again find the next worker.
         self._accepting.close()
-        assert self._app.proxy is not None
-        self._app.proxy.drains.refuse_all()
+        assert self._app.opened is not None
+        self._app.opened.services.drains.refuse_all()
         # Whoever is still sending a body is told to come again, rather than cancelled without a word.
-        asyncio.get_running_loop().call_later(LAST_BODIES, self._app.proxy.under_way.cut)
+        asyncio.get_running_loop().call_later(LAST_BODIES, self._app.opened.under_way.cut)
         # Whoever has just connected is about to ask, and would take a closed connection for an error.
         await asyncio.sleep(LINGER)
         await super().shutdown(sockets)
@@ -171,8 +172,8 @@ class _Server(uvicorn.Server):
         )
 
     def _note_refused(self, code: str) -> None:
-        if self._app.proxy is not None:
-            self._app.proxy.metrics.refused.labels(code).inc()
+        if self._app.opened is not None:
+            self._app.opened.services.metrics.refused.labels(code).inc()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -269,7 +270,7 @@ def _say_and_exit(error: Exception) -> NoReturn:
             TERMINATION_LOG.write_text(f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE], encoding="utf-8")
     for line in str(error).splitlines():
         print(f"rolloutfleet-proxy: {line}", file=sys.stderr)
-    sys.exit(MISTAKE)
+    sys.exit(UNUSABLE)
 
 
 if __name__ == "__main__":

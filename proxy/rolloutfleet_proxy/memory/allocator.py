@@ -10,14 +10,12 @@ and once more at the next look if all is quiet still, for what exports and commi
 """
 
 import asyncio
-import contextlib
 import ctypes
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rolloutfleet.settings import AllocatorSettings
-from rolloutfleet_proxy.telemetry import logger
 
 EVERY = 2.0
 """Seconds between two looks at whether to trim."""
@@ -25,7 +23,7 @@ ENOUGH = 32 << 20
 """Bytes that calls gave back since the last trim, from which on another is worth its while."""
 LONG = 0.05
 """Seconds that a trim may stop the others for; after one that took longer the next waits for a quiet moment."""
-PATIENCE = 60.0
+LONGEST_WAIT = 60.0
 """Seconds that it waits at the most."""
 
 _ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
@@ -68,7 +66,7 @@ def is_due(*, freed: int, since: float, last_took: float, quiet: bool, settled: 
     """
     if freed < ENOUGH:
         return quiet and (freed > 0 or not settled)
-    return quiet or last_took <= LONG or since >= PATIENCE
+    return quiet or last_took <= LONG or since >= LONGEST_WAIT
 
 
 @dataclass(slots=True)
@@ -106,24 +104,3 @@ class Trimming:
 
     def figures(self) -> dict[str, float]:
         return {"times": self.times, "longest_seconds": round(self.longest, 4)}
-
-
-@contextlib.asynccontextmanager
-async def trimmed(trimming: Trimming, *, every: float = EVERY) -> AsyncIterator[None]:
-    """Trimming goes on until the block ends."""
-    task = asyncio.create_task(_tick(trimming, every), name="trimming")
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def _tick(trimming: Trimming, every: float) -> None:
-    while True:
-        await asyncio.sleep(every)
-        try:
-            await trimming.look()
-        except Exception:
-            logger.exception("a look at the memory to give back failed")

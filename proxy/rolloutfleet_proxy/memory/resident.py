@@ -1,7 +1,7 @@
 """How much memory the proxy's process tree takes."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import psutil
@@ -15,14 +15,6 @@ class Memory:
     rss_anon_bytes: int = 0
     rss_file_bytes: int = 0
     vms_bytes: int = 0
-
-    def __add__(self, other: "Memory") -> "Memory":
-        return Memory(
-            self.rss_bytes + other.rss_bytes,
-            self.rss_anon_bytes + other.rss_anon_bytes,
-            self.rss_file_bytes + other.rss_file_bytes,
-            self.vms_bytes + other.vms_bytes,
-        )
 
 
 _root: int | None = None
@@ -51,11 +43,11 @@ def of_worker() -> Memory:
 
 
 def _sum(processes: list[psutil.Process]) -> Memory:
-    total = Memory()
+    found = [Memory()]
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
-            total += _of_process(process)
-    return total
+            found.append(_of_process(process))
+    return Memory(*map(sum, zip(*map(astuple, found), strict=True)))
 
 
 def _of_process(process: psutil.Process) -> Memory:

@@ -1,18 +1,18 @@
 """A chat call as the log and the metrics tell it: one line when it has been read, exactly one when it is over."""
 
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any, Final
+
+from starlette.types import Message, Send
 
 from rolloutfleet.errors import CANCELLED
 from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.telemetry.events import CallEnded, CallStarted, PassEnded, PassStarted, emit
 from rolloutfleet_proxy.telemetry.metrics import COMMITTED, Metrics
-from rolloutfleet_proxy.telemetry.phases import DONE, Phases
-
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
+from rolloutfleet_proxy.telemetry.phases import DONE, STEPS, Phases
 
 ANSWERED: Final = "answered"
 CUT_SHORT: Final = "cut_short"
@@ -21,56 +21,44 @@ CUT_SHORT: Final = "cut_short"
 LONGEST_NAME: Final = 80
 """Characters of a session's name: before it is found, it is whatever a path holds."""
 _NOTHING_REACHED = [-1.0] * DONE
+_STEPS_TOOK = [f"{step}_ms" for step in STEPS]
 
 
+def _call_id() -> str:
+    return random_hex()[:8]
+
+
+@dataclass(eq=False, slots=True)
 class ChatCall:
     """One call of a caller, which may make a turn, join one, or be given one again."""
 
-    __slots__ = (
-        "_arrived",
-        "_clock",
-        "_held",
-        "_in_flight_before",
-        "_metrics",
-        "_read",
-        "call_id",
-        "completion_tokens",
-        "messages",
-        "outcome",
-        "phases",
-        "prompt_tokens",
-        "request_id",
-        "role",
-        "session_id",
-        "status",
-        "stream",
-        "turn_id",
-    )
+    metrics: Metrics
+    _: KW_ONLY
+    request_id: str
+    session_id: str = ""
+    clock: Callable[[], float] = perf_counter
+    call_id: str = field(default_factory=_call_id)
+    turn_id: str = ""
+    messages: int = -1
+    stream: bool = False
+    status: int = -1
+    """Sent to the caller; -1 where nothing was."""
+    role: str = COMMITTED
+    """The outcome if all goes well."""
+    outcome: str = CANCELLED
+    phases: Phases | None = None
+    """Of the turn that this call makes or waits for."""
+    prompt_tokens: int = -1
+    completion_tokens: int = -1
+    _arrived: float = field(init=False)
+    _held: float = -1.0
+    _in_flight_before: int = field(init=False)
+    _read: bool = False
 
-    def __init__(
-        self, metrics: Metrics, *, request_id: str, session_id: str = "", clock: Callable[[], float] = perf_counter
-    ) -> None:
-        self.call_id = random_hex()[:8]
-        self.request_id = request_id
-        self.session_id = session_id[:LONGEST_NAME]
-        self.turn_id = ""
-        self.messages = -1
-        self.stream = False
-        self.status = -1
-        """Sent to the caller; -1 where nothing was."""
-        self.role = COMMITTED
-        """The outcome if all goes well."""
-        self.outcome = CANCELLED
-        self.phases: Phases | None = None
-        """Of the turn that this call makes or waits for."""
-        self.prompt_tokens = -1
-        self.completion_tokens = -1
-        self._metrics = metrics
-        self._clock = clock
-        self._arrived = clock()
-        self._held = -1.0
-        self._in_flight_before = metrics.in_flight
-        self._read = False
+    def __post_init__(self) -> None:
+        self.session_id = self.session_id[:LONGEST_NAME]
+        self._arrived = self.clock()
+        self._in_flight_before = self.metrics.in_flight
 
     def read(self, *, session_id: str, messages: int, stream: bool) -> None:
         """What is asked is known."""
@@ -80,11 +68,11 @@ class ChatCall:
     @contextmanager
     def held(self) -> Iterator[None]:
         """A drain holds the call until the block ends; more than once adds up."""
-        began = self._clock()
+        began = self.clock()
         try:
             yield
         finally:
-            self._held = max(self._held, 0.0) + self._clock() - began
+            self._held = max(self._held, 0.0) + self.clock() - began
 
     def waits_for(self, turn_id: str, phases: Phases) -> None:
         self.turn_id, self.phases = turn_id, phases
@@ -98,14 +86,13 @@ class ChatCall:
         """Nothing more will be sent."""
         if not self._read:
             self._start()
-        total = self._clock() - self._arrived
-        self._metrics.call_ended(self.outcome, total)
+        total = self.clock() - self._arrived
+        self.metrics.call_ended(self.outcome, total)
         phases = self.phases
         if phases is not None and self.prompt_tokens < 0:
             self.prompt_tokens = phases.prompt_tokens
-        queue, tokenise_in, pause, engine, tokenise_out, commit = (
-            _NOTHING_REACHED if phases is None else phases.seconds()
-        )
+        seconds = _NOTHING_REACHED if phases is None else phases.seconds()
+        took: dict[str, Any] = dict(zip(_STEPS_TOOK, map(milliseconds, seconds), strict=True))
         emit(
             CallEnded(
                 call_id=self.call_id,
@@ -116,17 +103,12 @@ class ChatCall:
                 stream=self.stream,
                 status=self.status,
                 outcome=self.outcome,
-                in_flight_after=self._metrics.in_flight,
+                in_flight_after=self.metrics.in_flight,
                 held_ms=milliseconds(self._held),
-                queue_ms=milliseconds(queue),
-                tokenise_in_ms=milliseconds(tokenise_in),
-                pause_ms=milliseconds(pause),
-                engine_ms=milliseconds(engine),
-                tokenise_out_ms=milliseconds(tokenise_out),
-                commit_ms=milliseconds(commit),
                 total_ms=milliseconds(total),
                 prompt_tokens=self.prompt_tokens,
                 completion_tokens=self.completion_tokens,
+                **took,
             )
         )
 
@@ -144,25 +126,25 @@ class ChatCall:
         )
 
 
+@dataclass(eq=False, slots=True)
 class PassedCall:
     """A chat call of another proxy's session: that proxy tells of the call, this one that it passed it on."""
 
-    __slots__ = ("_began", "_call_id", "_clock", "_metrics", "_over", "_request_id", "_status", "_to", "outcome")
+    metrics: Metrics
+    _: KW_ONLY
+    request_id: str
+    to: int
+    clock: Callable[[], float] = perf_counter
+    outcome: str = ""
+    """An error of this proxy's; else it follows from how far the owner's answer came."""
+    _call_id: str = field(default_factory=_call_id)
+    _began: float = field(init=False)
+    _status: int = -1
+    _over: bool = False
 
-    def __init__(
-        self, metrics: Metrics, *, request_id: str, to: int, clock: Callable[[], float] = perf_counter
-    ) -> None:
-        self.outcome = ""
-        """An error of this proxy's; else it follows from how far the owner's answer came."""
-        self._metrics = metrics
-        self._request_id = request_id
-        self._to = to
-        self._clock = clock
-        self._began = clock()
-        self._call_id = random_hex()[:8]
-        self._status = -1
-        self._over = False
-        emit(PassStarted(call_id=self._call_id, request_id=request_id, passed_to=to))
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+        emit(PassStarted(call_id=self._call_id, request_id=self.request_id, passed_to=self.to))
 
     def watched(self, send: Send) -> Send:
         """`send`, with a note of what is sent."""
@@ -179,15 +161,15 @@ class PassedCall:
     def ended(self) -> None:
         """Nothing more will be sent."""
         outcome = self.outcome or (ANSWERED if self._over else CUT_SHORT)
-        self._metrics.calls_passed_on.labels(outcome).inc()
+        self.metrics.calls_passed_on.labels(outcome).inc()
         emit(
             PassEnded(
                 call_id=self._call_id,
-                request_id=self._request_id,
-                passed_to=self._to,
+                request_id=self.request_id,
+                passed_to=self.to,
                 status=self._status,
                 outcome=outcome,
-                total_ms=milliseconds(self._clock() - self._began),
+                total_ms=milliseconds(self.clock() - self._began),
             )
         )
 

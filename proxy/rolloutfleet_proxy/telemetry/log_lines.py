@@ -6,8 +6,8 @@ import sqlite3
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from functools import cache
-from typing import Literal, Protocol
+from functools import cache, lru_cache
+from typing import Literal
 
 import msgspec
 from msgspec.structs import astuple
@@ -37,30 +37,21 @@ _SAFE = (
 _encode = msgspec.json.Encoder().encode
 
 
-class Form(Protocol):
-    """Makes lines, each ended by a newline."""
-
-    def event(self, wall: float, level: int, event: Event) -> bytes: ...
-
-    def message(self, wall: float, level: int, logger: str, text: str, trace: str) -> bytes: ...
-
-
 class JsonForm:
     """A JSON object a line. `time` is UTC."""
 
     def __init__(self, *, pid: int, ordinal: int) -> None:
-        self._stamp = _Stamp()
         self._heads = {
             level: b'","level":"%s","pid":%d,"ordinal":%d,' % (name.encode(), pid, ordinal)
             for level, name in _LEVELS.items()
         }
 
     def event(self, wall: float, level: int, event: Event) -> bytes:
-        return b"".join((b'{"time":"', self._stamp(wall), self._heads[level], _encode(event)[1:], b"\n"))
+        return b"".join((b'{"time":"', _stamp(wall), self._heads[level], _encode(event)[1:], b"\n"))
 
     def message(self, wall: float, level: int, logger: str, text: str, trace: str) -> bytes:
         fields = {"event": "message", "logger": logger, "message": text} | ({"trace": trace} if trace else {})
-        return b"".join((b'{"time":"', self._stamp(wall), self._head(level), _encode(fields)[1:], b"\n"))
+        return b"".join((b'{"time":"', _stamp(wall), self._head(level), _encode(fields)[1:], b"\n"))
 
     def _head(self, level: int) -> bytes:
         return self._heads.get(level) or self._heads[min(max(level // 10 * 10, 10), 50)]
@@ -70,7 +61,6 @@ class PlainForm:
     """`time LEVEL event pid=1 ordinal=0 name=value …`; a value with spaces or marks of the form is a JSON string."""
 
     def __init__(self, *, pid: int, ordinal: int) -> None:
-        self._stamp = _Stamp()
         self._process = f" pid={pid} ordinal={ordinal}"
 
     def event(self, wall: float, level: int, event: Event) -> bytes:
@@ -80,14 +70,16 @@ class PlainForm:
         ]
         # All names with their places, made once for each kind of event.
         said = _template(type(event), level) % (self._process, *texts)
-        return self._stamp(wall) + said.encode()
+        return _stamp(wall) + said.encode()
 
     def message(self, wall: float, level: int, logger: str, text: str, trace: str) -> bytes:
         said = f"{text} | {trace}" if trace else text
         line = f" {logging.getLevelName(level)} message{self._process} logger={_plain(logger)} {_in_one_line(said)}\n"
-        return self._stamp(wall) + line.encode("utf-8", "backslashreplace")
+        return _stamp(wall) + line.encode("utf-8", "backslashreplace")
 
 
+Form = JsonForm | PlainForm
+"""Makes lines, each ended by a newline."""
 FORMS: dict[Literal["json", "plain"], Callable[..., Form]] = {"json": JsonForm, "plain": PlainForm}
 
 
@@ -143,21 +135,16 @@ def _in_one_line(text: str, *, quoted: bool = False) -> str:
 
 
 def _visible(text: str) -> Iterable[str]:
-    # JSON's encoder leaves what is no control character for it, such as the line ends of Unicode.
+    # JSON's encoder leaves what is not a control character for it, such as the line ends of Unicode.
     return (each if each.isprintable() or each in "\n\t\r" else f"<U+{ord(each):04X}>" for each in text)
 
 
-class _Stamp:
-    """Times to the millisecond, the second's part made once a second."""
+def _stamp(wall: float) -> bytes:
+    """Times to the millisecond."""
+    second = int(wall)
+    return b"%s%03dZ" % (_second(second), int((wall - second) * 1000))
 
-    def __init__(self) -> None:
-        self._made: tuple[int, bytes] = (-1, b"")
 
-    def __call__(self, wall: float) -> bytes:
-        # A tuple is replaced as a whole, so another thread never sees a second with another one's text.
-        second, text = self._made
-        now = int(wall)
-        if now != second:
-            text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(now)).encode()
-            self._made = (now, text)
-        return b"%s%03dZ" % (text, int((wall - now) * 1000))
+@lru_cache(maxsize=2)
+def _second(second: int) -> bytes:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second)).encode()

@@ -5,40 +5,37 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 
 MOST_BYTES = 4 << 20
 """Lines that wait at the most; what comes above that is dropped and counted."""
 GATHERING = 0.02
 """Seconds in which lines gather before they are written in one go."""
-PATIENCE = 2.0
+FLUSH_TIMEOUT = 2.0
 """Seconds that the end of the process waits for what is queued."""
 
 
+@dataclass(eq=False)
 class Output:
     """Writes lines to a file descriptor. `put` never blocks. `close` it; it closes itself as the process ends."""
 
-    def __init__(
-        self,
-        descriptor: int,
-        *,
-        most_bytes: int = MOST_BYTES,
-        gathering: float = GATHERING,
-        dropped_line: Callable[[int], bytes] = lambda count: b"",
-    ) -> None:
-        """`dropped_line` makes the line that says how many lines were lost since the last one."""
-        self.dropped = 0
-        """Lines that were lost: no room in the queue, or the descriptor refused them."""
-        self._descriptor = descriptor
-        self._most_bytes = most_bytes
-        self._gathering = gathering
-        self._dropped_line = dropped_line
-        self._told = 0
-        self._lines: list[bytes] = []
-        self._waiting_bytes = 0
-        self._lock = threading.Lock()
-        self._ready = threading.Event()
-        self._closing = threading.Event()
-        self._idle = threading.Event()
+    descriptor: int
+    _: KW_ONLY
+    most_bytes: int = MOST_BYTES
+    gathering: float = GATHERING
+    dropped_line: Callable[[int], bytes] = lambda count: b""
+    """Makes the line that says how many lines were lost since the last one."""
+    dropped: int = 0
+    """Lines that were lost: no room in the queue, or the descriptor refused them."""
+    _told: int = 0
+    _lines: list[bytes] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ready: threading.Event = field(default_factory=threading.Event)
+    _closing: threading.Event = field(default_factory=threading.Event)
+    _idle: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._serve, name="log", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -50,7 +47,7 @@ class Output:
 
     def put(self, line: bytes) -> None:
         with self._lock:
-            if self._waiting_bytes + len(line) > self._most_bytes or self._closing.is_set():
+            if self._waiting_bytes + len(line) > self.most_bytes or self._closing.is_set():
                 self.dropped += 1
                 return
             self._lines.append(line)
@@ -59,13 +56,13 @@ class Output:
         if first:
             self._ready.set()
 
-    def flush(self, *, patience: float = PATIENCE) -> None:
+    def flush(self, *, patience: float = FLUSH_TIMEOUT) -> None:
         """Return when all that is queued has been written, or after `patience` seconds."""
         self._idle.clear()
         self._ready.set()
         self._idle.wait(patience)
 
-    def close(self, *, patience: float = PATIENCE) -> None:
+    def close(self, *, patience: float = FLUSH_TIMEOUT) -> None:
         """Write what is queued, and end; past `patience` seconds the rest is lost."""
         self._closing.set()
         self._ready.set()
@@ -76,7 +73,7 @@ class Output:
         while True:
             self._ready.wait()
             # One write for many lines: a wake-up for each would take the interpreter from the event loop each time.
-            closing = self._closing.wait(self._gathering)
+            closing = self._closing.wait(self.gathering)
             self._ready.clear()
             lines = self._taken()
             if lines and not self._write(b"".join(lines)):
@@ -93,16 +90,16 @@ class Output:
         lost = self.dropped - self._told
         if lost:
             self._told += lost
-            lines.append(self._dropped_line(lost))
+            lines.append(self.dropped_line(lost))
         return lines
 
     def _write(self, data: bytes) -> bool:
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[os.write(self._descriptor, rest) :]
+                rest = rest[os.write(self.descriptor, rest) :]
             except BlockingIOError:  # whoever shares the descriptor may have made it non-blocking
-                select.select([], [self._descriptor], [], 1.0)
+                select.select([], [self.descriptor], [], 1.0)
             except OSError:
                 return False
         return True

@@ -67,12 +67,12 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
 
-def set_up(settings: Chosen, *, ordinal: int, descriptor: int | None = None) -> Output:
-    """From now on all is logged to `descriptor`, standard error unless given. Close what is returned at the end."""
+def set_up(settings: Chosen, *, ordinal: int) -> Output:
+    """From now on all is logged to standard error. Close what is returned at the end."""
     _told.update(format=settings.format, level=settings.level, ordinal=ordinal)
     form = FORMS[settings.format](pid=os.getpid(), ordinal=ordinal)
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    output = EventLog(form, level, sys.stderr.fileno() if descriptor is None else descriptor)
+    output = EventLog(form, level, sys.stderr.fileno())
     logging.basicConfig(handlers=[_Handler(form, output)], force=True, level=max(level, logging.WARNING))
     for name in OURS:
         logging.getLogger(name).setLevel(level)

@@ -5,9 +5,11 @@ at a scrape. An attribute is the metric's name without `rolloutfleet_`. Labels a
 nothing that a caller chose. The durable counters are the ledger's.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,7 +22,6 @@ from prometheus_client import (
 )
 from prometheus_client.samples import Sample
 
-from rolloutfleet_proxy.telemetry.ignored_fields import IgnoredFields
 from rolloutfleet_proxy.telemetry.phases import STEPS
 from rolloutfleet_proxy.telemetry.software import versions
 
@@ -53,77 +54,71 @@ class Metrics:
         gauge = partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
 
-        self.calls = counter("rolloutfleet_calls", "Chat calls that are over, by what came of them", ["outcome"])
+        self.calls = counter("rolloutfleet_calls", "Completed chat calls, by outcome", ["outcome"])
         self.calls_passed_on = counter(
-            "rolloutfleet_calls_passed_on", "Chat calls of other proxies' sessions", ["outcome"]
+            "rolloutfleet_calls_passed_on", "Chat calls forwarded to the proxy that owns the session", ["outcome"]
         )
         self.requests = counter(
-            "rolloutfleet_requests", "Requests that are no chat calls", ["method", "route", "status"]
+            "rolloutfleet_requests", "Requests other than chat calls", ["method", "route", "status"]
         )
-        self.refused = counter("rolloutfleet_refused", "Errors answered, by code or reason", ["reason"])
+        self.refused = counter("rolloutfleet_refused", "Error responses, by code or reason", ["reason"])
         self.fields_ignored = IgnoredFields(
-            counter("rolloutfleet_fields_ignored", "Chat calls with a field without effect", ["field"])
+            counter("rolloutfleet_fields_ignored", "Chat calls with a field that has no effect", ["field"])
         )
         self.turns = counter(
             "rolloutfleet_turns", "Committed turns: first, extending a parent, starting a branch", ["kind"]
         )
         self.branches = counter("rolloutfleet_branches", "Turns that start a branch, by what differs", ["reason"])
-        self.follow_ups = counter("rolloutfleet_follow_ups", "Turns that follow an answer: extending, branch", ["kind"])
-        self.turns_ended = counter(
-            "rolloutfleet_turns_ended", "Turns that were begun, by what became of them", ["outcome"]
-        )
+        self.follow_ups = counter("rolloutfleet_follow_ups", "Turns after an answer: extending, branch", ["kind"])
+        self.turns_ended = counter("rolloutfleet_turns_ended", "Turns that were started, by outcome", ["outcome"])
         self.turns_unwaited = counter(
-            "rolloutfleet_turns_unwaited", "Turns whose caller had gone when they ended", ["outcome"]
+            "rolloutfleet_turns_unwaited", "Turns whose client had disconnected when they ended", ["outcome"]
         )
         self.tokens = counter("rolloutfleet_tokens", "Tokens of committed turns", ["kind"])
         self.prefix_checks = counter(
-            "rolloutfleet_prefix_checks", "Prompts compared with an earlier turn's ids", ["result"]
+            "rolloutfleet_prefix_checks", "Comparisons of a prompt's ids with an earlier turn's", ["result"]
         )
         self.generations = counter("rolloutfleet_generations", "Requests sent to the gateway")
         self.engine_failures = counter(
-            "rolloutfleet_engine_failures", "Requests to the gateway without a turn", ["code"]
+            "rolloutfleet_engine_failures", "Requests to the gateway that yielded no turn", ["code"]
         )
         self.version_differences = counter(
             "rolloutfleet_version_differences",
-            "Turns whose engine named a weight version that this proxy did not know",
+            "Turns whose engine reported a weight version that this proxy did not know",
         )
         self.sessions_reclaimed = counter(
-            "rolloutfleet_sessions_reclaimed",
-            "Sessions that nobody used, or whose trajectories nobody took",
-            ["reason"],
+            "rolloutfleet_sessions_reclaimed", "Sessions reclaimed as unused or unclaimed", ["reason"]
         )
-        self.dump_failures = counter("rolloutfleet_dump_failures", "Attempts to reclaim a group that failed")
+        self.dump_failures = counter("rolloutfleet_dump_failures", "Failed attempts to reclaim a group")
         self.groups_not_reclaimed = gauge(
-            "rolloutfleet_groups_not_reclaimed", "Groups that the last sweep could not reclaim"
+            "rolloutfleet_groups_not_reclaimed", "Groups that the last sweep failed to reclaim"
         )
         self.call_seconds = histogram(
-            "rolloutfleet_call_seconds", "From a chat call's arrival to its end", ["result"], buckets=SECONDS
+            "rolloutfleet_call_seconds", "Duration of a chat call, from arrival to end", ["result"], buckets=SECONDS
         )
         self.step_seconds = histogram(
-            "rolloutfleet_step_seconds", "Steps of committed turns", ["step"], buckets=SECONDS
+            "rolloutfleet_step_seconds", "Duration of the steps of committed turns", ["step"], buckets=SECONDS
         )
         self.turn_tokens = histogram("rolloutfleet_turn_tokens", "Tokens of a committed turn", ["kind"], buckets=TOKENS)
-        self.calls_in_flight = gauge("rolloutfleet_calls_in_flight", "Turns being made")
+        self.calls_in_flight = gauge("rolloutfleet_calls_in_flight", "Turns in progress")
 
-        self.calls_held = gauge("rolloutfleet_calls_held", "Chat calls that wait, by what holds them", ["by"])
-        self.request_bytes = gauge("rolloutfleet_request_bytes", "What the requests under way hold")
+        self.calls_held = gauge("rolloutfleet_calls_held", "Chat calls waiting, by what holds them", ["by"])
+        self.request_bytes = gauge("rolloutfleet_request_bytes", "Bytes held by requests in progress")
         self.draining = gauge("rolloutfleet_draining", "1 while no new sessions are taken")
         self.paused = gauge("rolloutfleet_paused", "1 while the weights are paused")
-        self.weights = gauge("rolloutfleet_weights", "Of the weights: version, run, epoch", ["kind"])
+        self.weights = gauge("rolloutfleet_weights", "Version, run and epoch of the weights", ["kind"])
         self.sessions_open = gauge("rolloutfleet_sessions_open", "Open sessions")
         self.ledger = gauge(
-            "rolloutfleet_ledger",
-            "Promise 5: turns and sessions by what became of them",
-            ["kind", "term", "reason"],
+            "rolloutfleet_ledger", "Turns and sessions, by their term in the ledger", ["kind", "term", "reason"]
         )
         self.keys = gauge("rolloutfleet_keys", "Session keys")
         self.shards = gauge("rolloutfleet_shards", "Shards: count, bytes", ["kind"])
         self.memory_bytes = gauge("rolloutfleet_memory_bytes", "Memory of the proxy's process tree", ["kind"])
-        self.cache_bytes = gauge("rolloutfleet_cache_bytes", "Caches", ["cache"])
-        self.store_bytes = gauge("rolloutfleet_store_bytes", "The store's files")
-        self.queue_length = gauge("rolloutfleet_queue_length", "What waits, by queue", ["queue"])
-        self.log_dropped = counter("rolloutfleet_log_dropped", "Lines of the log that were lost")
-        Info("rolloutfleet", "1; the versions of the software", registry=self.registry).info(versions())
+        self.cache_bytes = gauge("rolloutfleet_cache_bytes", "Size of the caches", ["cache"])
+        self.store_bytes = gauge("rolloutfleet_store_bytes", "Size of the store's files")
+        self.queue_length = gauge("rolloutfleet_queue_length", "Length of queues", ["queue"])
+        self.log_dropped = counter("rolloutfleet_log_dropped", "Log lines dropped")
+        Info("rolloutfleet", "Versions of the software", registry=self.registry).info(versions())
 
         self._call_seconds = [self.call_seconds.labels(each) for each in ("answered", "failed")]
         self._step_seconds = [self.step_seconds.labels(step) for step in STEPS]
@@ -174,3 +169,37 @@ def total(counter: Counter) -> int:
 def _samples(counter: Counter) -> Iterator[Sample]:
     for family in counter.collect():
         yield from family.samples
+
+
+OTHER: Final = "other"
+"""For a name that is not plain, and for those beyond `MOST_NAMES`."""
+MOST_NAMES: Final = 64
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_INDEX = re.compile(r"\[\d+\]")
+
+
+class IgnoredFields:
+    """Counts requests by the fields that were ignored in them, at most `MOST_NAMES` by name."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._own: set[str] = set()
+        """Names that are counted as themselves."""
+
+    def count(self, paths: Sequence[str]) -> None:
+        """Count a request once for each name; a new one gets its own where there is room for it."""
+        for name in map(_plain, paths):
+            if name != OTHER and len(self._own) < MOST_NAMES:
+                self._own.add(name)
+        for name in self.names(paths):
+            self._counter.labels(name).inc()
+
+    def names(self, paths: Sequence[str]) -> list[str]:
+        """Those of counted fields, each once: `messages[3].content[0].x` is `messages.content.x`."""
+        return list(dict.fromkeys(name if name in self._own else OTHER for name in map(_plain, paths)))
+
+
+def _plain(path: str) -> str:
+    name = _INDEX.sub("", path)
+    return name if _PLAIN.fullmatch(name) else OTHER

@@ -1,25 +1,22 @@
-"""Request ids, for every request; and a line at the end of each that is no chat call.
+"""Request ids, for every request; and a line at the end of each that is not a chat call.
 
 A caller's `x-request-id` is taken where it is short and plain, else one is made. It goes back with every answer, to
 the gateway, and to the proxy that a call is passed on to.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.telemetry.calls import milliseconds
 from rolloutfleet_proxy.telemetry.events import RequestEnded, emit
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REQUEST_ID: Final = "x-request-id"
 TRACES: Final = ("traceparent", "tracestate")
@@ -65,7 +62,7 @@ def _is_acceptable(identity: bytes, others: Headers) -> bool:
 class Requests:
     """ASGI: gives each request its id. `speaks_for_itself` says which are told of elsewhere, as chat calls are."""
 
-    def __init__(self, app: App, metrics: Metrics, *, speaks_for_itself: Callable[[Scope], bool]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, *, speaks_for_itself: Callable[[Scope], bool]) -> None:
         self._app = app
         self._metrics = metrics
         self._speaks_for_itself = speaks_for_itself
@@ -76,23 +73,10 @@ class Requests:
             return
         scope["headers"], identity = identified(scope["headers"])
         scope["rolloutfleet.request_id"] = identity.decode()
-        header = (_NAME, identity)
-        if self._speaks_for_itself(scope):
+        header, status, began = (_NAME, identity), -1, perf_counter()
+        told_elsewhere = self._speaks_for_itself(scope)
 
-            def named(message: Message) -> Awaitable[None]:
-                if message["type"] == "http.response.start":
-                    _name(message, header)
-                return send(message)
-
-            await self._app(scope, receive, named)
-        else:
-            await self._told(scope, receive, send, header)
-
-    async def _told(self, scope: Scope, receive: Receive, send: Send, header: tuple[bytes, bytes]) -> None:
-        began = perf_counter()
-        status = -1
-
-        def noted(message: Message) -> Awaitable[None]:
+        def named(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -100,9 +84,10 @@ class Requests:
             return send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, named)
         finally:
-            self._tell(scope, status, perf_counter() - began)
+            if not told_elsewhere:
+                self._tell(scope, status, perf_counter() - began)
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         route = route_of(scope)

@@ -1,0 +1,129 @@
+"""Exports: trajectories leased and sent, and what becomes of the lease."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from rolloutfleet.wire import JSON_MEDIA_TYPE, AskExport
+from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.domain.errors import InvalidRequest
+from rolloutfleet_proxy.domain.idempotency import keyed_call
+from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
+from rolloutfleet_proxy.exports.shards import ExportShards, references
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.services.sessions import SessionService
+from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.store import leases
+from rolloutfleet_proxy.store.leases import Grant, LeaseChange
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+from rolloutfleet_proxy.weights.gate import PauseGate
+
+SHARDS: Final = "shards"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An export on its way: its body is made piece by piece, in worker threads."""
+
+    lease: str | None
+    pieces: Iterator[bytes]
+    size: int | None = None
+    """Bytes, where they are known before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportService:
+    """Leases trajectories to trainers. What is freed by what becomes of a lease, memory forgets."""
+
+    writer: Writer
+    reader: Reader
+    shards: Shards
+    sessions: SessionService
+    gate: PauseGate
+    owner: Owner
+    settings: SettingsInForce
+
+    async def export(self, asked: AskExport, *, idempotency_key: str | None, as_json: bool) -> Exported:
+        """Lease trajectories, and begin to make the body. The same call with the same key brings the same again.
+
+        Raises IdempotencyKeyReused, as `leases.grant`, ExportGone where another lease's end took the rows, and
+        InvalidRequest where it does not fit its form.
+        """
+        call = keyed_call(idempotency_key, scope="export", body=asked.model_dump_json().encode())
+        # What can't be leased can't be acknowledged, which is how a full disk gets room.
+        granted = await self.writer.run(
+            lambda transaction: leases.grant(transaction, self.owner, asked, call), frees=True
+        )
+        self.sessions.forget(granted.freed)
+        if granted.lease is not None:
+            failpoints.reach(failpoints.AFTER_EXPORT)
+        return await self._body(granted, as_json=as_json)
+
+    async def acknowledge(self, lease: str, named: list[str] | None) -> LeaseChange:
+        """Trained: the trajectories named, or all of the lease. Raises as `leases.acknowledge`."""
+        done = await self._change(partial(leases.acknowledge, lease=lease, trajectory_ids=named))
+        failpoints.reach(failpoints.AFTER_ACK)
+        return done
+
+    async def release(self, lease: str, named: list[str] | None) -> LeaseChange:
+        """Give back the trajectories named, or all of the lease. Raises as `leases.release`."""
+        return await self._change(partial(leases.release, lease=lease, trajectory_ids=named))
+
+    async def renew(self, lease: str, *, seconds: float) -> LeaseChange:
+        """Let the lease run anew from now. Raises as `leases.renew`."""
+        return await self._change(partial(leases.renew, lease=lease, seconds=seconds))
+
+    async def expire(self) -> None:
+        """Take back what leases hold whose time is up."""
+        self.sessions.forget(await self.writer.run(leases.expire, frees=True))
+
+    async def _change(self, operation: Callable[[Transaction], LeaseChange]) -> LeaseChange:
+        done = await self.writer.run(operation, frees=True)
+        self.sessions.forget(done.freed)
+        return done
+
+    async def _body(self, granted: Grant, *, as_json: bool) -> Exported:
+        head = {
+            "lease_id": granted.lease,
+            "expires_in": granted.expires_in,
+            "run": self.gate.run,
+            "version": self.gate.version,
+            "sessions": [{"session_id": name, "status": status} for name, status in granted.statuses],
+            "ordinals": [self.owner.ordinal],
+            "failed": [],
+        }
+        read = self.reader.run_blocking
+        if granted.asked.as_ == SHARDS:
+            await self._put_shards(granted)
+            settings = self.settings.current
+            refer = references(self.owner, settings.public_url or settings.address_of(self.owner.ordinal))
+            return Exported(granted.lease, json_pieces(read, granted, head, references=refer))
+        if as_json:
+            return Exported(granted.lease, json_pieces(read, granted, head))
+        try:
+            file = await asyncio.to_thread(safetensors, read, granted, head)
+        except HeaderTooLarge:
+            await self._give_back(granted)
+            raise InvalidRequest(
+                "The messages of this export don't fit in a safetensors header (100 MB). Nothing is leased: "
+                f"ask for fewer trajectories, or for {JSON_MEDIA_TYPE}."
+            ) from None
+        return Exported(granted.lease, file.pieces, file.size)
+
+    async def _put_shards(self, granted: Grant) -> None:
+        try:
+            await ExportShards(self.shards, self.writer, self.reader, self.owner).put(granted)
+        except (StoreFull, StoreBroken):
+            with contextlib.suppress(StoreFull, StoreBroken):
+                await self._give_back(granted)
+            raise
+
+    async def _give_back(self, granted: Grant) -> None:
+        if granted.lease is not None:
+            await self.release(granted.lease, None)

@@ -1,0 +1,162 @@
+"""What a proxy says of itself in figures: of memory, threads and calls now, of the store's rows, for Prometheus."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from prometheus_client import Gauge
+
+from rolloutfleet_proxy.domain.ledger import SESSIONS, TURNS
+from rolloutfleet_proxy.engine.probing import Probing
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.memory import resident
+from rolloutfleet_proxy.memory.allocator import Trimming
+from rolloutfleet_proxy.memory.collector import Collections
+from rolloutfleet_proxy.memory.in_flight import InFlight
+from rolloutfleet_proxy.restarts.drain import Drains
+from rolloutfleet_proxy.services.dumps import DumpService
+from rolloutfleet_proxy.sessions.admission import Admission
+from rolloutfleet_proxy.sessions.paths import Paths
+from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.store import boots
+from rolloutfleet_proxy.store.audit import audit, ledger
+from rolloutfleet_proxy.store.database import Database, store_bytes
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.sessions import count_by_state
+from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.telemetry import events
+from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label, total
+from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
+from rolloutfleet_proxy.weights.gate import PauseGate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Reads them where they are."""
+
+    settings: SettingsInForce
+    owner: Owner
+    database: Database
+    writer: Writer
+    reader: Reader
+    recounting: Reader
+    registry: Sessions
+    paths: Paths
+    tokenizing: Tokenizing
+    admission: Admission
+    gate: PauseGate
+    metrics: Metrics
+    drains: Drains
+    dumps: DumpService
+    shards: Shards
+    in_flight: InFlight
+    trimming: Trimming
+    collections: Collections
+    probing: Probing
+
+    async def stats(self) -> dict[str, Any]:
+        """What /stats answers of this proxy. Memory is that of a whole process tree."""
+        sessions, booted, taken = await asyncio.gather(
+            self.recounting.run(count_by_state), self.reader.run(boots.load), asyncio.to_thread(resident.of_tree)
+        )
+        weights = self.gate
+        return {
+            "ordinal": self.owner.ordinal,
+            "ordinals": [self.owner.ordinal],
+            "store_id": self.owner.store_id,
+            "pid": os.getpid(),
+            "run": weights.run,
+            "version": weights.version,
+            "epoch": weights.epoch,
+            "paused": weights.paused,
+            "past_max_hold": weights.overdue,
+            "sessions": sessions,
+            "in_flight": self.metrics.in_flight,
+            **asdict(taken),
+            "caches": self.cache_sizes(),
+            "in_flight_bytes": self.in_flight.nbytes,
+            "most_in_flight_bytes": self.in_flight.most,
+            "trims": self.trimming.figures(),
+            "collections": self.collections.figures(),
+            "drain": self.drains.shown(),
+            "boots": booted,
+            "store": {"full": await asyncio.to_thread(self.admission.is_full), "reserved": self._is_reserved()},
+            "dump": self._dump(),
+            "settings": {
+                "generation": self.settings.current.generation,
+                "error": self.settings.error,
+                "needs_restart": list(self.settings.waiting),
+            },
+            "gateway": {"loses": self.probing.loses, "probes": self.probing.requests},
+            "refused": by_label(self.metrics.refused),
+            "prefix_checks": by_label(self.metrics.prefix_checks),
+            "follow_ups": by_label(self.metrics.follow_ups),
+            "branches": by_label(self.metrics.branches),
+        }
+
+    async def audit(self) -> dict[str, Any]:
+        """Promise 5: what came and what became of it, from counters and recounted from rows."""
+        sums = await self.recounting.run(audit)
+        sums["shards"]["orphans"] = await self.shards.orphans.count()
+        return sums
+
+    async def prometheus(self) -> bytes:
+        """What /metrics answers: it needs no key, so nothing is read that grows with the store."""
+        sums, taken = await asyncio.gather(self.reader.run(ledger), asyncio.to_thread(resident.of_tree))
+        measured, weights = self.metrics, self.gate
+        _set(measured.calls_held, {"pause": weights.waiting, "drain": self.drains.held})
+        measured.request_bytes.set(self.in_flight.nbytes)
+        measured.draining.set(self.drains.draining)
+        measured.paused.set(weights.paused)
+        _set(measured.weights, {"version": weights.version, "run": weights.run, "epoch": weights.epoch})
+        measured.sessions_open.set(self.admission.sessions_open)
+        for kind in (TURNS, SESSIONS):
+            for term, n in sums[kind].items():
+                for reason, count in n.items() if isinstance(n, dict) else [("", n)]:
+                    measured.ledger.labels(kind, term, reason).set(count)
+        measured.keys.set(sums["keys"])
+        _set(measured.shards, sums["shards"])
+        _set(measured.memory_bytes, {name.removesuffix("_bytes"): size for name, size in asdict(taken).items()})
+        _set(measured.cache_bytes, self.cache_sizes())
+        measured.store_bytes.set(store_bytes(self.database.folder))
+        _set(measured.queue_length, self._queue_lengths())
+        measured.log_dropped.inc(events.dropped() - total(measured.log_dropped))
+        return measured.text()
+
+    def cache_sizes(self) -> dict[str, int]:
+        """Bytes of each cache."""
+        return {
+            "sessions": self.registry.cached_bytes,
+            "ids": self.paths.cached_bytes,
+            "text": self.tokenizing.cache_nbytes,
+            "pages": self.database.cached_bytes,
+        }
+
+    def _queue_lengths(self) -> dict[str, int]:
+        """What waits for each thread."""
+        return {**self.tokenizing.waiting, "store_writer": self.writer.waiting, "log": events.waiting()}
+
+    def _is_reserved(self) -> bool:
+        """Whether the room that freeing needs on a full disk is held as a whole."""
+        reserve = self.database.reserve
+        return reserve is not None and not reserve.owed
+
+    def _dump(self) -> dict[str, Any]:
+        failing = self.dumps.failing
+        return {
+            "failing": bool(failing),
+            "error": next(iter(failing.values()), None),
+            "groups_failing": len(failing),
+            "failures": total(self.metrics.dump_failures),
+            "reclaimed": by_label(self.metrics.sessions_reclaimed),
+        }
+
+
+def _set(gauge: Gauge, values: Mapping[str, int]) -> None:
+    """By the value of the gauge's only label."""
+    for value, n in values.items():
+        gauge.labels(value).set(n)

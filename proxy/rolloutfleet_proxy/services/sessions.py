@@ -1,0 +1,274 @@
+"""A session's life: started, found, shown, touched, rewarded, closed, deleted, and what memory holds of it meanwhile.
+
+Each method that changes something is one transaction, and then memory follows what was committed.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from rolloutfleet.spec import LimitsSpec
+from rolloutfleet.wire import Closed, GiveReward, Rewarded, StartedSession, StartedSessions, StartSessions
+from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.domain.errors import DomainError, Draining, InvalidParameter, NoRoom, SessionDeleted
+from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
+from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, Gone, NewSessions, Started
+from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.refusals import ended, gone
+from rolloutfleet_proxy.restarts.drain import Drains
+from rolloutfleet_proxy.services.access import there
+from rolloutfleet_proxy.services.notes import write_soon
+from rolloutfleet_proxy.sessions.admission import Admission, Places
+from rolloutfleet_proxy.sessions.paths import Paths
+from rolloutfleet_proxy.sessions.sessions import Session, Sessions
+from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.store import rewards, tombstones, trajectories
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.groups import Freed
+from rolloutfleet_proxy.store.idempotency import check_claim, once, recall, remember
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.sessions import Figures, Listing, list_sessions, load_figures, replace_keys, start, touch
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.turns import load_turns
+from rolloutfleet_proxy.store.weights import Applied
+from rolloutfleet_proxy.store.writer import StoreClosed, Writer
+
+KEPT_AT_ONCE: Final = 64
+"""Sessions of a new group that are held in memory from the start: a large one must not push out those in use."""
+
+
+class Names(BaseModel):
+    """What a retry needs to know; keys are never kept."""
+
+    group: str
+    sessions: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionService:
+    """The sessions of this proxy."""
+
+    writer: Writer
+    reader: Reader
+    recounting: Reader
+    """For reads that may look at all there is, and take as long as there is much."""
+    registry: Sessions
+    paths: Paths
+    admission: Admission
+    drains: Drains
+    clock: ServedClock
+    owner: Owner
+    settings: SettingsInForce
+
+    async def start(self, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
+        """Start a group of sessions.
+
+        Raises NoRoom, Draining while it drains, IdempotencyKeyReused for a key used with another body, and
+        PlacedElsewhere where this proxy gave the key's start to another.
+        """
+        fleet = self.settings.current.sessions.limits
+        if fleet.sessions is not None and asked.group_size > fleet.sessions:
+            raise InvalidParameter(
+                "group_size",
+                f"A proxy of this fleet has room for {fleet.sessions} sessions, and a group stays together.",
+            )
+        body = b"" if idempotency_key is None else asked.model_dump_json().encode()
+        call = keyed_call(idempotency_key, scope="start", body=body)
+        with self.admission.places(asked.group_size) as places:
+            work = partial(self._start_once, asked=asked, call=call, places=places, draining=self.drains.draining)
+            names, started, is_new = await self.writer.run(work)
+        failpoints.reach(failpoints.AFTER_START)
+        if is_new:
+            for session in started[:KEPT_AT_ONCE]:
+                if session.record is not None:
+                    self.registry.started(session.record)
+        else:
+            for session in started:
+                self.registry.change_key(session.name, session.key)
+        sessions = [
+            StartedSession(session_id=session.name, api_key=session.key, base_url=self._base_url(session.name))
+            for session in started
+        ]
+        alone = sessions[0].model_dump() if asked.group_size == 1 else {}
+        return StartedSessions(group_id=names.group, sessions=sessions, ordinals=[self.owner.ordinal], **alone)
+
+    async def page(self, asked: Listing) -> list[tuple[int, dict[str, Any]]]:
+        """(row id, what the list shows) of sessions in the order that is asked for."""
+        # To find some of all is to look at each: calls that are coming must not wait for that.
+        reader = self.recounting if asked.is_chosen else self.reader
+        rows = await reader.run(lambda connection: list_sessions(connection, asked, served=self.clock.now()))
+        return [(row, self._listed(shown)) for row, shown in rows]
+
+    async def figures(self, session: Session) -> tuple[Figures, float]:
+        """What a session's row says, and for how many seconds nobody has used it."""
+        figures = await self.reader.run(lambda connection: load_figures(connection, session.id))
+        return figures, 0.0 if len(session.calls) else max(0.0, self.clock.now() - figures.touched)
+
+    async def turns(self, session: Session, *, after: int, limit: int) -> list[Turn]:
+        """A session's turns in order of commit, those behind number `after`."""
+        return await self.reader.run(lambda connection: load_turns(connection, session.id, after=after, limit=limit))
+
+    async def touch(self, session: Session) -> None:
+        """Keep a session from going stale. Raises what `ended` and `gone` say where it is over."""
+        if session.state != OPEN:
+            raise ended(session)
+        if not await self.writer.run(lambda transaction: touch(transaction, session.id)):
+            there(await self.registry.named(session.name), session.name)
+
+    async def reward(
+        self, session: Session, asked: GiveReward, *, idempotency_key: str | None, caller: str
+    ) -> Rewarded:
+        """Reward a turn, once for each key of a caller (`admin` or `session`). Raises as `rewards.give_reward`, and
+        IdempotencyKeyReused."""
+        call = keyed_call(
+            idempotency_key, scope=f"reward {session.name} {caller}", body=asked.model_dump_json().encode()
+        )
+        return await self.writer.run(
+            lambda transaction: once(
+                transaction, call, Rewarded, lambda transaction: rewards.give_reward(transaction, session.id, asked)
+            ),
+            frees=True,
+        )
+
+    async def close(self, found: Session | Gone | None, name: str) -> Closed:
+        """End a session: what is open becomes a trajectory, then its calls in flight end with 410. Again, the same.
+
+        Raises SessionNotFound, and what `ended` and `gone` say where it was deleted, or went some other way.
+        """
+        ordinals = [self.owner.ordinal]
+        if isinstance(found, Gone):
+            before = await self.reader.run(lambda connection: trajectories.closed_before(connection, name))
+            if before is not None:
+                return Closed(session_id=name, trajectory_id=before.trajectory_id, ordinals=ordinals)
+        session = there(found, name)
+        if session.state == DELETED:
+            raise ended(session)
+        done = await self.writer.run(
+            lambda transaction: trajectories.close_session(transaction, session.id), frees=True
+        )
+        self._end(session, CLOSED, freed=done.freed)
+        return Closed(session_id=session.name, trajectory_id=done.trajectory_id, ordinals=ordinals)
+
+    async def delete(self, session: Session) -> None:
+        """End a session and discard its turns; what is leased stays with its lease. Raises what `ended` says.
+
+        1. One transaction counts its turns as discarded and deletes it. A turn that comes to be committed later finds
+           it deleted.
+        2. Its calls in flight are cut, unless their turn is with the store: their connections to the engine close, and
+           each waiter gets 410. Calls that a drain holds get it too.
+        3. The caches let go of its turns, and of all that the transaction freed.
+        """
+        if session.state == DELETED:
+            raise ended(session)
+        done = await self.writer.run(
+            lambda transaction: trajectories.delete_session(transaction, session.id), frees=True
+        )
+        self._end(session, DELETED, freed=done.freed)
+
+    def note_use(self, session: Session) -> None:
+        """Count a call that committed nothing as use of its session all the same."""
+        with contextlib.suppress(StoreClosed):
+            write_soon(self.writer, partial(touch, session=session.id))
+
+    def follow_freed(self, freed: Freed) -> None:
+        """Follow the store: sessions have been reclaimed."""
+        self.admission.sessions_open -= freed.were_open
+        self.forget(freed.names)
+        for session, newest in freed.reclaimed:
+            # Memory may have let go of the session, and still hold ids of its turns.
+            self.paths.forget(session, range(1, newest + 1))
+
+    def follow_recovery(self, applied: Applied) -> None:
+        """Follow the store: a recovery has ended sessions, and freed rows."""
+        for name, state in applied.ended:
+            session = self.registry.changed(name)
+            if session is None:
+                self.admission.sessions_open -= 1
+            else:
+                self._end(session, state, freed=())
+        self.forget(applied.freed)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop what memory holds of sessions whose rows are gone."""
+        for name in names:
+            session = self.registry.forget(name)
+            if session is not None:
+                self.paths.forget(session.id, session.briefs)
+
+    def _start_once(
+        self, transaction: Transaction, *, asked: StartSessions, call: KeyedCall | None, places: Places, draining: bool
+    ) -> tuple[Names, list[Started], bool]:
+        """(group and names, sessions, whether they are new). A retry gets the same with new keys; the old ones are
+        void. It needs no room, and a drain does not refuse it.
+        """
+        before = None if call is None else recall(transaction, call)
+        if before is not None:
+            names = Names.model_validate_json(before)
+            return names, _again(transaction, self.owner, names.sessions), False
+        if call is not None:
+            check_claim(transaction, call.key)
+        if draining:
+            raise Draining("This proxy is draining and takes no new sessions.")
+        if not places.take():
+            raise NoRoom("This proxy has no room for more sessions now.")
+        new = NewSessions(
+            count=asked.group_size,
+            task_id=asked.task_id,
+            metadata=asked.metadata or None,
+            limits=_limits(asked, self.settings.current.sessions.limits),
+            agent_may=asked.agent_may,
+            stale_after=asked.stale_after,
+        )
+        group, started = start(transaction, self.owner, new)
+        names = Names(group=group, sessions=[session.name for session in started])
+        if call is not None:
+            remember(transaction, call, names.model_dump_json())
+        return names, started, True
+
+    def _end(self, session: Session, state: str, *, freed: Iterable[str]) -> None:
+        """Follow the store: the session has ended, so its calls in flight do, and rows that are gone are forgotten."""
+        if session.state == OPEN:
+            self.admission.sessions_open -= 1
+        session.state = state
+        self.registry.committed(session)
+        session.calls.end_all(ended(session))
+        self.drains.look_again()
+        self.paths.forget(session.id, session.briefs)
+        self.forget(freed)
+
+    def _listed(self, shown: dict[str, Any]) -> dict[str, Any]:
+        in_flight = self.registry.calls_in_flight(shown["session_id"])
+        idle = {"idle_seconds": 0.0} if in_flight else {}
+        return {**shown, **idle, "in_flight": in_flight, "ordinal": self.owner.ordinal}
+
+    def _base_url(self, session: str) -> str:
+        """What an OpenAI SDK takes: the public address where there is one, else the owner's own."""
+        settings = self.settings.current
+        address = settings.public_url or settings.address_of(self.owner.ordinal)
+        return f"{address}/sessions/{session}/v1"
+
+
+def _limits(asked: StartSessions, fleet: LimitsSpec) -> dict[str, int]:
+    """The session's own limits, and the fleet's where it has none."""
+    ours = {"turns": fleet.turns, "tokens": fleet.tokens}
+    return {name: n for name, n in (ours | asked.limits.model_dump(exclude_none=True)).items() if n is not None}
+
+
+def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Started]:
+    try:
+        return replace_keys(transaction, owner, names)
+    except LookupError as error:
+        raise _over(transaction, str(error)) from None
+
+
+def _over(transaction: Transaction, name: str) -> DomainError:
+    """What became of a session that a start made, as its own calls are told."""
+    tombstone = tombstones.find(transaction, column="name", value=name)
+    if tombstone is not None:
+        return gone(tombstone)
+    return SessionDeleted(f"This Idempotency-Key started session {name}, which is gone by now.")

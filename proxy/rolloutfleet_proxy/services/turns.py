@@ -1,0 +1,72 @@
+"""Turns: committed, given again, and whether their answers arrived.
+
+The store decides first, and memory follows what it committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.domain.turn import Brief, NewTurn, Turn
+from rolloutfleet_proxy.refusals import ended, not_written
+from rolloutfleet_proxy.services.notes import write_soon
+from rolloutfleet_proxy.sessions.admission import Admission
+from rolloutfleet_proxy.sessions.paths import Path, Paths
+from rolloutfleet_proxy.sessions.sessions import Session, Sessions
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.turns import SessionOver, commit_turn, load_turn, set_delivered
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnService:
+    """The turns of this proxy's sessions."""
+
+    writer: Writer
+    reader: Reader
+    sessions: Sessions
+    paths: Paths
+    admission: Admission
+
+    def check_room(self) -> None:
+        """Raises DiskFull where the disk has too little room left to keep another turn."""
+        try:
+            self.admission.check_disk()
+        except StoreFull as error:
+            raise not_written(error) from None
+
+    async def commit(self, session: Session, new: NewTurn, path: Path) -> Turn:
+        """Record a turn: from here on only the store decides, whatever becomes of its caller or its session.
+
+        Raises what `ended` says where the session ended first; DiskFull, DiskFailed.
+        """
+        try:
+            made = await self.writer.run(partial(commit_turn, turn=new))
+        except SessionOver:
+            raise ended(session) from None
+        except (StoreFull, StoreBroken) as error:
+            self.admission.note_full()
+            raise not_written(error) from None
+        session.add(new.node(made.number), Brief.of(new), new.new_tokens)
+        self.sessions.committed(session)
+        self.paths.keep(session.id, made.number, path)
+        failpoints.reach(failpoints.BEFORE_ANSWER)
+        return made
+
+    async def again(self, session: Session, number: int) -> Turn:
+        """A committed turn, from its row. Raises what `ended` says where it is gone with its session."""
+        made = await self.reader.run(lambda connection: load_turn(connection, session.id, number))
+        if made is None:
+            raise ended(session)
+        self.note_delivery(session, number, delivered=True)
+        return made
+
+    def note_delivery(self, session: Session, number: int, *, delivered: bool) -> None:
+        """A caller got the turn's answer, or it turned out that none did."""
+        brief = session.briefs.get(number)
+        if brief is None or brief.delivered == delivered:
+            return
+        brief.delivered = delivered
+        write_soon(self.writer, partial(set_delivered, session=session.id, number=number, delivered=delivered))
