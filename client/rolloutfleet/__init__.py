@@ -16,16 +16,12 @@ if TYPE_CHECKING:
     from rolloutfleet.remote_tensors import RemoteTensors as RemoteTensors
     from rolloutfleet.staleness import StalenessManager as StalenessManager
 
-_HOME = {
-    "AsyncFleet": "rolloutfleet.fleet",
-    "Fleet": "rolloutfleet.fleet",
-    "FleetError": "rolloutfleet.fleet",
-    "RemoteTensor": "rolloutfleet.remote_tensors",
-    "RemoteTensors": "rolloutfleet.remote_tensors",
-    "StalenessManager": "rolloutfleet.staleness",
-    "Trajectory": "rolloutfleet.fleet",
-    "Whereabouts": "rolloutfleet.fleet",
+_NAMES = {
+    "rolloutfleet.fleet": ("AsyncFleet", "Fleet", "FleetError", "Trajectory", "Whereabouts"),
+    "rolloutfleet.remote_tensors": ("RemoteTensor", "RemoteTensors"),
+    "rolloutfleet.staleness": ("StalenessManager",),
 }
+_HOME = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

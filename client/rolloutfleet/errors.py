@@ -82,5 +82,5 @@ CANCELLED: Final = "cancelled"
 CLIENT_GONE: Final = "client_gone"
 """Only ever counted: there is nobody to be told."""
 
-# A mistake of ours (500).
+# An error of the server's own (500).
 INTERNAL: Final = "internal"

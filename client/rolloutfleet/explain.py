@@ -47,7 +47,7 @@ _LONGEST_VALUE = 60
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """One line for each mistake: the field's path, what is wrong with it, and the nearest name."""
+    """One line for each error: the field's path, what is wrong with it, and the nearest name."""
     return [_line(details, model) for details in error.errors(include_url=False)]
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-_BROKEN: Final = "what it sent is no HTTP, or broke off"
+_BROKEN: Final = "what it sent is not HTTP, or broke off"
 _KINDS: Final[Mapping[str, str]] = {
     # aiohttp
     "ClientConnectorDNSError": "its name can't be resolved",

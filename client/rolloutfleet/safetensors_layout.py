@@ -13,13 +13,20 @@ LENGTH_BYTES: Final = 8
 METADATA: Final = "__metadata__"
 
 
-def write_header(tensors: Iterable[tuple[str, Form]], *, metadata: Mapping[str, str] | None = None) -> bytes:
-    """The opening of a file that holds these tensors one after the other, its length included."""
-    described: dict[str, Any] = {} if metadata is None else {METADATA: metadata}
+def describe(tensors: Iterable[tuple[str, Form]]) -> tuple[dict[str, Any], int]:
+    """What a header says of tensors that lie one after the other, by name, and the bytes of them all."""
+    described: dict[str, Any] = {}
     end = 0
     for name, form in tensors:
         start, end = end, end + form.nbytes
         described[name] = {"dtype": CODES[form.dtype], "shape": form.shape, "data_offsets": [start, end]}
+    return described, end
+
+
+def write_header(tensors: Iterable[tuple[str, Form]], *, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The opening of a file that holds these tensors one after the other, its length included."""
+    described: dict[str, Any] = {} if metadata is None else {METADATA: metadata}
+    described |= describe(tensors)[0]
     header = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
     header += b" " * (-len(header) % LENGTH_BYTES)
     return len(header).to_bytes(LENGTH_BYTES, "little") + header

@@ -21,10 +21,14 @@ NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
 """What of those is not: it is a matter of the pod."""
 
 
-class PeersSettings(BaseModel):
-    """How a proxy's address follows from its ordinal."""
+class SettingsModel(BaseModel):
+    """What all parts of the settings share: unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class PeersSettings(SettingsModel):
+    """How a proxy's address follows from its ordinal."""
 
     template: str = "http://127.0.0.1:{port}"
     """Where `{ordinal}` stands for the ordinal and `{port}` for its port."""
@@ -51,10 +55,8 @@ class PeersSettings(BaseModel):
         return self.template.format(ordinal=ordinal, port=port)
 
 
-class LogSettings(BaseModel):
+class LogSettings(SettingsModel):
     """What a proxy writes to standard error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     format: Literal["plain", "json"] = "plain"
     """One line an event, as `name=value` or as a JSON object."""
@@ -64,10 +66,8 @@ class LogSettings(BaseModel):
     """How often a line says how the process is."""
 
 
-class AllocatorSettings(BaseModel):
+class AllocatorSettings(SettingsModel):
     """What the C library's allocator is told; on other systems than glibc's it means nothing."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     trim: bool = True
     """Memory that calls gave back is returned to the system every now and then."""
@@ -122,6 +122,8 @@ class ProxySettings(BaseModel):
     sessions: SessionsSpec = SessionsSpec()
     cache_bytes: PositiveQuantity = 64 * MIB
     """All caches of a process together."""
+    api_docs: bool = False
+    """`GET /docs` shows a browser the API, without a key; its scripts come from a public CDN."""
     body_limit: PositiveQuantity = 64 * MIB
     """A request's body."""
     shard_limit: PositiveQuantity = 1024 * MIB
@@ -143,7 +145,7 @@ class ProxySettings(BaseModel):
     """The resource's generation that these settings come from; shown in /stats."""
     checked: bool = False
     """An operator wrote these settings and has checked them: a field that the proxy does not know is another release's,
-    and waits for it. Else such a field is a mistake."""
+    and waits for it. Else such a field is an error."""
 
     @model_validator(mode="after")
     def _one_port_a_proxy(self) -> Self:

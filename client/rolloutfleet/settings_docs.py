@@ -23,8 +23,8 @@ a test fails while it is out of date. `rolloutfleet up` writes a proxy's setting
    `ROLLOUTFLEET_SESSIONS__RETRY_GRACE=20s`;
 3. over that flags: `--port 8082`. `rolloutfleet-proxy --help` lists those that there are.
 
-Durations are written `90s`, `1h30m`, `250ms` or as seconds; amounts of bytes `4Gi`, `500M` or as a number. A mistake is
-said with the field's name, and the exit status is 2.
+Durations are written `90s`, `1h30m`, `250ms` or as seconds; amounts of bytes `4Gi`, `500M` or as a number. An invalid
+value is reported with the field's name, and the exit status is 2.
 
 """
 

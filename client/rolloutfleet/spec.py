@@ -59,9 +59,7 @@ class TokenizerSpec(SpecModel):
     """Where tokenizer and chat format come from; the model itself unless said here."""
 
     model_config = ConfigDict(
-        json_schema_extra=cel(
-            ("!(has(self.path) && has(self.hub))", "path and hub are both given; keep one"),
-        )
+        json_schema_extra=cel(("!(has(self.path) && has(self.hub))", "path and hub are both given; keep one"))
     )
 
     path: str | None = None
@@ -504,8 +502,8 @@ class Metadata(SpecModel):
     def _short_label(cls, name: str) -> str:
         if len(name) > LONGEST_NAME or not re.fullmatch(_NAME, name):
             raise ValueError(
-                f"{name!r} is no fleet name: at most {LONGEST_NAME} of a-z, 0-9 and -, beginning with a letter and "
-                "not ending with -"
+                f"{name!r} is not a valid fleet name: at most {LONGEST_NAME} of a-z, 0-9 and -, beginning with a "
+                "letter and not ending with -"
             )
         return name
 

@@ -42,9 +42,9 @@ def check_address(url: str) -> str:
         parts = urlsplit(url)
         port_is_fine = parts.port is None or parts.port > 0
     except ValueError as error:
-        raise ValueError(f"{url!r} is no address: {error}") from None
+        raise ValueError(f"{url!r} is not a valid address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
-        raise ValueError(f"{url!r} is no address; write it like http://10.0.0.5:30000")
+        raise ValueError(f"{url!r} is not a valid address; write it like http://10.0.0.5:30000")
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r}: an address has no query and no fragment")
     return url.rstrip("/")

@@ -1,4 +1,4 @@
-"""Reading a fleet's resource from a file, with mistakes said as a person can mend them."""
+"""Reading a fleet's resource from a file, with errors that tell a person what to correct."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from rolloutfleet.spec import KIND, RolloutFleet
 
 
 class FleetFileError(Exception):
-    """A file that describes no fleet. `problems` has one line for each mistake in it."""
+    """A file that describes no fleet. `problems` has one line for each error in it."""
 
     def __init__(self, path: Path, problems: list[str]) -> None:
         self.path = path
@@ -20,7 +20,7 @@ class FleetFileError(Exception):
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a key given twice is a mistake, and a date stays text."""
+    """YAML as Kubernetes reads it: a key given twice is an error, and a date stays text."""
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -77,5 +77,5 @@ def _documents(path: Path) -> list[Any]:
 def _yaml_problem(error: Exception) -> str:
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
-        return "is no YAML"
+        return "is not YAML"
     return f"line {mark.line + 1}: {problem}"

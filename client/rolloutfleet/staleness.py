@@ -42,17 +42,14 @@ class StalenessManager:
     """
 
     def __init__(self, *, max_concurrent: int, max_staleness: int, batch_size: int) -> None:
-        for name, value in (
-            ("max_concurrent", max_concurrent),
-            ("max_staleness", max_staleness),
-            ("batch_size", batch_size),
-        ):
+        given = {"max_concurrent": max_concurrent, "max_staleness": max_staleness, "batch_size": batch_size}
+        for name, value in given.items():
             if value < 0:
                 raise ValueError(f"{name} is {value}; it can't be below 0")
         # As in the reference, 0 means the smallest budget that still makes progress.
-        self._max_concurrent = max(1, max_concurrent)
-        self._batch_size = max(1, batch_size)
-        self._max_staleness = max_staleness
+        self.max_concurrent = max(1, max_concurrent)
+        self.batch_size = max(1, batch_size)
+        self.max_staleness = max_staleness
         self._counts = StalenessCounts()
         self._lock = threading.Lock()
 
@@ -69,18 +66,6 @@ class StalenessManager:
         if batch_size % ranks:
             raise ValueError(f"batch_size {batch_size} can't be divided by {ranks} ranks")
         return cls(max_concurrent=max_concurrent // ranks, max_staleness=max_staleness, batch_size=batch_size // ranks)
-
-    @property
-    def max_concurrent(self) -> int:
-        return self._max_concurrent
-
-    @property
-    def max_staleness(self) -> int:
-        return self._max_staleness
-
-    @property
-    def batch_size(self) -> int:
-        return self._batch_size
 
     @property
     def counts(self) -> StalenessCounts:
@@ -114,8 +99,8 @@ class StalenessManager:
         instance; reported as it is.
         """
         counts = self._counts
-        concurrency = self._max_concurrent - counts.running
-        staleness = (self._max_staleness + version + 1) * self._batch_size - (counts.accepted + counts.running)
+        concurrency = self.max_concurrent - counts.running
+        staleness = (self.max_staleness + version + 1) * self.batch_size - (counts.accepted + counts.running)
         return min(concurrency, staleness)
 
     def on_enqueued(self, sessions: int = 1) -> None:
@@ -130,8 +115,7 @@ class StalenessManager:
         """Sessions start; those that waited no longer do."""
         _check(sessions)
         with self._lock:
-            waited = min(sessions, self._counts.enqueued)
-            self._counts = _added(self._counts, enqueued=-waited, submitted=sessions, running=sessions)
+            self._submit(sessions)
 
     def submit_if_room(self, sessions: int, *, version: int) -> bool:
         """As `on_submitted`, where there is room for all of them at `version`; else nothing changes.
@@ -142,8 +126,7 @@ class StalenessManager:
         with self._lock:
             if self.capacity(version) < sessions:
                 return False
-            waited = min(sessions, self._counts.enqueued)
-            self._counts = _added(self._counts, enqueued=-waited, submitted=sessions, running=sessions)
+            self._submit(sessions)
             return True
 
     def on_accepted(self, sessions: int = 1) -> None:
@@ -170,7 +153,7 @@ class StalenessManager:
         if version < 0 or held < 0:
             raise ValueError(f"version {version} and held {held} can't be below 0")
         with self._lock:
-            self._counts = replace(self._counts, accepted=version * self._batch_size + held)
+            self._counts = replace(self._counts, accepted=version * self.batch_size + held)
 
     def state(self) -> dict[str, int]:
         """What `restore` takes, for a checkpoint: plain numbers by name."""
@@ -185,6 +168,10 @@ class StalenessManager:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number")
         with self._lock:
             self._counts = StalenessCounts(**state)
+
+    def _submit(self, sessions: int) -> None:
+        waited = min(sessions, self._counts.enqueued)
+        self._counts = _added(self._counts, enqueued=-waited, submitted=sessions, running=sessions)
 
     def _change(self, sessions: int, **by: int) -> None:
         """Add `sessions` times what `by` says of each count."""

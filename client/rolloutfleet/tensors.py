@@ -8,6 +8,7 @@ one tensor under the shard's id. Types have torch's names (`int64`, `bfloat16`);
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -37,9 +38,7 @@ CODES: Final[Mapping[str, str]] = {
 """What safetensors calls each type. Types of less than a byte an element are not among them."""
 DTYPES: Final[Mapping[str, str]] = {code: dtype for dtype, code in CODES.items()}
 
-_EIGHT_BYTES = frozenset(("int64", "uint64", "float64", "complex64"))
-_FOUR_BYTES = frozenset(("int32", "uint32", "float32"))
-_TWO_BYTES = frozenset(("int16", "uint16", "float16", "bfloat16"))
+_BITS: Final = re.compile(r"[a-z]+(\d+)")
 MOST_DIMENSIONS: Final = 64
 
 
@@ -82,9 +81,9 @@ class RemoteTensor:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Raises ValueError where it is no reference."""
+        """Raises ValueError where it is not a reference."""
         if not isinstance(value, dict) or value.get("type") != REMOTE_TENSOR:
-            raise ValueError("this is no remote_tensor")
+            raise ValueError("this is not a remote_tensor")
         shard_id, owner, shape, dtype = (value.get(name) for name in ("shard_id", "owner", "shape", "dtype"))
         if not isinstance(shard_id, str) or not isinstance(owner, str):
             raise ValueError("a remote_tensor needs shard_id and owner, as text")
@@ -94,11 +93,8 @@ class RemoteTensor:
 
 def itemsize(dtype: str) -> int:
     """Bytes of an element of a type of `CODES`."""
-    if dtype in _EIGHT_BYTES:
-        return 8
-    if dtype in _FOUR_BYTES:
-        return 4
-    return 2 if dtype in _TWO_BYTES else 1
+    named = _BITS.match(dtype)
+    return 1 if named is None else int(named[1]) // 8
 
 
 def form_of(dtype: Any, shape: Any) -> Form:

@@ -72,7 +72,7 @@ def _parse_duration_text(text: str) -> Decimal:
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return Decimal(text)
     if not re.match(DURATION_PATTERN, text):
-        raise ValueError(f"{text!r} is no duration; write it like 90s, 1h, 1h30m or 250ms")
+        raise ValueError(f"{text!r} is not a valid duration; write it like 90s, 1h, 1h30m or 250ms")
     parts = re.findall(_DURATION_PART, text)
     return sum((Decimal(number) * _SECONDS[unit] for number, unit in parts), Decimal(0))
 
@@ -104,7 +104,7 @@ def _parse_quantity_text(text: str) -> Decimal:
     match = re.match(QUANTITY_PATTERN, text)
     if match is None:
         hint = _quantity_hint(text)
-        raise ValueError(f"{text!r} is no amount of bytes; {hint}")
+        raise ValueError(f"{text!r} is not a valid amount of bytes; {hint}")
     number, suffix = match.groups()
     return Decimal(number) * _BYTES[suffix]
 

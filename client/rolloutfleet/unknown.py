@@ -12,7 +12,7 @@ Place = tuple[int | str, ...]
 
 
 def without_unknown(given: Mapping[str, Any], model: type[BaseModel]) -> tuple[dict[str, Any], list[Place]]:
-    """A copy without the fields that the model does not have, and where these stood. Other mistakes are left in."""
+    """A copy without the fields that the model does not have, and where these stood. Other errors are left in."""
     known = deepcopy(dict(given))
     try:
         model.model_validate(known)

@@ -69,10 +69,10 @@ class ErrorDetail(Reply):
     type: str
     param: str | None = None
     code: str | None = None
-
-
-class ErrorBody(Reply):
-    error: ErrorDetail
+    reason: str | None = None
+    """Of a session that was reclaimed: why."""
+    dumps: list[str] | None = None
+    """Files that hold what it left."""
 
 
 class Failed(Reply):
@@ -80,6 +80,21 @@ class Failed(Reply):
 
     ordinal: int
     error: ErrorDetail
+
+
+class Refusal(Reply):
+    """An error's body. Some say beside it how things stand."""
+
+    error: ErrorDetail
+    run: int | None = None
+    version: int | None = None
+    epoch: int | None = None
+    paused: bool | None = None
+    would_drop: dict[str, int] | None = None
+    ordinals: list[int] | None = None
+    failed: list[Failed] | None = None
+    missing: list[str] | None = None
+    """Shards."""
 
 
 class Answered(Reply):
@@ -92,6 +107,12 @@ class Covering(Answered):
     """An answer that may be a whole fleet's names those that failed, too."""
 
     failed: list[Failed] = Field(default_factory=list)
+
+
+class Paged(Covering):
+    """A page of a list; `cursor` is None on the last one."""
+
+    cursor: str | None = None
 
 
 # Sessions
@@ -150,7 +171,7 @@ class StartedSessions(Answered):
     base_url: str | None = None
 
 
-class Session(Answered):
+class SessionStatus(Answered):
     """GET /sessions/{id}."""
 
     session_id: str
@@ -174,18 +195,17 @@ class Session(Answered):
     agent_may: list[str] = Field(default_factory=list)
 
 
-class SessionList(Covering):
-    """GET /sessions; `cursor` is None on the last page."""
+class SessionList(Paged):
+    """GET /sessions."""
 
-    sessions: list[Session]
-    cursor: str | None = None
+    sessions: list[SessionStatus]
 
 
 class BranchReason(Reply):
     """Where a request parts from the history that it follows longest."""
 
     message: int | None
-    """Index from 0; None for tools, and what else is no message's."""
+    """Index from 0; None for tools, and what else is not a message's."""
     field: str
     """role, content, reasoning, tool_calls, tool_call_id, tools, template, tokens, or another that the chat format
     writes."""
@@ -231,6 +251,10 @@ class GiveReward(Request):
     def closes(self) -> bool:
         """Whether the turns committed so far become a trajectory: by default, where no turn is named."""
         return self.turn_id is None if self.close is None else self.close
+
+
+class Touched(Answered):
+    session_id: str
 
 
 class Rewarded(Answered):
@@ -379,14 +403,30 @@ class Continue(Request):
     epoch: Epoch | None = None
 
 
-class Weights(Covering):
-    """What /version, /recover, /pause and /continue answer."""
+class WeightsState(Reply):
+    """Where the weights are."""
 
     run: int
     version: int
     epoch: int
     paused: bool
     mode: str | None = None
+    paused_since: float | None = None
+    past_max_hold: bool = False
+    """Calls are answered 503, as the pause has lasted too long for them."""
+
+
+class ProxyWeights(WeightsState):
+    """The weights as one proxy knows them."""
+
+    ordinal: int | None = None
+
+
+class Weights(WeightsState, Covering):
+    """What /version, /recover, /pause and /continue answer."""
+
+    proxies: list[ProxyWeights] = Field(default_factory=list)
+    """Of GET /version in fleet scope."""
     engines_failed: dict[str, str] = Field(default_factory=dict)
     """Of a continue: engines that did not confirm, by address."""
     recovered: dict[str, int] = Field(default_factory=dict)
@@ -405,6 +445,7 @@ SHARD_BATCH_BYTES: Final = 4 * 2**30
 class StoredShard(Covering):
     """What PUT /shards/{id} answers: a reference to the shard, and how long it is kept."""
 
+    type: str = "remote_tensor"
     shard_id: str
     owner: str
     shape: list[int]
@@ -436,10 +477,10 @@ class AskDrain(Request):
     ttl: Annotated[float, Field(gt=0, le=30 * 86400)] = 300.0
 
 
-class Drain(Reply):
+class DrainState(Reply):
     id: str
     mode: str
-    since: float
+    since: float | None
     deadline: float | None = None
     reason: str = ""
     then: str = "stay"
@@ -447,6 +488,20 @@ class Drain(Reply):
     holding: bool = False
     held: int = 0
     under_way: int | None = None
+
+
+class Drain(DrainState):
+    since: float
+
+
+class DrainAnswer(DrainState, Answered):
+    """POST /drain: the drain as it is now; `done` where it has led to a restart already."""
+
+    done: bool
+
+
+class DrainUndone(Answered):
+    undone: str | None
 
 
 class ImportDumps(Request):
@@ -502,23 +557,56 @@ class ListedDump(Reply):
     ordinal: int = 0
 
 
-class DumpList(Covering):
-    """GET /dumps; `cursor` is None on the last page."""
+class DumpList(Paged):
+    """GET /dumps."""
 
     dumps: list[ListedDump]
-    cursor: str | None = None
 
 
 # Proxies, figures, sums
+
+
+class Alive(Reply):
+    status: str
+
+
+class Readiness(Reply):
+    """GET /ready; 503 where it is not."""
+
+    ready: bool
+    state: str
+    ordinal: int
+    store_id: str
+    sessions_open: int
+    room: bool
+    """For another session."""
+    proxies_ever: int
+    weights: dict[str, Any]
+
+
+class ServedModel(Reply):
+    """As the OpenAI API has it."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    max_model_len: int | None
+
+
+class ServedModels(Reply):
+    object: str
+    data: list[ServedModel]
 
 
 class Proxy(Reply):
     ordinal: int
     url: str
     state: str
+    sessions_open: int = 0
 
 
-class ProxyList(Reply):
+class ProxyList(Answered):
     proxies: list[Proxy]
 
 
@@ -575,6 +663,7 @@ class Stats(Covering):
     version: int
     epoch: int
     paused: bool
+    past_max_hold: bool = False
     sessions: SessionCounts
     in_flight: int
     rss_bytes: int
@@ -582,6 +671,10 @@ class Stats(Covering):
     rss_file_bytes: int
     vms_bytes: int
     caches: dict[str, int] = Field(default_factory=dict)
+    in_flight_bytes: int = 0
+    most_in_flight_bytes: int = 0
+    trims: dict[str, Any] = Field(default_factory=dict)
+    collections: dict[str, Any] = Field(default_factory=dict)
     drain: Drain | None = None
     boots: list[Boot] = Field(default_factory=list)
     store: dict[str, bool] = Field(default_factory=dict)
@@ -591,7 +684,14 @@ class Stats(Covering):
     gateway: dict[str, Any] = Field(default_factory=dict)
     """loses: what does not reach the engines; null while that is not known. probes: requests sent to find out."""
     refused: dict[str, int] = Field(default_factory=dict)
+    prefix_checks: dict[str, int] = Field(default_factory=dict)
     follow_ups: dict[str, int] = Field(default_factory=dict)
     """extending, branch: turns since the process started that follow an answer."""
     branches: dict[str, int] = Field(default_factory=dict)
     """Turns since the process started that start a branch, by the field that differs."""
+
+
+class FleetStats(Covering):
+    """GET /stats?scope=fleet."""
+
+    proxies: list[Stats]

@@ -1,12 +1,16 @@
-"""The command line: `rolloutfleet up`, and commands that ask a fleet. One file a command."""
+"""The command line: `rolloutfleet up`, and commands that ask a fleet."""
 
 import signal
 import sys
+from typing import Annotated
 
 import typer
 
-from rolloutfleet.cli import dumps, export, groups, leases, sessions, status, turns, up, version
+from rolloutfleet.cli import dumps, export, sessions, status, up
 from rolloutfleet.cli.failures import CommandFailed, fail
+from rolloutfleet.cli.options import help_unless_asked
+from rolloutfleet.fleet import FleetError
+from rolloutfleet.installed import own_version
 
 HELP = (
     "Run a fleet of capture proxies on this machine, and look into any fleet.\n\n"
@@ -16,26 +20,34 @@ HELP = (
 )
 
 app = typer.Typer(
-    name="rolloutfleet",
-    help=HELP,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
+    name="rolloutfleet", help=HELP, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
 )
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.add_typer(sessions.app, name="session")
 app.command("sessions", help="The same as [bold]session list[/bold].")(sessions.list_sessions)
-app.command("turns")(turns.turns)
+app.command("turns")(sessions.turns)
 app.command("export")(export.export)
-app.command("ack")(leases.ack)
-app.command("release")(leases.release)
+app.command("ack")(export.ack)
+app.command("release")(export.release)
 app.add_typer(dumps.app, name="dumps")
 
 
+def show_version(asked: bool) -> None:
+    """Print the release, and do nothing else."""
+    if asked:
+        typer.echo(f"rolloutfleet {own_version()}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version and exit.", callback=show_version, is_eager=True)
+]
+
+
 @app.callback(invoke_without_command=True)
-def help_unless_asked(context: typer.Context, asked: version.Version = False) -> None:
-    groups.help_unless_asked(context)
+def rolloutfleet(context: typer.Context, version: Version = False) -> None:
+    help_unless_asked(context)
 
 
 def main() -> None:
@@ -43,7 +55,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status_code = app(standalone_mode=False, prog_name="rolloutfleet")
-    except CommandFailed as error:
+    except (CommandFailed, FleetError) as error:
         sys.exit(fail(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
@@ -61,6 +73,6 @@ def main() -> None:
 
 
 def _usage(message: str, context: typer.Context | None) -> str:
-    """A usage mistake as one line; typer's own text is a box of several."""
+    """A usage error as one line; typer's own text is a box of several."""
     command = context.command_path if context is not None else "rolloutfleet"
     return f"{message.rstrip('.')} (see {command} --help)"

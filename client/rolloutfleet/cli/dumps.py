@@ -1,25 +1,129 @@
-"""`rolloutfleet dumps`: what stale sessions left. List it, look into it, check it, and take it in again."""
+"""`rolloutfleet dumps`: what stale sessions left. List it, look into it, check it, and take it in again.
+
+Where the `dumps` commands look: a folder on this machine, or the proxies of a fleet.
+"""
 
 import contextlib
 import shutil
+import stat
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, BinaryIO, TypeVar, cast
 
 import typer
 from rich.markup import escape
 from rich.progress import track
 
-from rolloutfleet.cli.api import NativeApi
-from rolloutfleet.cli.dump_sources import FleetSource, FolderSource, Source, by_group
-from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
-from rolloutfleet.cli.groups import group
-from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.failures import CommandFailed, failed, of_those_that_answer, warn, wrong
+from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, size, span, table, text
-from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, Inspected, inspect, load, parse_dump_name
-from rolloutfleet.wire import DumpState, ListedDump
+from rolloutfleet.dumps import (
+    CLAIM_MARK,
+    IMPORTED_MARK,
+    Damaged,
+    Dump,
+    DumpedTurn,
+    Inspected,
+    glance,
+    inspect,
+    load,
+    open_dump,
+    parse_dump_name,
+)
+from rolloutfleet.fleet import Fleet, FleetError
+from rolloutfleet.wire import DumpState, ImportedDump, ListedDump
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource:
+    """A folder with dump files."""
+
+    path: Path
+
+    def listed(self, state: DumpState | None = None) -> list[ListedDump]:
+        try:
+            found = list(_in_folder(self.path))
+        except OSError as error:
+            raise wrong(f"{self.path} can't be read: {error.strerror}") from None
+        return [listed for listed in found if state in (None, listed.state)]
+
+    def open(self, name: str) -> BinaryIO:
+        for file in (self.path / name, self.path / f"{name}{IMPORTED_MARK}"):
+            try:
+                return open_dump(file)
+            except FileNotFoundError:
+                continue
+            except Damaged as error:
+                raise failed(f"{file} is not a dump: {error}") from None
+            except OSError as error:
+                raise failed(f"{file} can't be read: {error.strerror}") from None
+        raise failed(f"there is no {name} in {self.path}")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSource:
+    """The folders of a fleet's proxies; several of them may be one."""
+
+    fleet: Fleet
+
+    def listed(self, state: DumpState | None = None) -> list[ListedDump]:
+        """Of a file that several proxies list, the one that its own proxy does, if that is among them."""
+        best: dict[tuple[str, str], ListedDump] = {}
+        for dump in of_those_that_answer(lambda: self.fleet.dumps(state=state)):
+            known = best.setdefault((dump.name, dump.state), dump)
+            name = parse_dump_name(dump.name)
+            if name is not None and known.ordinal != dump.ordinal == name.ordinal:
+                best[dump.name, dump.state] = dump
+        return [best[key] for key in sorted(best)]
+
+    def open(self, name: str) -> BinaryIO:
+        # A file may be larger than memory, whether or not it is a dump.
+        into = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 (the caller closes it)
+        try:
+            self.fleet.fetch_dump(name, into)
+        except OSError as error:
+            raise failed(f"{name} can't be kept on this machine: {error.strerror}") from None
+        into.seek(0)
+        return into
+
+
+Source = FolderSource | FleetSource
+"""Where dumps are. It lists all of them, by name, and opens one; both raise CommandFailed and FleetError."""
+
+
+def by_group(dumps: Iterable[ListedDump]) -> list[list[ListedDump]]:
+    """Those of one group at one proxy together, so that they are imported, and then exported, together."""
+    groups: dict[tuple[int, str], list[ListedDump]] = {}
+    for dump in dumps:
+        groups.setdefault((dump.ordinal, dump.group_id or dump.session_id), []).append(dump)
+    return list(groups.values())
+
+
+def _in_folder(folder: Path) -> Iterator[ListedDump]:
+    """Raises OSError."""
+    for file in sorted(folder.iterdir()):
+        plain, claim, _ = file.name.partition(CLAIM_MARK)
+        name = parse_dump_name(plain.removesuffix(IMPORTED_MARK))
+        if name is None:
+            continue
+        try:
+            seen, head = file.lstat(), glance(file)
+        except FileNotFoundError:
+            continue
+        yield ListedDump(
+            name=str(name),
+            session_id=name.session_id,
+            trajectory=name.number,
+            state="importing" if claim else "imported" if file.name.endswith(IMPORTED_MARK) else "ready",
+            bytes=seen.st_size if stat.S_ISREG(seen.st_mode) else 0,
+            modified=seen.st_mtime,
+            **asdict(head),
+        )
+
 
 T = TypeVar("T")
 
@@ -38,7 +142,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Na
 @takes_fleet_options
 def list_dumps(
     directory: Directory = None,
-    state: Annotated[DumpState | None, typer.Option("--state", help="Only those in this state.")] = None,
+    state: Annotated[DumpState | None, typer.Option("--state", help="Only dumps in this state.")] = None,
     *,
     options: FleetOptions,
     as_json: AsJson = False,
@@ -77,13 +181,7 @@ def show(
 
 @app.command("verify")
 @takes_fleet_options
-def verify(
-    names: Names = None,
-    directory: Directory = None,
-    *,
-    options: FleetOptions,
-    as_json: AsJson = False,
-) -> None:
+def verify(names: Names = None, directory: Directory = None, *, options: FleetOptions, as_json: AsJson = False) -> None:
     """Check dumps, all that are ready unless named: that no byte was changed, and that every turn is whole.
 
     Exit status 1 where something is wrong with any of them.
@@ -107,7 +205,7 @@ def import_dumps(
     everything: Annotated[bool, typer.Option("--all", help="All dumps that are ready.")] = False,
     group: Annotated[str | None, typer.Option("--group", metavar="ID", help="All of this group.")] = None,
     incomplete: Annotated[
-        bool, typer.Option("--incomplete", help="Also those whose shards are missing, without them.")
+        bool, typer.Option("--incomplete", help="Also dumps whose shards are missing, without these shards.")
     ] = False,
     *,
     options: FleetOptions,
@@ -122,15 +220,14 @@ def import_dumps(
         raise wrong("say which dumps: their names, --group ID or --all")
     for name in names or ():
         _named(name)
-    with NativeApi(options.find()) as api:
-        source = FleetSource(api)
-        chosen = _chosen(source, names, group)
-        imported, refused = _import(source, chosen, incomplete=incomplete)
+    with options.fleet() as fleet:
+        chosen = _chosen(FleetSource(fleet), names, group)
+        imported, refused = _import(fleet, chosen, incomplete=incomplete)
     if as_json:
-        print_json(imported)
+        print_json([each.model_dump(exclude_unset=True) for each in imported])
     else:
-        sessions = len({each["session_id"] for each in imported})
-        turns = sum(each["turns"] for each in imported)
+        sessions = len({each.session_id for each in imported})
+        turns = sum(each.turns for each in imported)
         print(
             f"imported {_count(len(imported), 'dump')} of {_count(sessions, 'session')} with {_count(turns, 'turn')}"
             f"{'; rolloutfleet export takes them' if imported else ''}"
@@ -152,15 +249,16 @@ def _chosen(source: FleetSource, names: Sequence[str] | None, group: str | None)
     return [by_name[name] for name in names]
 
 
-def _import(source: FleetSource, chosen: Sequence[ListedDump], *, incomplete: bool) -> tuple[list[dict[str, Any]], int]:
+def _import(fleet: Fleet, chosen: Sequence[ListedDump], *, incomplete: bool) -> tuple[list[ImportedDump], int]:
     """(what came of each, how many were refused). One call for each group: what is wrong with one stops no other."""
-    imported: list[dict[str, Any]] = []
+    imported: list[ImportedDump] = []
     refused = 0
     calls = [dumps[at : at + AT_ONCE] for dumps in by_group(chosen) for at in range(0, len(dumps), AT_ONCE)]
     for dumps in _progress(calls, "importing"):
         try:
-            imported += source.take(dumps[0].ordinal, [dump.name for dump in dumps], incomplete=incomplete)
-        except CommandFailed as error:
+            names = [dump.name for dump in dumps]
+            imported += fleet.import_dumps(names, ordinal=dumps[0].ordinal, incomplete=incomplete)
+        except FleetError as error:
             warn(error)
             refused += len(dumps)
     return imported, refused
@@ -169,19 +267,19 @@ def _import(source: FleetSource, chosen: Sequence[ListedDump], *, incomplete: bo
 @contextlib.contextmanager
 def _source(directory: Path | None, options: FleetOptions) -> Iterator[Source]:
     if directory is None:
-        with NativeApi(options.find()) as api:
-            yield FleetSource(api)
+        with options.fleet() as fleet:
+            yield FleetSource(fleet)
         return
     if options.state_dir is not None or options.url is not None:
         raise wrong("--dir is a folder; it goes with neither --state-dir nor --url")
     if not directory.is_dir():
-        raise wrong(f"{directory} is no folder")
+        raise wrong(f"{directory} is not a folder")
     yield FolderSource(directory)
 
 
 def _named(name: str) -> str:
     if parse_dump_name(name) is None:
-        raise wrong(f"{name!r} is no name of a dump; see rolloutfleet dumps list")
+        raise wrong(f"{name!r} is not a valid dump name; see rolloutfleet dumps list")
     return name
 
 
@@ -189,7 +287,7 @@ def _checked(source: Source, name: str) -> Inspected:
     try:
         with source.open(name) as file:
             return inspect(file, name=name)
-    except CommandFailed as error:
+    except (CommandFailed, FleetError) as error:
         return Inspected(problems=[str(error)])
 
 

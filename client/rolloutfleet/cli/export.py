@@ -1,61 +1,70 @@
-"""`rolloutfleet export`: take trajectories out of a fleet, under a lease. `--to` is in export_files.py."""
+"""`rolloutfleet export`: take trajectories out of a fleet, under a lease.
+
+`rolloutfleet ack` and `rolloutfleet release`: end a lease, one way or the other.
+
+`rolloutfleet export --to`: everything that is ready, from all proxies, as files in a folder.
+"""
 
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final
 
-import httpx
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rolloutfleet.cli.api import NativeApi
-from rolloutfleet.cli.export_files import LEASE_SECONDS, export_files
-from rolloutfleet.cli.failures import failed, wrong
-from rolloutfleet.cli.options import FleetOptions, takes_fleet_options
-from rolloutfleet.cli.show import console, span, table, text
-from rolloutfleet.files.forms import FileForm
+from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.show import console, print_json, size, span, table, text
+from rolloutfleet.files.folder import ExportFolder, FolderInUse, WrongFolder, sync
+from rolloutfleet.files.forms import FileForm, MissingLibrary, check_form
+from rolloutfleet.files.writing import Progress as Done
+from rolloutfleet.files.writing import Summary, export_to
+from rolloutfleet.fleet import Fleet, FleetError, Whereabouts
+from rolloutfleet.fleet.exceptions import BadArgument
+from rolloutfleet.fleet.leases import ExportFile, Format
 from rolloutfleet.safetensors_layout import read_metadata
 from rolloutfleet.units import parse_quantity
-from rolloutfleet.wire import EXPORT_METADATA_KEY, JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE, ExportStyle
+from rolloutfleet.wire import EXPORT_METADATA_KEY, ExportStyle
 
 SMALLEST_PART = 2**10
 LARGEST_PART = 2**32
 
 
-Format = Literal["json", "safetensors"]
-
-
 @takes_fleet_options
 def export(
     session: Annotated[
-        list[str] | None, typer.Option("--session", metavar="ID", help="A session; may be given again.")
+        list[str] | None, typer.Option("--session", metavar="ID", help="A session's id; may be repeated.")
     ] = None,
     group: Annotated[str | None, typer.Option("--group", metavar="ID", help="A whole group.")] = None,
-    most: Annotated[int | None, typer.Option("--max", min=1, help="Any trajectories, at most so many.")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="At most this many, of any session.")] = None,
     to: Annotated[
         FileForm | None,
-        typer.Option("--to", help="Everything that is ready, as files in the folder -o DIR; parquet takes pyarrow."),
+        typer.Option("--to", help="Everything that is ready, as files in the folder -o DIR; parquet needs pyarrow."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE|DIR", help="Write here; - is the output.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE|DIR", help="Where to write; - is standard output.")
     ] = None,
     part_size: Annotated[
-        str, typer.Option("--part-size", metavar="BYTES", help="With --to: a part is full at this, like 64Mi.")
+        str, typer.Option("--part-size", metavar="BYTES", help="With --to: the size of a part, like 64Mi.")
     ] = "64Mi",
-    form: Annotated[
-        Format | None, typer.Option("--format", help="What to write without --to: json unless given.")
-    ] = None,
+    form: Annotated[Format | None, typer.Option("--format", help="The format without --to [default: json].")] = None,
     style: Annotated[
-        ExportStyle, typer.Option("--style", help="One row a leaf of the tree, or one row a turn.")
+        ExportStyle, typer.Option("--style", help="One row per leaf of the tree, or one row per turn.")
     ] = "concat",
-    discount: Annotated[float, typer.Option("--discount", min=0.0, max=1.0, help="Of rewards, from the leaf.")] = 1.0,
+    discount: Annotated[float, typer.Option("--discount", min=0.0, max=1.0, help="The discount of rewards.")] = 1.0,
     lease_seconds: Annotated[
         float | None,
-        typer.Option("--lease-seconds", min=1.0, help="How long they are yours: 600, with --to 60 and renewed."),
+        typer.Option(
+            "--lease-seconds", min=1.0, help="How long the lease lasts [default: 600, with --to 60 and renewed]."
+        ),
     ] = None,
     acknowledge: Annotated[
-        bool, typer.Option("--ack", help="Acknowledge once the file is on disk; the fleet then forgets them.")
+        bool, typer.Option("--ack", help="Acknowledge once the file is on disk; the fleet then deletes them.")
     ] = False,
     *,
     options: FleetOptions,
@@ -73,16 +82,14 @@ def export(
     """
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
-    chosen = {"session_ids": session or None, "group_id": group}
-    named = {name: value for name, value in chosen.items() if value is not None}
+    named: dict[str, Any] = {"session_ids": session or None, "group_id": group}
     folder = None if to is None else _folder(output, form, acknowledge)
     if folder is None:
         _check_file(output, form, acknowledge)
     part_bytes = _part_bytes(part_size)
-    where = options.find()
     if to is not None and folder is not None:
         export_files(
-            where,
+            options.find(),
             to,
             folder,
             part_bytes=part_bytes,
@@ -93,18 +100,16 @@ def export(
             **named,
         )
         return
-    form = form or "json"
-    body: dict[str, Any] = {"style": style, "discount": discount, "lease_seconds": lease_seconds or 600.0, **named}
-    if most is not None:
-        body["max_trajectories"] = most
-    with NativeApi(where) as api:
-        # What is named has one owner, which any proxy finds; else each is asked until one has something.
-        proxies = [api] if named else api.each()
-        for proxy in proxies:
-            answer = proxy.send("POST", "/export", json=body, accept=_media_type(form))
-            if LEASE_ID_HEADER in answer.headers:
-                break
-        _finish(api, answer, form, output=output, acknowledge=acknowledge)
+    with options.fleet() as fleet:
+        file = fleet.export_file(
+            max_trajectories=most,
+            style=style,
+            discount=discount,
+            lease_seconds=lease_seconds or 600.0,
+            form=form or "json",
+            **named,
+        )
+        _finish(fleet, file, form or "json", output=output, acknowledge=acknowledge)
 
 
 def _check_file(output: Path | None, form: Format | None, acknowledge: bool) -> None:
@@ -134,25 +139,18 @@ def _part_bytes(text: str) -> int:
     return amount
 
 
-def _media_type(form: Format) -> str:
-    return JSON_MEDIA_TYPE if form == "json" else TENSORS_MEDIA_TYPE
-
-
-def _finish(api: NativeApi, answer: httpx.Response, form: Format, *, output: Path | None, acknowledge: bool) -> None:
+def _finish(fleet: Fleet, file: ExportFile, form: Format, *, output: Path | None, acknowledge: bool) -> None:
     """Keep the answer before the lease is ended, never after."""
-    taken = answer.json() if form == "json" else described(answer.content)
-    lease = answer.headers.get(LEASE_ID_HEADER)
+    taken = json.loads(file.content) if form == "json" else described(file.content)
     if output is not None and str(output) == "-":
-        sys.stdout.buffer.write(answer.content)
+        sys.stdout.buffer.write(file.content)
         sys.stdout.buffer.flush()
         return
-    if lease and output is not None:
-        _write_durably(output, answer.content)
-    if lease and acknowledge:
-        api.post(f"/leases/{lease}/ack", {})
-    if lease and output is None:
-        api.post(f"/leases/{lease}/release", {})
-    _show(taken, lease, output=output, acknowledged=acknowledge)
+    if file.lease_id and output is not None:
+        _write_durably(output, file.content)
+    if file.lease_id and (acknowledge or output is None):
+        fleet.end_lease(file.lease_id, acknowledge=acknowledge)
+    _show(taken, file.lease_id, output=output, acknowledged=acknowledge)
 
 
 def described(content: bytes) -> dict[str, Any]:
@@ -160,7 +158,7 @@ def described(content: bytes) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(read_metadata(content)[EXPORT_METADATA_KEY])
     except (ValueError, KeyError, TypeError):
-        raise failed("the answer is no safetensors file with an export in its header") from None
+        raise failed("the answer is not a safetensors file with an export in its header") from None
     return found
 
 
@@ -168,16 +166,10 @@ def _write_durably(file: Path, content: bytes) -> None:
     """On disk under its name when this returns, so that the fleet may forget it."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
+        draft.write_bytes(content)
+        sync(draft)
         draft.replace(file)
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(file.parent)
     except OSError as error:
         raise failed(f"{file} can't be written: {error.strerror}; the export comes back when its lease ends") from None
 
@@ -186,12 +178,7 @@ def _show(taken: dict[str, Any], lease: str | None, *, output: Path | None, ackn
     out = console()
     shown = table("trajectory", "task", "turns", "rows", numbers=("turns", "rows"))
     for each in taken["trajectories"]:
-        shown.add_row(
-            each["trajectory_id"],
-            text(each.get("task_id")),
-            str(len(each["turns"])),
-            str(len(each["rows"])),
-        )
+        shown.add_row(each["trajectory_id"], text(each.get("task_id")), str(len(each["turns"])), str(len(each["rows"])))
     if taken["trajectories"]:
         out.print(shown)
     else:
@@ -204,3 +191,113 @@ def _show(taken: dict[str, Any], lease: str | None, *, output: Path | None, ackn
     elif lease and output is not None:
         left = span(taken.get("expires_in"))
         out.print(f"written to {output}; lease {lease} ends in {left}: rolloutfleet ack {lease}", soft_wrap=True)
+
+
+Lease = Annotated[str, typer.Argument(metavar="LEASE", help="The lease's id, as `export` showed it.")]
+Trajectories = Annotated[
+    list[str] | None,
+    typer.Option("--trajectory", metavar="ID", help="Only this trajectory; may be repeated [default: all]."),
+]
+
+
+@takes_fleet_options
+def ack(lease: Lease, trajectory: Trajectories = None, *, options: FleetOptions, as_json: AsJson = False) -> None:
+    """Acknowledge an export: its trajectories are safe with you, and the fleet forgets them."""
+    _end(options, lease, trajectory, acknowledge=True, as_json=as_json)
+
+
+@takes_fleet_options
+def release(lease: Lease, trajectory: Trajectories = None, *, options: FleetOptions, as_json: AsJson = False) -> None:
+    """Give an export back: its trajectories can be exported again, with the same ids."""
+    _end(options, lease, trajectory, acknowledge=False, as_json=as_json)
+
+
+def _end(
+    options: FleetOptions, lease: str, trajectories: list[str] | None, *, acknowledge: bool, as_json: bool
+) -> None:
+    with options.fleet() as fleet:
+        answer = fleet.end_lease(lease, acknowledge=acknowledge, trajectory_ids=trajectories or None)
+    if as_json:
+        print_json(answer.model_dump(exclude_unset=True))
+    else:
+        print(f"{lease}: {'acknowledged' if acknowledge else 'released'}")
+
+
+LEASE_SECONDS: Final = 60.0
+"""Renewed while it runs; what a killed run had leased and not written comes again after that at the latest."""
+PAGE: Final = 32
+
+
+def export_files(where: Whereabouts, form: FileForm, output: Path, *, part_bytes: int, **wanted: Any) -> None:
+    """Raises CommandFailed."""
+    try:
+        check_form(form)
+        with (
+            ExportFolder(output, form) as folder,
+            Fleet(where, progress=False) as fleet,
+            _bar(fleet, wanted.get("most")) as tell,
+        ):
+            summary = export_to(fleet, folder, part_bytes=part_bytes, tell=tell, page=PAGE, **wanted)
+    except (MissingLibrary, FolderInUse, WrongFolder, BadArgument) as error:
+        raise wrong(str(error)) from None
+    except FleetError as error:
+        raise failed(f"{error}; what is finished stays in {output}, run it again for the rest") from None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise failed(f"{output} can't be written: {why}; what is finished stays, the rest goes back") from None
+    _show_summary(summary, output)
+
+
+@contextmanager
+def _bar(fleet: Fleet, most: int | None) -> Iterator[Any]:
+    """A bar on the error output, where that is a terminal. Its end is the sessions that the fleet holds, or `most`."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    sums = fleet.audit().sessions
+    held = sums.live + sums.leased
+    columns = (
+        TextColumn("exporting"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[unit]}, {task.fields[tokens]:,} tokens, {task.fields[parts]} parts"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as shown:
+        unit = "sessions" if most is None else "trajectories"
+        task = shown.add_task("", total=held if most is None else most, unit=unit, tokens=0, parts=0)
+
+        def tell(done: Done) -> None:
+            so_far = done.sessions if most is None else done.trajectories
+            shown.update(task, completed=so_far, tokens=done.tokens, parts=done.parts)
+
+        yield tell
+
+
+def _show_summary(summary: Summary, output: Path) -> None:
+    done, out = summary.done, console()
+    if summary.again:
+        out.print(f"{summary.again} trajectories stood in the folder already; the fleet has been told", soft_wrap=True)
+    if done.trajectories:
+        parts = "1 part" if done.parts == 1 else f"{done.parts} parts"
+        out.print(
+            f"{done.trajectories} trajectories, {done.tokens} tokens: {parts} ({size(done.bytes)}) in {output}, "
+            "acknowledged",
+            soft_wrap=True,
+        )
+    else:
+        out.print("nothing to export now")
+    for problem in _problems(summary):
+        warn(problem)
+    if summary.unheard or summary.unreachable:
+        raise failed("not everything was there; run it again")
+
+
+def _problems(summary: Summary) -> Iterator[CommandFailed]:
+    if summary.lost:
+        named = ", ".join(summary.lost[:3]) + (" …" if len(summary.lost) > 3 else "")
+        yield failed(f"{len(summary.lost)} trajectories are in the files, and were leased by others meanwhile: {named}")
+    if summary.unheard:
+        yield failed(f"{summary.unheard} trajectories are in the files, and their proxies could not be told yet")
+    for ordinal, why in sorted(summary.unreachable.items()):
+        yield failed(f"proxy {ordinal} did not answer, what it holds is still to come: {why}")

@@ -1,13 +1,16 @@
 """How a command says that it can't do what it was asked."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from rolloutfleet.fleet.exceptions import FleetError, Refused
+from rolloutfleet.fleet import BadArgument, FleetError, NotEverywhere, Refused
+
+T = TypeVar("T")
 
 
 class CommandFailed(Exception):
-    """One clear line for a person, and the exit status: 2 for a mistake in the asking, else 1."""
+    """One clear line for a person, and the exit status: 2 for wrong usage, else 1."""
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         self.exit_code = exit_code
@@ -24,27 +27,31 @@ def failed(message: str) -> CommandFailed:
     return CommandFailed(message, exit_code=1)
 
 
-def failed_by(error: FleetError) -> CommandFailed:
-    """A proxy refused it, for what was asked or otherwise, or none answered."""
-    of_the_asking = isinstance(error, Refused) and 400 <= error.status < 500
-    return wrong(str(error)) if of_the_asking else failed(str(error))
-
-
-def fail(error: CommandFailed) -> int:
+def fail(error: CommandFailed | FleetError) -> int:
     """Say it on the error output; the exit status."""
     warn(error)
-    return error.exit_code
+    if isinstance(error, CommandFailed):
+        return error.exit_code
+    of_the_asking = isinstance(error, BadArgument) or (isinstance(error, Refused) and 400 <= error.status < 500)
+    return 2 if of_the_asking else 1
 
 
-def warn(error: CommandFailed) -> None:
+def warn(error: Exception) -> None:
     """Say it on the error output."""
     for line in str(error).splitlines():
         print(f"rolloutfleet: {line}", file=sys.stderr)
 
 
-def warn_unless_all_failed(problems: Sequence[CommandFailed], *, answered: bool) -> None:
-    """Say on the error output what went wrong with some proxies. Raises the first where none answered."""
-    if problems and not answered:
-        raise problems[0]
-    for problem in problems:
-        warn(problem)
+def warn_of(failed_proxies: Mapping[int, str]) -> None:
+    """Say on the error output which proxies an answer does not cover, and why."""
+    for ordinal, why in sorted(failed_proxies.items()):
+        warn(failed(f"proxy {ordinal}: {why}"))
+
+
+def of_those_that_answer(listed: Callable[[], list[T]]) -> list[T]:
+    """What the proxies list; those that don't answer are named on the error output."""
+    try:
+        return listed()
+    except NotEverywhere as error:
+        warn_of(error.failed)
+        return error.found

@@ -1,4 +1,4 @@
-"""Which fleet a command talks to: the one whose `up` runs here, or the one that is named."""
+"""What commands share: the fleet that they talk to, which runs here or is named; and groups."""
 
 import inspect
 from collections.abc import Callable
@@ -10,10 +10,13 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from rolloutfleet.cli.failures import wrong
-from rolloutfleet.fleet.exceptions import BadArgument
+from rolloutfleet.fleet import BadArgument, Fleet
 from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT, Whereabouts
 
 R = TypeVar("R")
+
+RETRY_SECONDS: Final = 2.0
+"""How long a command is patient with proxies that restart or ask to wait. Somebody looks on."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -26,16 +29,12 @@ class FleetOptions:
     """The options by which a fleet is named, of every command that asks one."""
 
     state_dir: Annotated[
-        Path | None,
-        typer.Option("--state-dir", metavar="DIR", help="The state folder that `up` was given, or made."),
+        Path | None, typer.Option("--state-dir", metavar="DIR", help="The state folder of `rolloutfleet up`.")
     ] = None
     fleet_file: Annotated[
         Path | None,
         typer.Option(
-            "--fleet-file",
-            metavar="FILE",
-            envvar="ROLLOUTFLEET_FLEET_FILE",
-            help="The fleet.json of a local fleet.",
+            "--fleet-file", metavar="FILE", envvar="ROLLOUTFLEET_FLEET_FILE", help="The fleet.json of a local fleet."
         ),
     ] = None
     url: Annotated[
@@ -53,9 +52,13 @@ class FleetOptions:
             "--admin-key-file",
             metavar="FILE",
             envvar="ROLLOUTFLEET_ADMIN_KEY_FILE",
-            help="A file with the admin key; goes with --url.",
+            help="A file with the admin key; needed with --url.",
         ),
     ] = None
+
+    def fleet(self) -> Fleet:
+        """The fleet that is meant, to be closed. Raises CommandFailed as `find`."""
+        return Fleet(self.find(), patience=RETRY_SECONDS, progress=False)
 
     def find(self) -> Whereabouts:
         """Raises CommandFailed (exit status 2) where no fleet, or more than one, is meant."""
@@ -102,3 +105,15 @@ def _only_fleet_here() -> Path:
         )
     names = ", ".join(str(book.parent) for book in books)
     raise wrong(f"several fleets run from here; choose one with --state-dir: {names}")
+
+
+def group(help: str) -> typer.Typer:
+    """A group that commands can be added to, like `rolloutfleet session`; without a further word it explains itself."""
+    made = typer.Typer(help=help, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    made.callback(invoke_without_command=True)(help_unless_asked)
+    return made
+
+
+def help_unless_asked(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

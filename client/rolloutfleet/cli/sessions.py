@@ -1,23 +1,20 @@
-"""`rolloutfleet session`: start one for an agent of yours, end it, and list the sessions that a fleet holds."""
+"""`rolloutfleet session`: start one for an agent of yours, end it, and list the sessions that a fleet holds.
 
-import heapq
+`rolloutfleet turns`: what was captured of one session.
+"""
+
 import shlex
 import time
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
-from typing import Annotated, Any, Final
-from urllib.parse import quote
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
-from rolloutfleet.cli.api import NativeApi
-from rolloutfleet.cli.failures import CommandFailed, warn, warn_unless_all_failed
-from rolloutfleet.cli.groups import group
-from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.failures import of_those_that_answer, warn
+from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, span, table, text
-from rolloutfleet.wire import SessionState
-
-PAGE: Final = 1000
+from rolloutfleet.fleet import Fleet, FleetError
+from rolloutfleet.wire import BranchReason, SessionState
 
 app = group("Start a session for an agent, end it, and list what there is.")
 
@@ -27,7 +24,7 @@ Names = Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of s
 @app.command("new")
 @takes_fleet_options
 def new(
-    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="The task that it is for.")] = None,
+    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="The id of its task.")] = None,
     *,
     options: FleetOptions,
     as_json: AsJson = False,
@@ -36,118 +33,126 @@ def new(
 
     [bold]eval "$(rolloutfleet session new)"[/bold], and an agent that is started there talks in the session.
     """
-    with NativeApi(options.find()) as api:
-        started = api.post("/sessions", {} if task is None else {"task_id": task})
+    with options.fleet() as fleet:
+        started = fleet.start_session(task)
     if as_json:
-        print_json(started)
+        names = ("session_id", "group_id", "task_id", "base_url", "api_key")
+        print_json({name: getattr(started, name) for name in names})
         return
-    print(f"# rolloutfleet session close {started['session_id']}")
-    print(f"export OPENAI_BASE_URL={shlex.quote(started['base_url'])}")
-    print(f"export OPENAI_API_KEY={shlex.quote(started['api_key'])}")
+    print(f"# rolloutfleet session close {started.session_id}")
+    print(f"export OPENAI_BASE_URL={shlex.quote(started.base_url)}")
+    print(f"export OPENAI_API_KEY={shlex.quote(started.api_key)}")
 
 
 @app.command("close")
 @takes_fleet_options
-def close(
-    sessions: Names,
-    *,
-    options: FleetOptions,
-) -> None:
+def close(sessions: Names, *, options: FleetOptions) -> None:
     """Close sessions: what they made since the last reward becomes a trajectory, which can be exported."""
 
-    def end(api: NativeApi, session: str) -> None:
-        made = api.post(f"{_path(session)}/close", {})["trajectory_id"]
+    def end(fleet: Fleet, session: str) -> None:
+        made = fleet.close_session(session)
         print(f"{session}: closed; {f'made {made}' if made else 'nothing was open'}")
 
-    with NativeApi(options.find()) as api:
-        _each(api, sessions, end)
+    _each(options, sessions, end)
 
 
 @app.command("delete")
 @takes_fleet_options
-def delete(
-    sessions: Names,
-    *,
-    options: FleetOptions,
-) -> None:
+def delete(sessions: Names, *, options: FleetOptions) -> None:
     """Delete sessions: all of them is discarded but for what is leased."""
 
-    def end(api: NativeApi, session: str) -> None:
-        api.send("DELETE", _path(session))
+    def end(fleet: Fleet, session: str) -> None:
+        fleet.delete(session)
         print(f"{session}: deleted")
 
-    with NativeApi(options.find()) as api:
-        _each(api, sessions, end)
+    _each(options, sessions, end)
 
 
 @app.command("list")
 @takes_fleet_options
 def list_sessions(
     options: FleetOptions,
-    state: Annotated[SessionState | None, typer.Option("--state", help="Only those in this state.")] = None,
-    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only those of this task.")] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="The newest of all first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 100,
+    state: Annotated[SessionState | None, typer.Option("--state", help="Only sessions in this state.")] = None,
+    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only sessions of this task.")] = None,
+    newest: Annotated[bool, typer.Option("--newest", help="Newest first, over all proxies.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of all proxies: each proxy's oldest first, or the newest of all."""
-    asked = {"state": state, "task_id": task, "order": "newest" if newest else None, "limit": min(limit + 1, PAGE)}
-    with NativeApi(options.find()) as api:
-        found = _found(api, asked, newest=newest, limit=limit + 1)
+    with options.fleet() as fleet:
+        found = of_those_that_answer(lambda: fleet.sessions(state=state, task_id=task, newest=newest, limit=limit + 1))
     if as_json:
-        print_json(found[:limit])
+        print_json([each.model_dump(exclude_unset=True) for each in found[:limit]])
         return
     numbers = ("turns", "tokens", "trajectories", "age")
     shown = table("session", "task", "state", *numbers, numbers=numbers)
     now = time.time()
     for each in found[:limit]:
         shown.add_row(
-            each["session_id"],
-            text(each["task_id"]),
-            each["state"],
-            str(each["turns"]),
-            str(each["tokens"]),
-            str(each["trajectories"]),
-            span(max(0.0, now - each["created_at"])),
+            each.session_id,
+            text(each.task_id),
+            each.state,
+            str(each.turns),
+            str(each.tokens),
+            str(each.trajectories),
+            span(max(0.0, now - each.created_at)),
         )
     console().print(shown)
     if len(found) > limit:
         print(f"… and more; --limit {limit * 10} shows more of them")
 
 
-def _found(api: NativeApi, asked: dict[str, Any], *, newest: bool, limit: int) -> list[dict[str, Any]]:
-    """Of the proxies that answer; the others are named on the error output. Raises CommandFailed where none does."""
-    problems: list[CommandFailed] = []
-    proxies = list(api.each())
-    lists = [_of_proxy(proxy, asked, problems) for proxy in proxies]
-    merged = heapq.merge(*lists, key=lambda each: -each["created_at"]) if newest else chain.from_iterable(lists)
-    found = list(islice(merged, limit))
-    warn_unless_all_failed(problems, answered=len(problems) < len(proxies))
-    return found
-
-
-def _of_proxy(proxy: NativeApi, asked: dict[str, Any], problems: list[CommandFailed]) -> Iterator[dict[str, Any]]:
-    """Page by page; what is wrong goes to `problems`."""
-    try:
-        for page in proxy.pages("/sessions", **asked):
-            yield from page["sessions"]
-    except CommandFailed as error:
-        problems.append(error)
-
-
-def _each(api: NativeApi, sessions: list[str], end: Callable[[NativeApi, str], None]) -> None:
-    """End all that can be ended. Raises CommandFailed for those that can't, once all were tried."""
-    problems: list[CommandFailed] = []
-    for session in sessions:
-        try:
-            end(api, session)
-        except CommandFailed as error:
-            problems.append(error)
+def _each(options: FleetOptions, sessions: list[str], end: Callable[[Fleet, str], None]) -> None:
+    """End all that can be ended. Raises FleetError where one can't, once all were tried."""
+    problems: list[FleetError] = []
+    with options.fleet() as fleet:
+        for session in sessions:
+            try:
+                end(fleet, session)
+            except FleetError as error:
+                problems.append(error)
     for problem in problems[:-1]:
         warn(problem)
     if problems:
         raise problems[-1]
 
 
-def _path(session: str) -> str:
-    return f"/sessions/{quote(session, safe='')}"
+@takes_fleet_options
+def turns(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
+    *,
+    options: FleetOptions,
+    as_json: AsJson = False,
+) -> None:
+    """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it starts a branch.
+
+    --json has the parents' ids, and each token's id, log-probability and version.
+    """
+    with options.fleet() as fleet:
+        found = fleet.turns(session)
+    if as_json:
+        print_json([turn.model_dump(exclude_unset=True) for turn in found])
+        return
+    columns = ("turn", "", "parent", "trajectory", "finish", "prompt", "output", "versions", "reward", "branch")
+    shown = table(*columns, numbers=("", "parent", "prompt", "output", "reward"))
+    numbers = {turn.turn_id: number for number, turn in enumerate(found, start=1)}
+    for turn in found:
+        shown.add_row(
+            turn.turn_id,
+            str(numbers[turn.turn_id]),
+            text(numbers.get(turn.parent_id or "")),
+            text((turn.trajectory_id or "").removeprefix(f"{session}-")),
+            turn.finish_reason,
+            str(turn.prompt_tokens),
+            str(turn.completion_tokens),
+            ", ".join(str(version) for version in sorted(set(turn.versions))),
+            text(turn.reward),
+            _reason(turn.branch_reason),
+        )
+    console().print(shown)
+
+
+def _reason(reason: BranchReason | None) -> str:
+    if reason is None:
+        return ""
+    return text(reason.field if reason.message is None else f"{reason.field} of message {reason.message}")

@@ -1,11 +1,15 @@
 """`rolloutfleet status`: how a fleet is."""
 
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from rolloutfleet.cli.api import NativeApi
+from rich.table import Table
+
+from rolloutfleet.cli.failures import warn_of
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, size, table, text
+from rolloutfleet.wire import Audit, Proxy, Stats
 
 MOST_BRANCHES: Final = 0.05
 """Share of follow-up turns that may start a branch before that is worth a warning."""
@@ -14,39 +18,41 @@ TERMS = ("created", "imported", "live", "leased", "acknowledged", "dumped")
 
 
 @takes_fleet_options
-def status(
-    options: FleetOptions,
-    as_json: AsJson = False,
-) -> None:
+def status(options: FleetOptions, as_json: AsJson = False) -> None:
     """Show each proxy's figures, and whether every turn and session is accounted for.
 
     The last table is the audit: created + imported = live + leased + acknowledged + dumped + discarded. A warning
     stands below it where more than 5 % of the turns that follow an answer start a branch.
     """
-    with NativeApi(options.find()) as api:
-        proxies = api.proxies()
-        stats = api.from_each("/stats")
-        audit = summed(api.from_each("/audit"))
+    with options.fleet() as fleet:
+        proxies, stats, audit = fleet.proxies(), fleet.stats(), fleet.audit()
+    warn_of({each.ordinal: each.error.message for each in (*stats.failed, *audit.failed)})
     if as_json:
-        print_json({"proxies": proxies, "stats": stats, "audit": audit})
+        print_json(
+            {
+                "proxies": [proxy.model_dump(exclude_unset=True) for proxy in proxies],
+                "stats": [each.model_dump(exclude_unset=True) for each in stats.proxies],
+                "audit": audit.model_dump(exclude_unset=True),
+            }
+        )
         return
     out = console()
-    out.print(_proxies(proxies, {each["ordinal"]: each for each in stats}))
+    out.print(_proxies(proxies, {each.ordinal: each for each in stats.proxies}))
     out.print()
     out.print(_audit(audit))
-    warning = branching(stats)
+    warning = branching(stats.proxies)
     if warning is not None:
         out.print()
         out.print(f"[yellow]{warning}[/]")
 
 
-def branching(stats: list[dict[str, Any]]) -> str | None:
+def branching(stats: Sequence[Stats]) -> str | None:
     """What is to be said of follow-up turns that start a branch; None where they are few."""
     turns: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for each in stats:
-        turns.update(each.get("follow_ups", {}))
-        reasons.update(each.get("branches", {}))
+        turns.update(each.follow_ups)
+        reasons.update(each.branches)
     branched, followed = turns["branch"], turns.total()
     if branched <= MOST_BRANCHES * followed:
         return None
@@ -58,65 +64,32 @@ def branching(stats: list[dict[str, Any]]) -> str | None:
     )
 
 
-def summed(audits: list[dict[str, Any]]) -> dict[str, Any]:
-    """The audits of several proxies as one: balanced where each is."""
-    return {
-        "balanced": all(audit["balanced"] for audit in audits),
-        "turns": _summed([audit["turns"] for audit in audits]),
-        "sessions": _summed([audit["sessions"] for audit in audits]),
-        "ordinals": sorted(ordinal for audit in audits for ordinal in audit["ordinals"]),
-    }
-
-
-def _summed(ledgers: list[dict[str, Any]]) -> dict[str, Any]:
-    discarded: Counter[str] = Counter()
-    for ledger in ledgers:
-        discarded.update(ledger["discarded"])
-    return {**{term: sum(ledger[term] for ledger in ledgers) for term in TERMS}, "discarded": dict(discarded)}
-
-
-def _proxies(proxies: list[dict[str, Any]], stats: dict[int, dict[str, Any]]) -> Any:
-    shown = table(
-        "proxy",
-        "address",
-        "state",
-        "open",
-        "ended",
-        "in flight",
-        "memory",
-        "version",
-        "paused",
-        numbers=("open", "ended", "in flight", "memory", "version"),
-    )
+def _proxies(proxies: Sequence[Proxy], stats: Mapping[int, Stats]) -> Table:
+    numbers = ("open", "ended", "in flight", "memory", "version")
+    shown = table("proxy", "address", "state", *numbers, "paused", numbers=numbers)
     for proxy in proxies:
-        figures = stats.get(proxy["ordinal"])
-        if figures is None:
-            shown.add_row(str(proxy["ordinal"]), proxy["url"], text(proxy.get("state")))
-            continue
-        shown.add_row(
-            str(proxy["ordinal"]),
-            proxy["url"],
-            text(proxy.get("state")),
-            str(figures["sessions"]["open"]),
-            str(figures["sessions"]["ended"]),
-            str(figures["in_flight"]),
-            size(figures["rss_bytes"]),
-            str(figures["version"]),
-            "yes" if figures["paused"] else "no",
-        )
+        figures = stats.get(proxy.ordinal)
+        known = () if figures is None else _figures(figures)
+        shown.add_row(str(proxy.ordinal), proxy.url, text(proxy.state), *known)
     return shown
 
 
-def _audit(audit: dict[str, Any]) -> Any:
+def _figures(stats: Stats) -> tuple[str, ...]:
+    return (
+        str(stats.sessions.open),
+        str(stats.sessions.ended),
+        str(stats.in_flight),
+        size(stats.rss_bytes),
+        str(stats.version),
+        "yes" if stats.paused else "no",
+    )
+
+
+def _audit(audit: Audit) -> Table:
     columns = ("", *TERMS, "discarded", "balanced")
     shown = table(*columns, numbers=columns[1:])
-    for name in ("turns", "sessions"):
-        sums = audit[name]
-        discarded = ", ".join(f"{reason} {count}" for reason, count in sums["discarded"].items() if count)
-        shown.add_row(
-            name,
-            *(str(sums[term]) for term in TERMS),
-            discarded or "0",
-            "yes" if audit["balanced"] else "[red]NO[/]",
-        )
+    balanced = "yes" if audit.balanced else "[red]NO[/]"
+    for name, ledger in (("turns", audit.turns), ("sessions", audit.sessions)):
+        discarded = ", ".join(f"{reason} {count}" for reason, count in ledger.discarded.items() if count)
+        shown.add_row(name, *(str(getattr(ledger, term)) for term in TERMS), discarded or "0", balanced)
     return shown

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +18,9 @@ from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT
 from rolloutfleet.specfile import FleetFileError, load_fleet
 
 if TYPE_CHECKING:
-    from rolloutfleet_operator.local import Happening, LocalFleet
+    from rolloutfleet_operator.local import ChildEvent, LocalFleet
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MARKS = {"starting": "[yellow]…[/]", "ready": "[green]✓[/]", "stopping": "[yellow]…[/]", "ended": "[red]✗[/]"}
 
 
@@ -30,7 +31,7 @@ def up(
         typer.Option(
             "--state-dir",
             metavar="DIR",
-            help="Where stores, keys, ports and logs are kept; ./.rolloutfleet/NAME unless given.",
+            help="Where stores, keys, ports and logs are kept [default: ./.rolloutfleet/NAME].",
         ),
     ] = None,
     engine_key_file: Annotated[
@@ -41,7 +42,7 @@ def up(
         bool,
         typer.Option(
             "--new-ports",
-            help="Choose new ports for those that other programs hold; base_urls of sessions on them are void then.",
+            help="Choose new ports where other programs hold them; base_urls of open sessions there stop working.",
         ),
     ] = False,
 ) -> None:
@@ -57,7 +58,7 @@ def up(
     except FleetFileError as error:
         raise wrong(str(error)) from None
     if engine_key_file is not None and not engine_key_file.is_file():
-        raise wrong(f"--engine-key-file: {engine_key_file} is no file")
+        raise wrong(f"--engine-key-file: {engine_key_file} is not a file")
     # Nothing runs yet, so that Ctrl-C may end this process at once, until `_stop_signals` asks it to stop.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # The proxies' and the executor's packages are heavy, and no other command needs them.
@@ -113,27 +114,24 @@ async def _unless(asked_to_stop: asyncio.Event, work: Coroutine[None, None, None
     return False
 
 
-class _stop_signals:
+@contextlib.contextmanager
+def _stop_signals(local: "LocalFleet") -> Iterator[asyncio.Event]:
     """The first Ctrl-C or SIGTERM asks to stop; the second kills."""
+    asked, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def __init__(self, local: "LocalFleet") -> None:
-        self._local = local
-        self._asked = asyncio.Event()
+    def on_signal() -> None:
+        if asked.is_set():
+            local.hurry()
+        asked.set()
 
-    def __enter__(self) -> asyncio.Event:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
-        return self._asked
-
-    def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().remove_signal_handler(number)
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield asked
+    finally:
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
-
-    def _on_signal(self) -> None:
-        if self._asked.is_set():
-            self._local.hurry()
-        self._asked.set()
 
 
 def _start_failure(error: Exception, screen: "_Screen") -> CommandFailed:
@@ -160,12 +158,12 @@ class _Screen:
         self._live = Live(console=self._out, transient=True, refresh_per_second=8)
         return self._live
 
-    def report(self, happening: "Happening") -> None:
-        self._phases[happening.name] = (happening.phase.value, happening.text)
+    def report(self, event: "ChildEvent") -> None:
+        self._phases[event.name] = (event.phase.value, event.text)
         if self._live is not None and self._live.is_started:
             self._live.update(self._progress())
-        elif happening.phase.value != "stopping":
-            self.say(f"{happening.name}: {happening.text}")
+        elif event.phase.value != "stopping":
+            self.say(f"{event.name}: {event.text}")
 
     def say(self, text: str) -> None:
         self._out.print(text, markup=False, soft_wrap=True)

@@ -4,77 +4,35 @@
 docs/dumps.md describes the format itself.
 """
 
-from rolloutfleet.dumps.checks import Inspected, inspect, verify
-from rolloutfleet.dumps.files import Glance, glance, open_dump
-from rolloutfleet.dumps.form import (
-    FORMAT,
-    FORMAT_VERSION,
-    Damaged,
-    Dump,
-    DumpedSession,
-    DumpedShard,
-    DumpedTrajectory,
-    DumpedTurn,
-    DumpEnd,
-    DumpHead,
-    IncomingShard,
-    Matching,
-    Part,
-    encode,
-)
-from rolloutfleet.dumps.names import (
-    ACTIVE,
-    CLAIM_MARK,
-    IMPORTED_MARK,
-    DumpName,
-    active_name,
-    dump_names,
-    parse_dump_name,
-    trajectory_dump_name,
-)
-from rolloutfleet.dumps.reading import decode, digest_of, load, read, read_head, read_shards, read_streamed
-from rolloutfleet.dumps.streamed import StreamedShard, StreamedTensor, StreamedTurn
-from rolloutfleet.dumps.tensors import DTYPES, Tensor
-
-__all__ = [
-    "ACTIVE",
-    "CLAIM_MARK",
-    "DTYPES",
-    "FORMAT",
-    "FORMAT_VERSION",
-    "IMPORTED_MARK",
-    "Damaged",
-    "Dump",
-    "DumpEnd",
-    "DumpHead",
-    "DumpName",
-    "DumpedSession",
-    "DumpedShard",
-    "DumpedTrajectory",
-    "DumpedTurn",
-    "Glance",
-    "IncomingShard",
-    "Inspected",
-    "Matching",
-    "Part",
-    "StreamedShard",
-    "StreamedTensor",
-    "StreamedTurn",
-    "Tensor",
-    "active_name",
-    "decode",
-    "digest_of",
-    "dump_names",
-    "encode",
-    "glance",
-    "inspect",
-    "load",
-    "open_dump",
-    "parse_dump_name",
-    "read",
-    "read_head",
-    "read_shards",
-    "read_streamed",
-    "trajectory_dump_name",
-    "verify",
-]
+from rolloutfleet.dumps.checks import Inspected as Inspected
+from rolloutfleet.dumps.checks import inspect as inspect
+from rolloutfleet.dumps.checks import verify as verify
+from rolloutfleet.dumps.files import CLAIM_MARK as CLAIM_MARK
+from rolloutfleet.dumps.files import IMPORTED_MARK as IMPORTED_MARK
+from rolloutfleet.dumps.files import DumpName as DumpName
+from rolloutfleet.dumps.files import Glance as Glance
+from rolloutfleet.dumps.files import dump_names as dump_names
+from rolloutfleet.dumps.files import glance as glance
+from rolloutfleet.dumps.files import open_dump as open_dump
+from rolloutfleet.dumps.files import parse_dump_name as parse_dump_name
+from rolloutfleet.dumps.form import Damaged as Damaged
+from rolloutfleet.dumps.form import Dump as Dump
+from rolloutfleet.dumps.form import DumpedSession as DumpedSession
+from rolloutfleet.dumps.form import DumpedShard as DumpedShard
+from rolloutfleet.dumps.form import DumpedTrajectory as DumpedTrajectory
+from rolloutfleet.dumps.form import DumpedTurn as DumpedTurn
+from rolloutfleet.dumps.form import DumpEnd as DumpEnd
+from rolloutfleet.dumps.form import DumpHead as DumpHead
+from rolloutfleet.dumps.form import IncomingShard as IncomingShard
+from rolloutfleet.dumps.form import Matching as Matching
+from rolloutfleet.dumps.form import StreamedShard as StreamedShard
+from rolloutfleet.dumps.form import StreamedTensor as StreamedTensor
+from rolloutfleet.dumps.form import StreamedTurn as StreamedTurn
+from rolloutfleet.dumps.form import encode as encode
+from rolloutfleet.dumps.reading import decode as decode
+from rolloutfleet.dumps.reading import digest_of as digest_of
+from rolloutfleet.dumps.reading import load as load
+from rolloutfleet.dumps.reading import read as read
+from rolloutfleet.dumps.reading import read_shards as read_shards
+from rolloutfleet.dumps.reading import read_streamed as read_streamed
+from rolloutfleet.dumps.tensors import Tensor as Tensor

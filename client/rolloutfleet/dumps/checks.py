@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from rolloutfleet.dumps.files import DumpName, parse_dump_name
 from rolloutfleet.dumps.form import Damaged, DumpedTurn, DumpEnd, DumpHead, IncomingShard
-from rolloutfleet.dumps.names import DumpName, parse_dump_name
 from rolloutfleet.dumps.reading import read_streamed
 from rolloutfleet.dumps.tensors import Tensor
 
@@ -83,7 +83,7 @@ def _names(head: DumpHead, name: str | None) -> Iterator[str]:
     trajectory = head.trajectory
     said = DumpName(head.session.session_id, None if trajectory is None else trajectory.number)
     if parse_dump_name(str(said)) != said:
-        yield f"session_id {head.session.session_id!r} is no id of a session"
+        yield f"session_id {head.session.session_id!r} is not a valid session id"
     elif name is not None and name != str(said):
         yield f"by what it holds its name is {said}, not {name}"
     if trajectory is not None and trajectory.trajectory_id != str(said).removesuffix(".json"):

@@ -1,17 +1,61 @@
 """Files in a folder of dumps, where anything may lie: others write there too.
 
 A dump is a regular file. A link would show what it leads to, a pipe would never end; neither is opened.
+
+Their names follow from ids that a server made, so nothing else can be asked for by name.
 """
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from rolloutfleet.dumps.form import Damaged, DumpHead
 from rolloutfleet.dumps.reading import read_head
+
+ACTIVE: Final = "active"
+"""What stands for a trajectory's number in the name of the dump of what was still open."""
+IMPORTED_MARK: Final = ".imported"
+"""Follows the name of a file that a fleet has taken in again."""
+CLAIM_MARK: Final = ".importing-"
+"""Follows the name of a file that a proxy is taking in; behind it come that proxy's ordinal, `-` and its store's id."""
+
+_NAME = re.compile(r"(s(?:0|[1-9]\d{0,5})-[0-9a-f]{12}-[0-9a-f]{16})-(?:active|trajectory-([1-9]\d{0,8}))\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class DumpName:
+    """What a dump's name says; as text `{session_id}-trajectory-{n}.json` or `{session_id}-active.json`."""
+
+    session_id: str
+    number: int | None
+    """Of the trajectory; None for what was still open."""
+
+    @property
+    def ordinal(self) -> int:
+        """Of the proxy that the session's id names."""
+        return int(self.session_id.partition("-")[0][1:])
+
+    def __str__(self) -> str:
+        if self.number is None:
+            return f"{self.session_id}-{ACTIVE}.json"
+        return f"{self.session_id}-trajectory-{self.number}.json"
+
+
+def parse_dump_name(name: str) -> DumpName | None:
+    """What a file's name says, without any mark behind it; None where it is not a name of a dump."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else DumpName(found[1], None if found[2] is None else int(found[2]))
+
+
+def dump_names(session_id: str, *, trajectories: Iterable[int] = (), active: bool = False) -> list[str]:
+    """The files that a session is dumped to: one for each of its closed trajectories, one for the rest."""
+    return [str(DumpName(session_id, number)) for number in [*trajectories, *([None] if active else [])]]
+
 
 NAME_LIMIT: Final = 1024
 """Characters of a name that a head may show in a list; a task_id has up to 512."""
@@ -68,4 +112,4 @@ def _shown(head: DumpHead) -> Glance:
 
 
 def _irregular() -> Damaged:
-    return Damaged("it is no regular file")
+    return Damaged("it is not a regular file")

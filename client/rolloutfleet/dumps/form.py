@@ -3,17 +3,21 @@
 The first line holds all but turns and shards; each turn and each shard has a line of its own, and the last line ends
 with the digest. So neither writer nor reader ever needs more than one turn in memory, and any JSON reader takes the
 whole. The digest is SHA-256 over every byte before `,"digest":`.
+
+`StreamedTurn` and `StreamedShard` are for a writer that must not hold the interpreter, or have them whole in memory,
+while it writes them. What they hold is JSON already, or bytes that become base64 a slice at a time. What is read back
+of them is the same as of `DumpedTurn` and `DumpedShard`.
 """
 
+import base64
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
-from rolloutfleet.dumps.streamed import StreamedShard, StreamedTurn
 from rolloutfleet.dumps.tensors import Tensor
 
 FORMAT: Final = "rolloutfleet-dump"
@@ -25,6 +29,8 @@ END_MARK: Final = b'],"incomplete":'
 DIGEST_MARK: Final = b',"digest":"sha256:'
 TAIL_MARK: Final = b'"}\n'
 HEX_DIGITS: Final = 64
+BASE64_AT_ONCE: Final = 1 << 20
+"""Bytes that are encoded in one go: about a millisecond."""
 
 Whole = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Number = Annotated[int, Field(ge=1, le=2**63 - 1)]
@@ -34,7 +40,7 @@ Json = dict[str, Any]
 
 
 class Damaged(Exception):
-    """The file is no whole dump; the message says what is wrong with it."""
+    """The file is not a whole dump; the message says what is wrong with it."""
 
 
 class DumpPart(BaseModel):
@@ -117,7 +123,7 @@ class DumpedReason(DumpPart):
     """Why a turn starts a branch."""
 
     message: Whole | None
-    """Index of the message that differs; None for what is no message's."""
+    """Index of the message that differs; None for what is not a message's."""
     field: str
 
 
@@ -172,6 +178,65 @@ class IncomingShard:
     shape: tuple[int, ...]
     pieces: Iterator[bytes]
     """Its bytes; what has not been taken when the next part is asked for is passed over. Raises Damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedTensor:
+    """A tensor's type, shape, and its bytes in C order, little-endian, cut anywhere."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Iterable[bytes]
+
+    def json_pieces(self) -> Iterator[bytes]:
+        described = {"type": "tensor", "dtype": self.dtype, "shape": list(self.shape), "data": ""}
+        yield _json(described).removesuffix(b'"}')
+        yield from base64_pieces(self.pieces)
+        yield b'"}'
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedShard:
+    """A `DumpedShard` whose bytes come in pieces."""
+
+    shard_id: str
+    tensor: StreamedTensor
+
+    def json_pieces(self) -> Iterator[bytes]:
+        yield b'{"shard_id":' + _json(self.shard_id) + b',"tensor":'
+        yield from self.tensor.json_pieces()
+        yield b"}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedTurn:
+    """A `DumpedTurn` by the names of its fields: short ones, those that are JSON already (in one line), tensors."""
+
+    short: Mapping[str, Any]
+    as_json: Mapping[str, bytes]
+    tensors: Mapping[str, StreamedTensor]
+
+    def json_pieces(self) -> Iterator[bytes]:
+        yield _json(dict(self.short)).removesuffix(b"}")
+        for name, value in self.as_json.items():
+            yield b"," + _json(name) + b":"
+            yield value
+        for name, tensor in self.tensors.items():
+            yield b"," + _json(name) + b":"
+            yield from tensor.json_pieces()
+        yield b"}"
+
+
+def base64_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Base64 of bytes that come in pieces, as if they had come at once."""
+    left = b""
+    for piece in pieces:
+        for start in range(0, len(piece), BASE64_AT_ONCE):
+            left += piece[start : start + BASE64_AT_ONCE]
+            whole = len(left) - len(left) % 3
+            yield base64.b64encode(left[:whole])
+            left = left[whole:]
+    yield base64.b64encode(left)
 
 
 class DumpEnd(DumpPart):

@@ -137,7 +137,7 @@ def _incoming(lines: "_Lines", start: bytes) -> IncomingShard:
     """A shard whose line begins so. Within JSON text a quote is escaped, so the mark of the data is found for sure."""
     described, mark, data = start.removeprefix(b",").partition(_DATA)
     if not mark:
-        raise Damaged(f"line {lines.count} is no shard")
+        raise Damaged(f"line {lines.count} is not a shard")
     found = _validated(_Described, _loads(described + _DATA + _DATA_END, lines.count), lines.count)
     try:
         form = form_of(found.tensor.get("dtype"), found.tensor.get("shape"))
@@ -166,7 +166,7 @@ def _from_base64(text: bytes, number: int) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise Damaged(f"line {number} holds no base64: {error}") from None
+        raise Damaged(f"line {number} is not valid base64: {error}") from None
 
 
 class _Lines:
@@ -209,14 +209,14 @@ class _Lines:
         return line
 
     def _rest(self, pieces: list[bytes], longest: int) -> bytes:
-        """The line to its end, behind the pieces of it that were read. What is no line of a dump is not read whole."""
+        """The rest of a line, after the pieces that were read. What is not a line of a dump is not read whole."""
         length = sum(map(len, pieces))
         while piece := self._file.readline(_AT_ONCE):
             length += len(piece)
             if length > longest:
                 raise Damaged(f"line {self.count} is longer than {longest} bytes")
             if b"\0" in piece:
-                raise Damaged(f"line {self.count} is no JSON: it holds a zero byte")
+                raise Damaged(f"line {self.count} is not JSON: it holds a zero byte")
             pieces.append(piece)
             if piece.endswith(b"\n"):
                 break
@@ -244,7 +244,7 @@ def _digest_in(ending: bytes) -> str:
 def _head(content: bytes) -> DumpHead:
     found = _loads(content, 1)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise Damaged("it is no dump of RolloutFleet")
+        raise Damaged("it is not a dump of RolloutFleet")
     if found.get("format_version") != FORMAT_VERSION:
         version = repr(found.get("format_version"))[:80]
         raise Damaged(f"its format_version is {version}, and this program knows {FORMAT_VERSION}")
@@ -263,16 +263,16 @@ def _loads(content: bytes, number: int) -> Any:
         if _SURROGATE.search(text):
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Damaged(f"line {number} is no JSON: it holds half a letter, a surrogate without its other") from None
+        raise Damaged(f"line {number} is not JSON: it holds half a letter, a surrogate without its other") from None
     except UnicodeDecodeError:
-        raise Damaged(f"line {number} is no JSON: it is not UTF-8") from None
+        raise Damaged(f"line {number} is not JSON: it is not UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"line {number} is no JSON: {error}") from None
+        raise Damaged(f"line {number} is not JSON: {error}") from None
     return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _validated(kind: type[AnyPart], value: Any, number: int) -> AnyPart:

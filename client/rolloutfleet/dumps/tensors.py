@@ -6,22 +6,15 @@ numpy and PyTorch. Bits are all that is kept, so types that numpy lacks (bfloat1
 
 import base64
 import binascii
-import math
-from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from rolloutfleet import tensors
-from rolloutfleet.tensors import itemsize
+from rolloutfleet.tensors import CODES, form_of, itemsize
 
-DTYPES: Final[Mapping[str, int]] = {name: itemsize(name) for name in tensors.CODES}
-"""Bytes of an element, by the type's name."""
-_NOT_IN_NUMPY: Final = {
-    name: f"uint{8 * itemsize(name)}" for name in tensors.CODES if name.startswith(("bfloat", "float8"))
-}
+_NOT_IN_NUMPY: Final = {name: f"uint{8 * itemsize(name)}" for name in CODES if name.startswith(("bfloat", "float8"))}
 
 
 class Tensor(BaseModel):
@@ -43,7 +36,7 @@ class Tensor(BaseModel):
         try:
             return base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise ValueError(f"data is no base64: {error}") from None
+            raise ValueError(f"data is not valid base64: {error}") from None
 
     @field_validator("shape", mode="before")
     @classmethod
@@ -52,11 +45,7 @@ class Tensor(BaseModel):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
-        if any(length < 0 for length in self.shape):
-            raise ValueError(f"shape {list(self.shape)} has a length below 0")
-        size = math.prod(self.shape) * DTYPES[self.dtype]
+        size = form_of(self.dtype, list(self.shape)).nbytes
         if size != len(self.data):
             raise ValueError(f"{len(self.data)} bytes, and shape {list(self.shape)} of {self.dtype} needs {size}")
         return self

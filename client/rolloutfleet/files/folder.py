@@ -78,10 +78,10 @@ class Part:
     def finish(self) -> Taken:
         """It is durable, under its own name, when this returns. Raises OSError."""
         self._writer.close()
-        _sync(self._draft)
+        sync(self._draft)
         _write(self.note, by_lease(self.trajectories), durably=True)
         self._draft.replace(self.file)
-        _sync(self.file.parent)
+        sync(self.file.parent)
         return Taken(self.note, tuple(self.trajectories))
 
     def discard(self) -> None:
@@ -187,11 +187,12 @@ def _write(file: Path, value: object, *, durably: bool) -> None:
     draft = file.with_name(f"{file.name}.new")
     draft.write_text(json.dumps(value), encoding="utf-8")
     if durably:
-        _sync(draft)
+        sync(draft)
     draft.replace(file)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """What is in a file, or which files are in a folder, is on disk when this returns. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,21 +1,58 @@
 """Writers of one file each: parquet, jsonl, safetensors. Memory is bounded by what a part may hold.
 
 Formats: https://parquet.apache.org/docs/file-format, https://jsonlines.org, https://huggingface.co/docs/safetensors.
+
+In parquet and jsonl a record stands for one row of a trajectory, and needs no other.
 """
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from rolloutfleet.files.records import Record, records
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory
 from rolloutfleet.wire import EXPORT_METADATA_KEY, Export, ExportedRow, ExportedTrajectory
+
+Record = dict[str, Any]
+
+TEXTS: Final = ("trajectory_id", "session_id", "group_id", "task_id", "metadata", "marked")
+NUMBERS: Final = ("run", "version", "oldest_version")
+"""What each record of a trajectory says of it, under the names that it has there."""
+
+
+def records(trajectory: Trajectory) -> Iterator[Record]:
+    """A record a row. `turns` are those on the row's path that are the trajectory's own, and `turn_ids` indexes them.
+
+    The five tensors of a row are numpy arrays [tokens], of the types in `rolloutfleet.fleet.trajectories.TYPES`.
+    """
+    places = {turn.turn_id: place for place, turn in enumerate(trajectory.turns)}
+    for index, row in enumerate(trajectory.rows):
+        path = [places[name] for name in row.turn_ids if name in places]
+        tensors = {name: np.asarray(row.tensors[name]) for name in TYPES}
+        tensors["turn_ids"] = _indexed(tensors["turn_ids"], path, turns=len(places))
+        yield {
+            **{name: getattr(trajectory, name) for name in (*TEXTS, *NUMBERS)},
+            "row": index,
+            "reward": row.reward,
+            **tensors,
+            "turns": [trajectory.turns[place].model_dump() for place in path],
+        }
+
+
+def _indexed(turn_ids: "np.ndarray[Any, Any]", path: list[int], *, turns: int) -> "np.ndarray[Any, Any]":
+    """Indices into the trajectory's turns as indices into the path; -1 stays."""
+    # The last entry is where -1 points.
+    new = np.full(turns + 1, -1, dtype=np.int32)
+    new[path] = np.arange(len(path), dtype=np.int32)
+    indexed: np.ndarray[Any, Any] = new[turn_ids]
+    return indexed
+
 
 ROW_GROUP_BYTES: Final = 8 * 2**20
 """Of a parquet file; what is buffered before it is compressed and written."""
@@ -34,19 +71,27 @@ class MissingLibrary(Exception):
     """A form needs a library that is not installed; the message says how to get it."""
 
 
-class PartWriter(Protocol):
+class PartWriter(ABC):
     """Writes one file."""
 
-    written: int
+    written = 0
     """Bytes so far, before any compression."""
+    _out: Any
 
+    @abstractmethod
+    def __init__(self, file: Path) -> None: ...
+
+    @abstractmethod
     def add(self, trajectory: Trajectory) -> None: ...
 
     def close(self) -> None:
         """All of it is in the file, though perhaps not yet on disk."""
+        self._out.close()
 
     def abandon(self) -> None:
         """The file is of no use; nothing of it stays open. Never raises."""
+        with contextlib.suppress(OSError):
+            self._out.close()
 
 
 def check_form(form: FileForm) -> None:
@@ -57,7 +102,7 @@ def check_form(form: FileForm) -> None:
 
 def part_writer(form: FileForm, file: Path) -> PartWriter:
     """Raises MissingLibrary, OSError."""
-    made: Mapping[FileForm, Callable[[Path], PartWriter]] = {
+    made: Mapping[FileForm, type[PartWriter]] = {
         FileForm.PARQUET: ParquetWriter,
         FileForm.JSONL: JsonlWriter,
         FileForm.SAFETENSORS: SafetensorsWriter,
@@ -65,11 +110,10 @@ def part_writer(form: FileForm, file: Path) -> PartWriter:
     return made[form](file)
 
 
-class JsonlWriter:
+class JsonlWriter(PartWriter):
     """A line of JSON a row."""
 
     def __init__(self, file: Path) -> None:
-        self.written = 0
         self._out = file.open("wb")
 
     def add(self, trajectory: Trajectory) -> None:
@@ -78,20 +122,12 @@ class JsonlWriter:
             line = json.dumps(listed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             self.written += self._out.write(line.encode() + b"\n")
 
-    def close(self) -> None:
-        self._out.close()
 
-    def abandon(self) -> None:
-        with contextlib.suppress(OSError):
-            self._out.close()
-
-
-class ParquetWriter:
+class ParquetWriter(PartWriter):
     """A record a row, in row groups of some megabytes. `metadata` and each turn's `message` are JSON text."""
 
     def __init__(self, file: Path) -> None:
         pyarrow, parquet = _pyarrow()
-        self.written = 0
         self._arrow = pyarrow
         self._schema = _schema(pyarrow)
         self._out = parquet.ParquetWriter(str(file), self._schema, compression="zstd")
@@ -113,11 +149,7 @@ class ParquetWriter:
     def close(self) -> None:
         if self._waiting:
             self._write_group()
-        self._out.close()
-
-    def abandon(self) -> None:
-        with contextlib.suppress(OSError):
-            self._out.close()
+        super().close()
 
     def _write_group(self) -> None:
         columns = [self._column(field) for field in self._schema]
@@ -132,14 +164,13 @@ class ParquetWriter:
         return self._arrow.ListArray.from_arrays(ends, np.concatenate(values), type=field.type)
 
 
-class SafetensorsWriter:
+class SafetensorsWriter(PartWriter):
     """The form of `POST /export`: flat tensors with `cu_seqlens`, and the rest as JSON in the header.
 
     A safetensors file is written whole, so a part waits in memory: as bytes, which are counted, not as objects.
     """
 
     def __init__(self, file: Path) -> None:
-        self.written = 0
         self._file = file
         self._tensors = {name: bytearray() for name in TYPES}
         self._ends = [0]
@@ -225,8 +256,8 @@ def _schema(arrow: Any) -> Any:
             ("message", text),
         ]
     )
-    named = [(name, text) for name in ("trajectory_id", "session_id", "group_id", "task_id", "metadata", "marked")]
-    counted = [(name, whole) for name in ("run", "version", "oldest_version", "row")]
+    named = [(name, text) for name in TEXTS]
+    counted = [(name, whole) for name in (*NUMBERS, "row")]
     tensors = [(name, arrow.list_(arrow.from_numpy_dtype(kind))) for name, kind in TYPES.items()]
     return arrow.schema([*named, *counted, ("reward", real), *tensors, ("turns", arrow.list_(turn))])
 

@@ -50,8 +50,6 @@ def export_to(
     lease_seconds: float,
     most: int | None = None,
     tell: Callable[[Progress], None] = lambda progress: None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
     **wanted: Any,
 ) -> Summary:
     """Write what is ready now, part by part: all of it, or `most` and the rest of their last group.
@@ -63,7 +61,7 @@ def export_to(
     """
     run = _Run(fleet, folder, part_bytes, tell)
     # A lease of a killed run was renewed at its death at the latest.
-    until = clock() + lease_seconds if folder.was_killed() else None
+    until = time.monotonic() + lease_seconds if folder.was_killed() else None
     run.tell_again()
     run.give_back()
     folder.hold({})
@@ -72,9 +70,9 @@ def export_to(
             left = None if most is None else most - run.trajectories
             run.one_pass(lease_seconds=lease_seconds, count=left, wait=False, **wanted)
             enough = most is not None and run.trajectories >= most
-            if enough or until is None or clock() > until or not fleet.audit().sessions.leased:
+            if enough or until is None or time.monotonic() > until or not fleet.audit().sessions.leased:
                 return run.ended()
-            sleep(AGAIN_SECONDS)
+            time.sleep(AGAIN_SECONDS)
     finally:
         folder.let_go()
 
@@ -134,12 +132,12 @@ class _Run:
                     part.add(trajectory)
                     self._count(trajectory.session_id, trajectory.tokens)
                     if part.written >= self._part_bytes:
-                        finishing, part = part, None
-                        self._finish(export, finishing)
+                        self._finish(export, part)
+                        part = None
                 if part is not None:
-                    finishing, part = part, None
-                    self._finish(export, finishing)
+                    self._finish(export, part)
             except BaseException:
+                # Without effect on one that is finished.
                 if part is not None:
                     part.discard()
                 raise
@@ -151,11 +149,7 @@ class _Run:
         return self._summary
 
     def _finish(self, export: Export, part: Part) -> None:
-        try:
-            taken = part.finish()
-        except BaseException:
-            part.discard()
-            raise
+        taken = part.finish()
         self._taken.append(taken)
         names = [each.trajectory_id for each in taken.trajectories]
         self._folder.hold(_without(export.leases, names))

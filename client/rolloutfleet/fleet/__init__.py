@@ -1,60 +1,32 @@
 """A trainer's side of a fleet: `Fleet`, or `AsyncFleet` for asyncio. docs/trainer.md shows how they are used."""
 
-from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
-from rolloutfleet.fleet.base import Options
-from rolloutfleet.fleet.exceptions import (
-    BadArgument,
-    Conflict,
-    FleetClosed,
-    FleetError,
-    Gone,
-    KeyRefused,
-    LeaseLost,
-    NotEverywhere,
-    NotHeardYet,
-    NotKnown,
-    NotNow,
-    Refused,
-    StillPaused,
-    TookTooLong,
-    Unreachable,
-)
-from rolloutfleet.fleet.exporting import AsyncExport
-from rolloutfleet.fleet.staleness_filter import Counts
-from rolloutfleet.fleet.sync_fleet import Export, Fleet, Group, Session
-from rolloutfleet.fleet.trajectories import Row, Trajectory, read_export
-from rolloutfleet.fleet.weight_update import AsyncWeightUpdate
-from rolloutfleet.fleet.whereabouts import Whereabouts
-
-__all__ = [
-    "AsyncExport",
-    "AsyncFleet",
-    "AsyncGroup",
-    "AsyncSession",
-    "AsyncWeightUpdate",
-    "BadArgument",
-    "Conflict",
-    "Counts",
-    "Export",
-    "Fleet",
-    "FleetClosed",
-    "FleetError",
-    "Gone",
-    "Group",
-    "KeyRefused",
-    "LeaseLost",
-    "NotEverywhere",
-    "NotHeardYet",
-    "NotKnown",
-    "NotNow",
-    "Options",
-    "Refused",
-    "Row",
-    "Session",
-    "StillPaused",
-    "TookTooLong",
-    "Trajectory",
-    "Unreachable",
-    "Whereabouts",
-    "read_export",
-]
+from rolloutfleet.fleet.admission import Counts as Counts
+from rolloutfleet.fleet.async_fleet import AsyncFleet as AsyncFleet
+from rolloutfleet.fleet.base import Options as Options
+from rolloutfleet.fleet.exceptions import BadArgument as BadArgument
+from rolloutfleet.fleet.exceptions import Conflict as Conflict
+from rolloutfleet.fleet.exceptions import FleetClosed as FleetClosed
+from rolloutfleet.fleet.exceptions import FleetError as FleetError
+from rolloutfleet.fleet.exceptions import Gone as Gone
+from rolloutfleet.fleet.exceptions import KeyRefused as KeyRefused
+from rolloutfleet.fleet.exceptions import LeaseLost as LeaseLost
+from rolloutfleet.fleet.exceptions import NotEverywhere as NotEverywhere
+from rolloutfleet.fleet.exceptions import NotHeardYet as NotHeardYet
+from rolloutfleet.fleet.exceptions import NotKnown as NotKnown
+from rolloutfleet.fleet.exceptions import NotNow as NotNow
+from rolloutfleet.fleet.exceptions import Refused as Refused
+from rolloutfleet.fleet.exceptions import StillPaused as StillPaused
+from rolloutfleet.fleet.exceptions import TookTooLong as TookTooLong
+from rolloutfleet.fleet.exceptions import Unreachable as Unreachable
+from rolloutfleet.fleet.exporting import AsyncExport as AsyncExport
+from rolloutfleet.fleet.sessions import AsyncGroup as AsyncGroup
+from rolloutfleet.fleet.sessions import AsyncSession as AsyncSession
+from rolloutfleet.fleet.sync_fleet import Export as Export
+from rolloutfleet.fleet.sync_fleet import Fleet as Fleet
+from rolloutfleet.fleet.sync_fleet import Group as Group
+from rolloutfleet.fleet.sync_fleet import Session as Session
+from rolloutfleet.fleet.trajectories import Row as Row
+from rolloutfleet.fleet.trajectories import Trajectory as Trajectory
+from rolloutfleet.fleet.trajectories import read_export as read_export
+from rolloutfleet.fleet.weights import AsyncWeightUpdate as AsyncWeightUpdate
+from rolloutfleet.fleet.whereabouts import Whereabouts as Whereabouts

@@ -2,21 +2,26 @@
 
 A session ends in the trainer's own hands, or elsewhere: its agent closes it, it goes stale, its store is lost. While
 somebody waits for room, the proxies are asked what became of the sessions that count as running.
+
+`StalenessFilter`: which trajectories of an export are too old to be handed out, and how many were seen.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
 from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
-from rolloutfleet.fleet.proxies import Proxies, each
+from rolloutfleet.fleet.proxies import Proxies, each, paged
+from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
+from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.staleness import StalenessManager
-from rolloutfleet.wire import Session, SessionList
+from rolloutfleet.wire import SessionList, SessionStatus
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -32,20 +37,13 @@ class Admission:
     """The budget of one fleet object. One event loop's; the manager may be shared with others."""
 
     def __init__(
-        self,
-        manager: StalenessManager,
-        proxies: Proxies,
-        *,
-        version: Callable[[], int],
-        learn_version: Callable[[], Awaitable[object]],
-        lost_after: float,
-        waiting: Waiting,
+        self, manager: StalenessManager, proxies: Proxies, weights: FleetWeights, *, lost_after: float, waiting: Waiting
     ) -> None:
         self.manager = manager
-        self.slots = BudgetSlots(manager)
+        self.slots = BudgetSlots(manager, changed=self.changed)
         self._proxies = proxies
-        self._version = version
-        self._learn_version = learn_version
+        self._weights = weights
+        weights.changed = self.changed
         self._lost_after = lost_after
         self._waiting = waiting
         self._changed = asyncio.Event()
@@ -79,7 +77,7 @@ class Admission:
             raise
 
     def described(self) -> str:
-        counts, version = self.manager.counts, self._version()
+        counts, version = self.manager.counts, self._weights.version
         earlier = self.slots.adopted_running()
         return (
             f"version {version}, {counts.running} running, {counts.accepted} accepted, "
@@ -95,7 +93,7 @@ class Admission:
         with self._waiting.line("waiting for room") as tell:
             while True:
                 self._changed.clear()
-                if self.manager.submit_if_room(sessions, version=self._version()):
+                if self.manager.submit_if_room(sessions, version=self._weights.version):
                     return
                 tell(f"waiting for room: {self.described()}", 0)
                 if self._polling is None or self._polling.done():
@@ -113,7 +111,7 @@ class Admission:
 
     async def _poll(self) -> None:
         """Learn version and sessions as they are now, and rest a moment."""
-        await each([self._learn_version(), self.poll_sessions()])
+        await each([self._weights.show(), self.poll_sessions()])
         self.changed()
         await asyncio.sleep(POLL_INTERVAL)
 
@@ -139,22 +137,21 @@ class Admission:
             elif shown.state != OPEN:
                 self._ended(shown)
 
-    async def listed(self, ordinal: int, *, state: str | None = None) -> AsyncIterator[Session]:
+    async def listed(self, ordinal: int) -> AsyncIterator[SessionStatus]:
         """The sessions of a proxy, page by page. Raises Unreachable, Refused."""
-        query: dict[str, str | int] = {"limit": PAGE} | ({"state": state} if state else {})
-        while True:
+
+        async def fetch(query: dict[str, str | int]) -> SessionList:
             answer = await self._proxies.ask(ordinal, "GET", "/sessions", query=query, timeout=LIST_TIMEOUT)
-            page = SessionList.model_validate_json(answer.content)
+            return SessionList.model_validate_json(answer.content)
+
+        async for page in paged(fetch, {"limit": PAGE}):
             for shown in page.sessions:
                 yield shown
-            if page.cursor is None:
-                return
-            query["cursor"] = page.cursor
 
     async def _poll_session(self, name: str) -> None:
         """One that is not listed: its rows are gone, or were just made."""
         try:
-            shown = await self._proxies.call("GET", f"/sessions/{name}", Session, patience=0.0)
+            shown = await self._proxies.call("GET", f"/sessions/{name}", SessionStatus, patience=0.0)
         except (Gone, NotKnown) as error:
             # Closed and gone is acknowledged, by whomever, or was empty.
             if error.code == SESSION_CLOSED:
@@ -166,7 +163,7 @@ class Admission:
         if shown.state != OPEN:
             self._ended(shown)
 
-    def _ended(self, shown: Session) -> None:
+    def _ended(self, shown: SessionStatus) -> None:
         if shown.state == "deleted" and not shown.leased:
             self.slots.gone(shown.session_id)
             return
@@ -186,6 +183,56 @@ class Admission:
             self.slots.lost(ordinal)
 
 
-def trajectory_ids(shown: Session) -> list[str]:
+def trajectory_ids(shown: SessionStatus) -> list[str]:
     """The names of the trajectories that a session has made so far."""
     return [f"{shown.session_id}-trajectory-{number}" for number in range(1, shown.trajectories + 1)]
+
+
+TooOld = Literal["drop", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a fleet object has seen. Trajectories."""
+
+    handed_out: int = 0
+    acknowledged: int = 0
+    too_old_dropped: int = 0
+    too_old_kept: int = 0
+
+
+class StalenessFilter:
+    """Judges and counts what a fleet object hands out, and tells the budget. Without a budget nothing is too old."""
+
+    def __init__(self, admission: Admission | None, weights: FleetWeights, *, too_old: TooOld) -> None:
+        self.counts = Counts()
+        self._admission = admission
+        self._too_old = too_old
+        self._weights = weights
+
+    def drops(self, trajectory: Trajectory) -> bool:
+        """Whether it is not to be handed out; counted either way."""
+        late = (
+            self._admission is not None
+            and trajectory.oldest_version is not None
+            and self._weights.version - trajectory.oldest_version > self._admission.manager.max_staleness
+        )
+        dropped = late and self._too_old == "drop"
+        counts = self.counts
+        self.counts = replace(
+            counts,
+            handed_out=counts.handed_out + (not dropped),
+            too_old_dropped=counts.too_old_dropped + dropped,
+            too_old_kept=counts.too_old_kept + (late and not dropped),
+        )
+        if self._admission is not None:
+            self._admission.slots.judged(trajectory.session_id, trajectory.trajectory_id, too_old=dropped)
+        return dropped
+
+    def acknowledged(self, trajectory_ids: Iterable[str]) -> None:
+        """They are trained."""
+        names = list(trajectory_ids)
+        self.counts = replace(self.counts, acknowledged=self.counts.acknowledged + len(names))
+        if self._admission is not None:
+            for name in names:
+                self._admission.slots.trained(name.rpartition("-trajectory-")[0], name)

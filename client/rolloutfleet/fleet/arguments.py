@@ -9,9 +9,9 @@ from rolloutfleet.explain import explain
 from rolloutfleet.fleet.base import Options
 from rolloutfleet.fleet.exceptions import BadArgument
 from rolloutfleet.fleet.prefetching import ExportOptions
-from rolloutfleet.fleet.sessions import Handle, SessionStatus
+from rolloutfleet.fleet.sessions import Handle
 from rolloutfleet.fleet.trajectories import Leased
-from rolloutfleet.wire import AskExport, Request
+from rolloutfleet.wire import AskExport, Request, SessionStatus
 
 Asked = TypeVar("Asked", bound=Request)
 
@@ -35,7 +35,7 @@ def name_of(session: Named) -> str:
     """The id. Raises BadArgument."""
     name = session if isinstance(session, str) else session.session_id
     if not name or not all(letter.isalnum() or letter in "-_" for letter in name):
-        raise BadArgument("session", f"{name[:80]!r} is no session's id")
+        raise BadArgument("session", f"{name[:80]!r} is not a valid session id")
     return name
 
 
@@ -51,25 +51,28 @@ def check_choice(argument: str, value: object, choices: Sequence[str | None]) ->
         raise BadArgument(argument, f"is {value!r}; it can be {' or '.join(map(str, choices))}")
 
 
-def check_export_options(wanted: ExportOptions, as_: str) -> None:
+def ask_export(
+    *, session_ids: Iterable[Named] | None, discount: float, lease_seconds: float, **others: object
+) -> AskExport:
     """Raises BadArgument."""
-    check_choice("as_", as_, ("tensors", "shards"))
+    values = {
+        "session_ids": None if session_ids is None else list(map(name_of, session_ids)),
+        "discount": number(discount),
+        "lease_seconds": number(lease_seconds),
+    }
+    return checked(AskExport, values | others)
+
+
+def check_export_options(wanted: ExportOptions) -> None:
+    """Raises BadArgument."""
     check_choice("on_exit", wanted.on_exit, ("acknowledge", "keep"))
     for argument, value in (("count", wanted.count), ("page", wanted.page), ("prefetch", wanted.prefetch)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise BadArgument(argument, f"is {value!r}; it must be a whole number of at least 1")
+        if value is not None:
+            whole(argument, value)
     if wanted.count is not None and wanted.named:
         raise BadArgument("count", "goes with neither session_ids nor group_id; keep one")
     if wanted.timeout is not None:
         positive("timeout", wanted.timeout)
-    values = {
-        "session_ids": None if wanted.session_ids is None else list(wanted.session_ids),
-        "group_id": wanted.group_id,
-        "style": wanted.style,
-        "discount": number(wanted.discount),
-        "lease_seconds": number(wanted.lease_seconds),
-    }
-    checked(AskExport, values)
 
 
 def checked_options(options: Options) -> None:
@@ -77,10 +80,16 @@ def checked_options(options: Options) -> None:
     unknown = set(options) - set(Options.__annotations__)
     if unknown:
         known = ", ".join(Options.__annotations__)
-        raise BadArgument(sorted(unknown)[0], f"is no option of a fleet; there are {known}")
+        raise BadArgument(sorted(unknown)[0], f"is not an option of a fleet; there are {known}")
     check_choice("too_old", options.get("too_old", "drop"), ("drop", "keep"))
     positive("patience", options.get("patience", RETRY_SECONDS))
     positive("lost_after", options.get("lost_after", LOST_AFTER))
+
+
+def whole(argument: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadArgument(argument, f"is {value!r}; it must be a whole number of at least 1")
+    return value
 
 
 def positive(argument: str, value: float) -> float:

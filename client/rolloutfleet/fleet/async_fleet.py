@@ -4,18 +4,20 @@
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self, Unpack
+from typing import BinaryIO, Final, Literal, Self, Unpack
 
 from pydantic import JsonValue
 
-from rolloutfleet.fleet.admission import HELD, OPEN, Admission, trajectory_ids
+from rolloutfleet import wire
+from rolloutfleet.fleet import dumps
+from rolloutfleet.fleet.admission import HELD, OPEN, Admission, StalenessFilter, trajectory_ids
 from rolloutfleet.fleet.arguments import (
     LOST_AFTER,
     RETRY_SECONDS,
     Named,
+    ask_export,
     by_lease,
     check_choice,
     check_export_options,
@@ -24,110 +26,24 @@ from rolloutfleet.fleet.arguments import (
     name_of,
     number,
     positive,
+    whole,
 )
 from rolloutfleet.fleet.base import FleetBase, Options
 from rolloutfleet.fleet.budget_slots import Slot
-from rolloutfleet.fleet.exceptions import FleetClosed, FleetError
+from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.exporting import AsyncExport
-from rolloutfleet.fleet.leases import Leases
-from rolloutfleet.fleet.outbox import Outbox
+from rolloutfleet.fleet.leases import ExportFile, Format, Leases, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Proxies
-from rolloutfleet.fleet.sessions import Handle, OnError, Sessions, SessionStatus
-from rolloutfleet.fleet.staleness_filter import StalenessFilter
+from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession, OnError, Sessions
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.fleet.waiting import Waiting
-from rolloutfleet.fleet.weight_update import AsyncWeightUpdate
-from rolloutfleet.fleet.weights import FleetWeights
+from rolloutfleet.fleet.weights import AsyncWeightUpdate, FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
-from rolloutfleet.wire import (
-    AgentMay,
-    Audit,
-    ExportStyle,
-    GiveReward,
-    LeftOpen,
-    Pause,
-    PauseMode,
-    Proxy,
-    Recover,
-    Rewarded,
-    SessionState,
-    SetVersion,
-    StartedSession,
-    StartSessions,
-    Turn,
-    Weights,
-)
 
 log = logging.getLogger("rolloutfleet.fleet")
 
 CLOSING_TIMEOUT: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class AsyncSession(Handle):
-    """A session. `async with session:` closes it at the end of the block."""
-
-    fleet: "AsyncFleet"
-    on_error: OnError = "close"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.fleet._end([self.session_id], error, self.on_error)
-
-    async def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> Rewarded:
-        """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
-
-        By default it does where no turn is named. The session goes on either way: `close_session` ends it.
-        """
-        return await self.fleet.reward(self, reward, turn_id=turn_id, close=close)
-
-    async def close(self) -> str | None:
-        """End a session; returns the trajectory that was made of its open turns, None where there were none."""
-        return await self.fleet.close_session(self)
-
-    async def delete(self) -> None:
-        """End a session, and discard all of it that is not leased."""
-        await self.fleet.delete(self)
-
-    async def touch(self) -> None:
-        """Keep a session from going stale."""
-        await self.fleet.touch(self)
-
-    async def status(self) -> SessionStatus:
-        """What the fleet says of a session. Raises Gone, NotKnown."""
-        return await self.fleet.status(self)
-
-    def turns(self) -> AsyncIterator[Turn]:
-        """A session's turns, in order of commit, with ids, log-probabilities and versions."""
-        return self.fleet.turns(self)
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncGroup:
-    """Sessions started together for one task. `async with group:` closes all of them at the end of the block."""
-
-    group_id: str
-    sessions: tuple[AsyncSession, ...]
-
-    def __iter__(self) -> Iterator[AsyncSession]:
-        return iter(self.sessions)
-
-    def __len__(self) -> int:
-        return len(self.sessions)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        first = self.sessions[0]
-        await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
 
 
 class AsyncFleet(FleetBase):
@@ -144,26 +60,16 @@ class AsyncFleet(FleetBase):
         self._closed = False
         self._waiting = Waiting(options.get("progress"))
         self._proxies = Proxies(where, patience=options.get("patience", RETRY_SECONDS))
-        self._outbox = Outbox()
-        self._leases = Leases(self._proxies, self._outbox)
-        self._weights = FleetWeights(self._proxies, self._outbox, self._waiting, changed=self._version_changed)
-        self._admission = self._made_admission(options.get("lost_after", LOST_AFTER))
-        self._sessions = Sessions(self._proxies, self._outbox, self._admission)
-        self._filter = StalenessFilter(
-            self._admission, too_old=options.get("too_old", "drop"), version=lambda: self._weights.version
-        )
-
-    def _made_admission(self, lost_after: float) -> Admission | None:
-        if self.staleness is None:
-            return None
-        return Admission(
-            self.staleness,
-            self._proxies,
-            version=lambda: self._weights.version,
-            learn_version=self._weights.show,
-            lost_after=lost_after,
-            waiting=self._waiting,
-        )
+        self._leases = Leases(self._proxies)
+        self._weights = FleetWeights(self._proxies, self._waiting)
+        self._admission: Admission | None = None
+        if self.staleness is not None:
+            lost_after = options.get("lost_after", LOST_AFTER)
+            self._admission = Admission(
+                self.staleness, self._proxies, self._weights, lost_after=lost_after, waiting=self._waiting
+            )
+        self._sessions = Sessions(self._proxies, self._admission)
+        self._filter = StalenessFilter(self._admission, self._weights, too_old=options.get("too_old", "drop"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,23 +86,25 @@ class AsyncFleet(FleetBase):
         self._closed = True
         if self._admission is not None:
             await self._admission.close()
-        left = await self._outbox.flush(CLOSING_TIMEOUT)
+        left = await self._proxies.outbox.flush(CLOSING_TIMEOUT)
         if left:
             log.warning("never heard: %s", "; ".join(left))
         await self._proxies.close()
 
     # The fleet
 
-    async def proxies(self) -> list[Proxy]:
+    async def proxies(self) -> list[wire.Proxy]:
         """Ordinal, address and state of every proxy, now."""
-        self._check_open()
         await self._proxies.refresh(now=True)
         return [self._proxies.known[ordinal] for ordinal in sorted(self._proxies.known)]
 
-    async def audit(self) -> Audit:
+    async def audit(self) -> wire.Audit:
         """What became of everything, over all proxies; `failed` names those that did not answer."""
-        self._check_open()
-        return await self._proxies.call("GET", "/audit", Audit, query=FLEET)
+        return await self._proxies.call("GET", "/audit", wire.Audit, query=FLEET)
+
+    async def stats(self) -> wire.FleetStats:
+        """Each proxy's figures; `failed` names those that did not answer."""
+        return await self._proxies.call("GET", "/stats", wire.FleetStats, query=FLEET)
 
     # Sessions
 
@@ -208,7 +116,7 @@ class AsyncFleet(FleetBase):
         stale_after: float | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
-        agent_may: Iterable[AgentMay] = (),
+        agent_may: Iterable[wire.AgentMay] = (),
         on_error: OnError = "close",
         timeout: float | None = None,
     ) -> AsyncSession:
@@ -239,7 +147,7 @@ class AsyncFleet(FleetBase):
         stale_after: float | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
-        agent_may: Iterable[AgentMay] = (),
+        agent_may: Iterable[wire.AgentMay] = (),
         on_error: OnError = "close",
         timeout: float | None = None,
     ) -> AsyncGroup:
@@ -247,7 +155,6 @@ class AsyncFleet(FleetBase):
 
         `timeout`, `stale_after` and `on_error` are those of `start_session`. Raises TookTooLong.
         """
-        self._check_open()
         limits = {"turns": max_turns, "tokens": max_tokens}
         values = {
             "task_id": task_id,
@@ -257,13 +164,14 @@ class AsyncFleet(FleetBase):
             "limits": {name: value for name, value in limits.items() if value is not None},
             "agent_may": list(agent_may),
         }
-        asked = checked(StartSessions, values)
+        asked = checked(wire.StartSessions, values)
         check_choice("on_error", on_error, ("close", "delete"))
+        self._proxies.check_open()
         if self._admission is not None:
             await self._weights.learn()
         started = await self._sessions.start(asked, timeout=timeout)
 
-        def made(session: StartedSession) -> AsyncSession:
+        def made(session: wire.StartedSession) -> AsyncSession:
             return AsyncSession(
                 session_id=session.session_id,
                 api_key=session.api_key,
@@ -278,55 +186,54 @@ class AsyncFleet(FleetBase):
 
     async def reward(
         self, session: Named, reward: float, *, turn_id: str | None = None, close: bool | None = None
-    ) -> Rewarded:
+    ) -> wire.Rewarded:
         """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
 
         By default it does where no turn is named. The session goes on either way: `close_session` ends it.
         """
-        self._check_open()
-        asked = checked(GiveReward, {"reward": number(reward), "turn_id": turn_id, "close": close})
+        asked = checked(wire.GiveReward, {"reward": number(reward), "turn_id": turn_id, "close": close})
         return await self._sessions.reward(name_of(session), asked)
 
     async def close_session(self, session: Named) -> str | None:
         """End a session; returns the trajectory that was made of its open turns, None where there were none."""
-        self._check_open()
         return await self._sessions.close(name_of(session))
 
     async def delete(self, session: Named) -> None:
         """End a session, and discard all of it that is not leased."""
-        self._check_open()
         await self._sessions.delete(name_of(session))
 
     async def touch(self, session: Named) -> None:
         """Keep a session from going stale."""
-        self._check_open()
         await self._sessions.touch(name_of(session))
 
-    async def status(self, session: Named) -> SessionStatus:
+    async def status(self, session: Named) -> wire.SessionStatus:
         """What the fleet says of a session. Raises Gone, NotKnown."""
-        self._check_open()
         return await self._sessions.status(name_of(session))
 
-    async def statuses(self, sessions: Iterable[Named]) -> dict[str, SessionStatus | FleetError]:
+    async def statuses(self, sessions: Iterable[Named]) -> dict[str, wire.SessionStatus | FleetError]:
         """Of each session what the fleet says, or the error that it answers with. Never raises for one of them."""
-        self._check_open()
         return await self._sessions.statuses([name_of(session) for session in sessions])
 
     def sessions(
-        self, *, state: SessionState | None = None, task_id: str | None = None
-    ) -> AsyncIterator[SessionStatus]:
-        """The sessions that the fleet has, whoever started them: of each proxy the oldest first.
+        self,
+        *,
+        state: wire.SessionState | None = None,
+        task_id: str | None = None,
+        newest: bool = False,
+        limit: int | None = None,
+    ) -> AsyncIterator[wire.SessionStatus]:
+        """The sessions that the fleet has, whoever started them: of each proxy the oldest first, or the newest of all.
 
-        `state` and `task_id` choose among them; those that ended are listed until all of them has been acknowledged or
-        discarded. Raises NotEverywhere at the end where a proxy did not answer.
+        `state` and `task_id` choose among them, `limit` is how many at most; those that ended are listed until all of
+        them has been acknowledged or discarded. Raises NotEverywhere at the end where a proxy did not answer.
         """
-        self._check_open()
         check_choice("state", state, (None, "open", "closed", "deleted"))
-        return self._sessions.listed(state=state, task_id=task_id)
+        return self._sessions.listed(
+            state=state, task_id=task_id, newest=newest, limit=None if limit is None else whole("limit", limit)
+        )
 
-    def turns(self, session: Named) -> AsyncIterator[Turn]:
+    def turns(self, session: Named) -> AsyncIterator[wire.Turn]:
         """A session's turns, in order of commit, with ids, log-probabilities and versions."""
-        self._check_open()
         return self._sessions.turns(name_of(session))
 
     async def _end(self, session_ids: Sequence[str], error: BaseException | None, on_error: OnError) -> None:
@@ -347,7 +254,7 @@ class AsyncFleet(FleetBase):
         wait: bool | None = None,
         session_ids: Iterable[Named] | None = None,
         group_id: str | None = None,
-        style: ExportStyle = "concat",
+        style: wire.ExportStyle = "concat",
         discount: float = 1.0,
         as_: Literal["tensors", "shards"] = "tensors",
         lease_seconds: float = 600.0,
@@ -368,26 +275,28 @@ class AsyncFleet(FleetBase):
         A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
         given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
         """
-        self._check_open()
-        wanted = ExportOptions(
-            count=count,
-            wait=count is not None if wait is None else wait,
-            session_ids=None if session_ids is None else tuple(map(name_of, session_ids)),
+        check_choice("as_", as_, ("tensors", "shards"))
+        asked = ask_export(
+            session_ids=session_ids,
             group_id=group_id,
             style=style,
             discount=discount,
-            shards=as_ == "shards",
+            as_=as_,
             lease_seconds=lease_seconds,
+        )
+        wanted = ExportOptions(
+            asked=asked,
+            count=count,
+            wait=count is not None if wait is None else wait,
             page=page,
             prefetch=prefetch,
             timeout=timeout,
             grace=grace,
             on_exit=on_exit,
         )
-        check_export_options(wanted, as_)
+        check_export_options(wanted)
         return AsyncExport(
             self._proxies,
-            self._outbox,
             self._leases,
             wanted,
             staleness=self._filter,
@@ -400,56 +309,99 @@ class AsyncFleet(FleetBase):
 
         Raises LeaseLost where another lease has some of them by now.
         """
-        self._check_open()
         given = list(trajectories)
         await self._leases.acknowledge(by_lease(given))
         self._filter.acknowledged(each.trajectory_id for each in given)
 
     async def release(self, trajectories: Iterable[Leased]) -> None:
         """They are given back: they can be exported again, with the same ids."""
-        self._check_open()
         await self._leases.release(by_lease(trajectories))
 
     async def renew(self, trajectories: Iterable[Leased], *, lease_seconds: float = 600.0) -> None:
         """Their leases run anew from now. Raises Conflict where one is over."""
-        self._check_open()
         await self._leases.renew(by_lease(trajectories), seconds=positive("lease_seconds", lease_seconds))
+
+    async def end_lease(
+        self, lease_id: str, *, acknowledge: bool, trajectory_ids: Iterable[str] | None = None
+    ) -> wire.Acknowledged | wire.Released:
+        """Acknowledge or release what one lease holds, all of it unless named. Asked once, not again later."""
+        return await self._leases.end(name_of(lease_id), trajectory_ids, acknowledge=acknowledge)
+
+    async def export_file(
+        self,
+        *,
+        session_ids: Iterable[Named] | None = None,
+        group_id: str | None = None,
+        max_trajectories: int | None = None,
+        style: wire.ExportStyle = "concat",
+        discount: float = 1.0,
+        lease_seconds: float = 600.0,
+        form: Format = "json",
+    ) -> ExportFile:
+        """Lease once, at one proxy; the answer as it came, for a file. Nobody renews the lease: `end_lease` ends it."""
+        check_choice("form", form, ("json", "safetensors"))
+        asked = ask_export(
+            session_ids=session_ids,
+            group_id=group_id,
+            max_trajectories=max_trajectories,
+            style=style,
+            discount=discount,
+            lease_seconds=lease_seconds,
+        )
+        return await export_file(self._proxies, asked, form=form)
+
+    # Dumps
+
+    def dumps(self, *, state: wire.DumpState | None = None) -> AsyncIterator[wire.ListedDump]:
+        """The dumps in the proxies' folders. Raises NotEverywhere at the end where a proxy did not answer."""
+        check_choice("state", state, (None, "ready", "importing", "imported"))
+        return dumps.listed_dumps(self._proxies, state)
+
+    async def fetch_dump(self, name: str, into: BinaryIO) -> None:
+        """Write a dump's file there as it comes: it may be larger than memory. Raises OSError for what can't be."""
+        await dumps.fetch_dump(self._proxies, name, into)
+
+    async def import_dumps(
+        self, names: Iterable[str], *, ordinal: int, incomplete: bool = False
+    ) -> list[wire.ImportedDump]:
+        """Take dumps in again at a proxy that lists them, all or none, so that what they hold can be exported.
+
+        With `incomplete` also those whose shards are missing, without them.
+        """
+        asked = checked(wire.ImportDumps, {"names": list(names), "incomplete": incomplete})
+        return await dumps.import_dumps(self._proxies, ordinal, asked)
 
     # Weights
 
-    async def weights(self) -> Weights:
+    async def weights(self) -> wire.Weights:
         """Run, version, epoch and pause, the newest that any proxy knows of."""
-        self._check_open()
         return await self._weights.show()
 
-    async def set_version(self, version: int, *, epoch: int | None = None, strict: bool = False) -> Weights:
+    async def set_version(self, version: int, *, epoch: int | None = None, strict: bool = False) -> wire.Weights:
         """The engines have these weights now. Backwards is refused.
 
         Proxies that it did not reach are under `failed`; with `strict` that raises NotEverywhere.
         """
-        self._check_open()
-        checked(SetVersion, {"version": version, "epoch": epoch})
+        checked(wire.SetVersion, {"version": version, "epoch": epoch})
         return await self._weights.set_version(version, epoch=epoch, strict=strict)
 
     async def pause(
-        self, mode: PauseMode = "abort", *, timeout: float = 60.0, epoch: int | None = None, strict: bool = False
-    ) -> Weights:
+        self, mode: wire.PauseMode = "abort", *, timeout: float = 60.0, epoch: int | None = None, strict: bool = False
+    ) -> wire.Weights:
         """Return when nothing of the fleet generates; where that fails, it is not left paused.
 
         The modes are in docs/weights.md; `timeout` is in seconds. `failed` and `strict` as in `set_version`.
         """
-        self._check_open()
-        checked(Pause, {"mode": mode, "timeout": number(timeout), "epoch": epoch})
+        checked(wire.Pause, {"mode": mode, "timeout": number(timeout), "epoch": epoch})
         named = epoch if epoch is not None else (await self._weights.show()).epoch + 1
         return await self._weights.pause(mode=mode, timeout=timeout, epoch=named, strict=strict)
 
-    async def resume(self, *, epoch: int | None = None, strict: bool = False) -> Weights:
+    async def resume(self, *, epoch: int | None = None, strict: bool = False) -> wire.Weights:
         """Engines go on, then proxies. `engines_failed` names engines that did not confirm."""
-        self._check_open()
         return await self._weights.resume(epoch=epoch, strict=strict)
 
     def weight_update(
-        self, version: int, *, mode: PauseMode = "abort", timeout: float = 60.0, strict: bool = False
+        self, version: int, *, mode: wire.PauseMode = "abort", timeout: float = 60.0, strict: bool = False
     ) -> AsyncWeightUpdate:
         """`async with fleet.weight_update(8):` put the weights of version 8 into the engines in the block.
 
@@ -457,9 +409,8 @@ class AsyncFleet(FleetBase):
         fails, or what comes after it, the fleet stays paused: nobody knows what is in the engines. The exception says
         so.
         """
-        self._check_open()
-        checked(SetVersion, {"version": version})
-        checked(Pause, {"mode": mode, "timeout": number(timeout)})
+        checked(wire.SetVersion, {"version": version})
+        checked(wire.Pause, {"mode": mode, "timeout": number(timeout)})
         return AsyncWeightUpdate(self, version, mode=mode, timeout=timeout, strict=strict)
 
     async def recover(
@@ -468,11 +419,11 @@ class AsyncFleet(FleetBase):
         *,
         run: int | None = None,
         newer: Literal["drop", "keep"] = "drop",
-        open: LeftOpen = "keep",
+        open: wire.LeftOpen = "keep",
         confirm: bool = False,
         held: int | None = None,
         strict: bool = False,
-    ) -> Weights:
+    ) -> wire.Weights:
         """Go on from a checkpoint: its last step plus one is the `version`. Begins a new run, by default the next.
 
         What the fleet has of newer weights, or of a run that is over, is dropped or kept. To drop to less than half of
@@ -484,9 +435,8 @@ class AsyncFleet(FleetBase):
         the fleet holds, and sessions that still run count as running. Where each rank has a budget of its own, give
         each its share.
         """
-        self._check_open()
         values = {"version": version, "run": run if run is not None else 0, "newer": newer}
-        asked = checked(Recover, {**values, "open": open, "confirm": confirm})
+        asked = checked(wire.Recover, {**values, "open": open, "confirm": confirm})
         if run is None:
             asked = asked.model_copy(update={"run": (await self._weights.show()).run + 1})
         answer = await self._weights.recover(asked, strict=strict)
@@ -511,11 +461,3 @@ class AsyncFleet(FleetBase):
             except FleetError as error:
                 log.warning("what proxy %d holds is not counted: %s", ordinal, error)
         return sum(admission.slots.slot(name) is Slot.ACCEPTED for name in admission.slots.sessions())
-
-    def _version_changed(self) -> None:
-        if self._admission is not None:
-            self._admission.changed()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise FleetClosed("this fleet object has been closed")

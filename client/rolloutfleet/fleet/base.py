@@ -4,9 +4,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
 
-from rolloutfleet.fleet.outbox import Outbox
+from rolloutfleet.fleet.admission import Counts, StalenessFilter, TooOld
 from rolloutfleet.fleet.proxies import Proxies
-from rolloutfleet.fleet.staleness_filter import Counts, StalenessFilter, TooOld
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.staleness import StalenessManager
@@ -41,7 +40,6 @@ class FleetBase(ABC):
     staleness: StalenessManager | None
     """The budget that sessions are started under."""
     _proxies: Proxies
-    _outbox: Outbox
     _weights: FleetWeights
     _filter: StalenessFilter
 
@@ -93,8 +91,7 @@ class FleetBase(ABC):
     def _share(self, other: "FleetBase") -> None:
         """Show what `other` hears."""
         self.whereabouts, self.staleness = other.whereabouts, other.staleness
-        self._proxies, self._outbox = other._proxies, other._outbox
-        self._weights, self._filter = other._weights, other._filter
+        self._proxies, self._weights, self._filter = other._proxies, other._weights, other._filter
 
     @property
     def counts(self) -> Counts:
@@ -119,12 +116,12 @@ class FleetBase(ABC):
     @property
     def owed(self) -> list[str]:
         """What proxies that don't answer have still to be told; it is said again and again in the background."""
-        return self._outbox.texts
+        return self._proxies.outbox.texts
 
     @property
     def unheard(self) -> frozenset[str]:
         """Trajectories that were acknowledged, and whose proxies could not be told yet."""
-        return self._outbox.acknowledged
+        return self._proxies.outbox.acknowledged
 
     @property
     def engines(self) -> tuple[str, ...]:

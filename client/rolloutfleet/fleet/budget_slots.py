@@ -6,7 +6,7 @@ all that it left was too old, or its proxy has not answered for too long. A prox
 again, even beyond the budget: what is there is there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -52,8 +52,10 @@ class _Known:
 class BudgetSlots:
     """Tells the manager of every change. Holds the sessions that are not settled yet, and forgets the others."""
 
-    def __init__(self, manager: StalenessManager) -> None:
+    def __init__(self, manager: StalenessManager, *, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called after each of them."""
         self._manager = manager
+        self._changed = changed
         self._known: dict[str, _Known] = {}
 
     def __contains__(self, session_id: str) -> bool:
@@ -91,24 +93,14 @@ class BudgetSlots:
 
     def closed_trajectory(self, session_id: str, trajectory_id: str | None) -> None:
         """It left something; None where it did not."""
-        known = self._known.get(session_id)
-        if known is not None and trajectory_id is not None:
-            known.left.add(trajectory_id)
-            self._settle(session_id)
+        self._note(session_id, left=[trajectory_id] if trajectory_id else [])
 
     def ended(self, session_id: str, *, left: Iterable[str] = ()) -> None:
-        known = self._known.get(session_id)
-        if known is not None:
-            known.ended = True
-            known.left.update(left)
-            self._settle(session_id)
+        self._note(session_id, left=left, ended=True)
 
     def gone(self, session_id: str) -> None:
         """Deleted, dumped, lost, or given back by the trainer: nothing of it will be trained."""
-        known = self._known.get(session_id)
-        if known is not None:
-            known.gone = True
-            self._settle(session_id)
+        self._note(session_id, gone=True)
 
     def forget(self, session_id: str) -> None:
         """Nothing more can come of it; its place stays as it is."""
@@ -124,10 +116,22 @@ class BudgetSlots:
 
     def trained(self, session_id: str, trajectory_id: str) -> None:
         """Acknowledged. An accepted session keeps its place."""
+        self._note(session_id, left=[trajectory_id], trained=[trajectory_id])
+
+    def _note(
+        self,
+        session_id: str,
+        *,
+        left: Iterable[str] = (),
+        trained: Iterable[str] = (),
+        ended: bool = False,
+        gone: bool = False,
+    ) -> None:
         known = self._known.get(session_id)
         if known is not None:
-            known.left.add(trajectory_id)
-            known.trained.add(trajectory_id)
+            known.left.update(left)
+            known.trained.update(trained)
+            known.ended, known.gone = known.ended or ended, known.gone or gone
             self._settle(session_id)
 
     def lost(self, ordinal: int) -> None:
@@ -148,6 +152,7 @@ class BudgetSlots:
         before, known.slot = known.slot, known.deserved
         if before is not known.slot:
             _tell(self._manager, before, known.slot)
+            self._changed()
         if known.settled and not known.lost:
             del self._known[session_id]
 

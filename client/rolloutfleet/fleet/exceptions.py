@@ -15,7 +15,10 @@
       NotEverywhere       done, but not at every proxy: `failed` says where and why
       StillPaused         a weight update broke off; the fleet stays paused
       LeaseLost           what was acknowledged had been leased by somebody else meanwhile
-      ShardsMissing …     what goes wrong with remote tensors (rolloutfleet/remote_tensors/failures.py)
+      ShardsMissing       the owner of remote tensors answers, and does not keep them
+      ShardMismatch       what it keeps is not what the reference says
+      OwnerUnavailable    an owner gave no good answer within the time
+      UnknownOwner        a reference names an address that is not a proxy of this fleet
 
 The codes are those of `rolloutfleet.errors`.
 """
@@ -120,6 +123,8 @@ class NotEverywhere(FleetError):
     def __init__(self, what: str, failed: Mapping[int, str]) -> None:
         self.failed = dict(failed)
         """Why, by ordinal."""
+        self.found: list[Any] = []
+        """What the others have, where a blocking fleet was asked for a list."""
         named = "; ".join(f"proxy {ordinal}: {why}" for ordinal, why in sorted(self.failed.items()))
         super().__init__(f"{what} did not reach every proxy: {named}")
 
@@ -140,6 +145,31 @@ class LeaseLost(FleetError):
         super().__init__(
             f"{len(self.trajectory_ids)} trajectories were leased again before they were acknowledged: {why}"
         )
+
+
+class ShardsMissing(FleetError):
+    """These shards are not kept (any more): deleted, or their time was up."""
+
+    def __init__(self, owner: str, ids: Sequence[str]) -> None:
+        some = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        super().__init__(f"{owner} does not keep {some}: deleted, or past its time to live")
+        self.owner = owner
+        self.ids = tuple(ids)
+
+
+class ShardMismatch(FleetError):
+    """A shard has another type or shape than its reference."""
+
+
+class OwnerUnavailable(FleetError):
+    """A proxy gave no good answer for as long as was waited."""
+
+
+class UnknownOwner(FleetError):
+    """The admin key goes to the fleet's own proxies alone, whatever a reference says."""
+
+    def __init__(self, owner: str, known: Sequence[str]) -> None:
+        super().__init__(f"{owner!r} is not a proxy of this fleet, which has {', '.join(known) or 'none'}")
 
 
 def refusal(answer: httpx.Response) -> Refused:

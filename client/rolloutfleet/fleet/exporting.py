@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
+from rolloutfleet.fleet.admission import StalenessFilter
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost, TookTooLong
 from rolloutfleet.fleet.leases import Leases
-from rolloutfleet.fleet.outbox import Outbox
 from rolloutfleet.fleet.prefetching import ExportOptions, Prefetcher
 from rolloutfleet.fleet.proxies import Proxies
-from rolloutfleet.fleet.staleness_filter import StalenessFilter
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.wire import ExportStatus
@@ -34,7 +33,6 @@ class AsyncExport:
     def __init__(
         self,
         proxies: Proxies,
-        outbox: Outbox,
         leases: Leases,
         wanted: ExportOptions,
         *,
@@ -53,7 +51,7 @@ class AsyncExport:
         self._leased: dict[str, str] = {}
         """The lease of what was handed out or dropped, and neither acknowledged nor given back."""
         self._count = 0
-        self._prefetcher = Prefetcher(proxies, outbox, leases, wanted, still_wanted=self._still_wanted, heard=heard)
+        self._prefetcher = Prefetcher(proxies, leases, wanted, still_wanted=self._still_wanted, heard=heard)
 
     @property
     def statuses(self) -> dict[str, ExportStatus]:

@@ -1,15 +1,20 @@
-"""Leases that are held: renewed while the trainer works, acknowledged, or given back."""
+"""Leases that are held: renewed while the trainer works, acknowledged, or given back.
+
+One lease as a file: what `POST /export` answers, kept as it came.
+"""
 
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
+import httpx
+
+from rolloutfleet import wire
 from rolloutfleet.errors import ALREADY_LEASED, LEASE_EXPIRED, LEASE_UNKNOWN
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, Gone, LeaseLost, NotKnown
-from rolloutfleet.fleet.outbox import Outbox
-from rolloutfleet.fleet.proxies import Proxies, each, owner_of
-from rolloutfleet.wire import AckLease, Acknowledged, Released, Renewed, RenewLease
+from rolloutfleet.fleet.proxies import Answer, Proxies, ProxyRequest, each, new_key, owner_of, raise_first
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -23,9 +28,8 @@ ByLease = Mapping[str, Iterable[str]]
 class Leases:
     """Ends and renews leases. One event loop's."""
 
-    def __init__(self, proxies: Proxies, outbox: Outbox) -> None:
+    def __init__(self, proxies: Proxies) -> None:
         self._proxies = proxies
-        self._outbox = outbox
 
     async def acknowledge(self, held: ByLease) -> None:
         """Trained. An owner that does not answer is told again and again in the background.
@@ -36,15 +40,24 @@ class Leases:
         lost = [answer for answer in answers if isinstance(answer, LeaseLost)]
         if lost:
             raise LeaseLost([name for one in lost for name in one.trajectory_ids], str(lost[0]))
-        _raise_first(answers)
+        raise_first(answers)
 
     async def release(self, held: ByLease) -> None:
         """Given back. What can't be said now is said in the background; a lease that is over needs nothing."""
-        _raise_first(await each([self._release(lease, tuple(ids)) for lease, ids in held.items()]))
+        raise_first(await each([self._release(lease, tuple(ids)) for lease, ids in held.items()]))
 
     async def renew(self, leases: Iterable[str], *, seconds: float) -> None:
         """Let them run anew. Raises Conflict where one is over."""
-        _raise_first(await each([self._renew(lease, seconds) for lease in leases]))
+        raise_first(await each([self._renew(lease, seconds) for lease in leases]))
+
+    async def end(
+        self, lease: str, trajectory_ids: Iterable[str] | None, *, acknowledge: bool
+    ) -> wire.Acknowledged | wire.Released:
+        """Acknowledge or release a lease, or a part of it, at once. Raises Refused, Unreachable."""
+        ids = None if trajectory_ids is None else tuple(trajectory_ids)
+        if acknowledge:
+            return await self._end(lease, "ack", wire.Acknowledged, ids)
+        return await self._end(lease, "release", wire.Released, ids)
 
     async def keep(self, held: Mapping[str, object], *, seconds: float) -> None:
         """Renew what is held, again and again, until cancelled. `held` may change meanwhile."""
@@ -58,38 +71,70 @@ class Leases:
     async def _acknowledge(self, lease: str, ids: tuple[str, ...]) -> None:
         async def deliver() -> None:
             try:
-                await self._end(lease, "ack", Acknowledged, ids)
+                await self._end(lease, "ack", wire.Acknowledged, ids)
             except (Conflict, Gone, NotKnown) as error:
                 if error.code in (ALREADY_LEASED, LEASE_EXPIRED):
                     raise LeaseLost(ids, error.said) from error
                 raise
 
-        await self._outbox.deliver(f"the acknowledgement of lease {lease}", deliver, trajectory_ids=frozenset(ids))
+        await self._proxies.outbox.deliver(
+            f"the acknowledgement of lease {lease}", deliver, trajectory_ids=frozenset(ids)
+        )
 
     async def _release(self, lease: str, ids: tuple[str, ...]) -> None:
         async def deliver() -> None:
             try:
-                await self._end(lease, "release", Released, ids)
+                await self._end(lease, "release", wire.Released, ids)
             except (Conflict, Gone, NotKnown) as error:
                 if error.code not in (LEASE_EXPIRED, ALREADY_LEASED, LEASE_UNKNOWN):
                     raise
 
-        await self._outbox.deliver(f"the release of lease {lease}", deliver)
+        await self._proxies.outbox.deliver(f"the release of lease {lease}", deliver)
 
-    async def _end(
-        self, lease: str, how: str, answer: type[Acknowledged] | type[Released], ids: tuple[str, ...]
-    ) -> None:
-        body = AckLease(trajectory_ids=list(ids))
-        await self._proxies.call(
-            "POST", f"/leases/{lease}/{how}", answer, body=body, owner=owner_of(lease), patience=0.0
-        )
+    async def _end(self, lease: str, how: str, answer: type[Answer], ids: tuple[str, ...] | None) -> Answer:
+        body = wire.AckLease(trajectory_ids=None if ids is None else list(ids))
+        path = f"/leases/{lease}/{how}"
+        return await self._proxies.call("POST", path, answer, body=body, owner=owner_of(lease), patience=0.0)
 
     async def _renew(self, lease: str, seconds: float) -> None:
-        body = RenewLease(lease_seconds=seconds)
-        await self._proxies.call("POST", f"/leases/{lease}/renew", Renewed, body=body, owner=owner_of(lease))
+        body = wire.RenewLease(lease_seconds=seconds)
+        await self._proxies.call("POST", f"/leases/{lease}/renew", wire.Renewed, body=body, owner=owner_of(lease))
 
 
-def _raise_first(answers: list[object]) -> None:
-    for answer in answers:
-        if isinstance(answer, FleetError):
-            raise answer
+Format = Literal["json", "safetensors"]
+
+READ_TIMEOUT: Final = 300.0
+"""Seconds for the body of an export."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFile:
+    """What one lease holds, as docs/export.md describes the two formats."""
+
+    content: bytes
+    lease_id: str | None
+    """None where nothing was leased."""
+
+
+async def export_file(proxies: Proxies, asked: wire.AskExport, *, form: Format) -> ExportFile:
+    """What is named is one owner's, whom any proxy finds; else each is asked until one has something.
+
+    Raises Refused, Unreachable.
+    """
+    request: ProxyRequest = {
+        "body": asked,
+        "accept": wire.JSON_MEDIA_TYPE if form == "json" else wire.TENSORS_MEDIA_TYPE,
+        "timeout": READ_TIMEOUT,
+        "key": new_key(),
+    }
+    if asked.session_ids or asked.group_id:
+        return _file(await proxies.send("POST", "/export", **request))
+    for ordinal in await proxies.ordinals():
+        found = _file(await proxies.ask(ordinal, "POST", "/export", **request))
+        if found.lease_id is not None:
+            break
+    return found
+
+
+def _file(answer: httpx.Response) -> ExportFile:
+    return ExportFile(answer.content, answer.headers.get(wire.LEASE_ID_HEADER))

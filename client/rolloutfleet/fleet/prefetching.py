@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 
+from rolloutfleet.backoff import Backoff
 from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED, INVALID_REQUEST
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
-from rolloutfleet.fleet.leases import Leases
-from rolloutfleet.fleet.outbox import Deliver, Outbox
+from rolloutfleet.fleet.leases import READ_TIMEOUT, Leases
+from rolloutfleet.fleet.outbox import Deliver
 from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
 from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
-from rolloutfleet.wire import JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE, AskExport, ExportStatus, ExportStyle
+from rolloutfleet.wire import JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE, AskExport, ExportStatus
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -28,10 +29,8 @@ OnExit = Literal["acknowledge", "keep"]
 
 SLOW: Final = 1.0
 """Seconds after which what a proxy was asked for is asked of others."""
-FIRST_POLL: Final = 0.05
-LONGEST_POLL: Final = 1.0
-READ_TIMEOUT: Final = 300.0
-"""Seconds for the body of an export."""
+POLLS: Final = Backoff(first=0.05, longest=1.0)
+"""Between questions to a proxy that has nothing."""
 FOLLOW_INTERVAL: Final = 1.0
 _NOT_YET: Final = frozenset(("not_ready", "leased_elsewhere"))
 _OF_NOBODY: Final = AskExport(session_ids=["nobody"])
@@ -42,37 +41,25 @@ _OF_NOBODY: Final = AskExport(session_ids=["nobody"])
 class ExportOptions:
     """What an export is to bring."""
 
-    count: int | None = None
-    wait: bool = False
-    session_ids: tuple[str, ...] | None = None
-    group_id: str | None = None
-    style: ExportStyle = "concat"
-    discount: float = 1.0
-    shards: bool = False
-    lease_seconds: float = 600.0
-    page: int = 16
-    prefetch: int = 1
-    timeout: float | None = None
-    grace: float = 5.0
-    on_exit: OnExit = "acknowledge"
+    asked: AskExport
+    """What proxies are asked for; whose sessions, and how many trajectories, is said anew in each call."""
+    count: int | None
+    wait: bool
+    page: int
+    prefetch: int
+    timeout: float | None
+    grace: float
+    on_exit: OnExit
 
     @property
     def named(self) -> bool:
-        return self.session_ids is not None or self.group_id is not None
+        return self.asked.session_ids is not None or self.asked.group_id is not None
 
     def request(self, session_ids: tuple[str, ...] | None, most: int) -> AskExport:
         """The body of a call. Raises pydantic's ValidationError."""
-        return AskExport.model_validate(
-            {
-                "session_ids": None if session_ids is None else list(session_ids),
-                "group_id": self.group_id,
-                "max_trajectories": None if self.named else most,
-                "style": self.style,
-                "discount": self.discount,
-                "as_": "shards" if self.shards else "tensors",
-                "lease_seconds": self.lease_seconds,
-            }
-        )
+        names = None if session_ids is None else list(session_ids)
+        of_this_call = {"session_ids": names, "max_trajectories": None if self.named else most}
+        return AskExport.model_validate(dict(self.asked) | of_this_call)
 
 
 class Signal:
@@ -117,7 +104,6 @@ class Prefetcher:
     def __init__(
         self,
         proxies: Proxies,
-        outbox: Outbox,
         leases: Leases,
         wanted: ExportOptions,
         *,
@@ -130,7 +116,6 @@ class Prefetcher:
         self.statuses: dict[str, ExportStatus] = {}
         self.signal = Signal()
         self._proxies = proxies
-        self._outbox = outbox
         self._leases = leases
         self._wanted = wanted
         self._still_wanted = still_wanted
@@ -149,7 +134,7 @@ class Prefetcher:
             self._begin(part)
         if not self._wanted.named:
             self._tasks.append(asyncio.create_task(self._follow()))
-        self._tasks.append(asyncio.create_task(self._leases.keep(self.held, seconds=self._wanted.lease_seconds)))
+        self._tasks.append(asyncio.create_task(self._leases.keep(self.held, seconds=self._wanted.asked.lease_seconds)))
 
     async def stop(self) -> None:
         """Ask for nothing more. A lease whose answer was under way is given back."""
@@ -157,7 +142,7 @@ class Prefetcher:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._telling, return_exceptions=True)
         await asyncio.gather(
-            *(self._outbox.deliver(what, deliver) for what, deliver in self._broken_off), return_exceptions=True
+            *(self._proxies.outbox.deliver(what, deliver) for what, deliver in self._broken_off), return_exceptions=True
         )
 
     @property
@@ -200,12 +185,13 @@ class Prefetcher:
     # Whom to ask
 
     def _plan(self, ordinals: list[int]) -> list[_Part]:
-        if self._wanted.group_id is not None:
-            return [_Part(_at(self._wanted.group_id, ordinals))]
-        if self._wanted.session_ids is None:
+        asked = self._wanted.asked
+        if asked.group_id is not None:
+            return [_Part(_at(asked.group_id, ordinals))]
+        if asked.session_ids is None:
             return [_Part(ordinal) for ordinal in ordinals]
         by_owner: dict[int, list[str]] = {}
-        for name in self._wanted.session_ids:
+        for name in asked.session_ids:
             by_owner.setdefault(_at(name, ordinals), []).append(name)
         return [_Part(ordinal, tuple(names)) for ordinal, names in by_owner.items()]
 
@@ -226,17 +212,17 @@ class Prefetcher:
 
     async def _pull(self, part: _Part) -> None:
         try:
-            poll = FIRST_POLL
+            in_vain = 0
             while True:
                 page = await self._page(part, await self._until_wanted(part))
                 if self._kept(part, page):
-                    poll = FIRST_POLL
+                    in_vain = 0
                     if not self._wanted.named:
                         continue
                 if self._finished(part):
                     return
-                await asyncio.sleep(poll)
-                poll = min(2 * poll, LONGEST_POLL)
+                in_vain += 1
+                await asyncio.sleep(POLLS.after(in_vain))
         except FleetError as error:
             # Scaled away while it was asked: its data stays with it, and nobody waits for it.
             part.left = part.ordinal not in self._proxies.known
@@ -265,7 +251,7 @@ class Prefetcher:
                 most = self._most_wanted(part)
                 if most > 0:
                     return most
-            await self.signal.wait(LONGEST_POLL)
+            await self.signal.wait(POLLS.longest)
 
     def _most_wanted(self, part: _Part) -> int:
         wanted = self._still_wanted()
@@ -319,7 +305,7 @@ class Prefetcher:
             attempt += 1
 
     async def _once(self, part: _Part, body: AskExport, key: str) -> Page:
-        accept = JSON_MEDIA_TYPE if self._wanted.shards else TENSORS_MEDIA_TYPE
+        accept = JSON_MEDIA_TYPE if self._wanted.asked.as_ == "shards" else TENSORS_MEDIA_TYPE
         answer = await self._proxies.ask(
             part.ordinal, "POST", "/export", body=body, key=key, accept=accept, timeout=READ_TIMEOUT
         )
@@ -332,7 +318,7 @@ class Prefetcher:
         self.statuses.update({each.session_id: each.status for each in page.sessions})
         if page.lease_id is None:
             return False
-        known = self._outbox.acknowledged & {each.trajectory_id for each in page.trajectories}
+        known = self._proxies.outbox.acknowledged & {each.trajectory_id for each in page.trajectories}
         if known:
             # Trained long ago; only the proxy had not heard of it.
             self._telling.append(asyncio.create_task(self._again(page.lease_id, known)))

@@ -12,18 +12,19 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, BinaryIO, Final, TypedDict, TypeVar, Unpack
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
+from rolloutfleet.fleet.exceptions import FleetClosed, FleetError, NotEverywhere, Refused, Unreachable
+from rolloutfleet.fleet.outbox import Outbox
 from rolloutfleet.fleet.retries import draws_new_key, may_be_done, wait_before_new_key, wait_before_retry
 from rolloutfleet.fleet.transport import CONNECT_TIMEOUT, checked, client_options, raising_unreachable
 from rolloutfleet.fleet.whereabouts import Whereabouts
-from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Proxy, ProxyList
+from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Paged, Proxy, ProxyList, TurnList
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -41,6 +42,8 @@ _CONNECTIONS: Final = httpx.Limits(max_connections=None, max_keepalive_connectio
 _OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
 
 Answer = TypeVar("Answer", bound=BaseModel)
+Page = TypeVar("Page", bound=Paged)
+Listed = TypeVar("Listed", bound=Paged | TurnList)
 
 
 class ProxyRequest(TypedDict, total=False):
@@ -85,22 +88,16 @@ def new_key() -> str:
 class Proxies:
     """Calls to a fleet. One event loop's; closed by `close`."""
 
-    def __init__(
-        self,
-        where: Whereabouts,
-        *,
-        patience: float,
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
-    ) -> None:
-        self.clock = clock
+    def __init__(self, where: Whereabouts, *, patience: float) -> None:
+        self.clock: Callable[[], float] = time.monotonic
         self.patience = patience
         self.known: dict[int, Proxy] = {}
         """Every proxy as last seen, by ordinal; empty until somebody has answered."""
         self.outages: dict[int, Outage] = {}
         """Those that did not answer when they were last asked."""
+        self.outbox = Outbox()
         self._where = where
-        self._rng = rng or random.Random()
+        self._rng = random.Random()
         self._refreshed_at = float("-inf")
         self._refreshing = asyncio.Lock()
         self._permits = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(AT_ONE_PROXY))
@@ -118,6 +115,11 @@ class Proxies:
             probe.cancel()
         await self._client.aclose()
 
+    def check_open(self) -> None:
+        """Every call begins with this. Raises FleetClosed after `close`."""
+        if self._client.is_closed:
+            raise FleetClosed("this fleet object has been closed")
+
     @property
     def urls(self) -> list[str]:
         """All addresses, those that answered when last asked first."""
@@ -131,6 +133,7 @@ class Proxies:
 
     async def refresh(self, *, now: bool = False) -> None:
         """See which proxies there are, if that is due. Raises Unreachable or Refused where nobody has ever answered."""
+        self.check_open()
         async with self._refreshing:
             if not now and self.clock() - self._refreshed_at < REFRESH_INTERVAL and self.known:
                 return
@@ -146,7 +149,7 @@ class Proxies:
                 return
             if not self.known:
                 refused = next((problem for problem in problems if isinstance(problem, Refused)), None)
-                raise refused or Unreachable("; ".join(map(str, problems)))
+                raise refused or self._silent_fleet(problems[-1])
 
     async def call(self, method: str, path: str, answer: type[Answer], **call: Unpack[FleetCall]) -> Answer:
         """The answer of the owner, or through any other proxy; asked again until `patience` is over.
@@ -182,6 +185,37 @@ class Proxies:
             await asyncio.sleep(wait)
             attempt += 1
 
+    async def pages(self, path: str, page: type[Page], query: Mapping[str, str | int]) -> AsyncIterator[Page]:
+        """A list of all proxies, so much of each at a time. Raises NotEverywhere at the end, where some did not answer.
+
+        Raises Refused, or Unreachable.
+        """
+        failed: dict[int, str] = {}
+        async for answer in paged(lambda asked: self.call("GET", path, page, query=asked), {**query, **FLEET}):
+            failed.update({each.ordinal: each.error.message for each in answer.failed})
+            yield answer
+        if failed:
+            raise NotEverywhere(f"GET {path}", failed)
+
+    async def fetch(self, ordinal: int, path: str, into: BinaryIO) -> None:
+        """Write this proxy's answer there as it comes. Raises Refused, Unreachable; OSError where writing fails."""
+        url = f"{self._url_of(ordinal)}{path}"
+        with raising_unreachable("GET", url):
+            answer = await self._client.send(self._client.build_request("GET", url), stream=True)
+        try:
+            with raising_unreachable("GET", url):
+                if not answer.is_success:
+                    await answer.aread()
+            pieces = checked(answer).aiter_raw()
+            while True:
+                with raising_unreachable("GET", url):
+                    piece = await anext(pieces, None)
+                if piece is None:
+                    return
+                into.write(piece)
+        finally:
+            await answer.aclose()
+
     async def ask(self, ordinal: int, method: str, path: str, **request: Unpack[ProxyRequest]) -> httpx.Response:
         """The answer of this proxy, asked once. Raises Refused, or Unreachable; then it is in `outages`."""
         return await self._noted(ordinal, self._once(method, self._url_of(ordinal), path, **request))
@@ -191,6 +225,7 @@ class Proxies:
         await self._noted(ordinal, self._request("GET", self._url_of(ordinal), "/health", timeout=PROBE_TIMEOUT))
 
     def _url_of(self, ordinal: int) -> str:
+        self.check_open()
         if ordinal not in self.known:
             raise Unreachable(f"proxy {ordinal} is not one of the fleet's now")
         return self.known[ordinal].url
@@ -224,20 +259,19 @@ class Proxies:
                 if outage is not None:
                     failure = Unreachable(f"proxy {ordinal}: {outage}")
                     continue
+            call = self._once(method, url, path, **request)
             try:
-                answer = await self._once(method, url, path, **request)
-            except Unreachable as error:
+                return await (call if ordinal is None else self._noted(ordinal, call)), True
+            except (Refused, Unreachable) as error:
                 failure, done = error, done or may_be_done(error)
-                if ordinal is not None:
-                    self._note_outage(ordinal, str(error))
-                continue
-            except Refused as error:
-                failure, done = error, done or may_be_done(error)
-                break
-            if ordinal is not None:
-                self._answered(ordinal)
-            return answer, True
-        return failure, done
+                if isinstance(error, Refused):
+                    break
+        return self._silent_fleet(failure) if isinstance(failure, Unreachable) and not self.known else failure, done
+
+    def _silent_fleet(self, failure: FleetError) -> Unreachable:
+        """None of the addresses that were given has ever answered."""
+        why, sent = (failure.why, failure.sent) if isinstance(failure, Unreachable) else (str(failure), True)
+        return Unreachable(f"no proxy answers at {', '.join(self._where.urls)}: {why}", why=why, sent=sent)
 
     async def _outage_of(self, ordinal: int) -> str | None:
         """Why it does not answer; None where it does. One that hangs would hold up what any other could answer.
@@ -272,7 +306,7 @@ class Proxies:
         return list(dict.fromkeys([*well, *self.urls]))
 
     async def _once(self, method: str, url: str, path: str, **request: Unpack[ProxyRequest]) -> httpx.Response:
-        """As `_request`, when there is a place. A wait for that is no fault of the proxy's, unless it falls silent."""
+        """As `_request`, when there is a place. A wait for that is not the proxy's fault, unless it falls silent."""
         began = self.clock()
         async with self._permits[url]:
             if self._silent.get(url, began) > began:
@@ -341,6 +375,26 @@ async def each(work: Iterable[Any]) -> list[Any]:
                 return error
 
     return await asyncio.gather(*map(one, work))
+
+
+def raise_first(answers: Iterable[object]) -> None:
+    """Raises the first of the FleetErrors among what `each` returned."""
+    for answer in answers:
+        if isinstance(answer, FleetError):
+            raise answer
+
+
+async def paged(
+    fetch: Callable[[dict[str, str | int]], Awaitable[Listed]], query: Mapping[str, str | int]
+) -> AsyncIterator[Listed]:
+    """The pages of a list, each asked for with the cursor of the one before it."""
+    asked = dict(query)
+    while True:
+        page = await fetch(asked)
+        yield page
+        if page.cursor is None:
+            return
+        asked["cursor"] = page.cursor
 
 
 def _read(answer: httpx.Response, form: type[Answer]) -> Answer:

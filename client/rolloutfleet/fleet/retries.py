@@ -7,11 +7,11 @@ answers them the second time as the first (docs/api.md). Which of these a call i
 from collections.abc import Container
 from typing import Final
 
+from rolloutfleet.backoff import Backoff
 from rolloutfleet.errors import OWNER_UNREACHABLE
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 
-FIRST_WAIT: Final = 0.1
-LONGEST_WAIT: Final = 2.0
+BACKOFF: Final = Backoff(first=0.1, longest=2.0)
 LONGEST_RETRY_AFTER: Final = 30.0
 """Seconds. A proxy that asks for more patience is asked again nevertheless: it may be another one by then."""
 
@@ -37,7 +37,7 @@ def wait_before_retry(
         asked_for = failure.retry_after
     elif not isinstance(failure, Unreachable):
         return None
-    backed_off = min(FIRST_WAIT * 2.0 ** min(attempt, 16), LONGEST_WAIT) * (0.75 + 0.25 * chance)
+    backed_off = BACKOFF.after(attempt + 1) * (0.75 + 0.25 * chance)
     return max(backed_off, min(asked_for or 0.0, LONGEST_RETRY_AFTER))
 
 

@@ -9,15 +9,14 @@ from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
+from rolloutfleet.fleet.async_fleet import AsyncFleet
 from rolloutfleet.fleet.base import FleetBase, Options
-from rolloutfleet.fleet.blocking import Blocking, blocking, listing, wrapping
+from rolloutfleet.fleet.blocking import Blocking, LoopThread, blocking, listing, wrapping
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.exporting import AsyncExport
-from rolloutfleet.fleet.loop_thread import LoopThread
-from rolloutfleet.fleet.sessions import Handle, OnError
+from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession, Handle, OnError
 from rolloutfleet.fleet.trajectories import Trajectory
-from rolloutfleet.fleet.weight_update import AsyncWeightUpdate
+from rolloutfleet.fleet.weights import AsyncWeightUpdate
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.wire import ExportStatus, Weights
 
@@ -175,6 +174,7 @@ class Fleet(Blocking, FleetBase):
 
     proxies = blocking(AsyncFleet.proxies)
     audit = blocking(AsyncFleet.audit)
+    stats = blocking(AsyncFleet.stats)
 
     start_session = wrapping(AsyncFleet.start_session, _session)
     start_group = wrapping(AsyncFleet.start_group, _group)
@@ -191,6 +191,12 @@ class Fleet(Blocking, FleetBase):
     acknowledge = blocking(AsyncFleet.acknowledge)
     release = blocking(AsyncFleet.release)
     renew = blocking(AsyncFleet.renew)
+    end_lease = blocking(AsyncFleet.end_lease)
+    export_file = blocking(AsyncFleet.export_file)
+
+    dumps = listing(AsyncFleet.dumps)
+    fetch_dump = blocking(AsyncFleet.fetch_dump)
+    import_dumps = blocking(AsyncFleet.import_dumps)
 
     weights = blocking(AsyncFleet.weights)
     set_version = blocking(AsyncFleet.set_version)

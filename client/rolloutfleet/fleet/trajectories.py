@@ -120,7 +120,7 @@ def read_export(content: bytes, *, media_type: str) -> Page:
         export = Export.model_validate_json(content)
         return _page(export, _from_lists(export))
     except (ValueError, LookupError, TypeError, SafetensorError) as error:
-        raise FleetError(f"this is no export ({type(error).__name__})") from error
+        raise FleetError(f"this is not an export ({type(error).__name__})") from error
 
 
 RowReader = Callable[[ExportedRow, int], Row]
@@ -144,20 +144,8 @@ def _trajectories(export: Export, read_row: RowReader) -> Iterator[Trajectory]:
     for found in export.trajectories:
         rows = tuple(read_row(row, turns_before) for row in found.rows)
         turns_before += len(found.turns)
-        yield Trajectory(
-            trajectory_id=found.trajectory_id,
-            session_id=found.session_id,
-            group_id=found.group_id,
-            task_id=found.task_id,
-            metadata=found.metadata,
-            marked=found.marked,
-            turns=tuple(found.turns),
-            rows=rows,
-            run=export.run,
-            version=export.version,
-            lease_id=str(export.lease_id),
-            oldest_version=found.oldest_version,
-        )
+        of_the_export = {"run": export.run, "version": export.version, "lease_id": str(export.lease_id)}
+        yield Trajectory(**dict(found) | {"turns": tuple(found.turns), "rows": rows} | of_the_export)
 
 
 def _from_safetensors(content: bytes) -> Page:

@@ -4,17 +4,15 @@ Calls that wait and those of asyncio are made by httpx alike; both are told of f
 `checked`. Whether a call is made again is in retries.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
 
 from rolloutfleet.fleet.exceptions import Unreachable, refusal
 from rolloutfleet.http_failures import failure_in_words
-
-T = TypeVar("T")
 
 CONNECT_TIMEOUT: Final = 3.0
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -67,16 +65,3 @@ def stream(client: httpx.Client, method: str, url: str, **request: Any) -> Itera
         if not answer.is_success:
             answer.read()
         yield checked(answer)
-
-
-def first_connected(urls: Iterable[str], call: Callable[[str], T]) -> T:
-    """What the call returns of the first address that can be connected to. Raises Unreachable, and what it raises."""
-    silent = []
-    for url in urls:
-        try:
-            return call(url)
-        except Unreachable as error:
-            if error.sent:
-                raise
-            silent.append(url)
-    raise Unreachable(f"no proxy answers at {', '.join(silent)}")

@@ -30,33 +30,26 @@ class Waiting:
         if not self._show:
             yield lambda text, done: None
             return
-        line = _Line(self._console, text, total)
-        try:
-            yield line.told
-        finally:
-            line.end()
-
-
-class _Line:
-    def __init__(self, console: Console, text: str, total: int | None) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"))
         counted = (BarColumn(), MofNCompleteColumn()) if total is not None else ()
-        self._progress = Progress(*columns, *counted, TimeElapsedColumn(), console=console, transient=True)
-        self._task = self._progress.add_task(text, total=total)
-        self._since = time.monotonic()
-        self._shown = False
-        self._refused = False
+        progress = Progress(*columns, *counted, TimeElapsedColumn(), console=self._console, transient=True)
+        task = progress.add_task(text, total=total)
+        since = time.monotonic()
+        shown = refused = False
 
-    def told(self, text: str, done: int) -> None:
-        self._progress.update(self._task, description=text, completed=done)
-        if not self._shown and not self._refused and time.monotonic() - self._since >= SHOWN_AFTER:
-            try:
-                self._progress.start()
-                self._shown = True
-            except LiveError:
-                # The trainer shows something of its own.
-                self._refused = True
+        def tell(text: str, done: int) -> None:
+            nonlocal shown, refused
+            progress.update(task, description=text, completed=done)
+            if not shown and not refused and time.monotonic() - since >= SHOWN_AFTER:
+                try:
+                    progress.start()
+                    shown = True
+                except LiveError:
+                    # The trainer shows something of its own.
+                    refused = True
 
-    def end(self) -> None:
-        if self._shown:
-            self._progress.stop()
+        try:
+            yield tell
+        finally:
+            if shown:
+                progress.stop()

@@ -4,6 +4,8 @@ The proxy that gets a call leads it (docs/weights.md). Each call names its epoch
 again, at another leader if the first one dies in the middle. Proxies that the leader could not reach are led from
 themselves, if they answer here. One that is down learns all of it from the others when it starts; one that hangs is
 named in the answer, and told again in the background.
+
+`async with fleet.weight_update(…)`: paused before the block, the new version and on after it.
 """
 
 import asyncio
@@ -12,16 +14,28 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel
 
 from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
-from rolloutfleet.fleet.exceptions import Conflict, FleetError, NotEverywhere, NotHeardYet, Refused, Unreachable
-from rolloutfleet.fleet.outbox import Outbox
+from rolloutfleet.fleet.exceptions import (
+    BadArgument,
+    Conflict,
+    FleetError,
+    NotEverywhere,
+    NotHeardYet,
+    Refused,
+    StillPaused,
+    Unreachable,
+)
 from rolloutfleet.fleet.proxies import ANSWER_TIMEOUT, FLEET, Proxies
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.wire import Continue, ErrorDetail, Failed, Pause, PauseMode, Recover, SetVersion, Weights
+
+if TYPE_CHECKING:
+    from rolloutfleet.fleet.async_fleet import AsyncFleet
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -48,13 +62,13 @@ class _Call:
 class FleetWeights:
     """Where the weights are, and what moves them. One event loop's."""
 
-    def __init__(self, proxies: Proxies, outbox: Outbox, waiting: Waiting, *, changed: Callable[[], None]) -> None:
+    def __init__(self, proxies: Proxies, waiting: Waiting) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        """Told when run or version are others."""
         self._newest: tuple[int, int] | None = None
         """(run, version); None until a proxy has said where the weights are."""
         self._proxies = proxies
-        self._outbox = outbox
         self._waiting = waiting
-        self._changed = changed
         self._behind: dict[int, dict[str, tuple[str, BaseModel]]] = {}
         """Calls that proxies missed and that are still to be made, by ordinal and path."""
 
@@ -88,7 +102,7 @@ class FleetWeights:
         """A proxy said where the weights are; what is older than what is known changes nothing."""
         if self._newest is None or (run, version) > self._newest:
             self._newest = (run, version)
-            self._changed()
+            self.changed()
 
     async def set_version(self, version: int, *, epoch: int | None, strict: bool) -> Weights:
         asked = SetVersion(version=version, epoch=epoch)
@@ -107,10 +121,10 @@ class FleetWeights:
                 return await self._reach_the_rest(call, answer, strict=strict)
             except FleetError:
                 with suppress(Refused):  # a newer pause, or none to end
-                    await self._outbox.deliver(broken_off, end)
+                    await self._proxies.outbox.deliver(broken_off, end)
                 raise
         except asyncio.CancelledError:
-            self._outbox.add(broken_off, end, quietly=True)
+            self._proxies.outbox.add(broken_off, end, quietly=True)
             raise
 
     async def resume(self, *, epoch: int | None, strict: bool) -> Weights:
@@ -213,7 +227,7 @@ class FleetWeights:
         calls.pop(path, None)
         calls[path] = (method, body)
         if new:
-            self._outbox.add(f"what proxy {ordinal} missed of the weights", partial(self._catch_up, ordinal))
+            self._proxies.outbox.add(f"what proxy {ordinal} missed of the weights", partial(self._catch_up, ordinal))
 
     async def _catch_up(self, ordinal: int) -> None:
         calls = self._behind[ordinal]
@@ -233,3 +247,54 @@ class FleetWeights:
 
 def _failed(ordinal: int, why: str, code: str | None = None) -> Failed:
     return Failed(ordinal=ordinal, error=ErrorDetail(message=why, type="server_error", code=code))
+
+
+class AsyncWeightUpdate:
+    """The whole of an update; see AsyncFleet.weight_update."""
+
+    def __init__(self, fleet: "AsyncFleet", version: int, *, mode: PauseMode, timeout: float, strict: bool) -> None:
+        self.version = version
+        self.epoch: int | None = None
+        """The pause's, once there is one."""
+        self.paused: Weights | None = None
+        """What the pause answered; `failed` names proxies that it did not reach."""
+        self._fleet = fleet
+        self._mode: PauseMode = mode
+        self._timeout = timeout
+        self._strict = strict
+
+    async def __aenter__(self) -> Self:
+        known = await self._fleet.weights()
+        if self.version < known.version:
+            raise BadArgument(
+                "version", f"{self.version} would go back: the fleet is at {known.version}. After a crash say recover()"
+            )
+        self.paused = await self._fleet.pause(
+            self._mode, timeout=self._timeout, epoch=known.epoch + 1, strict=self._strict
+        )
+        self.epoch = self.paused.epoch
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        epoch = self.epoch
+        assert epoch is not None
+        if error is not None:
+            text = f"the fleet stays paused (epoch {epoch}), because the weight update to {self.version} failed"
+            log.error("%s: %r", text, error)
+            error.add_note(f"{text}. Once the engines are right: set_version(), then resume()")
+            return
+        try:
+            await self._fleet.set_version(self.version, epoch=epoch, strict=self._strict)
+        except FleetError as problem:
+            raise StillPaused(
+                f"the fleet stays paused (epoch {epoch}): version {self.version} could not be set: {problem}",
+                epoch=epoch,
+            ) from problem
+        try:
+            await self._fleet.resume(epoch=epoch, strict=self._strict)
+        except FleetError as problem:
+            raise StillPaused(
+                f"the fleet may still be paused (epoch {epoch}), at version {self.version}: {problem}", epoch=epoch
+            ) from problem

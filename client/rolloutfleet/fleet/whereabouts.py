@@ -71,7 +71,7 @@ class Whereabouts:
         mounts the Secret `NAME-keys` at /etc/rolloutfleet/keys. The Kubernetes API is not asked. Raises BadArgument.
         """
         if not name or not all(letter.isalnum() or letter == "-" for letter in name):
-            raise BadArgument("name", f"{name!r} is no name of a RolloutFleet")
+            raise BadArgument("name", f"{name!r} is not a valid name of a RolloutFleet")
         where = namespace or _own_namespace()
         if admin_key is None and admin_key_file is None and KEY_FILE_VARIABLE not in os.environ:
             admin_key_file = MOUNTED_KEYS
@@ -111,7 +111,7 @@ class Whereabouts:
 def _address(argument: str, url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadArgument(argument, f"{url!r} is no http:// or https:// address")
+        raise BadArgument(argument, f"{url!r} is not an http:// or https:// URL")
     return url.rstrip("/")
 
 
@@ -144,7 +144,7 @@ def _own_namespace() -> str:
     try:
         return _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
     except OSError:
-        raise BadArgument("namespace", "this is no pod of a cluster, so say in which namespace the fleet is") from None
+        raise BadArgument("namespace", "not running in a pod: say in which namespace the fleet is") from None
 
 
 def _book(path: str | Path | None) -> Path:
@@ -170,7 +170,7 @@ def _entries(file: Path) -> tuple[tuple[str, ...], Path, tuple[str, ...]]:
     except OSError as error:
         raise BadArgument("path", f"{file} can't be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise BadArgument("path", f"{file} is no {ADDRESS_BOOK} of a local fleet") from None
+        raise BadArgument("path", f"{file} is not the {ADDRESS_BOOK} of a local fleet") from None
     if not proxies:
         raise BadArgument("path", f"the fleet of {file} has no proxies")
     return proxies, key_file, engines

@@ -4,43 +4,24 @@
 calling process, for any transport between controller and ranks. docs/remote-tensors.md explains them.
 """
 
-from rolloutfleet.fleet.exceptions import Refused
-from rolloutfleet.remote_tensors.buffer import (
-    FetchBuffer,
-    clear_fetch_buffer,
-    fetch_buffer_stats,
-    flush_fetch_buffer,
-    limit_fetch_buffer,
-)
-from rolloutfleet.remote_tensors.clearing import Cleared, DeleteReport, Role
-from rolloutfleet.remote_tensors.client import RemoteTensors, references_in
-from rolloutfleet.remote_tensors.failures import (
-    OwnerUnavailable,
-    RemoteTensorError,
-    ShardMismatch,
-    ShardsMissing,
-    UnknownOwner,
-)
-from rolloutfleet.remote_tensors.nested import RemoteTensorDict
-from rolloutfleet.tensors import RemoteTensor
+from rolloutfleet.fleet.exceptions import FleetError
+from rolloutfleet.fleet.exceptions import OwnerUnavailable as OwnerUnavailable
+from rolloutfleet.fleet.exceptions import Refused as Refused
+from rolloutfleet.fleet.exceptions import ShardMismatch as ShardMismatch
+from rolloutfleet.fleet.exceptions import ShardsMissing as ShardsMissing
+from rolloutfleet.fleet.exceptions import UnknownOwner as UnknownOwner
+from rolloutfleet.remote_tensors.buffer import FetchBuffer as FetchBuffer
+from rolloutfleet.remote_tensors.buffer import clear_fetch_buffer as clear_fetch_buffer
+from rolloutfleet.remote_tensors.buffer import fetch_buffer_stats as fetch_buffer_stats
+from rolloutfleet.remote_tensors.buffer import flush_fetch_buffer as flush_fetch_buffer
+from rolloutfleet.remote_tensors.buffer import limit_fetch_buffer as limit_fetch_buffer
+from rolloutfleet.remote_tensors.clearing import Cleared as Cleared
+from rolloutfleet.remote_tensors.clearing import DeleteReport as DeleteReport
+from rolloutfleet.remote_tensors.clearing import Role as Role
+from rolloutfleet.remote_tensors.client import RemoteTensors as RemoteTensors
+from rolloutfleet.remote_tensors.client import references_in as references_in
+from rolloutfleet.remote_tensors.nested import RemoteTensorDict as RemoteTensorDict
+from rolloutfleet.tensors import RemoteTensor as RemoteTensor
 
-__all__ = [
-    "Cleared",
-    "DeleteReport",
-    "FetchBuffer",
-    "OwnerUnavailable",
-    "Refused",
-    "RemoteTensor",
-    "RemoteTensorDict",
-    "RemoteTensorError",
-    "RemoteTensors",
-    "Role",
-    "ShardMismatch",
-    "ShardsMissing",
-    "UnknownOwner",
-    "clear_fetch_buffer",
-    "fetch_buffer_stats",
-    "flush_fetch_buffer",
-    "limit_fetch_buffer",
-    "references_in",
-]
+RemoteTensorError = FleetError
+"""The base of all that goes wrong with them."""

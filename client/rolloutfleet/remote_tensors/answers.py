@@ -8,8 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from rolloutfleet.fleet.exceptions import Unreachable
-from rolloutfleet.remote_tensors.failures import ShardMismatch
+from rolloutfleet.fleet.exceptions import ShardMismatch, Unreachable
 from rolloutfleet.safetensors_layout import LENGTH_BYTES, METADATA, write_header
 from rolloutfleet.tensors import DTYPES, Form, RemoteTensor, form_of
 
@@ -18,7 +17,7 @@ PIECE: Final = 2**20
 
 
 class BrokenAnswer(Unreachable):
-    """The answer ends too early, or is no safetensors file: worth another try."""
+    """The answer ends too early, or is not a safetensors file: worth another try."""
 
 
 def file_of(form: Form, data: memoryview) -> tuple[int, Iterator[bytes]]:

@@ -37,7 +37,7 @@ def form_and_bytes(array: Any) -> tuple[Form, memoryview]:
     """Type, shape and the bytes of its elements in C order, little-endian; copied only where they lie otherwise.
 
     Raises ValueError for a type that safetensors has no name for, and for tensors without storage of their own
-    (sparse, meta); TypeError for what is no tensor.
+    (sparse, meta); TypeError for what is not a tensor.
     """
     if isinstance(array, Tensor):
         return _form(array.dtype, array.shape), memoryview(array.data)
@@ -45,7 +45,7 @@ def form_and_bytes(array: Any) -> tuple[Form, memoryview]:
         return _of_torch(array)
     if isinstance(array, np.ndarray | np.generic):
         return _of_numpy(np.asarray(array))
-    raise TypeError(f"{type(array).__name__} is no tensor of torch or numpy")
+    raise TypeError(f"{type(array).__name__} is not a tensor of torch or numpy")
 
 
 def array_of(form: Form, data: bytearray, framework: Framework) -> Any:

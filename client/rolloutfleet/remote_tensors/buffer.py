@@ -101,7 +101,7 @@ class FetchBuffer:
                 flight.landed.set_exception(error)
 
     def clear(self, ids: Iterable[str]) -> int:
-        """Forget these shards, also those on their way. How many were kept. Raises TypeError for what is no id."""
+        """Forget these shards, also those on their way. How many were kept. Raises TypeError for what is not an id."""
         names = unique_ids(ids)
         with self._lock:
             for name in names:
@@ -144,7 +144,7 @@ class FetchBuffer:
 
 
 def unique_ids(ids: Iterable[str]) -> list[str]:
-    """Each id once. Raises TypeError for one text, and for what is no id."""
+    """Each id once. Raises TypeError for one text, and for what is not an id."""
     if isinstance(ids, str):
         raise TypeError(f"ids is a list of shard ids, and not one text ({ids[:40]!r})")
     names = list(dict.fromkeys(ids))
@@ -163,7 +163,7 @@ os.register_at_fork(after_in_child=PROCESS._start_empty)
 def clear_fetch_buffer(ids: Iterable[str] | None = None) -> int:
     """Forget these shards in this process, also those that are being fetched. How many were kept.
 
-    Nothing passed clears nothing: for everything there is `flush_fetch_buffer`. Raises TypeError for what is no id.
+    Nothing passed clears nothing: for everything there is `flush_fetch_buffer`. Raises TypeError for what is not an id.
     """
     return 0 if ids is None else PROCESS.clear(ids)
 

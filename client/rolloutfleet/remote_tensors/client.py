@@ -12,16 +12,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rolloutfleet.fleet.exceptions import Refused, Unreachable
+from rolloutfleet.fleet.exceptions import OwnerUnavailable, Refused, ShardsMissing, UnknownOwner, Unreachable
 from rolloutfleet.fleet.retries import ALSO_SERVER_ERRORS, wait_before_retry
 from rolloutfleet.remote_tensors import buffer, clearing
 from rolloutfleet.remote_tensors.arrays import Framework, array_of, form_and_bytes, import_torch, is_array
 from rolloutfleet.remote_tensors.buffer import FetchBuffer, Flight
 from rolloutfleet.remote_tensors.clearing import CONTROLLER, LOG, Cleared, DeleteReport, Role
-from rolloutfleet.remote_tensors.failures import OwnerUnavailable, ShardsMissing, UnknownOwner
 from rolloutfleet.remote_tensors.nested import RemoteTensorDict, as_reference, leaves, mapped, tensor_dict, trimmed
-from rolloutfleet.remote_tensors.shard_client import Addresses, Deleted, ShardClient
+from rolloutfleet.remote_tensors.shard_client import Addresses, ShardClient
 from rolloutfleet.tensors import Form, RemoteTensor
+from rolloutfleet.wire import DeletedShards
 
 T = TypeVar("T")
 
@@ -247,7 +247,7 @@ class RemoteTensors:
         until = {owner: now if owner in late else now + self._delete_seconds for owner, _ in parts}
         threads = self._shards.threads
         asked = [(owner, part, threads.submit(self._delete, owner, part, until[owner])) for owner, part in parts]
-        report = _reported((owner, part, _outcome(deleting)) for owner, part, deleting in asked)
+        report = _reported(asked)
         self._remember(wanted, report.undeleted)
         for owner, reason in report.failures.items():
             LOG.warning("shards were not deleted at %s, and will be asked for again: %s", owner, reason)
@@ -281,7 +281,7 @@ class RemoteTensors:
         """`{"entries", "bytes"}` of this process and of all ranks of `roles`; who fails is logged and left out."""
         return {CONTROLLER: self.buffer_stats(), **clearing.buffers_of(roles or {})}
 
-    def _delete(self, owner: str, references: Sequence[RemoteTensor], until: float) -> Deleted:
+    def _delete(self, owner: str, references: Sequence[RemoteTensor], until: float) -> DeletedShards:
         self._shards.check_known([owner])
         ids = [reference.shard_id for reference in references]
         seconds = max(0.0, until - time.monotonic())
@@ -290,7 +290,7 @@ class RemoteTensors:
         except Refused as error:
             if error.status == GONE:
                 # With the store that kept them.
-                return Deleted(0, 0)
+                return DeletedShards(deleted=0, bytes=0)
             raise
 
     def _remember(self, asked: Iterable[RemoteTensor], undeleted: Sequence[RemoteTensor]) -> None:
@@ -361,21 +361,15 @@ def _by_owner(references: Iterable[RemoteTensor]) -> Iterator[tuple[str, list[Re
             yield owner, theirs[start : start + IDS_A_DELETE]
 
 
-def _outcome(deleting: "Future[Deleted]") -> Deleted | Exception:
-    try:
-        return deleting.result()
-    except Exception as error:
-        return error
-
-
-def _reported(outcomes: Iterable[tuple[str, Sequence[RemoteTensor], Deleted | Exception]]) -> DeleteReport:
+def _reported(asked: Iterable[tuple[str, Sequence[RemoteTensor], "Future[DeletedShards]"]]) -> DeleteReport:
     shards = nbytes = 0
     undeleted: list[RemoteTensor] = []
     failures: dict[str, str] = {}
-    for owner, part, outcome in outcomes:
-        if isinstance(outcome, Deleted):
-            shards, nbytes = shards + outcome.shards, nbytes + outcome.nbytes
-        else:
+    for owner, part, deleting in asked:
+        try:
+            answer = deleting.result()
+            shards, nbytes = shards + answer.deleted, nbytes + answer.bytes
+        except Exception as error:
             undeleted.extend(part)
-            failures[owner] = str(outcome) or type(outcome).__name__
+            failures[owner] = str(error) or type(error).__name__
     return DeleteReport(shards, nbytes, tuple(undeleted), failures)

@@ -138,7 +138,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _attended(mask: Any) -> tuple[tuple[int, int] | None, int]:
-    """The mask's shape, and how many columns are left; no shape where it is no mask."""
+    """The mask's shape, and how many columns are left; no shape where it is not a mask."""
     if not is_array(mask) or isinstance(mask, Tensor) or len(mask.shape) != 2:
         return None, 0
     columns = np.asarray((mask != 0).any(0).tolist(), bool)

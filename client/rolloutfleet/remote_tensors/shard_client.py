@@ -9,19 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakSet
 
 import httpx
 
 from rolloutfleet.errors import SHARD_UNKNOWN
-from rolloutfleet.fleet.exceptions import Refused
+from rolloutfleet.fleet.exceptions import OwnerUnavailable, Refused, UnknownOwner
 from rolloutfleet.fleet.transport import client_options, send, stream
 from rolloutfleet.remote_tensors.answers import BrokenAnswer, file_of, tensors_of
-from rolloutfleet.remote_tensors.failures import OwnerUnavailable, UnknownOwner
 from rolloutfleet.tensors import Form, RemoteTensor
-from rolloutfleet.wire import TENSORS_MEDIA_TYPE
+from rolloutfleet.wire import TENSORS_MEDIA_TYPE, DeletedShards
 
 Addresses = Sequence[str] | Callable[[], Sequence[str]]
 
@@ -31,14 +29,6 @@ SILENCE_SECONDS: Final = 60.0
 REQUESTS_AT_ONCE: Final = 8
 KNOWN_SECONDS: Final = 10.0
 """How long the addresses that were found are taken for all there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """What an owner answered: how many shards it still had, and their bytes."""
-
-    shards: int
-    nbytes: int
 
 
 class ShardClient:
@@ -129,10 +119,10 @@ class ShardClient:
             # One was deleted while the answer began; the others are still there.
             raise BrokenAnswer(str(error)) from error
 
-    def delete(self, owner: str, ids: Sequence[str]) -> Deleted:
+    def delete(self, owner: str, ids: Sequence[str]) -> DeletedShards:
         """Raises Refused, Unreachable."""
-        answer = send(self._here().client, "DELETE", f"{owner}/shards", json={"ids": list(ids)}).json()
-        return Deleted(int(answer["deleted"]), int(answer["bytes"]))
+        answer = send(self._here().client, "DELETE", f"{owner}/shards", json={"ids": list(ids)})
+        return DeletedShards.model_validate_json(answer.content)
 
     def _here(self) -> "_Process":
         with self._lock:

@@ -12,12 +12,4 @@ from rolloutfleet.torch.batches import to_batch, to_packed  # noqa: E402
 from rolloutfleet.torch.datasets import Collated, TrajectoryDataset, collate  # noqa: E402
 from rolloutfleet.torch.distributed import clear_batches, fetch_buffer_stats  # noqa: E402
 
-__all__ = [
-    "Collated",
-    "TrajectoryDataset",
-    "clear_batches",
-    "collate",
-    "fetch_buffer_stats",
-    "to_batch",
-    "to_packed",
-]
+__all__ = ["Collated", "TrajectoryDataset", "clear_batches", "collate", "fetch_buffer_stats", "to_batch", "to_packed"]

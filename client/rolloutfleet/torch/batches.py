@@ -14,7 +14,7 @@ import torch
 from rolloutfleet.tensors import RemoteTensor
 
 
-class Row(Protocol):
+class RowLike(Protocol):
     """One sequence, with tensors by name, each [tokens]."""
 
     @property
@@ -24,7 +24,7 @@ class Row(Protocol):
     def tensors(self) -> Mapping[str, Any]: ...
 
 
-class Trajectory(Protocol):
+class TrajectoryLike(Protocol):
     """What `rolloutfleet.Fleet.export` hands out, or anything like it."""
 
     @property
@@ -34,7 +34,7 @@ class Trajectory(Protocol):
     def group_id(self) -> str: ...
 
     @property
-    def rows(self) -> Sequence[Row]: ...
+    def rows(self) -> Sequence[RowLike]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
 
 
 def to_batch(
-    trajectories: Iterable[Trajectory], *, pad_to_multiple_of: int = 1, pad_token_id: int = 0
+    trajectories: Iterable[TrajectoryLike], *, pad_to_multiple_of: int = 1, pad_token_id: int = 0
 ) -> dict[str, torch.Tensor]:
     """All rows of the trajectories, padded on the right to the longest, rounded up to a multiple.
 
@@ -84,7 +84,7 @@ def to_batch(
 
 
 def to_packed(
-    trajectories: Iterable[Trajectory], *, pad_to_multiple_of: int = 1, pad_token_id: int = 0
+    trajectories: Iterable[TrajectoryLike], *, pad_to_multiple_of: int = 1, pad_token_id: int = 0
 ) -> dict[str, torch.Tensor]:
     """All rows of the trajectories one after the other, as variable-length attention takes them.
 
@@ -92,7 +92,7 @@ def to_packed(
     types in `to_batch`. `cu_seqlens` int32 [sequences + 1]: where each sequence begins and ends; `max_seqlen` int32 [].
     [rows]: as in `to_batch`.
 
-    Where the tokens are no multiple of `pad_to_multiple_of`, padding follows as a sequence of its own, which is the
+    Where the tokens are not a multiple of `pad_to_multiple_of`, padding follows as a sequence of its own, which is the
     last of `cu_seqlens` and no row. Raises as `to_batch` does.
     """
     rows = _rows(trajectories)
@@ -123,11 +123,11 @@ class _Row:
     group: int
 
 
-def _rows(trajectories: Iterable[Trajectory]) -> list[_Row]:
+def _rows(trajectories: Iterable[TrajectoryLike]) -> list[_Row]:
     return list(_each_row(trajectories))
 
 
-def _each_row(trajectories: Iterable[Trajectory]) -> Iterator[_Row]:
+def _each_row(trajectories: Iterable[TrajectoryLike]) -> Iterator[_Row]:
     groups: dict[str, int] = {}
     for number, trajectory in enumerate(trajectories):
         group = groups.setdefault(trajectory.group_id, len(groups))
@@ -139,7 +139,7 @@ def _each_row(trajectories: Iterable[Trajectory]) -> Iterator[_Row]:
             yield _Row(lengths["input_ids"], columns, row.reward, number, group)
 
 
-def _column(trajectory: Trajectory, row: Row, name: str, column: Column) -> torch.Tensor:
+def _column(trajectory: TrajectoryLike, row: RowLike, name: str, column: Column) -> torch.Tensor:
     values = row.tensors.get(name)
     if values is None:
         raise ValueError(

@@ -40,14 +40,16 @@ def clear_batches(tensors: RemoteTensors, *batches: Any, groups: Groups = None) 
         first = _spread({reference: dist.get_rank() for reference in named}, through)
     except Exception:
         # Training can't go on without that rank; the storage of the proxies must not pay for it.
-        _clear_alone(tensors, named)
+        _delete(tensors, named)
+        tensors.clear_fetch_buffer(reference.shard_id for reference in named)
         raise
     mine = [reference for reference in named if first[reference] == dist.get_rank()]
     ids = tuple(dict.fromkeys(reference.shard_id for reference in first))
     try:
         deleted = _delete(tensors, mine)
         # Ranks wait here for the owners' answers, so that none fetches anew what it has cleared.
-        _meet(through)
+        for group in through:
+            _gathered(None, group)
     finally:
         tensors.clear_fetch_buffer(ids)
     return Cleared(ids, deleted, staying=_staying(tensors, through))
@@ -55,11 +57,7 @@ def clear_batches(tensors: RemoteTensors, *batches: Any, groups: Groups = None) 
 
 def fetch_buffer_stats(tensors: RemoteTensors, *, groups: Groups = None) -> dict[str, Mapping[str, int]]:
     """`{"entries", "bytes"}` of each rank that shares a group with this one, by `rank N`. All ranks call it."""
-    found: dict[str, Mapping[str, int]] = {}
-    for group in _members(groups):
-        for stats in _gathered(_own_stats(tensors), group):
-            found |= stats
-    return dict(sorted(found.items()))
+    return _all_stats(tensors, _members(groups))
 
 
 def _members(groups: Groups) -> list[Any]:
@@ -87,11 +85,6 @@ def _gathered(value: Any, group: Any) -> list[Any]:
     return found
 
 
-def _meet(groups: Sequence[Any]) -> None:
-    for group in groups:
-        _gathered(None, group)
-
-
 def _delete(tensors: RemoteTensors, references: Sequence[RemoteTensor]) -> DeleteReport:
     if not references and not tensors.undeleted:
         return DeleteReport()
@@ -103,24 +96,24 @@ def _delete(tensors: RemoteTensors, references: Sequence[RemoteTensor]) -> Delet
         return DeleteReport(undeleted=tuple(references), failures={"": f"{type(error).__name__}: {error}"})
 
 
-def _clear_alone(tensors: RemoteTensors, references: Sequence[RemoteTensor]) -> None:
-    _delete(tensors, references)
-    tensors.clear_fetch_buffer(reference.shard_id for reference in references)
-
-
 def _staying(tensors: RemoteTensors, groups: Sequence[Any]) -> dict[str, Mapping[str, int]]:
     """The look after a clear. Whatever goes wrong with it, training goes on."""
     try:
-        found: dict[str, Mapping[str, int]] = {}
-        for group in groups:
-            for stats in _gathered(_own_stats(tensors), group):
-                found |= stats
+        found = _all_stats(tensors, groups)
         own = f"rank {dist.get_rank()}"
         clearing.staying({own: found.get(own, {})})
-        return {name: stats for name, stats in sorted(found.items()) if stats.get("entries")}
+        return {name: stats for name, stats in found.items() if stats.get("entries")}
     except Exception as error:
         LOG.warning("the fetch buffers of the ranks could not be looked at: %s: %s", type(error).__name__, error)
         return {}
+
+
+def _all_stats(tensors: RemoteTensors, groups: Sequence[Any]) -> dict[str, Mapping[str, int]]:
+    found: dict[str, Mapping[str, int]] = {}
+    for group in groups:
+        for stats in _gathered(_own_stats(tensors), group):
+            found |= stats
+    return dict(sorted(found.items()))
 
 
 def _own_stats(tensors: RemoteTensors) -> dict[str, Mapping[str, int]]:

@@ -1,0 +1,47 @@
+"""What stale sessions left, in a fleet's folders: listed, read, and taken in again."""
+
+from collections.abc import AsyncIterator
+from typing import BinaryIO, Final
+
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
+from rolloutfleet.fleet.proxies import Proxies, owner_of
+from rolloutfleet.wire import DumpList, DumpState, ImportDumps, ImportedDump, ImportedDumps, ListedDump
+
+PAGE: Final = 500
+IMPORT_TIMEOUT: Final = 300.0
+"""Seconds for the answer to an import."""
+
+
+async def listed_dumps(proxies: Proxies, state: DumpState | None) -> AsyncIterator[ListedDump]:
+    """Those of every proxy's folder. Raises NotEverywhere at the end, where some did not answer."""
+    query: dict[str, str | int] = {"limit": PAGE} | ({"state": state} if state else {})
+    async for page in proxies.pages("/dumps", DumpList, query):
+        for dump in page.dumps:
+            yield dump
+
+
+async def fetch_dump(proxies: Proxies, name: str, into: BinaryIO) -> None:
+    """Write the file there as it comes: of the proxy that made it, or any other that has it.
+
+    Raises BadArgument, Refused, Unreachable; OSError where it can't be written.
+    """
+    if "/" in name:
+        raise BadArgument("name", f"{name[:80]!r} is not a valid dump name")
+    ordinals = await proxies.ordinals()
+    failure: FleetError = Unreachable("no proxy is known")
+    for at, ordinal in enumerate(sorted(ordinals, key=lambda ordinal: ordinal != owner_of(name))):
+        try:
+            await proxies.fetch(ordinal, f"/dumps/{name}", into)
+        except FleetError as error:
+            into.seek(0)
+            into.truncate()
+            failure = error if at == 0 else failure
+        else:
+            return
+    raise failure
+
+
+async def import_dumps(proxies: Proxies, ordinal: int, asked: ImportDumps) -> list[ImportedDump]:
+    """Import at the proxy that listed them; all, or none. Raises Refused, Unreachable."""
+    answer = await proxies.ask(ordinal, "POST", "/dumps/import", body=asked, timeout=IMPORT_TIMEOUT)
+    return ImportedDumps.model_validate_json(answer.content).imported
