@@ -13,9 +13,14 @@ from rolloutfleet_engine.faults import Fault
 from rolloutfleet_engine.generation import Generation
 from rolloutfleet_engine.model import Model
 from rolloutfleet_engine.requests import Work
-from rolloutfleet_engine.writer import Draft, Writer
 
 LogprobEntry = tuple[float | None, int, str | None]
+
+QUEUE_ABORT = "Abort in waiting queue"
+NOT_FROM_THE_QUEUE = frozenset(
+    ("prompt_tokens", "num_retractions", "reasoning_tokens", "cached_tokens", "cached_tokens_details", "dp_rank")
+)
+"""What the queue's answers leave out."""
 
 NON_STREAM_REPORT = 50
 """SGLang's scheduler reports the tokens of a call that isn't streamed this many at a time until it finishes."""
@@ -39,26 +44,28 @@ class Call:
         self.ids: Sequence[int] = ()
         self.finish: FinishReason = {}
         self.logprobs: list[float] = []
-        self._draft: Draft | None = None
-        self._writer: Writer | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._logprobs: Callable[[str, int], list[float]]
+        self._woken = asyncio.Event()
+
+    @property
+    def fault_kind(self) -> str | None:
+        return None if self.fault is None else self.fault.kind
 
     @property
     def generating(self) -> bool:
         return self.generation is not None
 
-    def begin(self, *, work: Work, writer: Writer, draft: Draft, generation: Generation) -> None:
-        self.work, self._writer, self._draft, self.generation = work, writer, draft, generation
+    def begin(self, work: Work, generation: Generation, logprobs: Callable[[str, int], list[float]]) -> None:
+        """`logprobs`: of the first tokens, so many, under one weight version."""
+        self.work, self.generation, self._logprobs = work, generation, logprobs
 
     def settle(self, now: float) -> int:
         """Counts the tokens made until `now`, under the weights in force since the last count."""
-        generation, writer, draft = self.generation, self._writer, self._draft
-        if generation is None or writer is None or draft is None:
+        if self.generation is None:
             return 0
-        made = generation.advance(now)
+        made = self.generation.advance(now)
         if made > len(self.logprobs):
-            new = writer.logprobs(draft, version=generation.version, count=made)
-            self.logprobs.extend(new[len(self.logprobs) :])
+            self.logprobs += self._logprobs(self.generation.version, made)[len(self.logprobs) :]
         return made
 
     def end(self, finish: FinishReason, *, now: float) -> None:
@@ -72,10 +79,9 @@ class Call:
 
     def end_queued(self, *, now: float) -> None:
         """Ends a retracted call: SGLang answers from its queue, with the tokens that the scheduler had reported."""
-        finish = {"type": "abort", "message": "Abort in waiting queue"}
         if self.generation is None or self.work is None:
             return
-        self.end(finish, now=now)
+        self.end({"type": "abort", "message": QUEUE_ABORT}, now=now)
         if self.aborted and not self.work.stream:
             shown = self.generation.made - self.generation.made % NON_STREAM_REPORT
             self.generation.made = self.generation.total = shown
@@ -86,18 +92,15 @@ class Call:
         self.wake()
 
     def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._woken.set()
 
     async def wait(self, until: float | None) -> None:
         """Waits until the loop's time `until`, or for ever, or for `wake`."""
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_at(until, self.wake) if until is not None else None
+        self._woken.clear()
+        timer = asyncio.get_running_loop().call_at(until, self.wake) if until is not None else None
         try:
-            await self._waiter
+            await self._woken.wait()
         finally:
-            self._waiter = None
             if timer is not None:
                 timer.cancel()
 
@@ -145,71 +148,77 @@ def reply_body(
     work, generation = call.work, call.generation
     assert work is not None and generation is not None
     ids = list(call.ids[:count])
-    queued = final and call.finish.get("message") == "Abort in waiting queue"
-    meta: dict[str, Any] = {"id": call.rid, "finish_reason": call.finish if final else None}
-    if not queued:
-        meta["prompt_tokens"] = len(work.prompt)
-    meta["weight_version"] = version
-    if not queued:
-        meta["num_retractions"] = generation.retractions
-    if work.logprobs:
-        meta |= logprob_fields(call, ids, work=work, model=model)
-    if not queued:
-        meta["reasoning_tokens"] = 0
-    meta["completion_tokens"] = len(ids)
-    if not queued:
-        meta["cached_tokens"] = 0
-    if final:
-        spans = generation.spans()
-        meta["weight_versions"] = [{"version": s.version, "start": s.start, "end": s.end} for s in spans]
-        meta["weight_version"] = spans[-1].version
-    if not queued:
-        meta |= {"cached_tokens_details": None, "dp_rank": None}
+    spans = [{"version": s.version, "start": s.start, "end": s.end} for s in generation.spans()] if final else []
+    logprobs = logprob_fields(work, work.prompt, ids, call.logprobs[: len(ids)], model=model)
+    meta = meta_info(
+        call, call.finish if final else None, len(work.prompt), len(ids), logprobs, version=version, spans=spans
+    )
+    if final and call.finish.get("message") == QUEUE_ABORT:
+        meta = {name: value for name, value in meta.items() if name not in NOT_FROM_THE_QUEUE}
     body = {"text": text, "output_ids": ids, "meta_info": meta | times}
-    return body | {"prompt_token_ids": work.prompt} if work.return_prompt else body
+    return body | {"prompt_token_ids": work.prompt} if work.request.return_prompt_token_ids else body
 
 
 def aborted_body(
-    call: Call, work: Work, finish: FinishReason, *, version: str, times: dict[str, float]
+    call: Call, work: Work, finish: FinishReason, *, version: str, times: dict[str, float], model: Model
 ) -> dict[str, Any]:
     """The answer to a request that SGLang aborts in its queue: a token without a log-probability, behind a prompt that
     it has cut to one token."""
-    meta: dict[str, Any] = {
-        "id": call.rid,
-        "finish_reason": finish,
-        "prompt_tokens": 1,
-        "weight_version": version,
-        "num_retractions": 0,
-    }
-    if work.logprobs:
-        meta |= {"input_token_logprobs": [], "output_token_logprobs": [], "output_token_logprobs_length": 0}
-        if work.top_logprobs > 0:
-            meta |= {"input_top_logprobs": [], "output_top_logprobs": []}
-    meta |= {
-        "reasoning_tokens": 0,
-        "completion_tokens": 1,
-        "cached_tokens": 0,
-        "weight_versions": [{"version": version, "start": 0, "end": 1}],
-        "cached_tokens_details": None,
-        "dp_rank": None,
-    }
+    spans = [{"version": version, "start": 0, "end": 1}]
+    logprobs = logprob_fields(work, [], [], [], model=model)
+    meta = meta_info(call, finish, 1, 1, logprobs, version=version, spans=spans)
     return {"text": "", "output_ids": [0], "meta_info": meta | times}
 
 
-def logprob_fields(call: Call, ids: Sequence[int], *, work: Work, model: Model) -> dict[str, Any]:
-    entries = logprob_entries(ids, call.logprobs[: len(ids)], model=model, with_text=work.text_in_logprobs)
-    prompt = work.prompt[work.logprob_start :] if work.logprob_start >= 0 else []
+def meta_info(
+    call: Call,
+    finish: FinishReason | None,
+    prompt: int,
+    made: int,
+    logprobs: dict[str, Any],
+    *,
+    version: str,
+    spans: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """`prompt` and `made` are tokens; `spans` are their versions, where the answer is the last."""
+    return {
+        "id": call.rid,
+        "finish_reason": finish,
+        "prompt_tokens": prompt,
+        "weight_version": spans[-1]["version"] if spans else version,
+        "num_retractions": call.generation.retractions if call.generation is not None else 0,
+        **logprobs,
+        "reasoning_tokens": 0,
+        "completion_tokens": made,
+        "cached_tokens": 0,
+        **({"weight_versions": spans} if spans else {}),
+        "cached_tokens_details": None,
+        "dp_rank": None,
+    }
+
+
+def logprob_fields(
+    work: Work, prompt: list[int], ids: Sequence[int], logprobs: Sequence[float], *, model: Model
+) -> dict[str, Any]:
+    """Nothing where none are asked for."""
+    request = work.request
+    if not request.return_logprob:
+        return {}
+    start = -1 if request.logprob_start_len is None else request.logprob_start_len
+    prompt = prompt[start:] if start >= 0 else []
     given: list[float | None] = [-float(token_id % 64) / 16 for token_id in prompt]
-    if work.logprob_start == 0:
-        given[:1] = [None]
-    inputs = logprob_entries(prompt, given, model=model, with_text=work.text_in_logprobs)
+    if start == 0:
+        given[:1] = [None][: len(given)]
+    with_text = bool(request.return_text_in_logprobs)
+    inputs = logprob_entries(prompt, given, model=model, with_text=with_text)
+    entries = logprob_entries(ids, logprobs, model=model, with_text=with_text)
     fields: dict[str, Any] = {
         "input_token_logprobs": inputs,
         "output_token_logprobs": entries,
         "output_token_logprobs_length": len(entries),
     }
-    if work.top_logprobs > 0:
-        size, count = model.vocabulary_size, work.top_logprobs
+    if (count := request.top_logprobs_num or 0) > 0:
+        size = model.vocabulary_size
         fields["input_top_logprobs"] = [
             None if entry[0] is None else top_entries(entry, count=count, vocabulary_size=size) for entry in inputs
         ]

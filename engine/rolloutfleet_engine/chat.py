@@ -12,7 +12,7 @@ import msgspec
 from rolloutfleet_engine.call import Call
 from rolloutfleet_engine.ending import shown_text
 from rolloutfleet_engine.engine import Engine
-from rolloutfleet_engine.exchange import Exchange
+from rolloutfleet_engine.exchange import Exchange, Unreadable, error_response
 from rolloutfleet_engine.requests import GenerateRequest, RequestRefused, SamplingParams, plan_work
 
 
@@ -28,13 +28,9 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
 
 
-chat_decoder = msgspec.json.Decoder(ChatRequest)
-
-
 async def chat(engine: Engine, exchange: Exchange) -> None:
-    body = await exchange.body()
     try:
-        request = chat_decoder.decode(body)
+        request = await exchange.read(ChatRequest)
         if request.stream:
             raise RequestRefused("the simulated engine streams /generate only")
         sampling = SamplingParams(
@@ -44,28 +40,24 @@ async def chat(engine: Engine, exchange: Exchange) -> None:
             stop=request.stop,
         )
         call = engine.admit(uuid.uuid4().hex, routing_key=exchange.header(b"x-smg-routing-key"))
-    except (msgspec.MsgspecError, RequestRefused) as error:
-        await exchange.answer(bad_request(str(error)), 400)
+    except (Unreadable, RequestRefused) as error:
+        await exchange.answer(error_response(str(error), 400, kind="BadRequestError"), 400)
         return
     watcher = exchange.watch(call.leave)
     outcome = "refused"
     try:
         await call.wait_while(lambda: not engine.accepting)
         native = GenerateRequest(text=prompt_text(request.messages, request.tools))
-        engine.begin(call, plan_work(native, sampling, rid=call.rid, model=engine.model, context=engine.context))
+        engine.begin(call, plan_work(native, sampling, model=engine.model, context=engine.context))
         await call.reach(len(call.ids), engine.clock)
         outcome = "aborted_by_caller" if call.left else "aborted_by_request" if call.aborted else "finished"
         if not call.left:
             await exchange.answer(completion(engine, call))
     except RequestRefused as refusal:
-        await exchange.answer(bad_request(str(refusal)), 400)
+        await exchange.answer(error_response(str(refusal), 400, kind="BadRequestError"), 400)
     finally:
         watcher.cancel()
         engine.close(call, outcome)
-
-
-def bad_request(message: str) -> dict[str, Any]:
-    return {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400}
 
 
 def prompt_text(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import uvloop
@@ -17,6 +18,8 @@ from rolloutfleet_engine.model import model_path
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.script import LoopOptions
 from rolloutfleet_engine.server import Server, create_engine
+
+T = TypeVar("T")
 
 DESCRIPTION = """\
 A simulated SGLang engine: it answers /generate as SGLang 0.5.23 does, with made-up tokens.
@@ -87,37 +90,25 @@ def share(text: str) -> float:
     return value
 
 
-def json_object(text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def json_of(kind: type[T]) -> Callable[[str], T]:
+    def parse(text: str) -> T:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse
 
 
-def faults(text: str) -> list[Fault]:
-    try:
-        return msgspec.json.decode(text, type=list[Fault])
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+json_object = json_of(dict[str, Any])
+faults = json_of(list[Fault])
 
 
 def options_from(arguments: argparse.Namespace) -> EngineOptions:
-    return EngineOptions(
-        model_path=arguments.model_path,
-        served_model_name=arguments.served_model_name,
-        seed=arguments.seed,
-        latency=arguments.latency,
-        token_latency=arguments.token_latency,
-        jitter=arguments.jitter,
-        noncanonical=arguments.noncanonical,
-        loop=LoopOptions(rounds=arguments.tool_rounds, last_call=arguments.last_call),
-        stream_interval=arguments.stream_interval,
-        max_context=arguments.max_context,
-        weight_version=arguments.weight_version,
-        log_size=arguments.log_size,
-        grammar_backend=arguments.grammar_backend,
-        api_key=arguments.api_key,
-    )
+    """Flags have the names of the options, but for those of the loop."""
+    given = vars(arguments)
+    named = {each.name: given[each.name] for each in fields(EngineOptions) if each.name in given}
+    return EngineOptions(loop=LoopOptions(rounds=arguments.tool_rounds, last_call=arguments.last_call), **named)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

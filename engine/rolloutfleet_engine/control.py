@@ -4,56 +4,36 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from rolloutfleet_engine.engine import Engine
 from rolloutfleet_engine.exchange import Exchange
 from rolloutfleet_engine.faults import Fault
-from rolloutfleet_engine.generate import error_response
 from rolloutfleet_engine.requests import AbortRequest, PauseRequest, UpdateVersion, UpdateWeights
 
 SGLANG_VERSION = "0.5.23"
 """The version whose answers are simulated."""
 
-T = TypeVar("T")
-
-
-async def parsed(exchange: Exchange, kind: type[T]) -> T | None:
-    """The body as `kind`; None where it is not that, and then the caller has its 400."""
-    body = await exchange.body()
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:
-        await exchange.answer(error_response(f"1 validation error:\n  {error}", 400, kind="Bad Request"), 400)
-        return None
-
 
 async def abort_request(engine: Engine, exchange: Exchange) -> None:
-    request = await parsed(exchange, AbortRequest)
-    if request is not None:
-        engine.abort(request.rid or "", abort_all=request.abort_all)
-        await exchange.send(b"")
+    request = await exchange.read(AbortRequest)
+    engine.abort(request.rid or "", abort_all=request.abort_all)
+    await exchange.send(b"")
 
 
 async def pause_generation(engine: Engine, exchange: Exchange) -> None:
-    request = await parsed(exchange, PauseRequest)
-    if request is not None:
-        await engine.pause(request.mode)
-        await exchange.answer({"message": "Generation paused successfully.", "status": "ok"})
+    await engine.pause((await exchange.read(PauseRequest)).mode)
+    await exchange.answer({"message": "Generation paused successfully.", "status": "ok"})
 
 
 async def continue_generation(engine: Engine, exchange: Exchange) -> None:
-    if await parsed(exchange, dict[str, Any]) is not None:
-        engine.go_on()
-        await exchange.answer({"message": "Generation continued successfully.", "status": "ok"})
+    await exchange.read(dict[str, Any])
+    engine.go_on()
+    await exchange.answer({"message": "Generation continued successfully.", "status": "ok"})
 
 
 async def update_weight_version(engine: Engine, exchange: Exchange) -> None:
-    request = await parsed(exchange, UpdateVersion)
-    if request is None:
-        return
+    request = await exchange.read(UpdateVersion)
     if request.abort_all_requests:
         engine.abort(abort_all=True)
     engine.change_version(request.new_version)
@@ -62,9 +42,7 @@ async def update_weight_version(engine: Engine, exchange: Exchange) -> None:
 
 
 async def update_weights_from_disk(engine: Engine, exchange: Exchange) -> None:
-    request = await parsed(exchange, UpdateWeights)
-    if request is None:
-        return
+    request = await exchange.read(UpdateWeights)
     success, message = await engine.update_weights(
         request.weight_version, abort_all=request.abort_all_requests, flush=request.flush_cache
     )
@@ -184,15 +162,14 @@ async def loads(engine: Engine, exchange: Exchange) -> None:
 
 
 async def show_faults(engine: Engine, exchange: Exchange) -> None:
-    await exchange.answer({"faults": engine.faults.waiting})
+    await exchange.answer({"faults": engine.faults})
 
 
 async def add_faults(engine: Engine, exchange: Exchange) -> None:
     """One fault or a list of them, put at the end of the queue."""
-    faults = await parsed(exchange, Fault | list[Fault])  # type: ignore[arg-type]
-    if faults is not None:
-        engine.faults.add(faults if isinstance(faults, list) else [faults])
-        await show_faults(engine, exchange)
+    faults: Fault | list[Fault] = await exchange.read(Fault | list[Fault])  # type: ignore[arg-type]
+    engine.faults += faults if isinstance(faults, list) else [faults]
+    await show_faults(engine, exchange)
 
 
 async def clear_faults(engine: Engine, exchange: Exchange) -> None:

@@ -7,11 +7,12 @@ import random
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rolloutfleet_engine.call import Call
 from rolloutfleet_engine.ending import FinishReason, end_of
-from rolloutfleet_engine.faults import Fault, FaultQueue
+from rolloutfleet_engine.faults import Fault, take_fault
 from rolloutfleet_engine.generation import Generation, Pace
 from rolloutfleet_engine.grammar import check_backend
 from rolloutfleet_engine.model import Model
@@ -39,7 +40,7 @@ class Engine:
         self.context = options.max_context or self.model.context_length
         self.name = options.served_model_name or str(options.model_path)
         self.version = options.weight_version
-        self.faults = FaultQueue(list(faults))
+        self.faults = list(faults)
         self.paused = False
         self.frozen: str | None = None
         self.calls: dict[str, Call] = {}
@@ -48,16 +49,10 @@ class Engine:
         self.log: deque[dict[str, Any]] = deque(maxlen=options.log_size)
         self._continued = asyncio.Event()
         self._continued.set()
+        self._closed = asyncio.Event()
         self._updating = False
-        self._writer = Writer(
-            model=self.model,
-            seed=options.seed,
-            noncanonical=options.noncanonical,
-            end_id=self.model.token_id("<|im_end|>") or min(self.model.end_ids, default=None),
-            loop=options.loop,
-        )
+        self._writer = Writer(self.model, options)
         self._rng = random.Random(options.seed)
-        self._waiting: set[asyncio.Future[None]] = set()
 
     @property
     def accepting(self) -> bool:
@@ -71,7 +66,7 @@ class Engine:
         """Raises `RequestRefused` where a call with this id is in progress."""
         if rid in self.calls:
             raise RequestRefused(f"Duplicate request ID detected: {rid}")
-        fault = self.faults.take(rid)
+        fault = take_fault(self.faults, rid)
         if fault is not None:
             self.faults_by_kind[fault.kind] += 1
         self.counters["received"] += 1
@@ -98,16 +93,14 @@ class Engine:
         if fault is not None and fault.kind == "never":
             generation.stalls_at = fault.after_tokens
         call.ids, call.finish = made, finish
-        call.begin(work=work, writer=self._writer, draft=draft, generation=generation)
+        call.begin(work, generation, partial(self._writer.logprobs, draft))
 
     def close(self, call: Call, outcome: str) -> None:
         """Forgets the call; counts and logs how it went."""
         self.calls.pop(call.rid, None)
         self.counters[outcome] += 1
         self.log.append(self._entry(call, outcome))
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._closed.set()
 
     def abort(self, rid: str = "", *, abort_all: bool = False) -> None:
         """As SGLang aborts: a known id takes with it those that begin with it, a call held by a pause is not ended,
@@ -163,7 +156,8 @@ class Engine:
                 await self._until_idle()
             finally:
                 self._updating = False
-                self._wake_all()
+                for call in self.calls.values():
+                    call.wake()
         if version is not None:
             self.change_version(version)
         if flush and self.running and self.frozen != "retract":
@@ -194,16 +188,8 @@ class Engine:
 
     async def _until_idle(self) -> None:
         while self.running:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiting.add(waiter)
-            try:
-                await waiter
-            finally:
-                self._waiting.discard(waiter)
-
-    def _wake_all(self) -> None:
-        for call in self.calls.values():
-            call.wake()
+            self._closed.clear()
+            await self._closed.wait()
 
     def _pace(self, fault: Fault | None) -> Pace:
         factor = 1 + self.options.jitter * (2 * self._rng.random() - 1)
@@ -216,7 +202,7 @@ class Engine:
         return {
             "rid": call.rid,
             "outcome": outcome,
-            "fault": call.fault.kind if call.fault is not None else None,
+            "fault": call.fault_kind,
             "routing_key": call.routing_key,
             "traces": call.traces,
             "stream": work.stream if work is not None else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,7 +16,13 @@ JSON_TYPE = b"application/json"
 
 TRACES = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
+T = TypeVar("T")
+
 encode = msgspec.json.Encoder().encode
+
+
+class Unreadable(Exception):
+    """A body that is not what the route takes; the message says why."""
 
 
 class Exchange:
@@ -45,16 +51,20 @@ class Exchange:
             if not message.get("more_body"):
                 return b"".join(parts)
 
-    async def until_left(self) -> None:
-        """Returns when the caller has left; only behind `body`."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    async def read(self, kind: type[T]) -> T:
+        """The body as `kind`; `Unreadable` where it is not that."""
+        body = await self.body()
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise Unreadable(str(error)) from error
 
     def watch(self, left: Callable[[], None]) -> asyncio.Task[None]:
-        """Calls `left` when the caller leaves."""
+        """Calls `left` when the caller leaves; only behind `body`."""
 
         async def watching() -> None:
-            await self.until_left()
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
             left()
 
         return asyncio.create_task(watching())
@@ -85,3 +95,8 @@ class Exchange:
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def error_response(message: str, status: int, *, kind: str | None = None) -> dict[str, Any]:
+    """SGLang's form for what FastAPI or the scheduler refuses."""
+    return {"object": "error", "message": message, "type": kind or str(status), "param": None, "code": status}

@@ -51,10 +51,6 @@ def wrong_length(reply: Reply) -> None:
     logprobs(reply)[-1:] = []
 
 
-def extra_logprob(reply: Reply) -> None:
-    logprobs(reply).append([-1.0, 0, None])
-
-
 def set_logprob(value: object) -> Callable[[Reply], None]:
     def spoil(reply: Reply) -> None:
         if logprobs(reply):
@@ -89,14 +85,6 @@ def drop(*names: str) -> Callable[[Reply], None]:
     return spoil
 
 
-def missing_meta(reply: Reply) -> None:
-    reply.pop("meta_info")
-
-
-def missing_ids(reply: Reply) -> None:
-    reply.pop("output_ids")
-
-
 def unknown_finish_reason(reply: Reply) -> None:
     if reply["meta_info"].get("finish_reason"):
         reply["meta_info"]["finish_reason"] = {"type": "mystery"}
@@ -116,9 +104,9 @@ def logprobs(reply: Reply) -> list[list[Any]]:
     return found
 
 
-SPOILERS: dict[str, Callable[[Reply], None]] = {
+SPOILERS: dict[str, Callable[[Reply], object]] = {
     "wrong_length": wrong_length,
-    "extra_logprob": extra_logprob,
+    "extra_logprob": lambda reply: logprobs(reply).append([-1.0, 0, None]),
     "nan": set_logprob(float("nan")),
     "null_logprob": set_logprob(None),
     "infinity": set_logprob(float("-inf")),
@@ -130,9 +118,9 @@ SPOILERS: dict[str, Callable[[Reply], None]] = {
     "bad_id": set_id(-1),
     "huge_id": set_id(2**40),
     "bool_id": set_id(True),
-    "missing_ids": missing_ids,
+    "missing_ids": lambda reply: reply.pop("output_ids"),
     "missing_logprobs": drop("output_token_logprobs", "output_token_logprobs_length"),
-    "missing_meta": missing_meta,
+    "missing_meta": lambda reply: reply.pop("meta_info"),
     "missing_finish_reason": drop("finish_reason"),
     "unknown_finish_reason": unknown_finish_reason,
     "missing_version": drop("weight_version", "weight_versions"),
@@ -144,23 +132,11 @@ SPOILERS: dict[str, Callable[[Reply], None]] = {
 KINDS = (*SPOILERS, *HTTP_ERRORS, "context_length", *PACE_FAULTS, *ABORTS, *WIRE_FAULTS)
 
 
-class FaultQueue:
-    """Faults waiting for a call; the first that fits is used, `count` times."""
-
-    def __init__(self, faults: list[Fault] | None = None) -> None:
-        self.waiting = faults or []
-
-    def add(self, faults: list[Fault]) -> None:
-        self.waiting.extend(faults)
-
-    def take(self, rid: str) -> Fault | None:
-        for fault in self.waiting:
-            if fault.rid is None or rid.startswith(fault.rid):
-                fault.count -= 1
-                if not fault.count:
-                    self.waiting.remove(fault)
-                return fault
-        return None
-
-    def clear(self) -> None:
-        self.waiting.clear()
+def take_fault(waiting: list[Fault], rid: str) -> Fault | None:
+    """Of the faults that wait for a call the first that fits; it is used `count` times."""
+    fault = next((each for each in waiting if each.rid is None or rid.startswith(each.rid)), None)
+    if fault is not None:
+        fault.count -= 1
+        if not fault.count:
+            waiting.remove(fault)
+    return fault

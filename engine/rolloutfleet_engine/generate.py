@@ -6,21 +6,18 @@ import asyncio
 import json
 import time
 import uuid
-from typing import Any
-
-import msgspec
 
 from rolloutfleet_engine.call import Call, aborted_body, reply_body
 from rolloutfleet_engine.ending import shown_text
 from rolloutfleet_engine.engine import Engine
-from rolloutfleet_engine.exchange import JSON_TYPE, Exchange, encode
+from rolloutfleet_engine.exchange import JSON_TYPE, Exchange, Unreadable, encode, error_response
 from rolloutfleet_engine.faults import HTTP_ERRORS, SPOILERS
 from rolloutfleet_engine.requests import (
+    GenerateRequest,
     GrammarRefused,
     RequestRefused,
     Work,
     check_length,
-    generate_decoder,
     plan_work,
     read_sampling,
 )
@@ -30,13 +27,11 @@ TRUNCATED = 0.5
 
 
 async def generate(engine: Engine, exchange: Exchange) -> None:
-    body = await exchange.body()
     try:
-        request = generate_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+        request = await exchange.read(GenerateRequest)
+    except Unreadable:
         engine.count_unread()
-        await exchange.answer(error_response(f"1 validation error:\n  {error}", 400, kind="Bad Request"), 400)
-        return
+        raise
     try:
         sampling = read_sampling(request.sampling_params)
         call = engine.admit(request.rid or uuid.uuid4().hex, routing_key=exchange.header(b"x-smg-routing-key"))
@@ -53,7 +48,7 @@ async def generate(engine: Engine, exchange: Exchange) -> None:
         await call.wait_while(lambda: not engine.accepting)
         if call.left:
             return
-        work = plan_work(request, sampling, rid=call.rid, model=engine.model, context=engine.context)
+        work = plan_work(request, sampling, model=engine.model, context=engine.context)
         if await answered_with_fault(engine, exchange, call):
             outcome = "faults"
             return
@@ -78,7 +73,7 @@ async def generate(engine: Engine, exchange: Exchange) -> None:
 def outcome_of(call: Call, *, answered: bool) -> str:
     if not answered:
         return "aborted_by_caller"
-    if call.fault is not None and call.fault.kind != "slow":
+    if call.fault_kind not in (None, "slow"):
         return "faults"
     return "aborted_by_request" if call.aborted else "finished"
 
@@ -99,23 +94,17 @@ async def stream_abort(engine: Engine, exchange: Exchange, call: Call, work: Wor
     await exchange.start_events()
     finish = {"type": "abort", "message": str(refusal), "status_code": 400, "err_type": "BadRequestError"}
     times = {"e2e_latency": engine.clock() - call.arrived, "response_sent_to_client_ts": time.time()}
-    await exchange.event(encode(aborted_body(call, work, finish, version=engine.version, times=times)))
+    body = aborted_body(call, work, finish, version=engine.version, times=times, model=engine.model)
+    await exchange.event(encode(body))
     await exchange.end_events()
-
-
-def error_response(message: str, status: int, *, kind: str | None = None) -> dict[str, Any]:
-    """SGLang's form for what FastAPI or the scheduler refuses."""
-    return {"object": "error", "message": message, "type": kind or str(status), "param": None, "code": status}
 
 
 async def answered_with_fault(engine: Engine, exchange: Exchange, call: Call) -> bool:
     """Answers where the call's fault is an error before anything is made."""
     fault = call.fault
-    if fault is None:
-        return False
-    if fault.kind == "context_length":
+    if call.fault_kind == "context_length":
         check_length(engine.context, None, context=engine.context)
-    if fault.kind in HTTP_ERRORS:
+    if fault is not None and fault.kind in HTTP_ERRORS:
         status = HTTP_ERRORS[fault.kind]
         message = fault.message or {500: "Internal Server Error", 429: "Too many requests"}.get(status, "Overloaded")
         await exchange.answer(error_response(message, status), status)
@@ -136,10 +125,9 @@ async def whole_answer(engine: Engine, exchange: Exchange, call: Call, work: Wor
         return True
     times = {"e2e_latency": engine.clock() - call.arrived, "response_sent_to_client_ts": time.time()}
     data = encoded(engine, call, made, final=True, times=times)
-    kind = call.fault.kind if call.fault is not None else None
-    if kind == "cut_stream":
+    if call.fault_kind == "cut_stream":
         await exchange.send_half(data)
-    elif kind == "garbage_json":
+    elif call.fault_kind == "garbage_json":
         await exchange.send(truncated(data), kind=JSON_TYPE)
     else:
         await exchange.send(data, kind=JSON_TYPE)

@@ -2,7 +2,8 @@
 
 `python -m rolloutfleet_engine.make_model DIR` writes a byte-level BPE of 2,048 tokens with the added tokens of Qwen3,
 trained on text that this file generates, and the configuration of a Qwen3 small enough for random weights on a CPU.
-The same versions of this file and of `tokenizers` give the same bytes.
+The same versions of this file and of `tokenizers` give the same bytes. What is not trained is edited where it is: the
+chat template in `chat_template.jinja`, all else in the files of `model/`.
 
 The added tokens, their order and their flags follow the published Qwen3 tokenizer: tool and thinking tags are added
 tokens but not special ones, so `skip_special_tokens` leaves them in a text.
@@ -18,41 +19,17 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from rolloutfleet_engine.model import model_path, read_json
 from rolloutfleet_engine.phrases import NOUNS, PLACES, SCHEMA_WORDS, VERBS, sentence
 
 VOCABULARY_SIZE = 2048
 CONTEXT_LENGTH = 131_072
 
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-TAG_TOKENS = (
-    "<tool_call>",
-    "</tool_call>",
-    "<|fim_prefix|>",
-    "<|fim_middle|>",
-    "<|fim_suffix|>",
-    "<|fim_pad|>",
-    "<|repo_name|>",
-    "<|file_sep|>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
-)
+SHIPPED = read_json(model_path() / "tokenizer_config.json")
+"""What is kept of it: the added tokens with their order and flags, and how `transformers` reads them."""
+_ADDED = SHIPPED["added_tokens_decoder"].values()
+SPECIAL_TOKENS = tuple(token["content"] for token in _ADDED if token["special"])
+TAG_TOKENS = tuple(token["content"] for token in _ADDED if not token["special"])
 
 # How Qwen cuts text before merging: contractions, words with at most one leading mark, single digits, runs of marks,
 # line breaks, spaces.
@@ -78,11 +55,7 @@ def arguments(rng: random.Random) -> dict[str, object]:
 
 def tool(rng: random.Random) -> dict[str, object]:
     properties = {
-        rng.choice(NOUNS): {
-            "type": rng.choice(("string", "integer", "number", "boolean")),
-            "description": sentence(rng),
-        }
-        for _ in range(rng.randint(1, 3))
+        rng.choice(NOUNS): {"type": rng.choice(TYPES), "description": sentence(rng)} for _ in range(rng.randint(1, 3))
     }
     parameters = {"type": "object", "properties": properties, "required": sorted(properties)}
     name = f"{rng.choice(VERBS)}_{rng.choice(NOUNS)}"
@@ -142,99 +115,21 @@ def train_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-CHAT_TEMPLATE = """\
-{%- set lead = messages[0].content if messages[0].role == 'system' else '' -%}
-{%- if tools or lead -%}
-{{ '<|im_start|>system\\n' + lead }}
-{%- if tools -%}
-{{ '\\n\\n' if lead else '' }}
-{{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\nYou are provided with '
-   + 'function signatures within <tools></tools> XML tags:\\n<tools>' }}
-{%- for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}
-{{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments within '
-   + '<tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n'
-   + '</tool_call>' }}
-{%- endif -%}
-{{ '<|im_end|>\\n' }}
-{%- endif -%}
-{%- for message in messages -%}
-{%- if message.role == 'tool' -%}
-{{ '<|im_start|>user' if loop.first or messages[loop.index0 - 1].role != 'tool' else '' }}
-{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
-{{- '<|im_end|>\\n' if loop.last or messages[loop.index0 + 1].role != 'tool' else '' }}
-{%- elif message.role == 'assistant' -%}
-{{ '<|im_start|>assistant\\n' }}
-{%- if message.reasoning_content %}{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}
-{{- message.content or '' }}
-{%- for call in message.tool_calls or [] %}
-{{- '\\n' if message.content or not loop.first else '' }}
-{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
-{{- call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}
-{{- '}\\n</tool_call>' }}
-{%- endfor -%}
-{{ '<|im_end|>\\n' }}
-{%- elif not (loop.first and message.role == 'system') -%}
-{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-{%- endif -%}
-{%- endfor -%}
-{{ '<|im_start|>assistant\\n' if add_generation_prompt else '' }}
-"""
-
-
 def tokenizer_config(tokenizer: Tokenizer) -> dict[str, object]:
-    added = {
-        str(token_id): {
-            "content": token.content,
-            "lstrip": False,
-            "normalized": False,
-            "rstrip": False,
-            "single_word": False,
-            "special": token.special,
-        }
-        for token_id, token in sorted(tokenizer.get_added_tokens_decoder().items())
-    }
-    return {
-        "add_bos_token": False,
-        "add_prefix_space": False,
-        "added_tokens_decoder": added,
-        "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
-        "bos_token": None,
-        "chat_template": CHAT_TEMPLATE,
-        "clean_up_tokenization_spaces": False,
-        "eos_token": "<|im_end|>",
-        "errors": "replace",
-        "model_max_length": CONTEXT_LENGTH,
-        "pad_token": "<|endoftext|>",
-        "split_special_tokens": False,
-        "tokenizer_class": "Qwen2Tokenizer",
-        "unk_token": None,
+    """The shipped one, with the ids of that tokenizer."""
+    shipped = {token["content"]: token for token in _ADDED}
+    added = sorted(tokenizer.get_added_tokens_decoder().items())
+    return SHIPPED | {
+        "added_tokens_decoder": {str(token_id): shipped[token.content] for token_id, token in added},
+        "chat_template": Path(__file__).with_name("chat_template.jinja").read_text("utf-8"),
     }
 
 
 def model_config(tokenizer: Tokenizer) -> dict[str, object]:
     """A Qwen3 of two thin layers: `transformers` and SGLang can make it with random weights."""
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
+    return read_json(model_path() / "config.json") | {
         "bos_token_id": tokenizer.token_to_id("<|endoftext|>"),
         "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
-        "head_dim": 32,
-        "hidden_act": "silu",
-        "hidden_size": 128,
-        "initializer_range": 0.02,
-        "intermediate_size": 256,
-        "max_position_embeddings": CONTEXT_LENGTH,
-        "model_type": "qwen3",
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
-        "rms_norm_eps": 1e-06,
-        "rope_theta": 1000000,
-        "tie_word_embeddings": True,
-        "torch_dtype": "float32",
-        "use_cache": True,
-        "vocab_size": VOCABULARY_SIZE,
     }
 
 

@@ -53,7 +53,7 @@ class Model:
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`; bytes that are no text become U+FFFD."""
+        """The text of `ids`; bytes that are not text become U+FFFD."""
         if self._bytes is None:
             text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
             return text

@@ -103,16 +103,14 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
 class Work(msgspec.Struct, kw_only=True, frozen=True):
     """A checked request: what is to be made."""
 
-    rid: str
+    request: GenerateRequest
     prompt: list[int]
     sampling: SamplingParams
     limit: int
-    stream: bool
-    logprobs: bool
-    top_logprobs: int
-    logprob_start: int
-    text_in_logprobs: bool
-    return_prompt: bool
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.request.stream)
 
 
 class AbortRequest(msgspec.Struct, kw_only=True):
@@ -134,9 +132,6 @@ class UpdateWeights(msgspec.Struct, kw_only=True):
     weight_version: str | None = None
     abort_all_requests: bool = False
     flush_cache: bool = True
-
-
-generate_decoder = msgspec.json.Decoder(GenerateRequest)
 
 
 def read_sampling(given: dict[str, Any] | None) -> SamplingParams:
@@ -209,7 +204,7 @@ def check_ids(ids: list[int], vocabulary_size: int) -> None:
         raise RequestRefused(f"input_ids must be in [0, {vocabulary_size - 1}]")
 
 
-def plan_work(request: GenerateRequest, sampling: SamplingParams, *, rid: str, model: Model, context: int) -> Work:
+def plan_work(request: GenerateRequest, sampling: SamplingParams, *, model: Model, context: int) -> Work:
     """Raises `RequestRefused` for what SGLang refuses, and for batches, which are not simulated."""
     if request.text is None and request.input_ids is None:
         raise RequestRefused("Either text, input_ids or input_embeds should be provided.")
@@ -222,15 +217,9 @@ def plan_work(request: GenerateRequest, sampling: SamplingParams, *, rid: str, m
     check_patterns(sampling.stop_patterns())
     check_bias(sampling.logit_bias or {}, model.vocabulary_size)
     return Work(
-        rid=rid,
+        request=request,
         prompt=prompt,
         sampling=sampling,
         # SGLang keeps two places of the context to itself (`init_req_max_new_tokens` in `srt/managers/scheduler.py`).
         limit=sampling.limit(max(0, context - 2 - len(prompt))),
-        stream=bool(request.stream),
-        logprobs=bool(request.return_logprob),
-        top_logprobs=request.top_logprobs_num or 0,
-        logprob_start=-1 if request.logprob_start_len is None else request.logprob_start_len,
-        text_in_logprobs=bool(request.return_text_in_logprobs),
-        return_prompt=bool(request.return_prompt_token_ids),
     )

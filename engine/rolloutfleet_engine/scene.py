@@ -131,13 +131,9 @@ class ChatReader:
         place = starts[-2] + 1
         message = ids[place : starts[-1]]
         results = [at for at, token_id in enumerate(message) if token_id == self._result]
-        begin = results[-1] + 1 if results else next((n for n, t in enumerate(message) if t in self._line_ends), 0) + 1
+        begin = results[-1] + 1 if results else next((n for n, t in enumerate(message) if t == self._header[-1]), 0) + 1
         words = self._model.decode(message[begin : begin + EXCERPT_TOKENS]).split()
         return " ".join(word for word in words if "<" not in word and "\ufffd" not in word)
-
-    @property
-    def _line_ends(self) -> tuple[int, ...]:
-        return (self._header[-1],)
 
     def _header_end(self, ids: Sequence[int]) -> int | None:
         for place in range(len(ids) - 1, -1, -1):

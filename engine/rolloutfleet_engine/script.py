@@ -114,10 +114,8 @@ def value_for(schema: Any, rng: random.Random, *, root: dict[str, Any], depth: i
             return object_for(schema, rng, root=root, depth=depth)
         case "array":
             return array_for(schema, rng, root=root, depth=depth)
-        case "integer":
-            return number_for(schema, rng, whole=True)
-        case "number":
-            return number_for(schema, rng, whole=False)
+        case "integer" | "number" as kind:
+            return number_for(schema, rng, whole=kind == "integer")
         case "boolean":
             return rng.random() < 0.5
         case "null":
@@ -127,7 +125,7 @@ def value_for(schema: Any, rng: random.Random, *, root: dict[str, Any], depth: i
 
 
 def resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """`schema` with a local `$ref` followed; anything that is no object allows everything."""
+    """`schema` with a local `$ref` followed; anything that is not an object allows everything."""
     for _ in range(DEPTH_LIMIT):
         if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
             break

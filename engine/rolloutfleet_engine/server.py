@@ -15,7 +15,7 @@ import uvicorn
 from rolloutfleet_engine import control
 from rolloutfleet_engine.chat import chat
 from rolloutfleet_engine.engine import Engine
-from rolloutfleet_engine.exchange import Exchange, Message, Receive, Send
+from rolloutfleet_engine.exchange import Exchange, Message, Receive, Send, Unreadable, error_response
 from rolloutfleet_engine.faults import Fault
 from rolloutfleet_engine.generate import generate
 from rolloutfleet_engine.options import EngineOptions
@@ -73,6 +73,8 @@ class App:
             else:
                 status, detail = (405, "Method Not Allowed") if exchange.path in PATHS else (404, "Not Found")
                 await exchange.answer({"detail": detail}, status)
+        except Unreadable as error:
+            await exchange.answer(error_response(f"1 validation error:\n  {error}", 400, kind="Bad Request"), 400)
         except ConnectionError:
             return
 

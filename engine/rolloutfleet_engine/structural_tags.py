@@ -44,44 +44,38 @@ def lark_of(structural_tag: str, marks: Mapping[str, int]) -> str:
 def example_of_tag(structural_tag: str, encode: Callable[[str], list[int]], rng: random.Random) -> list[int]:
     """Tokens that suit a structural tag which `lark_of` takes, as far as its schemas are of the kinds that tools
     declare."""
-    return _Example(encode, rng).of(json.loads(structural_tag)["format"])
+
+    def of(form: Form) -> list[int]:
+        match form["type"]:
+            case "token":
+                return [int(form["token"])]
+            case "const_string":
+                return encode(form["value"])
+            case "json_schema":
+                return encode(example_of(form["json_schema"], rng))
+            case "regex":
+                return encode(next(text for text in EXAMPLES if re.fullmatch(form["pattern"], text)))
+            case "any_text":
+                return encode(sentences(rng, 1, 3))
+            case "tag":
+                return [*encode(form["begin"]), *of(form["content"]), *encode(form["end"])]
+            case "sequence":
+                return [token for element in form["elements"] for token in of(element)]
+            case "or":
+                return of(rng.choice(form["elements"]))
+            case "optional" if _is_nothing(form["content"]):
+                return []
+            case kind:
+                least, most = {"optional": (0, 1), "star": (0, 2), "plus": (1, 2)}[kind]
+                return [token for _ in range(rng.randint(least, most)) for token in of(form["content"])]
+
+    return of(json.loads(structural_tag)["format"])
 
 
 def example_of(schema: Any, rng: random.Random) -> str:
     """JSON that suits a schema, as far as that is one of the kinds that tools declare."""
     root = schema if isinstance(schema, dict) else {}
     return json.dumps(value_for(schema, rng, root=root), ensure_ascii=False)
-
-
-class _Example:
-    def __init__(self, encode: Callable[[str], list[int]], rng: random.Random) -> None:
-        self._encode = encode
-        self._rng = rng
-
-    def of(self, form: Form) -> list[int]:
-        match form["type"]:
-            case "token":
-                return [int(form["token"])]
-            case "const_string":
-                return self._encode(form["value"])
-            case "json_schema":
-                return self._encode(example_of(form["json_schema"], self._rng))
-            case "regex":
-                return self._encode(next(text for text in EXAMPLES if re.fullmatch(form["pattern"], text)))
-            case "any_text":
-                return self._encode(sentences(self._rng, 1, 3))
-            case "tag":
-                return [*self._encode(form["begin"]), *self.of(form["content"]), *self._encode(form["end"])]
-            case "sequence":
-                return [token for element in form["elements"] for token in self.of(element)]
-            case "or":
-                return self.of(self._rng.choice(form["elements"]))
-            case "optional" if _is_nothing(form["content"]):
-                return []
-            case kind:
-                least, most = {"optional": (0, 1), "star": (0, 2), "plus": (1, 2)}[kind]
-                count = self._rng.randint(least, most)
-                return [token for _ in range(count) for token in self.of(form["content"])]
 
 
 class _Lark:

@@ -14,9 +14,10 @@ import numpy
 from rolloutfleet_engine.bias import Bias
 from rolloutfleet_engine.grammar import Grammars, grammar_of
 from rolloutfleet_engine.model import Model
+from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.requests import SamplingParams
 from rolloutfleet_engine.scene import ChatReader, Thinking
-from rolloutfleet_engine.script import LoopOptions, babble, speak
+from rolloutfleet_engine.script import babble, speak
 from rolloutfleet_engine.structural_tags import example_of, example_of_tag
 
 
@@ -38,15 +39,11 @@ class Draft:
 
 
 class Writer:
-    def __init__(
-        self, *, model: Model, seed: int, noncanonical: float, end_id: int | None, loop: LoopOptions = LoopOptions()
-    ) -> None:
-        self._grammars = Grammars(model, end_id=end_id)
-        self._end_id = end_id
+    def __init__(self, model: Model, options: EngineOptions) -> None:
         self._model = model
-        self._seed = seed
-        self._noncanonical = noncanonical
-        self._loop = loop
+        self._seed, self._noncanonical, self._loop = options.seed, options.noncanonical, options.loop
+        self._end_id = model.token_id("<|im_end|>") or min(model.end_ids, default=None)
+        self._grammars = Grammars(model, end_id=self._end_id)
         self._reader = ChatReader(model)
 
     def draft(self, prompt: Sequence[int], *, sampling: SamplingParams, limit: int = 0) -> Draft:
@@ -94,7 +91,7 @@ class Writer:
         split = self._model.split_some(example, share=self._noncanonical, rng=rng)
         return [self._write(prompt, thinking=thinking, key=key), split]
 
-    def logprobs(self, draft: Draft, *, version: str, count: int) -> list[float]:
+    def logprobs(self, draft: Draft, version: str, count: int) -> list[float]:
         """The log-probability of each of the first `count` tokens under one weight version: float32, finite, ≤ 0."""
         source = numpy.random.default_rng(
             int.from_bytes(blake2b(draft.key + version.encode(), digest_size=16).digest())
