@@ -188,10 +188,9 @@ def _yaml(values: ValuesModel, *, indent: str) -> str:
     lines = []
     for name, field in type(values).model_fields.items():
         value, key = getattr(values, name), to_camel(name)
-        within = isinstance(value, ValuesModel)
-        said = field.description or (type(value).__doc__ if within and not isinstance(value, Image) else None)
-        if said:
-            lines += [f"{indent}# {line.strip()}\n" for line in said.strip().splitlines()]
+        of_part = isinstance(value, ValuesModel) and not isinstance(value, Image)
+        said = field.description or (of_part and type(value).__doc__) or ""
+        lines += [f"{indent}# {line.strip()}\n" for line in said.strip().splitlines()]
         if isinstance(value, ValuesModel):
             lines += [f"{indent}{key}:\n", _yaml(value, indent=indent + "  ")]
         elif isinstance(value, dict) and value:

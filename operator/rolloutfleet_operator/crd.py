@@ -177,7 +177,7 @@ def _properties(node: dict[str, Any], models: dict[str, Any], *, defaults: bool)
 
 
 def _mapping(values: Any, models: dict[str, Any]) -> dict[str, Any]:
-    """An object with names of the user's choice; whatever is no map of text or amounts belongs to Kubernetes."""
+    """An object with names of the user's choice; whatever is not a map of text or amounts belongs to Kubernetes."""
     if not isinstance(values, dict) or not values or "$ref" in values:
         return dict(_PRESERVE)
     return {"additionalProperties": _structural(values, models)}

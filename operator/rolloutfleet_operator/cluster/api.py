@@ -18,8 +18,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
 
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet.spec import API_VERSION, KIND
-from rolloutfleet_operator.cluster.children.names import OPERATOR
+from rolloutfleet_operator.cluster.children.names import API_KINDS, OPERATOR
 
 Object = dict[str, Any]
 
@@ -28,32 +27,7 @@ TIMEOUT: Final = 30.0
 CONNECTIONS: Final = 16
 """At most so many requests at once: a connection with TLS takes a quarter of a megabyte."""
 
-_KINDS: Final[Mapping[str, tuple[str, str]]] = {
-    # kind: (apiVersion, its name in paths)
-    "ConfigMap": ("v1", "configmaps"),
-    "Event": ("v1", "events"),
-    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
-    "Pod": ("v1", "pods"),
-    "Secret": ("v1", "secrets"),
-    "Service": ("v1", "services"),
-    "Node": ("v1", "nodes"),
-    "Deployment": ("apps/v1", "deployments"),
-    "StatefulSet": ("apps/v1", "statefulsets"),
-    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
-    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
-    "Ingress": ("networking.k8s.io/v1", "ingresses"),
-    "Lease": ("coordination.k8s.io/v1", "leases"),
-    KIND: (API_VERSION, "rolloutfleets"),
-}
 _CLUSTER_SCOPED: Final = frozenset(("Node",))
-
-
-def version_of(kind: str) -> str:
-    return _KINDS[kind][0]
-
-
-def plural_of(kind: str) -> str:
-    return _KINDS[kind][1]
 
 
 class ApiUnreachable(Exception):
@@ -113,7 +87,7 @@ class Api:
     ) -> list[Object]:
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(limit or "")}
         found = await self._call("GET", _path(kind, namespace), {name: text for name, text in query.items() if text})
-        return [{"apiVersion": version_of(kind), "kind": kind, **item} for item in found["items"]]
+        return [{"apiVersion": API_KINDS[kind][0], "kind": kind, **item} for item in found["items"]]
 
     async def create(
         self, kind: str, namespace: str, manifest: Object, *, name: str = "", subresource: str = ""
@@ -184,7 +158,7 @@ class Api:
 
 
 def _path(kind: str, namespace: str | None, name: str = "", subresource: str = "") -> str:
-    version, plural = _KINDS[kind]
+    version, plural = API_KINDS[kind]
     root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
     within = f"/namespaces/{namespace}" if namespace and kind not in _CLUSTER_SCOPED else ""
     return "/".join((f"{root}{within}/{plural}", *filter(None, (name, subresource))))

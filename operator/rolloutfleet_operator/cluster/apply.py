@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from rolloutfleet.backoff import Backoff
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, MANAGED_BY, OPERATOR, Fleet
@@ -23,8 +24,8 @@ Id = tuple[str, str]
 FIGHTS_REMEMBERED: Final = 600.0
 """Seconds after which a change by another counts no more."""
 FIGHTS_ALLOWED: Final = 3
-"""So many are put back at once; then the pause doubles."""
-FIRST_PAUSE: Final = 10.0
+"""So many are put back at once; then it is left alone for longer and longer."""
+LEFT_ALONE: Final = Backoff(first=10.0, longest=FIGHTS_REMEMBERED)
 
 PATHS: Final[Mapping[str, str]] = {
     "proxy": "spec.proxies.podTemplate",
@@ -188,7 +189,7 @@ def _pause(memory: Memory, now: float) -> float:
     recent = [at for at in memory.fights if now - at < FIGHTS_REMEMBERED]
     if len(recent) < FIGHTS_ALLOWED:
         return 0.0
-    return recent[-1] + FIRST_PAUSE * 2.0 ** (len(recent) - FIGHTS_ALLOWED)
+    return recent[-1] + LEFT_ALONE.after(len(recent) - FIGHTS_ALLOWED + 1)
 
 
 def _fought(kind: str, name: str, live: Object | None) -> Fault:

@@ -10,18 +10,19 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
+from rolloutfleet.backoff import Backoff
 from rolloutfleet_operator.cluster.api import ApiRefused, ApiUnreachable
 from rolloutfleet_operator.cluster.health import Health
 from rolloutfleet_operator.cluster.logs import logger
-from rolloutfleet_operator.cluster.metrics import Metrics
-from rolloutfleet_operator.cluster.passes import FleetPasses, Operator
+from rolloutfleet_operator.cluster.metrics import OperatorMetrics
+from rolloutfleet_operator.cluster.reconciler import Reconciler, Shared
 
 AT_ONCE: Final = 8
 """Passes under way at once."""
 GATHER: Final = 0.2
 """Seconds to wait after an event for those that come with it."""
-FIRST_BACKOFF: Final = 1.0
-LONGEST_BACKOFF: Final = 60.0
+BACKOFF: Final = Backoff(first=1.0, longest=60.0)
+"""Between passes that fail."""
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -46,7 +47,7 @@ class _Wake:
 class Fleets:
     """All fleets that this operator looks after. Passes are made while `leading` is set."""
 
-    def __init__(self, shared: Operator, leading: asyncio.Event, health: Health, metrics: Metrics) -> None:
+    def __init__(self, shared: Shared, leading: asyncio.Event, health: Health, metrics: OperatorMetrics) -> None:
         self._shared, self._leading, self._health, self._metrics = shared, leading, health, metrics
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._wakes: dict[Key, _Wake] = {}
@@ -73,20 +74,20 @@ class Fleets:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _follow(self, key: Key) -> None:
-        passes, failures, due = FleetPasses(self._shared, *key), 0, 0.0
+        reconciler, failures, due = Reconciler(self._shared, *key), 0, 0.0
         wake = self._wakes[key]
         try:
             while True:
                 await self._until(wake.event, due)
                 if not self._leading.is_set():
-                    passes.begin_anew()
+                    reconciler.begin_anew()
                     await self._leading.wait()
                 if not self._shared.others.now.leave_us(key[0]):
-                    passes.begin_anew()
+                    reconciler.begin_anew()
                     wake.event.clear()
-                    due = LONGEST_BACKOFF
+                    due = BACKOFF.longest
                     continue
-                next_in, worked = await self._once(passes, wake)
+                next_in, worked = await self._once(reconciler, wake)
                 if next_in is None:
                     return
                 failures = 0 if worked else failures + 1
@@ -100,13 +101,13 @@ class Fleets:
                 await wake.wait()
                 await asyncio.sleep(GATHER)
 
-    async def _once(self, passes: FleetPasses, wake: _Wake) -> tuple[float | None, bool]:
+    async def _once(self, reconciler: Reconciler, wake: _Wake) -> tuple[float | None, bool]:
         """When the next pass is due, and whether this one worked."""
-        extra = {"fleet": passes.key, "generation": passes.generation}
+        extra = {"fleet": reconciler.key, "generation": reconciler.generation}
         async with self._turns:
             try:
-                with self._metrics.timed():
-                    next_in = await passes.once(wake.taken())
+                with self._metrics.passes.time():
+                    next_in = await reconciler.reconcile(wake.taken())
             except ApiUnreachable as error:
                 logger.warning("the API server does not answer: %s", error, extra=extra)
             except ApiRefused as refused:
@@ -116,13 +117,12 @@ class Fleets:
             else:
                 self._health.passed()
                 return next_in, True
-        self._metrics.failed()
+        self._metrics.errors.inc()
         self._health.failed()
         return 0.0, False
 
     def _backoff(self, failures: int) -> float:
-        longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 10))
-        return longest * self._random.uniform(0.5, 1.0)
+        return BACKOFF.after(failures) * self._random.uniform(0.5, 1.0)
 
     def _forget(self, key: Key) -> None:
         """The fleet is gone. If another of that name comes, its first event makes a new task."""

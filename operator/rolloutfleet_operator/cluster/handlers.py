@@ -10,8 +10,7 @@ from typing import Any, Final
 import kopf
 
 from rolloutfleet.spec import KIND
-from rolloutfleet_operator.cluster.api import plural_of, version_of
-from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY, OPERATOR
+from rolloutfleet_operator.cluster.children.names import API_KINDS, FLEET_LABEL, MANAGED_BY, OPERATOR
 from rolloutfleet_operator.cluster.fleets import Fleets
 from rolloutfleet_operator.cluster.reading import WATCHED
 
@@ -38,11 +37,11 @@ def registry(fleets: Fleets, stopping: asyncio.Event) -> kopf.OperatorRegistry:
 
     kopf.on.login(registry=made)(_login)
     kopf.on.cleanup(registry=made)(cleanup)
-    group, version = version_of(KIND).split("/")
-    kopf.on.event(group, version, plural_of(KIND), registry=made)(fleet)
+    group, version = API_KINDS[KIND][0].split("/")
+    kopf.on.event(group, version, API_KINDS[KIND][1], registry=made)(fleet)
     for kind in sorted(WATCHED):
-        group, _, version = version_of(kind).rpartition("/")
-        kopf.on.event(group, version, plural_of(kind), registry=made, id=f"child {kind}")(partial(child, kind))
+        group, _, version = API_KINDS[kind][0].rpartition("/")
+        kopf.on.event(group, version, API_KINDS[kind][1], registry=made, id=f"child {kind}")(partial(child, kind))
     return made
 
 
@@ -68,6 +67,6 @@ def settings() -> kopf.OperatorSettings:
     made.watching.client_timeout = SILENT_WATCH + 10
     made.process.ultimate_exiting_timeout = LONGEST_END
     for kind in WATCHED:
-        group, _, version = version_of(kind).rpartition("/")
-        made.watching.label_selectors[group, version, plural_of(kind)] = f"{MANAGED_BY}={OPERATOR}"
+        group, _, version = API_KINDS[kind][0].rpartition("/")
+        made.watching.label_selectors[group, version, API_KINDS[kind][1]] = f"{MANAGED_BY}={OPERATOR}"
     return made

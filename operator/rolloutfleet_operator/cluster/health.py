@@ -1,9 +1,16 @@
-"""Whether the operator works: alive while passes succeed, or while there is nothing to do."""
+"""Whether the operator works: alive while passes succeed, or while there is nothing to do. Told by its own HTTP:
+/healthz for the kubelet, /metrics for Prometheus."""
 
 from collections.abc import Callable
 from typing import Final
 
-PATIENCE: Final = 600.0
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from rolloutfleet_operator.cluster.metrics import OperatorMetrics
+from rolloutfleet_operator.cluster.slots import Slots
+
+UNHEALTHY_AFTER: Final = 600.0
 """Seconds in which passes may fail, and not one succeed."""
 
 
@@ -28,4 +35,23 @@ class Health:
         if self._failing_since is None:
             return None
         seconds = self._clock() - self._failing_since
-        return f"no pass has succeeded for {seconds:.0f} s" if seconds > PATIENCE else None
+        return f"no pass has succeeded for {seconds:.0f} s" if seconds > UNHEALTHY_AFTER else None
+
+
+async def serve(host: str, port: int, health: Health, metrics: OperatorMetrics, slots: Slots) -> web.AppRunner:
+    """Raises OSError where it can't listen there. `cleanup` of what is returned ends it."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        problem = health.problem()
+        return web.Response(text=f"{problem or 'ok'}\n", status=500 if problem else 200)
+
+    async def figures(_: web.Request) -> web.Response:
+        metrics.held.set(slots.held)
+        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/metrics", figures)])
+    runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    return runner

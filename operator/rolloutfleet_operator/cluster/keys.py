@@ -4,31 +4,26 @@ Secrets are read by name, and never listed.
 """
 
 import asyncio
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Generic, TypeVar
 
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import owned, refusal
-from rolloutfleet_operator.cluster.children import control_key as control_keys
 from rolloutfleet_operator.cluster.children import secret as secrets
-from rolloutfleet_operator.cluster.children.names import ENGINE_KEY_FILE, KEYS_FILE, Fleet
-from rolloutfleet_operator.cluster.proxies import Proxies
+from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY, control_key_secret
+from rolloutfleet_operator.cluster.children.names import KEYS_FILE, Fleet
+from rolloutfleet_operator.cluster.proxy_client import ProxyClient
 from rolloutfleet_operator.policy.observed import Fault
 from rolloutfleet_operator.policy.reasons import ProblemReason
 
-
-@dataclass(frozen=True, slots=True)
-class Keyring:
-    admin: secrets.Keys | None
-    """None where there is none that can be used."""
-    faults: tuple[Fault, ...] = ()
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class ControlKey:
-    key: str | None
+class Usable(Generic[K]):
+    key: K | None
     """None where there is none that can be used."""
     faults: tuple[Fault, ...] = ()
 
@@ -36,16 +31,18 @@ class ControlKey:
 @dataclass(frozen=True, slots=True)
 class KeyMaker:
     api: Api
-    proxies: Proxies
+    proxies: ProxyClient
     new_key: Callable[[], str] = secrets.new_key
 
-    async def keys(self, fleet: Fleet, there: Object | None, proxies: Sequence[str | None], now: float) -> Keyring:
+    async def keys(
+        self, fleet: Fleet, there: Object | None, proxies: Sequence[str | None], now: float
+    ) -> Usable[secrets.Keys]:
         """The admin keys as they should be now; `there` is the Secret, `proxies` has an address for each pod."""
         found = None if there is None else secrets.read(there)
         if fleet.spec.auth.secret is not None:
-            return Keyring(found, () if found is not None else (_no_keys(fleet),))
+            return Usable(found, () if found is not None else (_no_keys(fleet),))
         if there is not None and not owned(there, fleet):
-            return Keyring(None, (_not_ours(fleet, fleet.own_keys, "delete it, or name it as auth.secret"),))
+            return Usable(None, (_not_ours(fleet, fleet.own_keys, "delete it, or name it as auth.secret"),))
         wanted = secrets.wanted(
             fleet,
             found,
@@ -57,33 +54,29 @@ class KeyMaker:
             try:
                 await self.api.apply(secrets.secret(fleet, wanted))
             except ApiRefused as refused:
-                return Keyring(found, (refusal("Secret", fleet.own_keys, refused),))
-        return Keyring(wanted)
+                return Usable(found, (refusal("Secret", fleet.own_keys, refused),))
+        return Usable(wanted)
 
-    async def control_key(self, fleet: Fleet) -> ControlKey:
+    async def control_key(self, fleet: Fleet) -> Usable[str]:
         """The key of the gateways' control plane, made where there is none."""
         there = await self.api.get("Secret", fleet.namespace, fleet.control_key)
         if there is not None and not owned(there, fleet):
-            return ControlKey(None, (_not_ours(fleet, fleet.control_key, "delete it"),))
-        found = None if there is None else control_keys.read(there)
+            return Usable(None, (_not_ours(fleet, fleet.control_key, "delete it"),))
+        found = CONTROL_KEY.read(there)
         if found is not None:
-            return ControlKey(found)
+            return Usable(found)
         made = self.new_key()
         try:
-            await self.api.apply(control_keys.secret(fleet, made))
+            await self.api.apply(control_key_secret(fleet, made))
         except ApiRefused as refused:
-            return ControlKey(None, (refusal("Secret", fleet.control_key, refused),))
-        return ControlKey(made)
+            return Usable(None, (refusal("Secret", fleet.control_key, refused),))
+        return Usable(made)
 
     async def engine_key(self, fleet: Fleet) -> str | None:
         """What gateway and engines ask for; None where they ask for none, or where it can't be read."""
         name = fleet.spec.gateway.api_key_secret
         found = None if name is None else await self.api.get("Secret", fleet.namespace, name)
-        try:
-            text = (found or {}).get("data", {}).get(ENGINE_KEY_FILE, "")
-            return base64.b64decode(text).decode().strip() or None
-        except ValueError:
-            return None
+        return ENGINE_KEY.read(found)
 
     async def _taken(self, keys: secrets.Keys, proxies: Sequence[str | None]) -> bool:
         """Whether every proxy takes the newest key, where there are two and that one does not stand first."""

@@ -1,12 +1,13 @@
 """The operator's own Prometheus metrics."""
 
 import collections
-from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy import causes
@@ -20,123 +21,70 @@ _Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
-    """What is counted of a fleet's status."""
+class _Seen:
+    """What is shown of a fleet."""
 
-    conditions: frozenset[_Labels] = frozenset()
-    problems: frozenset[_Labels] = frozenset()
-    restarts: Mapping[str, int] = field(default_factory=dict)
-
-
-_NOTHING: Final = _Counted()
+    conditions: frozenset[_Labels]
+    problems: frozenset[_Labels]
+    restarts: Mapping[str, int]
+    rss: Mapping[_Labels, int]
 
 
-def _said(status: FleetStatus) -> _Counted:
-    return _Counted(
-        conditions=frozenset((each.type, each.status) for each in status.conditions),
-        problems=frozenset((each.reason,) for each in status.problems),
-        restarts={counter: status.restarts.count(counter) for counter in causes.counters()},
-    )
+class OperatorMetrics(Collector):
+    """What happens is counted where it does; how the fleets are is collected at a scrape."""
 
-
-class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._passes = Histogram(
-            Metric.PASS_SECONDS, "Passes over a fleet: how long they took.", buckets=_BUCKETS, registry=self.registry
+        self.passes = Histogram(
+            Metric.PASS_SECONDS, "Duration of a pass over a fleet.", buckets=_BUCKETS, registry=self.registry
         )
-        self._errors = Counter(Metric.PASS_ERRORS.removesuffix("_total"), "Passes that failed.", registry=self.registry)
-        self._leading = Gauge(Metric.LEADING, "1 while this operator holds its Lease.", registry=self.registry)
-        self._fleets = Gauge(
-            Metric.FLEETS, "Fleets by condition and its status.", ["condition", "status"], registry=self.registry
+        self.errors = Counter(Metric.PASS_ERRORS, "Failed passes.", registry=self.registry)
+        self.leading = Gauge(Metric.LEADING, "1 while this operator holds its Lease.", registry=self.registry)
+        self.held = Gauge(Metric.SLOTS_HELD, "Proxies that the operator has taken down.", registry=self.registry)
+        about = "Restarts of proxies, by reason."
+        self._restarts = Counter(Metric.RESTARTS, about, ["fleet", "reason"], registry=self.registry)
+        of_fleet, about = ["namespace", "fleet"], "Requests to a proxy that it did not answer."
+        self._budget = Gauge(Metric.PROXY_BUDGET, "memory.rssBudget of a fleet.", of_fleet, registry=self.registry)
+        self._unpolled = Counter(Metric.POLLS_FAILED, about, of_fleet, registry=self.registry)
+        self._seen: dict[str, _Seen] = {}
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        seen = self._seen.values()
+        fleets = GaugeMetricFamily(
+            Metric.FLEETS, "Fleets, by condition and its status.", labels=["condition", "status"]
         )
-        self._problems = Gauge(Metric.PROBLEMS, "Fleets that have a problem.", ["reason"], registry=self.registry)
-        self._restarts = Counter(
-            Metric.RESTARTS.removesuffix("_total"), "Restarts seen.", ["fleet", "reason"], registry=self.registry
+        problems = GaugeMetricFamily(Metric.PROBLEMS, "Fleets with a problem, by its reason.", labels=["reason"])
+        rss = GaugeMetricFamily(
+            Metric.PROXY_RSS, "Resident memory of a proxy's processes.", labels=["namespace", "fleet", "pod"]
         )
-        self._held = Gauge(Metric.SLOTS_HELD, "Proxies down by the operator's hand.", registry=self.registry)
-        labels = ["namespace", "fleet", "pod"]
-        self._rss = Gauge(Metric.PROXY_RSS, "Resident memory of a proxy's processes.", labels, registry=self.registry)
-        self._budget = Gauge(
-            Metric.PROXY_BUDGET, "memory.rssBudget of a fleet.", ["namespace", "fleet"], registry=self.registry
-        )
-        self._unpolled = Counter(
-            Metric.POLLS_FAILED.removesuffix("_total"),
-            "Questions to a proxy that it did not answer.",
-            ["namespace", "fleet"],
-            registry=self.registry,
-        )
-        self._said: dict[str, _Counted] = {}
-        self._by_condition: collections.Counter[_Labels] = collections.Counter()
-        self._by_problem: collections.Counter[_Labels] = collections.Counter()
-        self._pods: dict[str, set[tuple[str, str, str]]] = {}
-
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        with self._passes.time():
-            yield
-
-    def failed(self) -> None:
-        self._errors.inc()
-
-    def leading(self, leads: bool) -> None:
-        self._leading.set(int(leads))
-
-    def held(self, slots: int) -> None:
-        self._held.set(slots)
+        for family, figures in (
+            (fleets, collections.Counter(labels for each in seen for labels in each.conditions)),
+            (problems, collections.Counter(labels for each in seen for labels in each.problems)),
+            (rss, collections.ChainMap(*(dict(each.rss) for each in seen))),
+        ):
+            for labels, figure in figures.items():
+                family.add_metric(labels, figure)
+            yield family
 
     def saw(self, observed: ObservedFleet, status: FleetStatus, budget: int) -> None:
         """One pass's result."""
-        said = _said(status)
-        self._count(observed.key, said)
-        self._count_restarts(observed.key, said)
-        self._said[observed.key] = said
-        self._budget.labels(observed.namespace, observed.name).set(budget)
-        now = set()
+        of_fleet = (observed.namespace, observed.name)
+        seen = _Seen(
+            conditions=frozenset((each.type, each.status) for each in status.conditions),
+            problems=frozenset((each.reason,) for each in status.problems),
+            restarts={counter: status.restarts.count(counter) for counter in causes.counters()},
+            rss={(*of_fleet, pod.name): pod.stats.rss for pod in observed.pods if pod.stats is not None},
+        )
+        before = self._seen.get(observed.key, seen)
+        for counter, later in seen.restarts.items():
+            if (more := later - before.restarts.get(counter, 0)) > 0:
+                self._restarts.labels(observed.key, counter).inc(more)
+        self._seen[observed.key] = seen
+        self._budget.labels(*of_fleet).set(budget)
         for pod in observed.pods:
-            labels = (observed.namespace, observed.name, pod.name)
-            if pod.stats is not None:
-                self._rss.labels(*labels).set(pod.stats.rss)
-                now.add(labels)
-            elif pod.unanswered:
-                self._unpolled.labels(observed.namespace, observed.name).inc()
-        for labels in self._pods.get(observed.key, set()) - now:
-            self._rss.remove(*labels)
-        self._pods[observed.key] = now
+            if pod.stats is None and pod.unanswered:
+                self._unpolled.labels(*of_fleet).inc()
 
     def forget(self, namespace: str, name: str) -> None:
-        key = f"{namespace}/{name}"
-        self._count(key, _NOTHING)
-        self._said.pop(key, None)
-        for labels in self._pods.pop(key, set()):
-            self._rss.remove(*labels)
-
-    def _count_restarts(self, key: str, now: _Counted) -> None:
-        before = self._said.get(key)
-        if before is None:
-            return
-        for counter, later in now.restarts.items():
-            earlier = before.restarts.get(counter, 0)
-            if later > earlier:
-                self._restarts.labels(key, counter).inc(later - earlier)
-
-    def _count(self, key: str, now: _Counted) -> None:
-        """Move a fleet from what it was counted under to what it is under now."""
-        before = self._said.get(key, _NOTHING)
-        _move(self._fleets, self._by_condition, before.conditions, now.conditions)
-        _move(self._problems, self._by_problem, before.problems, now.problems)
-
-
-def _move(gauge: Gauge, counted: collections.Counter[_Labels], before: Set[_Labels], now: Set[_Labels]) -> None:
-    """What nothing is counted under any more is not shown."""
-    counted.update(now - before)
-    counted.subtract(before - now)
-    for labels in before ^ now:
-        if counted[labels]:
-            gauge.labels(*labels).set(counted[labels])
-        else:
-            del counted[labels]
-            gauge.remove(*labels)
+        self._seen.pop(f"{namespace}/{name}", None)

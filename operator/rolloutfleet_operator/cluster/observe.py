@@ -1,6 +1,5 @@
 """What the API server's objects say of a fleet, as `policy.observed` has it. Pure: nothing is asked here."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,10 +23,10 @@ from rolloutfleet_operator.policy.observed import (
     ObservedStatefulSet,
     ProxyStats,
     Run,
+    ordinal_of,
     seconds_of,
 )
 
-_ORDINAL: Final = re.compile(r"-(\d+)$")
 _WARNINGS_ARE_NEWS: Final = 900.0
 """Seconds after which a warning that was not repeated says nothing of how it is now."""
 
@@ -83,23 +82,14 @@ def proxy_pods(
 
 def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> ObservedPod:
     meta, status = pod["metadata"], pod.get("status", {})
-    ready = _condition(status, "Ready")
-    node = pod.get("spec", {}).get("nodeName")
     annotations = meta.get("annotations") or {}
     return ObservedPod(
-        name=meta["name"],
+        **_of_any_pod(pod, proxy_children.CONTAINER, lost_nodes),
         uid=meta["uid"],
         ordinal=ordinal_of(meta["name"]),
-        created=seconds_of(meta["creationTimestamp"]),
         template_hash=annotations.get(TEMPLATE_HASH, ""),
-        ready=ready.get("status") == "True",
-        ready_since=_time(ready.get("lastTransitionTime")),
-        terminating_since=terminating_since(pod),
-        grace=grace_of(pod),
-        node=node,
-        node_lost=node in lost_nodes or given_up(status),
-        unschedulable=unschedulable(status),
-        container=container_seen(pod, proxy_children.CONTAINER),
+        ready_since=_time(_condition(status, "Ready").get("lastTransitionTime")),
+        node=pod.get("spec", {}).get("nodeName"),
         notes=_notes(annotations, meta.get("labels") or {}),
         stats=polled.stats,
         key_refused=polled.key_refused,
@@ -108,9 +98,19 @@ def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> Obser
     )
 
 
-def ordinal_of(name: str) -> int:
-    found = _ORDINAL.search(name)
-    return int(found.group(1)) if found else -1
+def _of_any_pod(pod: Object, main: str, lost_nodes: frozenset[str]) -> dict[str, Any]:
+    """What is seen of pods of every component; `main` is the name of the main container."""
+    status = pod.get("status", {})
+    return {
+        "name": pod["metadata"]["name"],
+        "created": seconds_of(pod["metadata"]["creationTimestamp"]),
+        "ready": _holds(status, "Ready"),
+        "terminating_since": terminating_since(pod),
+        "grace": grace_of(pod),
+        "node_lost": pod.get("spec", {}).get("nodeName") in lost_nodes or given_up(status),
+        "unschedulable": unschedulable(status),
+        "container": container_seen(pod, main),
+    }
 
 
 def terminating_since(pod: Object) -> float | None:
@@ -213,7 +213,7 @@ def deployment(
     if found is None:
         return None
     status = found.get("status", {})
-    failure = _condition(status, "ReplicaFailure")
+    failed = _holds(status, "ReplicaFailure")
     return ObservedDeployment(
         replicas=found["spec"]["replicas"],
         there=status.get("replicas", 0),
@@ -221,27 +221,15 @@ def deployment(
         updated=status.get("updatedReplicas", 0),
         current=status.get("observedGeneration") == found["metadata"]["generation"],
         as_asked=wanted is not None and carries(found, wanted),
-        failed_create=failure.get("message", "") if failure.get("status") == "True" else "",
+        failed_create=_condition(status, "ReplicaFailure").get("message", "") if failed else "",
         pods=tuple(_other_pod(pod, lost) for pod in pods),
     )
 
 
 def _other_pod(pod: Object, lost: frozenset[str]) -> ObservedOtherPod:
-    status = pod.get("status", {})
-    main = pod["spec"]["containers"][0]["name"]
-    for name in (gateway_children.CONTAINER, engine_children.CONTAINER):
-        if any(each["name"] == name for each in pod["spec"]["containers"]):
-            main = name
-    return ObservedOtherPod(
-        name=pod["metadata"]["name"],
-        ready=_condition(status, "Ready").get("status") == "True",
-        created=seconds_of(pod["metadata"]["creationTimestamp"]),
-        terminating_since=terminating_since(pod),
-        grace=grace_of(pod),
-        node_lost=pod["spec"].get("nodeName") in lost or given_up(status),
-        unschedulable=unschedulable(status),
-        container=container_seen(pod, main),
-    )
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    ours = (name for name in (engine_children.CONTAINER, gateway_children.CONTAINER) if name in names)
+    return ObservedOtherPod(**_of_any_pod(pod, next(ours, names[0]), lost))
 
 
 def engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
@@ -258,8 +246,7 @@ def engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
 
 def ready_engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
     """Of these, the ones whose pods are ready."""
-    ready = (pod for pod in pods if _condition(pod.get("status", {}), "Ready").get("status") == "True")
-    return engine_urls(ready, port)
+    return engine_urls((pod for pod in pods if _holds(pod.get("status", {}), "Ready")), port)
 
 
 def _host(address: str) -> str:
@@ -275,7 +262,7 @@ def address_of(pod: Object, port: int) -> str | None:
 
 def lost_node(node: Object | None) -> bool:
     """Gone, or not heard of."""
-    return node is None or _condition(node.get("status", {}), "Ready").get("status") != "True"
+    return node is None or not _holds(node.get("status", {}), "Ready")
 
 
 def given_up(status: Mapping[str, Any]) -> bool:
@@ -284,16 +271,16 @@ def given_up(status: Mapping[str, Any]) -> bool:
     Kubernetes' node controller then sets Ready to False and touches nothing else. A kubelet always says why a pod is
     not Ready, and finds its containers unready as well, or a readiness gate.
     """
-    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
-    return ready.get("status") == "False" and not ready.get("reason") and containers.get("status") == "True"
+    ready = _condition(status, "Ready")
+    return ready.get("status") == "False" and not ready.get("reason") and _holds(status, "ContainersReady")
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    for condition in status.get("conditions") or ():
-        if condition["type"] == kind:
-            found: Mapping[str, Any] = condition
-            return found
-    return {}
+    return next((each for each in status.get("conditions") or () if each["type"] == kind), {})
+
+
+def _holds(status: Mapping[str, Any], kind: str) -> bool:
+    return bool(_condition(status, kind).get("status") == "True")
 
 
 def _time(text: str | None) -> float | None:

@@ -4,10 +4,12 @@ Most of it is watched (`handlers`): objects of a kind are read again once an eve
 """
 
 import asyncio
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
+import msgspec
 from pydantic import ValidationError
 
 from rolloutfleet.explain import explain, path_text
@@ -36,7 +38,7 @@ def understood(body: Mapping[str, Any]) -> tuple[FleetSpec, tuple[str, ...]]:
     """The spec, and the paths of the fields that this release does not know. Raises SpecInvalid.
 
     The API server has held the spec to the CRD and filled in its defaults. That may be a newer release's, so a field
-    that is not known here is no mistake of the fleet's: it means nothing until this operator is upgraded.
+    that is not known here is not an error of the fleet's: it means nothing until this operator is upgraded.
     """
     known, unknown = without_unknown(body.get("spec") or {}, FleetSpec)
     try:
@@ -195,3 +197,28 @@ async def _lost_nodes(api: Api, pods: Iterable[Object]) -> frozenset[str]:
         except ApiRefused:
             return frozenset()
     return frozenset(lost)
+
+
+_QUICKLY: Final = 1
+"""The level of compression: the objects of a fleet repeat each other, so more gives little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a pass read and left, kept for the next one.
+
+    It is packed: as Python objects it takes some hundred kilobytes a fleet, and an operator may have hundreds of them.
+    """
+
+    since: float
+    """When all of it was read; parts may be newer."""
+    packed: bytes
+
+    @classmethod
+    def of(cls, body: Object, found: Found, *, since: float) -> Self:
+        """The fleet, and what is watched of it."""
+        return cls(since, zlib.compress(msgspec.msgpack.encode((body, found)), _QUICKLY))
+
+    def unpacked(self) -> tuple[Object, Found]:
+        body, found = msgspec.msgpack.decode(zlib.decompress(self.packed), type=tuple[Object, dict[str, list[Object]]])
+        return body, found

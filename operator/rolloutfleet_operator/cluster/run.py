@@ -11,19 +11,19 @@ import kopf
 
 from rolloutfleet.installed import own_version
 from rolloutfleet.spec import KIND
-from rolloutfleet_operator.cluster import handlers, pages
-from rolloutfleet_operator.cluster.act import Acts
+from rolloutfleet_operator.cluster import handlers
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, connect
-from rolloutfleet_operator.cluster.asking import Asker
+from rolloutfleet_operator.cluster.executor import Executor
 from rolloutfleet_operator.cluster.fleets import Fleets
-from rolloutfleet_operator.cluster.gateways import Gateways
-from rolloutfleet_operator.cluster.health import Health
+from rolloutfleet_operator.cluster.gateway_client import GatewayClient
+from rolloutfleet_operator.cluster.health import Health, serve
+from rolloutfleet_operator.cluster.http_client import HttpClient
 from rolloutfleet_operator.cluster.lease import Lease
 from rolloutfleet_operator.cluster.logs import DefinitionGone, logger
-from rolloutfleet_operator.cluster.metrics import Metrics
-from rolloutfleet_operator.cluster.others import Watch
-from rolloutfleet_operator.cluster.passes import Operator
-from rolloutfleet_operator.cluster.proxies import Proxies
+from rolloutfleet_operator.cluster.metrics import OperatorMetrics
+from rolloutfleet_operator.cluster.other_operators import Watch
+from rolloutfleet_operator.cluster.proxy_client import ProxyClient
+from rolloutfleet_operator.cluster.reconciler import Shared
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
@@ -49,17 +49,17 @@ async def run(settings: OperatorSettings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(api.close)
         stack.push_async_callback(for_the_lease.close)
-        asker = Asker()
-        stack.push_async_callback(asker.close)
-        health, metrics, slots = Health(time.monotonic), Metrics(), Slots(time.time())
+        http = HttpClient()
+        stack.push_async_callback(http.close)
+        health, metrics, slots = Health(time.monotonic), OperatorMetrics(), Slots(time.time())
         try:
-            runner = await pages.serve(*settings.address, health, metrics, slots)
+            runner = await serve(*settings.address, health, metrics, slots)
         except OSError as error:
             raise CantRun(f"can't listen on {settings.listen}: {error.strerror or error}") from None
         stack.push_async_callback(runner.cleanup)
-        shared = Operator(
+        shared = Shared(
             api=api,
-            acts=Acts(api, Proxies(asker), Gateways(asker)),
+            executor=Executor(api, ProxyClient(http), GatewayClient(http)),
             release=settings.release(),
             version=own_version(),
             most_disruptions=settings.max_concurrent_disruptions,
@@ -86,7 +86,7 @@ async def run(settings: OperatorSettings) -> None:
 
 
 async def _look_after(
-    settings: OperatorSettings, shared: Operator, lease: Lease, health: Health, metrics: Metrics
+    settings: OperatorSettings, shared: Shared, lease: Lease, health: Health, metrics: OperatorMetrics
 ) -> None:
     fleets = Fleets(shared, lease.leading, health, metrics)
     where = f"namespace {settings.namespace}" if settings.namespace else "all namespaces"
@@ -159,7 +159,7 @@ async def _until_known(api: Api, namespace: str | None) -> None:
         await asyncio.sleep(CRD_EVERY)
 
 
-async def _tell(lease: Lease, metrics: Metrics) -> None:
+async def _tell(lease: Lease, metrics: OperatorMetrics) -> None:
     while True:
-        metrics.leading(lease.leading.is_set())
+        metrics.leading.set(lease.leading.is_set())
         await asyncio.sleep(1)

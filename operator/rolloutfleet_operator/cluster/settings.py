@@ -1,7 +1,7 @@
 """What the operator is told, by flag or environment: `--proxy-image` is `ROLLOUTFLEET_OPERATOR_PROXY_IMAGE`."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -94,13 +94,6 @@ def read(flags: argparse.Namespace, environment: Mapping[str, str]) -> OperatorS
     except ValidationError as error:
         lines = [f"--{_dashed(str(each['loc'][0]))}: {what_is_wrong(each)}" for each in error.errors()]
         raise BadSettings("\n".join(lines)) from None
-
-
-def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:
-    """Raises BadSettings."""
-    parser = argparse.ArgumentParser()
-    add_flags(parser)
-    return read(parser.parse_args(arguments), environment)
 
 
 def _dashed(name: str) -> str:

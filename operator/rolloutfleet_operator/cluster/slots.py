@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rolloutfleet_operator.policy.observed import OtherFleets, SlotRequest
 
-PATIENCE = 60.0
+START_GRACE = 60.0
 """Seconds after which a fleet that could not be looked at holds up the others no more."""
 
 
@@ -43,7 +43,7 @@ class Slots:
         return OtherFleets(
             held=sum(note.held for note in others),
             slot_requests=tuple(want for note in others for want in note.slot_requests),
-            known=everyone or now - self._started > PATIENCE,
+            known=everyone or now - self._started > START_GRACE,
         )
 
     @property

@@ -1,7 +1,7 @@
 """A fleet as plain processes on one machine."""
 
-from rolloutfleet_operator.local.fleet import ChildFailed, Happening, LocalFleet
+from rolloutfleet_operator.local.fleet import ChildEvent, ChildFailed, LocalFleet
+from rolloutfleet_operator.local.plan import Phase
 from rolloutfleet_operator.local.site import LocalFleetError, StateFolder
-from rolloutfleet_operator.plan import Phase
 
-__all__ = ["ChildFailed", "Happening", "LocalFleet", "LocalFleetError", "Phase", "StateFolder"]
+__all__ = ["ChildEvent", "ChildFailed", "LocalFleet", "LocalFleetError", "Phase", "StateFolder"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
 from rolloutfleet_operator import commands, smg
+from rolloutfleet_operator.local.plan import Child, Kind
 from rolloutfleet_operator.local.site import LOOPBACK, LocalFleetError, StateFolder
-from rolloutfleet_operator.plan import Child, Kind
 
 GATEWAY = "gateway"
 GATEWAY_METRICS = "gateway-metrics"

@@ -7,34 +7,22 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from rolloutfleet.backoff import crashes_in_a_row
 from rolloutfleet.spec import RolloutFleet
-from rolloutfleet_operator import plan as planning
-from rolloutfleet_operator.local.children import (
-    GATEWAY,
-    LocalSite,
-    Process,
-    given_engines,
-    port_names,
-    proxy_name,
-)
+from rolloutfleet_operator.local.children import GATEWAY, LocalSite, Process, given_engines, port_names, proxy_name
 from rolloutfleet_operator.local.models import find_model
+from rolloutfleet_operator.local.plan import Child, GiveUp, Kind, ObservedChild, Phase, Start, Stop, Wait, plan
 from rolloutfleet_operator.local.ports import choose_ports
 from rolloutfleet_operator.local.processes import Guard, RunningProcess
-from rolloutfleet_operator.local.site import (
-    FolderLock,
-    LocalFleetError,
-    StateFolder,
-    address_book,
-    write_whole,
-)
-from rolloutfleet_operator.plan import Child, GiveUp, Kind, Observed, Phase, Seen, Start, Stop, Wait
+from rolloutfleet_operator.local.site import FolderLock, LocalFleetError, StateFolder, address_book, write_whole
 
 PROBE_INTERVAL = 0.1
 PROBE_TIMEOUT = 2.0
@@ -45,15 +33,13 @@ class ChildFailed(LocalFleetError):
     """A child that never worked. `log_tail` is the end of what it wrote, `log` the whole."""
 
     def __init__(self, name: str, why: str, log_tail: str, log: Path) -> None:
-        self.name = name
-        self.why = why
         self.log_tail = log_tail
         self.log = log
         super().__init__(f"{name}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class ChildEvent:
     """Something to tell a person: a child changed its phase, and why."""
 
     name: str
@@ -64,30 +50,13 @@ class Happening:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Running:
-    """A child and what became of it so far."""
+class _Running(ObservedChild):
+    """A child, what became of it so far, and its process."""
 
-    child: Child[Process]
+    body: Process
     process: RunningProcess
-    since: float
-    phase: Phase = Phase.STARTING
-    ever_ready: bool = False
-    deaths: int = 0
     ready_at: float | None = None
-    ending: str = ""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def seen(self) -> Seen:
-        return Seen(
-            name=self.child.name,
-            kind=self.child.kind,
-            fingerprint=self.child.fingerprint,
-            phase=self.phase,
-            since=self.since,
-            ever_ready=self.ever_ready,
-            deaths=self.deaths,
-            ending=self.ending,
-        )
 
 
 class LocalFleet:
@@ -103,11 +72,9 @@ class LocalFleet:
         *,
         state_dir: Path,
         beside: Path,
-        report: Callable[[Happening], None] = lambda happening: None,
+        report: Callable[[ChildEvent], None] = lambda event: None,
         engine_key_file: Path | None = None,
         new_ports: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
     ) -> None:
         """`beside` is the folder that relative paths in the resource start at: that of its file.
 
@@ -119,8 +86,6 @@ class LocalFleet:
         self._report = report
         self._engine_key_file = engine_key_file
         self._new_ports = new_ports
-        self._clock = clock
-        self._rng = rng or random.SystemRandom()
         self._lock = FolderLock(self.folder.lock)
         self._running: dict[str, _Running] = {}
         self._changed = asyncio.Event()
@@ -164,7 +129,7 @@ class LocalFleet:
                 fleet=self._fleet.metadata.name,
                 folder=self.folder,
                 python=sys.executable,
-                ports=choose_ports(self.folder.ports, port_names(spec), self._rng, renew=self._new_ports),
+                ports=choose_ports(self.folder.ports, port_names(spec), random.SystemRandom(), renew=self._new_ports),
                 model_path=model_path,
                 engine_key_file=self._engine_key_file,
             )
@@ -203,7 +168,8 @@ class LocalFleet:
         self._changed.set()
         await asyncio.gather(self._keeper, return_exceptions=True)
         for kinds in ({Kind.PROXY}, {Kind.GATEWAY, Kind.ENGINE}):
-            await self._stop_all(each for each in self._running.values() if each.child.kind in kinds)
+            those = [each for each in self._running.values() if each.kind in kinds]
+            await asyncio.gather(*(self._stop_child(each, "stopping") for each in those))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -222,15 +188,14 @@ class LocalFleet:
             except OSError as error:
                 raise LocalFleetError(f"the state folder {self.folder.path} failed: {error}") from error
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+                async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
                     await self._changed.wait()
 
     async def _pass(self) -> float | None:
         """Do all that is due; the time at which something may be due without anything happening."""
-        seen = {name: running.seen() for name, running in self._running.items()}
-        observed = Observed(site=self._site, children=seen)
+        wanted = self._site.children(self._fleet.spec)
         due: list[float] = []
-        for action in planning.plan(self._fleet.spec, observed, self._clock()):
+        for action in plan(wanted, self._running, time.monotonic()):
             if self._stopping:
                 break
             match action:
@@ -251,9 +216,17 @@ class LocalFleet:
             write_whole(path, text)
         process = await RunningProcess.start(child.body.argv, self.folder.log(child.name))
         self._guard.watch(process.pid)
-        running = _Running(child=child, process=process, since=self._clock())
-        if before is not None:
-            running.ever_ready, running.deaths = before.ever_ready, before.deaths
+        running = _Running(
+            name=child.name,
+            kind=child.kind,
+            fingerprint=child.fingerprint,
+            phase=Phase.STARTING,
+            since=time.monotonic(),
+            ever_ready=before is not None and before.ever_ready,
+            crashes=0 if before is None else before.crashes,
+            body=child.body,
+            process=process,
+        )
         self._running[child.name] = running
         self._say(running, f"started again: {why}" if running.ever_ready else "starting")
         self._spawn(self._watch_end(running))
@@ -262,40 +235,37 @@ class LocalFleet:
     async def _watch_end(self, running: _Running) -> None:
         ending = await running.process.ended()
         self._guard.forget(running.process.pid)
-        now = self._clock()
+        now = time.monotonic()
         if running.phase is Phase.STOPPING:
-            running.deaths, ending = 0, "stopped"
+            running.crashes, ending = 0, "stopped"
         else:
             ready_for = 0.0 if running.ready_at is None else now - running.ready_at
-            running.deaths = planning.deaths_in_a_row(before=running.deaths, ready_for=ready_for)
+            running.crashes = crashes_in_a_row(before=running.crashes, healthy_for=ready_for)
         running.phase, running.since, running.ending = Phase.ENDED, now, ending
         running.gone.set()
         self._changed.set()
         self._say(running, ending)
 
     async def _watch_ready(self, running: _Running) -> None:
-        body = running.child.body
+        body = running.body
         async with _client(base_url=body.url) as client:
             while running.phase is Phase.STARTING:
                 if await _answers(client, body.ready_path) and running.phase is Phase.STARTING:
-                    running.phase, running.since = Phase.READY, self._clock()
+                    running.phase, running.since = Phase.READY, time.monotonic()
                     running.ever_ready, running.ready_at = True, running.since
                     self._changed.set()
                     self._say(running, "ready")
                     return
                 await asyncio.sleep(PROBE_INTERVAL)
 
-    async def _stop_all(self, those: Iterable[_Running]) -> None:
-        await asyncio.gather(*(self._stop_child(each, "stopping") for each in those))
-
     async def _stop_child(self, running: _Running, why: str) -> None:
         if running.phase is Phase.ENDED:
             return
-        running.phase, running.since = Phase.STOPPING, self._clock()
+        running.phase, running.since = Phase.STOPPING, time.monotonic()
         self._say(running, why)
         running.process.tell_to_stop()
         waits = [asyncio.create_task(event.wait()) for event in (running.gone, self._hurry)]
-        grace = running.child.body.stop_grace
+        grace = running.body.stop_grace
         await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
@@ -332,8 +302,8 @@ class LocalFleet:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ACQUAINTED_WITHIN):
                 await asyncio.gather(
-                    *(_until_it_knows_all(url, key) for url in urls),
-                    _until_it_has(engines, self._site.url(GATEWAY), gateway_key),
+                    *(_until(_knows_all, f"{url}/proxies", key) for url in urls),
+                    _until(partial(_has, engines), f"{self._site.url(GATEWAY)}/workers", gateway_key),
                 )
         self._changed.set()
 
@@ -342,7 +312,7 @@ class LocalFleet:
         return running is not None and running.phase is Phase.READY
 
     def _say(self, running: _Running, text: str) -> None:
-        self._report(Happening(running.child.name, running.phase, text, running.ever_ready))
+        self._report(ChildEvent(running.name, running.phase, text, running.ever_ready))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -355,26 +325,24 @@ def _client(**more: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(trust_env=False, timeout=PROBE_TIMEOUT, **more)
 
 
-async def _until_it_knows_all(url: str, key: str) -> None:
-    """Return when that proxy sees every proxy ready."""
-    async with _client(base_url=url, headers={"authorization": f"Bearer {key}"}) as client:
+async def _until(holds: Callable[[Any], bool], url: str, key: str) -> None:
+    """Return when that holds of what is answered there."""
+    async with _client(headers={"authorization": f"Bearer {key}"}) as client:
         while True:
             with contextlib.suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
-                proxies = (await client.get("/proxies")).json()["proxies"]
-                if all(proxy["state"] == "ready" for proxy in proxies):
+                if holds((await client.get(url)).json()):
                     return
             await asyncio.sleep(PROBE_INTERVAL)
 
 
-async def _until_it_has(engines: int, url: str, key: str) -> None:
-    """Return when that gateway lists so many healthy engines."""
-    async with _client(base_url=url, headers={"authorization": f"Bearer {key}"}) as client:
-        while True:
-            with contextlib.suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
-                workers = (await client.get("/workers")).json()["workers"]
-                if sum(worker["is_healthy"] for worker in workers) >= engines:
-                    return
-            await asyncio.sleep(PROBE_INTERVAL)
+def _knows_all(answer: Any) -> bool:
+    """Whether that proxy sees every proxy ready."""
+    return all(proxy["state"] == "ready" for proxy in answer["proxies"])
+
+
+def _has(engines: int, answer: Any) -> bool:
+    """Whether that gateway lists so many healthy engines."""
+    return bool(sum(worker["is_healthy"] for worker in answer["workers"]) >= engines)
 
 
 async def _answers(client: httpx.AsyncClient, path: str) -> bool:

@@ -27,7 +27,7 @@ def find_model(spec: FleetSpec, *, beside: Path) -> Path | None:
         found = None
     if found is None and spec.engine is not None:
         raise LocalFleetError(
-            f"simulated engines need a tokenizer on this machine, and model {spec.model!r} is no directory; "
+            f"simulated engines need a tokenizer on this machine, and model {spec.model!r} is not a directory; "
             f"write `model: {SIMULATED_MODEL}` for the one that ships with them, or give tokenizer.path"
         )
     return found
@@ -35,7 +35,7 @@ def find_model(spec: FleetSpec, *, beside: Path) -> Path | None:
 
 def _directory(path: Path, field: str) -> Path:
     if not path.is_dir():
-        raise LocalFleetError(f"{field}: {path} is no directory")
+        raise LocalFleetError(f"{field}: {path} is not a directory")
     return path.resolve()
 
 

@@ -98,7 +98,7 @@ class Guard:
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        # A guard that somebody killed is no reason to end a fleet that works.
+        # A guard that somebody killed is not a reason to end a fleet that works.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()

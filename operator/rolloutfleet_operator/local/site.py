@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rolloutfleet_operator.local import guard
 
 LOOPBACK = "127.0.0.1"
@@ -88,7 +90,7 @@ class FolderLock:
             deadline = time.monotonic() + 2 * guard.GRACE
             while not _locked(handle):
                 holder = _holder(handle)
-                if holder is None or _is_there(holder) or time.monotonic() > deadline:
+                if holder is None or psutil.pid_exists(holder) or time.monotonic() > deadline:
                     raise self._taken(holder)
                 await asyncio.sleep(LOOK_INTERVAL)
             os.truncate(handle, 0)
@@ -127,16 +129,6 @@ def _holder(handle: int) -> int | None:
     """The process that wrote itself into the file."""
     written = os.pread(handle, 32, 0).decode(errors="replace").strip()
     return int(written) if written.isdecimal() else None
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def write_whole(file: Path, text: str) -> None:

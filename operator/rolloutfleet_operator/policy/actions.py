@@ -1,7 +1,7 @@
 """What the executor is told to do. Each is named so that carrying it out twice does no more than once.
 
-The number of replicas is no action: `Decision.replicas`, `gateway_replicas` and `engine_replicas` go into the children
-that are applied at every pass. Pods are never deleted but by eviction, and by a StatefulSet that shrinks.
+The number of replicas is not an action: `Decision.replicas`, `gateway_replicas` and `engine_replicas` go into the
+children that are applied at every pass. Pods are never deleted but by eviction, and by a StatefulSet that shrinks.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from rolloutfleet.wire import DrainMode, DrainThen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskDrain:
-    """POST /drain at that pod, or renew it. 409 drain_conflict and 503 are no errors: look again at the next pass."""
+    """POST /drain at that pod, or renew it. 409 drain_conflict and 503 are not errors: look again at the next pass."""
 
     pod: str
     id: str
@@ -40,7 +40,7 @@ class AskDumps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """An Eviction with the uid as precondition. 429 (the disruption budget) and 404 are no errors."""
+    """An Eviction with the uid as precondition. 429 (the disruption budget) and 404 are not errors."""
 
     pod: str
     uid: str
@@ -59,7 +59,7 @@ class PatchMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddWorker:
-    """Tell that gateway of an engine (`POST /workers`). 409 is no error: it knows it, or is about to."""
+    """Tell that gateway of an engine (`POST /workers`). 409 is not an error: it knows it, or is about to."""
 
     gateway: str
     """Its address."""

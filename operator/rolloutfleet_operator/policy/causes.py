@@ -59,20 +59,8 @@ class Need:
     """The end of the drain's id. The same key is the same restart: a proxy makes it once."""
 
 
-def _no_marks(spec: FleetSpec) -> Mapping[str, str]:
-    return {}
-
-
-def _as_memory_is(pod: ObservedPod | None, state: FleetState) -> Way:
-    return state.spec.memory.restart
-
-
 def _by_a_new_pod(pod: ObservedPod | None, state: FleetState) -> Way:
     return "Pod"
-
-
-def _serves_nobody(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:
-    return is_down(pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +77,10 @@ class RestartCause:
     """Whether that proxy is to be restarted; asked only of proxies that serve, or with `slot=False` that are down."""
     wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool]
     """Whether a restart that was decided is still to be made. Of the proxy as it is now, which may drain for it."""
-    way: Callable[[ObservedPod | None, FleetState], Way] = _as_memory_is
+    way: Callable[[ObservedPod | None, FleetState], Way] = lambda pod, state: state.spec.memory.restart
     slot: bool = True
     """False where it only concerns proxies that serve nobody."""
-    marks: Callable[[FleetSpec], Mapping[str, str]] = _no_marks
+    marks: Callable[[FleetSpec], Mapping[str, str]] = lambda spec: {}
     """Annotations by which a pod shows that it needs this restart no more; without them it is not over."""
     label: str | None = None
     """STATE_LABEL of pods that it concerns, if it has one."""
@@ -111,7 +99,7 @@ class Replacement(RestartCause):
     """Of a proxy that serves nobody: nobody loses anything by it, so it needs no slot."""
 
     action: str = "Replacement"
-    wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool] = _serves_nobody
+    wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool] = lambda entry, pod, state: is_down(pod)
     way: Callable[[ObservedPod | None, FleetState], Way] = _by_a_new_pod
     slot: bool = False
 

@@ -12,16 +12,25 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_PROBLEMS, CurrentStatus, ParkedStatus, RestartsStatus
-from rolloutfleet_operator.policy import causes, crashes, memory, problems, rollout, scaling, workers
+from rolloutfleet_operator.policy import causes, crashes, memory, problems, rollout, scaling, steps, workers
 from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, PatchMetadata
-from rolloutfleet_operator.policy.causes import FleetState
-from rolloutfleet_operator.policy.current import current_of
+from rolloutfleet_operator.policy.causes import MEMORY, FleetState
 from rolloutfleet_operator.policy.memory import Standing, Verdict
 from rolloutfleet_operator.policy.memory import rule_of as rule_of
-from rolloutfleet_operator.policy.observed import STATE_LABEL, ObservedFleet, ObservedPod, SlotRequest
+from rolloutfleet_operator.policy.observed import STATE_LABEL, ObservedFleet, ObservedPod, SlotRequest, text_of
 from rolloutfleet_operator.policy.problems import Problem, problem
 from rolloutfleet_operator.policy.reasons import ProblemReason
-from rolloutfleet_operator.policy.restarts import Admission, Progress, admit, advance, held_by, stuck_of, undumped
+from rolloutfleet_operator.policy.restarts import (
+    Progress,
+    RestartAdmission,
+    RestartInProgress,
+    admit,
+    advance,
+    held_by,
+    open_entries,
+    stuck_of,
+    undumped,
+)
 from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.scaling import RetireStep, ScalePlan, desired_of
 from rolloutfleet_operator.policy.steps import Step
@@ -44,6 +53,13 @@ class PodState(StrEnum):
     RESTARTING = "restarting"
     RETIRING = "retiring"
     ENDING = "ending"
+
+
+class CurrentAction(StrEnum):
+    """`status.current.action` where nothing is restarted; else it is the cause's."""
+
+    SCALE_DOWN = "ScaleDown"
+    SUSPEND = "Suspend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +135,7 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
         engine_replicas=None if spec.engine is None else 0 if _is_off(spec, observed) else spec.engine.replicas,
         restarts=restarts,
         parked=scaled.parked,
-        current=current_of(state, progress, admission, scaled),
+        current=_current(state, progress, admission, scaled),
         problems=found,
         verdicts=verdicts,
         roll=roll,
@@ -133,7 +149,9 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     )
 
 
-def _problems(state: FleetState, progress: Progress, scaled: ScalePlan, admission: Admission) -> Iterator[Problem]:
+def _problems(
+    state: FleetState, progress: Progress, scaled: ScalePlan, admission: RestartAdmission
+) -> Iterator[Problem]:
     spec, observed, now = state.spec, state.observed, state.now
     found = sorted((*problems.of_fleet(spec, observed, now), *crashes.problems_of(observed, now)))
     yield from found
@@ -148,9 +166,8 @@ def _problems(state: FleetState, progress: Progress, scaled: ScalePlan, admissio
         if how is RetireStep.HOLDING_TURNS:
             yield undumped(name)
     for pod in admission.by_hand:
-        drain = None if pod.stats is None else pod.stats.drain
-        if drain is not None:
-            message = f"it is to be restarted, but is in the drain {drain.id}, which is not the operator's"
+        if pod.drain is not None:
+            message = f"it is to be restarted, but is in the drain {pod.drain.id}, which is not the operator's"
             yield problem(ProblemReason.DRAINED_BY_HAND, message, pod.name)
 
 
@@ -164,14 +181,13 @@ def _labels(state: FleetState, progress: Progress, scaled: ScalePlan) -> Iterato
 
 def _label(pod: ObservedPod, state: FleetState, progress: Progress, scaled: ScalePlan) -> str:
     """The first that is so."""
-    drained = pod.stats is not None and pod.stats.drain is not None
     verdict = state.verdicts.get(pod.name)
     of_first = (
         (PodState.ENDING, pod.terminating_since is not None),
         (PodState.RETIRING, pod.name in scaled.leaving),
         (PodState.RESTARTING, pod.name in progress.busy),
         *causes.labels_of(pod, state, slot=False),
-        (PodState.DRAINED, drained),
+        (PodState.DRAINED, pod.drain is not None),
         (PodState.STARTING, not pod.ready),
         (PodState.BUDGET_TOO_SMALL, verdict is not None and verdict.standing is Standing.TOO_SMALL),
         *causes.labels_of(pod, state, slot=True),
@@ -206,7 +222,7 @@ def _to_be_asked(spec: FleetSpec, observed: ObservedFleet, progress: Progress, s
     return frozenset(parked | replaced | scaled.leaving.keys())
 
 
-def _requeue_at(state: FleetState, progress: Progress, admission: Admission, scaled: ScalePlan) -> float | None:
+def _requeue_at(state: FleetState, progress: Progress, admission: RestartAdmission, scaled: ScalePlan) -> float | None:
     if admission.due is not None or scaled.parked != state.observed.status.parked:
         return state.now + SOON
     going = any(not each.stuck and each.step is not Step.EMPTYING for each in progress.under_way)
@@ -219,3 +235,65 @@ def _requeue_at(state: FleetState, progress: Progress, admission: Admission, sca
         verdict.until for verdict in state.verdicts.values() if verdict.standing is Standing.COOLING and verdict.until
     ]
     return max(state.now + SOON, min(ends)) if ends else None
+
+
+def _current(
+    state: FleetState, progress: Progress, admission: RestartAdmission, scaled: ScalePlan
+) -> CurrentStatus | None:
+    """What the operator is at, in one line: the oldest thing under way, else what it waits for; None: nothing to do."""
+    spec, observed, verdicts, now = state.spec, state.observed, state.verdicts, state.now
+    if progress.under_way:
+        return _under_way(progress.under_way[0])
+    if admission.due is not None:
+        entry = open_entries(admission.restarts)[admission.due.pod.name]
+        return CurrentStatus(action=admission.due.cause.action, pod=entry.pod, since=entry.time)
+    if scaled.leaving:
+        return _leaving(spec, observed, scaled, now)
+    if admission.waiting is not None:
+        due = admission.waiting
+        waits = CurrentStatus(action=due.cause.action, pod=due.pod.name, since="", waiting_for="slot")
+        return _kept(waits, observed, now)
+    cooling = [(verdict.until or 0.0, pod) for pod, verdict in verdicts.items() if verdict.standing is Standing.COOLING]
+    if cooling and not spec.suspend:
+        until, pod = min(cooling)
+        waits = CurrentStatus(action=MEMORY.action, pod=pod, since="", deadline=text_of(until), waiting_for="cooldown")
+        return _kept(waits, observed, now)
+    return None
+
+
+def _under_way(each: RestartInProgress) -> CurrentStatus:
+    waits = each.step in (Step.WARMING, Step.EMPTYING, Step.QUIESCING)
+    return CurrentStatus(
+        action=each.cause.action,
+        pod=each.restart.entry.pod,
+        step=each.step.value,
+        since=each.restart.entry.time,
+        deadline=text_of(steps.deadline_of(each.restart, each.step)),
+        waiting_for="quiet" if waits else None,
+    )
+
+
+def _leaving(spec: FleetSpec, observed: ObservedFleet, scaled: ScalePlan, now: float) -> CurrentStatus:
+    """The pod that goes next is the highest that may not go yet."""
+    by_ordinal = sorted(observed.pods, key=lambda pod: -pod.ordinal)
+    pods = [pod.name for pod in by_ordinal if pod.name in scaled.leaving]
+    pod = next((name for name in pods if scaled.leaving[name] is not RetireStep.MAY_GO), pods[0])
+    step = scaled.leaving[pod]
+    patience = spec.disruption.drain_timeout if spec.suspend else spec.disruption.retire_timeout
+    current = CurrentStatus(
+        action=CurrentAction.SUSPEND if spec.suspend else CurrentAction.SCALE_DOWN,
+        pod=pod,
+        step=step.value,
+        since="",
+        deadline=None if scaled.since is None else text_of(scaled.since + patience),
+        waiting_for=None if step is RetireStep.MAY_GO else "quiet",
+    )
+    return _kept(current, observed, now)
+
+
+def _kept(current: CurrentStatus, observed: ObservedFleet, now: float) -> CurrentStatus:
+    """Since when this action waits with this pod."""
+    before = observed.status.current
+    same = before is not None and (before.action, before.pod) == (current.action, current.pod)
+    since = before.since if same and before is not None else text_of(now)
+    return current.model_copy(update={"since": since})

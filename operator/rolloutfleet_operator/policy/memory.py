@@ -120,8 +120,9 @@ class Verdict:
 
 def judge(run: Run, known: Known, rule: Rule, now: float) -> Verdict:
     """How the proxy stands to its budget now. Nothing is decided of one whose log of boots is not known."""
+    standing = Standing.TOO_SMALL if known.given_up == rule.terms else Standing.UNKNOWN
     if not known.boots or run.taken == 0 or run.boot != known.boots[-1].time or run.budget != rule.budget:
-        return Verdict(standing=_unsampled(known, rule), after_boot=known.boots[-1].rss_after if known.boots else None)
+        return Verdict(standing=standing, after_boot=known.boots[-1].rss_after if known.boots else None)
     newest = known.boots[-1]
     cool_until = newest.time + rule.cooldown if newest.reason != FIRST_BOOT or known.first_boot_counts else None
     before = row_of(newest.id, rule)
@@ -156,10 +157,6 @@ def _standing(run: Run, cool_until: float | None, now: float) -> Standing:
     if run.full_at is None:
         return Standing.OVER if run.over else Standing.WITHIN
     return Standing.COOLING if cool_until is not None and now < cool_until else Standing.DUE
-
-
-def _unsampled(known: Known, rule: Rule) -> Standing:
-    return Standing.TOO_SMALL if known.given_up == rule.terms else Standing.UNKNOWN
 
 
 _TERMS, _AFTER_BOOT = "terms", "rss_after_boot"

@@ -141,28 +141,35 @@ class ObservedContainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedPod:
-    """One pod of a proxy, and what its proxy answered."""
+class ObservedOtherPod:
+    """A pod of the gateway or of engines; what is seen of a proxy's, too."""
 
     name: str
-    uid: str
-    ordinal: int
     created: float
-    template_hash: str
-    """The annotation that our template gave it; empty where there is none."""
     ready: bool = False
     """The kubelet's condition Ready."""
-    ready_since: float | None = None
-    """When that condition last changed; None where it was never set."""
     terminating_since: float | None = None
-    grace: float = 90.0
+    grace: float = 30.0
     """Seconds that it has to end in, once terminating."""
-    node: str | None = None
     node_lost: bool = False
     """Its node is not Ready, or gone."""
     unschedulable: str | None = None
     """The scheduler's message, while it finds no node."""
     container: ObservedContainer = ObservedContainer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedPod(ObservedOtherPod):
+    """One pod of a proxy, and what its proxy answered."""
+
+    uid: str
+    ordinal: int
+    template_hash: str
+    """The annotation that our template gave it; empty where there is none."""
+    ready_since: float | None = None
+    """When the condition Ready last changed; None where it was never set."""
+    grace: float = 90.0
+    node: str | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
     """Its annotations and labels of our group, by full name."""
     stats: ProxyStats | None = None
@@ -173,6 +180,11 @@ class ObservedPod:
     """Polls that failed in a row."""
     run: Run = NO_RUN
     """Its samples of memory, folded by `memory.sampled` at each poll; begins anew with another uid."""
+
+    @property
+    def drain(self) -> ObservedDrain | None:
+        """The drain that it is in, as far as is known."""
+        return None if self.stats is None else self.stats.drain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,20 +214,6 @@ class ObservedStatefulSet:
     """Its controller has seen this generation, so that a new pod gets this template."""
     failed_create: str = ""
     """The newest warning that a pod could not be made (a quota, a policy); empty once it could."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedOtherPod:
-    """A pod of the gateway or of engines."""
-
-    name: str
-    ready: bool
-    created: float
-    terminating_since: float | None = None
-    grace: float = 30.0
-    node_lost: bool = False
-    unschedulable: str | None = None
-    container: ObservedContainer = ObservedContainer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +378,7 @@ def is_down(pod: ObservedPod) -> bool:
     return pod.terminating_since is None and not serves(pod)
 
 
-def is_stuck(pod: ObservedPod | ObservedOtherPod, now: float) -> bool:
+def is_stuck(pod: ObservedOtherPod, now: float) -> bool:
     """Whether it should have ended long ago."""
     return pod.terminating_since is not None and now - pod.terminating_since > pod.grace + STUCK_AFTER
 
@@ -404,7 +402,7 @@ def is_silent(pod: ObservedPod, *, for_seconds: float, samples: int, now: float)
 
 def is_late(pod: ObservedPod, now: float) -> bool:
     """Whether it is not Ready for longer than any start takes, and for no drain."""
-    if pod.ready or pod.terminating_since is not None or (pod.stats is not None and pod.stats.drain is not None):
+    if pod.ready or pod.terminating_since is not None or pod.drain is not None:
         return False
     return now - max(pod.created, pod.ready_since or 0.0) > READY_WITHIN
 
@@ -421,13 +419,19 @@ def holds_turns(pod: ObservedPod) -> bool:
     return pod.stats is None or pod.stats.held_turns is None or pod.stats.held_turns > 0
 
 
+def ordinal_of(name: str) -> int:
+    """That in which the name of a pod or claim ends; -1 for a name that does not."""
+    end = name.rpartition("-")[2]
+    return int(end) if end.isdecimal() else -1
+
+
 def text_of(time: float) -> str:
     """`2026-11-21T18:00:00Z`; parts of a second are left out."""
     return datetime.fromtimestamp(int(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_of(text: str) -> float:
-    """Seconds since 1970; 0 for a text that is no time, so that a status written by hand stops nothing."""
+    """Seconds since 1970; 0 for a text that is not a time, so that a status written by hand stops nothing."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

@@ -126,26 +126,24 @@ def _of_answers(pod: ObservedPod, observed: ObservedFleet, now: float) -> Iterat
     stats = pod.stats
     if stats is None:
         return
-    if stats.store_full:
-        yield problem(
-            ProblemReason.VOLUME_FULL, "its volume is full: turns are refused with 507; grow storage.size", pod.name
-        )
-    if stats.dump_failing:
-        yield problem(ProblemReason.DUMP_FAILING, stats.dump_error or "dumps can't be written", pod.name)
-    if stats.settings_error:
-        yield problem(ProblemReason.SETTINGS_REFUSED, stats.settings_error, pod.name)
-    if stats.needs_restart and pod.template_hash == observed.template_hash and _is_overdue(observed, now):
-        names = ", ".join(stats.needs_restart)
-        yield problem(ProblemReason.NEEDS_RESTART, f"{names}: in force after a restart; set spec.restart.id", pod.name)
-    if stats.gateway_loses:
-        lost = ", ".join(stats.gateway_loses)
-        yield problem(ProblemReason.FIELDS_LOST, f"requests reach the engines without {lost}", pod.name)
-    if stats.past_max_hold:
-        message = "the trainer's pause has lasted longer than sessions.maxHold; calls get 503 until POST /continue"
-        yield problem(ProblemReason.PAUSE_TOO_LONG, message, pod.name)
+    waits = ", ".join(stats.needs_restart) if pod.template_hash == observed.template_hash else ""
+    overdue = observed.settings_since is not None and now - observed.settings_since > SETTLE
+    lost = ", ".join(stats.gateway_loses)
+    full = "its volume is full: turns are refused with 507; grow storage.size"
+    paused = "the trainer's pause has lasted longer than sessions.maxHold; calls get 503 until POST /continue"
+    for reason, message, holds in (
+        (ProblemReason.VOLUME_FULL, full, stats.store_full),
+        (ProblemReason.DUMP_FAILING, stats.dump_error or "dumps can't be written", stats.dump_failing),
+        (ProblemReason.SETTINGS_REFUSED, stats.settings_error or "", stats.settings_error),
+        (ProblemReason.NEEDS_RESTART, f"{waits}: in force after a restart; set spec.restart.id", waits and overdue),
+        (ProblemReason.FIELDS_LOST, f"requests reach the engines without {lost}", lost),
+        (ProblemReason.PAUSE_TOO_LONG, paused, stats.past_max_hold),
+    ):
+        if holds:
+            yield problem(reason, message, pod.name)
 
 
-def _of_pod(pod: ObservedPod | ObservedOtherPod, now: float) -> Problem | None:
+def _of_pod(pod: ObservedOtherPod, now: float) -> Problem | None:
     """What the cluster says of a pod, the first cause before what follows from it."""
     if pod.node_lost:
         gone = "if it is gone for good, kubectl delete node, and the pod starts elsewhere"
@@ -178,10 +176,6 @@ def _of_container(name: str, container: ObservedContainer) -> Problem | None:
         ended = f"it ends soon after each start ({container.last_end or 'Error'}, exit status {container.last_exit})"
         return problem(ProblemReason.CRASH_LOOPING, f"{ended}; kubectl logs --previous {name}", name)
     return None
-
-
-def _is_overdue(observed: ObservedFleet, now: float) -> bool:
-    return observed.settings_since is not None and now - observed.settings_since > SETTLE
 
 
 def _late(name: str) -> str:

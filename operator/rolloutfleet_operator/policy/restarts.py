@@ -6,7 +6,7 @@ nothing twice. An entry is open while it has an id and no `after`. What did not 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
@@ -20,6 +20,7 @@ from rolloutfleet_operator.policy.observed import (
     SlotRequest,
     has_booted,
     is_down,
+    ordinal_of,
     seconds_of,
     text_of,
 )
@@ -131,7 +132,7 @@ def advance(state: FleetState) -> Progress:
         cause = causes.cause_of(entry)
         restart = _restart(entry, cause, state)
         step = steps.step_of(restart, now)
-        leaves = _ordinal(restart, observed) >= desired_of(spec)
+        leaves = ordinal_of(restart.entry.pod) >= desired_of(spec)
         gives_way = leaves or (restart.pod in replaced and cause.slot)
         if _can_go_back(restart, step, replaced) and (gives_way or not _is_wanted(restart, cause, state)):
             restarts = withdrawn(restarts, entry)
@@ -212,12 +213,6 @@ def _failed(restart: Restart, step: Step, replaced: list[ObservedPod]) -> bool:
     return step is Step.BOOTING and restart.pod in replaced
 
 
-def _ordinal(restart: Restart, observed: ObservedFleet) -> int:
-    """By the pod's name, which ends in it; -1 for a name that does not."""
-    end = restart.entry.pod.rpartition("-")[2]
-    return int(end) if end.isdecimal() else -1
-
-
 def _is_wanted(restart: Restart, cause: RestartCause, state: FleetState) -> bool:
     assert restart.pod is not None, "a pod that is gone has no way back"
     return cause.wanted(restart.entry, restart.pod, state)
@@ -261,13 +256,12 @@ def _strays(observed: ObservedFleet) -> Iterator[Action]:
     """Drains of ours that no entry stands for: of an undoing that was lost, or a status that was."""
     known = {entry.id for entry in open_entries(observed.status.restarts).values()}
     for pod in observed.pods:
-        drain = None if pod.stats is None else pod.stats.drain
-        if drain is not None and causes.is_ours(drain.id) and drain.id not in known:
-            yield UndoDrain(pod=pod.name, id=drain.id)
+        if pod.drain is not None and causes.is_ours(pod.drain.id) and pod.drain.id not in known:
+            yield UndoDrain(pod=pod.name, id=pod.drain.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class RestartAdmission:
     restarts: RestartsStatus
     due: Due | None = None
     """What begins: written down now, and asked for when that can be read."""
@@ -279,28 +273,27 @@ class Admission:
     actions: tuple[Action, ...] = ()
 
 
-def admit(state: FleetState, progress: Progress) -> Admission:
+def admit(state: FleetState, progress: Progress) -> RestartAdmission:
     """Of what is due, the first that may begin."""
     spec, observed, now = state.spec, state.observed, state.now
     made, due_now = _made_already(state)
     due_now = [due for due in due_now if due.pod.name not in progress.busy]
-    by_hand = tuple(due.pod for due in due_now if due.cause.slot and _is_drained(due.pod))
-    ready = [due for due in due_now if not due.cause.slot or (due.pod.stats is not None and not _is_drained(due.pod))]
+    by_hand = tuple(due.pod for due in due_now if due.cause.slot and due.pod.drain is not None)
+    ready = [due for due in due_now if not due.cause.slot or (due.pod.stats is not None and due.pod.drain is None)]
+    admission = RestartAdmission(restarts=progress.restarts, by_hand=by_hand, actions=made)
     if not ready or spec.suspend or not has_room(progress.restarts):
-        return Admission(restarts=progress.restarts, by_hand=by_hand, actions=made)
-    due = ready[0]
-    admission = Admission(restarts=opened(progress.restarts, due, now), due=due, by_hand=by_hand, actions=made)
-    if not due.cause.slot:
         return admission
+    due = ready[0]
+    begins = replace(admission, restarts=opened(progress.restarts, due, now), due=due)
+    if not due.cause.slot:
+        return begins
     others = _down(spec, state.roll, progress) - {due.pod.ordinal}
     if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=len(others)) == 0:
-        return Admission(restarts=progress.restarts, waiting=due, by_hand=by_hand, actions=made)
+        return replace(admission, waiting=due)
     request = _slot_request(due, observed, state.roll, now)
     if not slots.granted(request, observed.other_fleets, held=held_by(progress), most=observed.most_disruptions):
-        return Admission(
-            restarts=progress.restarts, waiting=due, by_hand=by_hand, slot_requests=(request,), actions=made
-        )
-    return admission
+        return replace(admission, waiting=due, slot_requests=(request,))
+    return begins
 
 
 def held_by(progress: Progress) -> int:
@@ -318,16 +311,12 @@ def _made_already(state: FleetState) -> tuple[tuple[Action, ...], list[Due]]:
     return marks, [each for each in due if each not in made]
 
 
-def _is_drained(pod: ObservedPod) -> bool:
-    return pod.stats is not None and pod.stats.drain is not None
-
-
 def _down(spec: FleetSpec, roll: Roll, progress: Progress) -> set[int]:
     """Ordinals that are asked for and do not serve, whatever the cause, and those that are being restarted."""
     up = {
         pod.ordinal
         for pod in roll.members
-        if pod.ready and pod.terminating_since is None and not _is_drained(pod) and pod.name not in progress.busy
+        if pod.ready and pod.terminating_since is None and pod.drain is None and pod.name not in progress.busy
     }
     return set(range(desired_of(spec))) - up
 

@@ -116,11 +116,6 @@ def _may_grow(observed: ObservedFleet, present: int, now: float) -> bool:
     return heard or now - observed.settings_since > SETTLE
 
 
-def is_retiring(pod: ObservedPod) -> bool:
-    """Whether it is in a drain that leads to its going."""
-    return pod.stats is not None and pod.stats.drain is not None and pod.stats.drain.id == RETIRE_ID
-
-
 def _may_go(pod: ObservedPod, leaving: dict[str, RetireStep], now: float) -> bool:
     """One that ends for another reason comes back first, so that what it holds can be counted; if it ends at all."""
     if pod.terminating_since is not None:
@@ -171,7 +166,7 @@ def _is_empty(pod: ObservedPod) -> bool:
 
 
 def _since(pod: ObservedPod) -> float | None:
-    return None if pod.stats is None or pod.stats.drain is None else pod.stats.drain.since
+    return None if pod.drain is None else pod.drain.since
 
 
 def _is_over(pod: ObservedPod, spec: FleetSpec, now: float) -> bool:
@@ -203,7 +198,8 @@ def _drains(
 def _undrains(observed: ObservedFleet, desired: int) -> Iterator[Action]:
     """Raised again in the middle of it, and after a suspension."""
     for pod in observed.pods:
-        if pod.ordinal < desired and is_retiring(pod) and pod.terminating_since is None:
+        leaves = pod.drain is not None and pod.drain.id == RETIRE_ID
+        if leaves and pod.ordinal < desired and pod.terminating_since is None:
             yield UndoDrain(pod=pod.name, id=RETIRE_ID)
 
 

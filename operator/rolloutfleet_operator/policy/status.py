@@ -1,25 +1,362 @@
 """A fleet's status, from the observed state and the decision.
 
-Where nothing happened it is the one before, and not written.
+Where nothing happened it is the one before, and not written. So no message holds a figure that moves; that of a
+condition names the worst thing and its pod.
 """
 
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet.status import (
-    MOST_PROBLEMS,
-    ConditionStatus,
-    ConditionType,
-    FleetStatus,
-    ProblemStatus,
-    RestartAnswer,
-)
-from rolloutfleet_operator.policy import conditions
-from rolloutfleet_operator.policy.conditions import View
+from rolloutfleet.status import MOST_PROBLEMS, ConditionStatus, ConditionType, FleetStatus, ProblemStatus, RestartAnswer
 from rolloutfleet_operator.policy.decide import Decision
-from rolloutfleet_operator.policy.observed import ObservedFleet, text_of
+from rolloutfleet_operator.policy.memory import Standing
+from rolloutfleet_operator.policy.observed import ObservedDeployment, ObservedFleet, ObservedPod, text_of
 from rolloutfleet_operator.policy.problems import Problem, problem
 from rolloutfleet_operator.policy.reasons import ConditionReason, ProblemReason
+from rolloutfleet_operator.policy.scaling import desired_of
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """All that a condition may be made of."""
+
+    spec: FleetSpec
+    observed: ObservedFleet
+    decision: Decision
+
+    @property
+    def members(self) -> tuple[ObservedPod, ...]:
+        """The pods that are asked for and there."""
+        return self.decision.roll.members
+
+    @property
+    def desired(self) -> int:
+        return desired_of(self.spec)
+
+    @property
+    def ready(self) -> list[ObservedPod]:
+        return [pod for pod in self.members if pod.ready and pod.terminating_since is None]
+
+    def worst(self, *reasons: ProblemReason) -> Problem | None:
+        """The worst trouble of these kinds; of any, where none is named."""
+        return next((each for each in self.decision.problems if not reasons or each.reason in reasons), None)
+
+    def because(self, *reasons: ProblemReason) -> "Condition | None":
+        """False, for the worst trouble of these kinds."""
+        return _because(self.worst(*reasons))
+
+    def because_of(self, deployment: ObservedDeployment | None) -> "Condition | None":
+        """False, for the worst trouble of that Deployment's pods, or of making them."""
+        if deployment is None:
+            return None
+        names, refused = {pod.name for pod in deployment.pods}, deployment.failed_create
+        of_it = (each for each in self.decision.problems if each.pod in names or (refused and each.message == refused))
+        return _because(next(of_it, None))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition without what is the same for all."""
+
+    status: Truth
+    reason: str
+    message: str = ""
+
+
+def _because(found: Problem | None) -> Condition | None:
+    return None if found is None else Condition("False", found.reason, _message_of(found))
+
+
+def _message_of(found: Problem) -> str:
+    return f"{found.pod}: {found.message}" if found.pod else found.message
+
+
+_NOT_AS_ASKED: Final = (
+    ProblemReason.SPEC_INVALID,
+    ProblemReason.TEMPLATE_INVALID,
+    ProblemReason.SETTINGS_INVALID,
+    ProblemReason.PERMISSION_DENIED,
+    ProblemReason.NAME_TAKEN,
+    ProblemReason.CHILD_REFUSED,
+    ProblemReason.KEYS_MISSING,
+)
+"""What keeps the spec from being carried out, however well the pods are that are there."""
+_NO_PODS: Final = (
+    ProblemReason.QUOTA_EXCEEDED,
+    ProblemReason.POD_REFUSED,
+    ProblemReason.STORAGE_CLASS_MISSING,
+    ProblemReason.CLAIM_PENDING,
+)
+"""Why there may be no pod at all."""
+
+
+def all_of(view: View) -> list[ConditionStatus]:
+    """Every condition, in the order of the status, without times."""
+    return [
+        ConditionStatus(type=kind, status=found.status, reason=found.reason, message=found.message)
+        for kind, make in _MAKERS.items()
+        for found in [make(view)]
+    ]
+
+
+def _ready(view: View) -> Condition:
+    """True only when updated = ready = desired, for proxies, gateway and the fleet's own engines."""
+    if view.spec.suspend:
+        return Condition("False", ConditionReason.SUSPENDED, "spec.suspend is true")
+    parts = (part for make in (_proxies, _gateway, _own_engines) if (part := make(view)).status != "True")
+    found = view.because(*_NOT_AS_ASKED) or next(parts, None)
+    if found is None and view.decision.roll.outdated:
+        found = _progressing(view)
+    if found is not None:
+        return replace(found, status="False")
+    return view.because(ProblemReason.KEY_NOT_TAKEN) or Condition(
+        "True", ConditionReason.SERVING, f"all parts are ready, and as the spec asks for{_but(view)}"
+    )
+
+
+def _proxies(view: View) -> Condition:
+    if view.desired == 0:
+        return Condition("True", ConditionReason.NONE_WANTED, "no proxies are asked for")
+    missing = [pod for pod in view.members if pod not in view.ready]
+    if len(view.ready) == view.desired:
+        return Condition("True", ConditionReason.ALL_READY, "all proxies are ready")
+    of_pods = {pod.name for pod in missing}
+    of_all = (*_NOT_AS_ASKED, *_NO_PODS)
+    found = (each for each in view.decision.problems if each.pod in of_pods or each.reason in of_all)
+    if (worst := _because(next(found, None))) is not None:
+        return worst
+    current = view.decision.current
+    if current is not None and current.pod in of_pods:
+        return Condition("False", ConditionReason.RESTARTING, f"{current.pod}: {current.action}")
+    lacking = set(range(view.desired)) - {pod.ordinal for pod in view.members}
+    name = missing[0].name if missing else f"{view.observed.name}-proxy-{min(lacking, default=0)}"
+    return Condition("False", ConditionReason.PROXIES_NOT_READY, f"{name} is not ready yet")
+
+
+def _gateway(view: View) -> Condition:
+    deployment = view.observed.gateway.deployment
+    if view.decision.suspended:
+        return Condition("False", ConditionReason.SUSPENDED, "spec.suspend is true")
+    wanted = view.decision.gateway_replicas
+    if deployment is not None and wanted > 0 and deployment.is_complete(wanted):
+        return Condition("True", ConditionReason.ALL_READY, "the gateway is ready")
+    if (worst := view.because_of(deployment)) is not None:
+        return worst
+    if deployment is not None and deployment.ready >= wanted > 0:
+        return _rolls(view, deployment, f"{view.observed.name}-gateway")
+    workers = view.observed.gateway.workers
+    if workers is not None and not any(worker.healthy for worker in workers):
+        return view.because_of(view.observed.engines.deployment) or Condition(
+            "False", ConditionReason.NO_ENGINES, "the gateway runs, and knows no healthy engine"
+        )
+    return Condition("False", ConditionReason.GATEWAY_NOT_READY, f"{view.observed.name}-gateway is not ready yet")
+
+
+def _own_engines(view: View) -> Condition:
+    """Whether the engines that the fleet runs itself are all there, new and ready; True where others run them."""
+    wanted, own = view.decision.engine_replicas, view.observed.engines.deployment
+    if wanted is None or (own is not None and own.is_complete(wanted)):
+        return Condition("True", ConditionReason.ALL_READY)
+    if (worst := view.because_of(own)) is not None:
+        return worst
+    if own is not None and own.ready >= wanted:
+        return _rolls(view, own, f"{view.observed.name}-engine")
+    return Condition(
+        "False", ConditionReason.ENGINES_NOT_READY, f"{view.observed.name}-engine has pods that are not ready yet"
+    )
+
+
+def _engines(view: View) -> Condition:
+    """Whether every engine that there should be serves."""
+    if view.decision.suspended:
+        return Condition("False", ConditionReason.SUSPENDED, "spec.suspend is true")
+    if (worst := view.because_of(view.observed.engines.deployment)) is not None:
+        return worst
+    workers = view.observed.gateway.workers
+    if workers is None:
+        return Condition("Unknown", ConditionReason.NOT_KNOWN, "no gateway says which engines it knows")
+    healthy = {worker.url for worker in workers if worker.healthy}
+    wanted = set(view.observed.engines.urls or ())
+    if not healthy:
+        return Condition("False", ConditionReason.NO_ENGINES, "no healthy engine")
+    if late := wanted - healthy:
+        return Condition("False", ConditionReason.ENGINES_NOT_READY, f"{min(late)} is not healthy")
+    own = _own_engines(view)
+    return replace(own, message="all engines are healthy") if own.status == "True" else own
+
+
+def _rolls(view: View, deployment: ObservedDeployment, name: str) -> Condition:
+    """Enough pods are ready, but not all are what the spec asks for."""
+    fault = None if deployment.as_asked else view.because(*_NOT_AS_ASKED)
+    return fault or Condition(
+        "False", ConditionReason.ROLLING_OUT, f"{name} gets its new template; pods of the old one serve meanwhile"
+    )
+
+
+def _progressing(view: View) -> Condition:
+    decision, current = view.decision, view.decision.current
+    if view.decision.suspended:
+        return Condition("False", ConditionReason.SUSPENDED, "nothing runs")
+    if view.spec.suspend:
+        return Condition("True", ConditionReason.SUSPENDING, "the proxies end, then gateway and engines")
+    if (stopped := view.because(ProblemReason.ROLL_STOPPED)) is not None:
+        return stopped
+    if decision.leaving:
+        return Condition("True", ConditionReason.RETIRING, "proxies that are scaled away serve what they know")
+    if (fault := view.because(*_NOT_AS_ASKED, *_NO_PODS)) is not None:
+        return fault
+    if decision.roll.outdated and not _waits(view):
+        return Condition("True", ConditionReason.ROLLING_OUT, "pods get the new template, one after another")
+    if current is not None and current.waiting_for not in ("slot", "cooldown"):
+        return Condition("True", ConditionReason.RESTARTING, f"{current.pod}: {current.action}")
+    if len(view.ready) < view.desired:
+        return Condition("True", ConditionReason.STARTING, "proxies start")
+    rolling = _rolling(view)
+    if rolling is not None:
+        return Condition("True", ConditionReason.ROLLING_OUT, f"{rolling} gets its new template")
+    if decision.roll.outdated:
+        return Condition("False", ConditionReason.UPDATE_WAITS, "pods get the new template when spec.restart.id is set")
+    return Condition("False", ConditionReason.AS_ASKED_FOR, "nothing is to be done")
+
+
+def _rolling(view: View) -> str | None:
+    """A Deployment whose pods are not all of the spec that was seen."""
+    gateway, engines, decision = view.observed.gateway.deployment, view.observed.engines.deployment, view.decision
+    if gateway is not None and not gateway.is_rolled_out(decision.gateway_replicas):
+        return f"{view.observed.name}-gateway"
+    if engines is not None and not engines.is_rolled_out(decision.engine_replicas or 0):
+        return f"{view.observed.name}-engine"
+    return None
+
+
+def _waits(view: View) -> bool:
+    """Whether no outdated pod may be updated before a restart is asked for."""
+    roll = view.decision.roll
+    return view.spec.update_policy == "OnRequest" and not any(pod in roll.unasked for pod in roll.outdated)
+
+
+def _memory(view: View) -> Condition:
+    if (worst := view.because(ProblemReason.BUDGET_TOO_SMALL, ProblemReason.OVER_BUDGET)) is not None:
+        return worst
+    if all(verdict.standing is Standing.UNKNOWN for verdict in view.decision.verdicts.values()):
+        before = _true_before(view, "MemoryWithinBudget")
+        return before or Condition("Unknown", ConditionReason.NOT_SAMPLED, "no proxy was sampled yet")
+    return Condition("True", ConditionReason.WITHIN_BUDGET, "all proxies are within memory.rssBudget")
+
+
+def _settings(view: View) -> Condition:
+    refused = (ProblemReason.SETTINGS_INVALID, ProblemReason.SETTINGS_REFUSED, ProblemReason.NEEDS_RESTART)
+    if (worst := view.because(*refused)) is not None:
+        return worst
+    if not view.members:
+        return Condition("Unknown", ConditionReason.NOT_KNOWN, "no proxy runs")
+    for pod in view.members:
+        if pod.stats is None or pod.stats.settings_generation < view.observed.generation:
+            return _pending(view, pod)
+    return Condition("True", ConditionReason.IN_FORCE, f"every proxy has the settings of this spec{_but(view)}")
+
+
+def _but(view: View) -> str:
+    """What of the spec is left out, being another release's."""
+    unknown = view.worst(ProblemReason.FIELDS_UNKNOWN)
+    return "" if unknown is None else f"; but {unknown.message}"
+
+
+def _pending(view: View, pod: ObservedPod) -> Condition:
+    """A proxy that fails to answer for a moment had what it was last seen to have."""
+    before = _true_before(view, "SettingsInForce", generation=view.observed.generation)
+    if pod.stats is None and before is not None:
+        return before
+    waiting = pod.stats.needs_restart if pod.stats is not None else ()
+    what = f"; {', '.join(waiting)} waits for its restart" if waiting else ""
+    return Condition(
+        "False", ConditionReason.SETTINGS_PENDING, f"{pod.name} has not taken the settings of this spec yet{what}"
+    )
+
+
+def _cleanup(view: View) -> Condition:
+    as_asked = Condition("True", ConditionReason.DUMPING, "what goes stale is dumped")
+    if view.spec.sessions.dump.path == "":
+        as_asked = Condition("True", ConditionReason.DUMPS_OFF, "dumps are turned off")
+    return view.because(ProblemReason.DUMP_FAILING, ProblemReason.VOLUME_FULL) or as_asked
+
+
+def _durable(view: View) -> Condition:
+    dump = view.spec.sessions.dump
+    if not view.spec.proxies.storage.ephemeral:
+        return Condition("True", ConditionReason.ON_CLAIMS, "turns are kept on the proxies' claims")
+    if dump.volume is None and dump.path != "":
+        message = "turns and dumps are lost with their pod: give sessions.dump.volume, or storage that is not ephemeral"
+        return Condition("False", ConditionReason.DUMPS_ON_POD, message)
+    return Condition(
+        "False",
+        ConditionReason.EPHEMERAL_STORAGE,
+        "turns that are neither acknowledged nor dumped are lost with their pod",
+    )
+
+
+def _paused(view: View) -> Condition:
+    if (late := view.because(ProblemReason.PAUSE_TOO_LONG)) is not None:
+        return replace(late, status="True")
+    if any(pod.stats is not None and pod.stats.paused for pod in view.members):
+        return Condition("True", ConditionReason.PAUSED_BY_TRAINER, "generation is paused until POST /continue")
+    return Condition("False", ConditionReason.NOT_PAUSED, "generation is not paused")
+
+
+def _suspended(view: View) -> Condition:
+    if not view.spec.suspend:
+        return Condition("False", ConditionReason.NOT_SUSPENDED, "spec.suspend is false")
+    if view.decision.suspended:
+        return Condition("True", ConditionReason.SUSPENDED, "nothing runs; what the proxies held is kept")
+    return view.because(ProblemReason.UNDUMPED_TURNS) or Condition(
+        "False", ConditionReason.SUSPENDING, "pods are still there"
+    )
+
+
+_MAKERS: Final[dict[ConditionType, Callable[[View], Condition]]] = {
+    "Ready": _ready,
+    "ProxiesReady": _proxies,
+    "GatewayReady": _gateway,
+    "EnginesReady": _engines,
+    "Progressing": _progressing,
+    "MemoryWithinBudget": _memory,
+    "SettingsInForce": _settings,
+    "CleanupHealthy": _cleanup,
+    "Durable": _durable,
+    "Paused": _paused,
+    "Suspended": _suspended,
+}
+
+KINDS: Final = tuple(_MAKERS)
+"""Every condition, in the order of the status."""
+
+
+def _true_before(view: View, kind: ConditionType, *, generation: int | None = None) -> Condition | None:
+    """As the status before has it, if it was true then, of that generation where one is named."""
+    found = (each for each in view.observed.status.conditions if (each.type, each.status) == (kind, "True"))
+    fitting = (each for each in found if generation is None or each.observed_generation == generation)
+    return next((Condition("True", each.reason, each.message) for each in fitting), None)
+
+
+def with_times(
+    made: Iterable[ConditionStatus], before: Sequence[ConditionStatus], generation: int, now: str
+) -> list[ConditionStatus]:
+    """With the generation they are about, and when each one's status last changed."""
+    since = {(each.type, each.status): each.last_transition_time for each in before}
+    return [
+        each.model_copy(
+            update={
+                "observed_generation": generation,
+                "last_transition_time": since.get((each.type, each.status)) or now,
+            }
+        )
+        for each in made
+    ]
+
 
 _SPEC_KINDS: Final[tuple[ConditionType, ...]] = ("Ready", "Progressing", "SettingsInForce")
 
@@ -34,7 +371,7 @@ def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: fl
         replicas=len(observed.pods),
         ready_replicas=len(view.ready),
         updated_replicas=sum(pod.template_hash == observed.template_hash for pod in view.members),
-        draining_replicas=sum(pod.stats is not None and pod.stats.drain is not None for pod in there),
+        draining_replicas=sum(pod.drain is not None for pod in there),
         selector=observed.selector,
         endpoint=observed.endpoint,
         template_hash=observed.template_hash,
@@ -44,30 +381,22 @@ def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: fl
         problems=_problems(decision.problems, observed.status, time),
         restarts=decision.restarts,
         restart=RestartAnswer(observed_id=decision.observed_restart),
-        conditions=conditions.with_times(
-            conditions.all_of(view), observed.status.conditions, observed.generation, time
-        ),
+        conditions=with_times(all_of(view), observed.status.conditions, observed.generation, time),
     )
 
 
 def unusable(earlier: FleetStatus, message: str, generation: int, now: float) -> FleetStatus:
     """Of a spec that can't be read, or not be carried out at all: nothing is changed, and that is said."""
     time = text_of(now)
-    known = {each.type: each for each in earlier.conditions}
-    made = [
-        known.get(kind, ConditionStatus(type=kind, status="Unknown", reason=ConditionReason.NOT_KNOWN))
-        for kind in conditions.KINDS
-    ]
-    about: dict[str, ConditionStatus] = {
-        kind: ConditionStatus(type=kind, status="False", reason=ProblemReason.SPEC_INVALID, message=message)
-        for kind in _SPEC_KINDS
-    }
-    made = [about.get(each.type, each) for each in made]
+    made = {kind: ConditionStatus(type=kind, status="Unknown", reason=ConditionReason.NOT_KNOWN) for kind in KINDS}
+    made |= {each.type: each for each in earlier.conditions if each.type in made}
+    for kind in _SPEC_KINDS:
+        made[kind] = ConditionStatus(type=kind, status="False", reason=ProblemReason.SPEC_INVALID, message=message)
     return earlier.model_copy(
         update={
             "observed_generation": generation,
             "problems": _problems((problem(ProblemReason.SPEC_INVALID, message),), earlier, time),
-            "conditions": conditions.with_times(made, earlier.conditions, generation, time),
+            "conditions": with_times(made.values(), earlier.conditions, generation, time),
         }
     )
 

@@ -75,6 +75,12 @@ class Restart:
         return seconds_of(self.entry.time)
 
     @property
+    def drain(self) -> ObservedDrain | None:
+        """Its own drain, where the proxy is in it."""
+        found = None if self.pod is None else self.pod.drain
+        return found if found is not None and found.id == self.id else None
+
+    @property
     def patience(self) -> float:
         """Until when an ephemeral pod's sessions are left to end by themselves."""
         return self.asked + self.spec.disruption.retire_timeout
@@ -82,11 +88,8 @@ class Restart:
     @property
     def keeps_turns(self) -> bool:
         """Whether the pod has to stay, for the sake of turns that would go with it."""
-        return self.way == "Pod" and self.ephemeral and not self.may_lose and self._held
-
-    @property
-    def _held(self) -> bool:
-        return self.pod is not None and holds_turns(self.pod)
+        goes = self.way == "Pod" and self.ephemeral and not self.may_lose
+        return goes and self.pod is not None and holds_turns(self.pod)
 
 
 def step_of(restart: Restart, now: float) -> Step:
@@ -108,26 +111,23 @@ def actions_of(restart: Restart, step: Step, now: float) -> Iterator[Action]:
     pod = restart.pod
     if pod is None:
         return
-    drain = None if pod.stats is None else pod.stats.drain
-    ours = drain is not None and drain.id == restart.id
+    drain = restart.drain
     if step is Step.EVICTING and not restart.keeps_turns:
         yield Evict(pod=pod.name, uid=pod.uid, why=restart.entry.reason)
-    elif step in BEFORE_THE_END and (drain is None or ours) and pod.stats is not None:
+    elif step in BEFORE_THE_END and (pod.drain is None or drain is not None) and pod.stats is not None:
         ask = _ask(restart, pod, now)
         if drain is None or not _as_asked(drain, ask, now):
             yield ask
-            return
-        if step is Step.EMPTYING and drain is not None and drain.mode == "quiesce" and is_quiet(drain, now):
+        elif step is Step.EMPTYING and drain.mode == "quiesce" and is_quiet(drain, now):
             yield AskDumps(pod=pod.name)
-    elif step in (Step.BOOTING, Step.DONE) and ours:
-        yield UndoDrain(pod=pod.name, id=restart.id)
+    elif step in (Step.BOOTING, Step.DONE):
+        yield from take_back(restart)
 
 
 def take_back(restart: Restart) -> Iterator[Action]:
     """What undoes a restart that has not come to its end."""
-    pod = restart.pod
-    if pod is not None and pod.stats is not None and pod.stats.drain is not None and pod.stats.drain.id == restart.id:
-        yield UndoDrain(pod=pod.name, id=restart.id)
+    if restart.drain is not None:
+        yield UndoDrain(pod=restart.entry.pod, id=restart.id)
 
 
 def deadline_of(restart: Restart, step: Step) -> float:
@@ -150,16 +150,15 @@ def is_quiet(drain: ObservedDrain, now: float) -> bool:
 
 
 def _settled(restart: Restart, pod: ObservedPod) -> bool:
-    if not pod.ready or pod.terminating_since is not None or pod.stats is None:
-        return False
-    return pod.stats.drain is None or pod.stats.drain.id != restart.id
+    answers = pod.ready and pod.terminating_since is None and pod.stats is not None
+    return answers and restart.drain is None
 
 
 def _before_eviction(restart: Restart, pod: ObservedPod, now: float) -> Step:
     if is_down(pod):
         return Step.EMPTYING if restart.keeps_turns else Step.EVICTING
-    drain = None if pod.stats is None else pod.stats.drain
-    if drain is None or drain.id != restart.id:
+    drain = restart.drain
+    if drain is None:
         return Step.DRAIN_ASKED
     if restart.keeps_turns:
         return Step.EMPTYING
@@ -169,8 +168,8 @@ def _before_eviction(restart: Restart, pod: ObservedPod, now: float) -> Step:
 def _before_boot(restart: Restart, pod: ObservedPod) -> Step:
     if pod.stats is None:
         return Step.BOOTING if not pod.ready else Step.DRAIN_ASKED
-    drain = pod.stats.drain
-    if drain is None or drain.id != restart.id:
+    drain = restart.drain
+    if drain is None:
         return Step.DRAIN_ASKED
     return Step.QUIESCING if drain.holding else Step.WARMING
 

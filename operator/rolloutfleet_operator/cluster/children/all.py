@@ -5,16 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_operator.cluster.children import (
-    disruption,
-    engines,
-    gateway,
-    ingress,
-    network,
-    proxies,
-    services,
-    settings,
-)
+from rolloutfleet_operator.cluster.children import disruption, engines, gateway, network, proxies, settings
 from rolloutfleet_operator.cluster.children.names import Fleet, Release
 from rolloutfleet_operator.cluster.children.pods import Manifest
 
@@ -43,9 +34,9 @@ def parts(fleet: Fleet, release: Release, told: ProxySettings) -> Iterator[Part]
     """Every child but the Secrets and what makes pods."""
     spec = fleet.spec
     yield Part("ConfigMap", fleet.settings, lambda: settings.config_map(fleet, told))
-    yield Part("Service", fleet.headless, lambda: services.proxies_by_name(fleet))
-    yield Part("Service", fleet.service, lambda: services.ready_proxies(fleet))
-    yield Part("Service", fleet.gateway, lambda: services.gateway(fleet))
+    yield Part("Service", fleet.headless, lambda: network.proxies_by_name(fleet))
+    yield Part("Service", fleet.service, lambda: network.ready_proxies(fleet))
+    yield Part("Service", fleet.gateway, lambda: network.gateway_service(fleet))
     if not spec.suspend:
         yield Part("PodDisruptionBudget", fleet.proxies, lambda: disruption.of_proxies(fleet))
         if spec.gateway.replicas > 1:
@@ -54,11 +45,11 @@ def parts(fleet: Fleet, release: Release, told: ProxySettings) -> Iterator[Part]
         yield Part("NetworkPolicy", fleet.name, lambda: network.of_proxies(fleet, release))
         yield Part("NetworkPolicy", fleet.gateway, lambda: network.of_gateways(fleet, release))
     if spec.endpoint.ingress is not None:
-        yield Part("Ingress", fleet.name, lambda: ingress.ingress(fleet))
+        yield Part("Ingress", fleet.name, lambda: network.ingress(fleet))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Replicas:
     """How many pods of each component there should be now."""
 
     proxies: int
@@ -70,18 +61,18 @@ def workloads(
     fleet: Fleet,
     release: Release,
     template: Manifest | None,
-    counts: Counts,
+    counts: Replicas,
     claims: Sequence[Manifest] | None,
     control_key: str,
 ) -> Iterator[Part]:
     """What makes pods. `claims` are the claim templates of the StatefulSet that is there, `control_key` changes with
     the key of the gateways' control plane.
 
-    Without a `template` of the proxies (theirs can't be used) the StatefulSet is no part, and stays as it is.
+    Without a `template` of the proxies (theirs can't be used) the StatefulSet is not part, and stays as it is.
     """
     engine = fleet.spec.engine
     if engine is not None:
-        yield Part("Service", fleet.engines, lambda: services.engines(fleet))
+        yield Part("Service", fleet.engines, lambda: network.engine_service(fleet))
         yield Part(
             "Deployment", fleet.engine, lambda: engines.deployment(fleet, engine, release, replicas=counts.engines)
         )

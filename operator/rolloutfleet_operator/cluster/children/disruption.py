@@ -1,6 +1,6 @@
 """Disruption budgets: how many pods a node's drain may take at once."""
 
-from rolloutfleet_operator.cluster.children.names import Component, Fleet, metadata, selector
+from rolloutfleet_operator.cluster.children.names import Component, Fleet, child, selector
 from rolloutfleet_operator.cluster.children.pods import Manifest
 
 
@@ -14,14 +14,10 @@ def of_gateways(fleet: Fleet) -> Manifest:
 
 
 def _budget(fleet: Fleet, name: str, component: Component, most: int) -> Manifest:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": metadata(fleet, name, component),
-        "spec": {
-            "maxUnavailable": most,
-            "selector": {"matchLabels": selector(fleet, component)},
-            # Else a pod that never gets ready would hold up a node's drain for good.
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        },
+    spec = {
+        "maxUnavailable": most,
+        "selector": {"matchLabels": selector(fleet, component)},
+        # Else a pod that never gets ready would hold up a node's drain for good.
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
+    return child(fleet, "PodDisruptionBudget", name, component, spec=spec)

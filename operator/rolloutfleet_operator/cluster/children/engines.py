@@ -5,18 +5,10 @@ from typing import Final
 
 from rolloutfleet.spec import SIMULATED_MODEL, EngineSpec
 from rolloutfleet_operator import commands
-from rolloutfleet_operator.cluster.children import keyed
+from rolloutfleet_operator.cluster.children.key_files import ENGINE_KEY
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
-from rolloutfleet_operator.cluster.children.names import (
-    ENGINE_PORT,
-    Component,
-    Fleet,
-    Release,
-    labels,
-    metadata,
-    selector,
-)
-from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, get, pod_template
+from rolloutfleet_operator.cluster.children.names import ENGINE_PORT, Component, Fleet, Release, labels
+from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, deployment_of, get, pod_template
 from rolloutfleet_operator.commands import KeyFlag
 
 CONTAINER: Final = "engine"
@@ -39,21 +31,18 @@ def deployment(fleet: Fleet, engine: EngineSpec, release: Release, *, replicas: 
         start = (*INIT, *_asking("rolloutfleet_engine")) if simulated else _asking(_SGLANG)
         _ask_for_key(template["spec"], fleet.spec.gateway.api_key_secret, command=start)
     fixed = Fixed(
-        container=CONTAINER, volumes=frozenset((TMP, _SHM, keyed.VOLUME)), labels=labels(fleet, Component.ENGINE)
+        container=CONTAINER, volumes=frozenset((TMP, _SHM, ENGINE_KEY.name)), labels=labels(fleet, Component.ENGINE)
     )
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(fleet, fleet.engine, Component.ENGINE),
-        "spec": {
-            "replicas": replicas,
-            "revisionHistoryLimit": 2,
-            # There may be no GPU to spare for an engine more.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-            "selector": {"matchLabels": selector(fleet, Component.ENGINE)},
-            "template": merge(template, engine.pod_template, path=PATH, fixed=fixed),
-        },
-    }
+    # There may be no GPU to spare for an engine more.
+    return deployment_of(
+        fleet,
+        fleet.engine,
+        Component.ENGINE,
+        merge(template, engine.pod_template, path=PATH, fixed=fixed),
+        replicas=replicas,
+        surge=0,
+        unavailable=1,
+    )
 
 
 _SHM: Final = "shm"
@@ -114,11 +103,11 @@ def _loosen(pod: Manifest) -> None:
 
 def _asking(module: str) -> list[str]:
     """The command of an engine that asks for the key of the mounted file."""
-    return commands.module("python3", module, [KeyFlag(flag="--api-key", file=keyed.FILE)])
+    return commands.module("python3", module, [KeyFlag(flag="--api-key", file=ENGINE_KEY.file)])
 
 
 def _ask_for_key(pod: Manifest, secret: str, *, command: Sequence[str]) -> None:
     container = pod["containers"][0]
-    pod["volumes"].append(keyed.volume(secret))
-    container["volumeMounts"].append(keyed.mount())
+    pod["volumes"].append(ENGINE_KEY.volume(secret))
+    container["volumeMounts"].append(ENGINE_KEY.mount())
     container["command"] = list(command)

@@ -3,8 +3,7 @@
 from typing import Final
 
 from rolloutfleet_operator import commands, smg
-from rolloutfleet_operator.cluster.children import control_key as control_key_of
-from rolloutfleet_operator.cluster.children import keyed
+from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import (
     CONTROL_KEY_HASH,
@@ -14,10 +13,17 @@ from rolloutfleet_operator.cluster.children.names import (
     Fleet,
     Release,
     labels,
-    metadata,
-    selector,
 )
-from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, get, place, pod_template, resources
+from rolloutfleet_operator.cluster.children.pods import (
+    INIT,
+    TMP,
+    Manifest,
+    deployment_of,
+    get,
+    place,
+    pod_template,
+    resources,
+)
 
 CONTAINER: Final = "gateway"
 PATH: Final = "spec.gateway.podTemplate"
@@ -36,24 +42,21 @@ def deployment(fleet: Fleet, release: Release, *, replicas: int, control_key: st
     )
     pod = template["spec"]
     place(pod, spec.node_selector, spec.tolerations)
-    pod["volumes"].append(control_key_of.volume(fleet))
+    pod["volumes"].append(CONTROL_KEY.volume(fleet.control_key))
     if spec.api_key_secret is not None:
-        pod["volumes"].append(keyed.volume(spec.api_key_secret))
-    volumes = frozenset((TMP, control_key_of.VOLUME, keyed.VOLUME))
+        pod["volumes"].append(ENGINE_KEY.volume(spec.api_key_secret))
+    volumes = frozenset((TMP, CONTROL_KEY.name, ENGINE_KEY.name))
     fixed = Fixed(container=CONTAINER, volumes=volumes, labels=labels(fleet, Component.GATEWAY))
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(fleet, fleet.gateway, Component.GATEWAY),
-        "spec": {
-            "replicas": replicas,
-            "revisionHistoryLimit": 2,
-            # The next one serves before the last one goes.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "selector": {"matchLabels": selector(fleet, Component.GATEWAY)},
-            "template": merge(template, spec.pod_template, path=PATH, fixed=fixed),
-        },
-    }
+    # The next one serves before the last one goes.
+    return deployment_of(
+        fleet,
+        fleet.gateway,
+        Component.GATEWAY,
+        merge(template, spec.pod_template, path=PATH, fixed=fixed),
+        replicas=replicas,
+        surge=1,
+        unavailable=0,
+    )
 
 
 def arguments(fleet: Fleet) -> list[str]:
@@ -79,14 +82,14 @@ def arguments(fleet: Fleet) -> list[str]:
 
 def _container(fleet: Fleet, release: Release) -> Manifest:
     spec = fleet.spec.gateway
-    mounts: list[Manifest] = [{"name": TMP, "mountPath": "/tmp"}, control_key_of.mount()]
+    mounts: list[Manifest] = [{"name": TMP, "mountPath": "/tmp"}, CONTROL_KEY.mount()]
     if spec.api_key_secret is not None:
-        mounts.append(keyed.mount())
-    api_key = None if spec.api_key_secret is None else keyed.FILE
+        mounts.append(ENGINE_KEY.mount())
+    api_key = None if spec.api_key_secret is None else ENGINE_KEY.file
     return {
         "name": CONTAINER,
         "image": release.gateway_image,
-        "command": [*INIT, *smg.command("python3", control_key=control_key_of.FILE, api_key=api_key)],
+        "command": [*INIT, *smg.command("python3", control_key=CONTROL_KEY.file, api_key=api_key)],
         "args": arguments(fleet),
         "ports": [
             {"name": "http", "containerPort": GATEWAY_PORT, "protocol": "TCP"},

@@ -18,7 +18,7 @@ def template_hash(template: Mapping[str, Any], *, container: str, derived: Colle
     """The hash by which a pod is outdated.
 
     Of `requests` and `limits`, memory is left out where it is `derived` from the budget: a raised budget restarts
-    nobody. Replicas and versions are no part of a pod's template.
+    nobody. Replicas and versions are not part of a pod's template.
     """
     hashed = copy.deepcopy(dict(template))
     for each in hashed["spec"]["containers"]:

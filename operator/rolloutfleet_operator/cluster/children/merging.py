@@ -165,11 +165,7 @@ def _check_container(base: Template, merged: Template, path: str, fixed: Fixed) 
 
 
 def _container(template: Template, name: str) -> Mapping[str, Any]:
-    for container in template["spec"].get("containers") or ():
-        if container.get("name") == name:
-            found: Mapping[str, Any] = container
-            return found
-    return {}
+    return next((each for each in template["spec"].get("containers") or () if each.get("name") == name), {})
 
 
 def _elements(parent: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from rolloutfleet.spec import API_VERSION, KIND, FleetSpec
 from rolloutfleet_operator.policy.observed import GROUP
@@ -42,6 +42,25 @@ SIMULATED_MODEL_PATH: Final = "/opt/rolloutfleet/simulated-model"
 """In the proxy's image: the tokenizer of the simulated engine."""
 
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
+
+
+API_KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    # kind: (apiVersion, its name in paths)
+    "ConfigMap": ("v1", "configmaps"),
+    "Event": ("v1", "events"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "Pod": ("v1", "pods"),
+    "Secret": ("v1", "secrets"),
+    "Service": ("v1", "services"),
+    "Node": ("v1", "nodes"),
+    "Deployment": ("apps/v1", "deployments"),
+    "StatefulSet": ("apps/v1", "statefulsets"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Ingress": ("networking.k8s.io/v1", "ingresses"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
+    KIND: (API_VERSION, "rolloutfleets"),
+}
 
 
 class Component(StrEnum):
@@ -158,14 +177,21 @@ def owner(fleet: Fleet) -> dict[str, object]:
     }
 
 
-def metadata(
-    fleet: Fleet, name: str, component: Component | None = None, annotations: Mapping[str, str] | None = None
-) -> dict[str, object]:
-    """The metadata of a child that ends with its fleet."""
-    made: dict[str, object] = {
+def child(
+    fleet: Fleet,
+    kind: str,
+    name: str,
+    component: Component | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **body: object,
+) -> dict[str, Any]:
+    """A child that ends with its fleet."""
+    metadata: dict[str, object] = {
         "name": name,
         "namespace": fleet.namespace,
         "labels": labels(fleet, component),
         "ownerReferences": [owner(fleet)],
     }
-    return {**made, "annotations": dict(annotations)} if annotations else made
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    return {"apiVersion": API_KINDS[kind][0], "kind": kind, "metadata": metadata, **body}

@@ -1,32 +1,46 @@
-"""NetworkPolicies, made only where `spec.networkPolicy` is given.
+"""How a fleet is reached, and by whom: Services, and, where the spec asks for them, NetworkPolicies and the Ingress.
 
     networkPolicy: {}                                    # proxies are reached from the fleet's own namespace
     networkPolicy: {from: [{namespaceSelector: …}, …]}   # from there instead, as a NetworkPolicy's `from` has it
+    endpoint:
+      ingress: {host: rollouts.example.com, className: nginx, annotations: {…}, tls: [{hosts: […], secretName: …}]}
 
-The fleet itself and the operator always get through. The gateway is for proxies and the operator alone.
+The fleet itself and the operator always get through a NetworkPolicy; the gateway is for proxies and the operator alone.
+Through the Ingress any ready proxy may take a call: the one that is not its session's owner passes it on.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from rolloutfleet_operator.cluster.children.fields import check_names
 from rolloutfleet_operator.cluster.children.names import (
+    ENGINE_PORT,
     FLEET_LABEL,
+    GATEWAY_PORT,
     OPERATOR,
+    PROXY_PORT,
+    SERVICE_PORT,
     Component,
     Fleet,
     Release,
-    metadata,
+    child,
     selector,
 )
 from rolloutfleet_operator.cluster.children.pods import Manifest
 
-PATH: Final = "spec.networkPolicy"
+POLICY_PATH: Final = "spec.networkPolicy"
+INGRESS_PATH: Final = "spec.endpoint.ingress"
+_OF_INGRESS: Final[dict[str, type]] = {"host": str, "className": str, "annotations": dict, "tls": list}
+_KINDS: Final[Mapping[type, str]] = {str: "text", list: "a list", dict: "a mapping"}
+
+
+class FieldInvalid(Exception):
+    """A field that can't be used; the message names it by its path."""
 
 
 def of_proxies(fleet: Fleet, release: Release) -> Manifest:
     """Raises FieldInvalid."""
     asked: Any = fleet.spec.network_policy or {}
-    check_names(asked, {"from": list}, PATH)
+    _check_names(asked, {"from": list}, POLICY_PATH)
     others = asked.get("from", [{"podSelector": {}}])
     ingress = [{"from": [*_known(fleet, release), *others], "ports": [_port("http")]}]
     return _policy(fleet, fleet.name, Component.PROXY, ingress)
@@ -43,16 +57,9 @@ def _known(fleet: Fleet, release: Release) -> list[Manifest]:
 
 
 def _policy(fleet: Fleet, name: str, component: Component, ingress: list[Manifest]) -> Manifest:
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(fleet, name, component),
-        "spec": {
-            "podSelector": {"matchLabels": selector(fleet, component)},
-            "policyTypes": ["Ingress"],
-            "ingress": ingress,
-        },
-    }
+    pods = {"matchLabels": selector(fleet, component)}
+    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": ingress}
+    return child(fleet, "NetworkPolicy", name, component, spec=spec)
 
 
 def _operator(release: Release) -> Manifest:
@@ -64,3 +71,54 @@ def _operator(release: Release) -> Manifest:
 
 def _port(name: str) -> Manifest:
     return {"port": name, "protocol": "TCP"}
+
+
+def ingress(fleet: Fleet) -> Manifest:
+    """Raises FieldInvalid."""
+    asked: Any = fleet.spec.endpoint.ingress or {}
+    _check_names(asked, _OF_INGRESS, INGRESS_PATH)
+    backend = {"service": {"name": fleet.service, "port": {"name": "http"}}}
+    rule: Manifest = {"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
+    if "host" in asked:
+        rule["host"] = asked["host"]
+    spec: Manifest = {"rules": [rule]}
+    if "className" in asked:
+        spec["ingressClassName"] = asked["className"]
+    if "tls" in asked:
+        spec["tls"] = asked["tls"]
+    return child(fleet, "Ingress", fleet.name, Component.PROXY, asked.get("annotations"), spec=spec)
+
+
+def _check_names(given: Mapping[str, Any], known: Mapping[str, type], path: str) -> None:
+    """Raises FieldInvalid for a name that is not known, and for a value of another type."""
+    for name, value in given.items():
+        if name not in known:
+            raise FieldInvalid(f"{path}.{name}: no such field; known here: {', '.join(sorted(known))}")
+        if not isinstance(value, known[name]):
+            raise FieldInvalid(f"{path}.{name}: must be {_KINDS[known[name]]}, not {value!r}")
+
+
+def proxies_by_name(fleet: Fleet) -> Manifest:
+    """Each proxy under its own name, unready ones too: sessions have one owner, and others pass calls on to it."""
+    return _service(fleet, fleet.headless, Component.PROXY, PROXY_PORT, clusterIP="None", publishNotReadyAddresses=True)
+
+
+def ready_proxies(fleet: Fleet) -> Manifest:
+    """Any ready proxy: where sessions are started."""
+    return _service(fleet, fleet.service, Component.PROXY, SERVICE_PORT, type="ClusterIP")
+
+
+def gateway_service(fleet: Fleet) -> Manifest:
+    return _service(fleet, fleet.gateway, Component.GATEWAY, GATEWAY_PORT, type="ClusterIP")
+
+
+def engine_service(fleet: Fleet) -> Manifest:
+    """Managed engines; the gateway finds them by their labels."""
+    return _service(fleet, fleet.engines, Component.ENGINE, ENGINE_PORT, type="ClusterIP")
+
+
+def _service(fleet: Fleet, name: str, component: Component, port: int, **more: object) -> Manifest:
+    ports = [{"name": "http", "port": port, "targetPort": "http", "protocol": "TCP"}]
+    return child(
+        fleet, "Service", name, component, spec={"selector": selector(fleet, component), "ports": ports, **more}
+    )

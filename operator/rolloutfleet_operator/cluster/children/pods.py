@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rolloutfleet.spec import ResourcesSpec
-from rolloutfleet_operator.cluster.children.names import Component, Fleet, labels, selector
+from rolloutfleet_operator.cluster.children.names import Component, Fleet, child, labels, selector
 
 USER: Final = 65532
 TMP: Final = "tmp"
@@ -43,6 +43,20 @@ def pod_template(
     return {"metadata": made, "spec": spec}
 
 
+def deployment_of(
+    fleet: Fleet, name: str, component: Component, template: Manifest, *, replicas: int, surge: int, unavailable: int
+) -> Manifest:
+    """`surge` pods more and `unavailable` fewer than `replicas` are there, at the most, while pods are replaced."""
+    spec = {
+        "replicas": replicas,
+        "revisionHistoryLimit": 2,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
+        "selector": {"matchLabels": selector(fleet, component)},
+        "template": template,
+    }
+    return child(fleet, "Deployment", name, component, spec=spec)
+
+
 def restricted() -> Manifest:
     """As the Pod Security Standard `restricted` asks of a container."""
     return {
@@ -75,18 +89,12 @@ def place(spec: Manifest, node_selector: Mapping[str, str], tolerations: Sequenc
 
 
 def resources(asked: ResourcesSpec) -> Manifest:
-    made: Manifest = {}
-    if asked.requests:
-        made["requests"] = {name: _amount(amount) for name, amount in asked.requests.items()}
-    if asked.limits:
-        made["limits"] = {name: _amount(amount) for name, amount in asked.limits.items()}
-    if asked.claims:
-        made["claims"] = list(asked.claims)
-    return made
-
-
-def _amount(amount: object) -> str:
-    return str(amount)
+    made: Manifest = {
+        "requests": {name: str(amount) for name, amount in asked.requests.items()},
+        "limits": {name: str(amount) for name, amount in asked.limits.items()},
+        "claims": list(asked.claims),
+    }
+    return {name: given for name, given in made.items() if given}
 
 
 def get(path: str, port: str, *, period: int, timeout: int, failures: int) -> Manifest:

@@ -7,9 +7,9 @@ from typing import Any, Final
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.units import format_quantity
-from rolloutfleet_operator.cluster.children import control_key, keyed
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import template_hash
+from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import (
     DUMPS_PATH,
@@ -25,8 +25,8 @@ from rolloutfleet_operator.cluster.children.names import (
     Component,
     Fleet,
     Release,
+    child,
     labels,
-    metadata,
     selector,
 )
 from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, get, place, pod_template, resources
@@ -58,12 +58,7 @@ def stateful_set(fleet: Fleet, template: Manifest, *, replicas: int, claims: Seq
     }
     if not fleet.spec.proxies.storage.ephemeral:
         spec["volumeClaimTemplates"] = [_as_made(each) for each in claims] if claims else [claim_template(fleet)]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": metadata(fleet, fleet.proxies, Component.PROXY),
-        "spec": spec,
-    }
+    return child(fleet, "StatefulSet", fleet.proxies, Component.PROXY, spec=spec)
 
 
 def claim_template(fleet: Fleet) -> Manifest:
@@ -118,7 +113,7 @@ def _fixed(fleet: Fleet, settings: ProxySettings) -> Fixed:
 
     return Fixed(
         container=CONTAINER,
-        volumes=frozenset((STATE, DUMPS, "settings", "keys", keyed.VOLUME, control_key.VOLUME, TMP)),
+        volumes=frozenset((STATE, DUMPS, "settings", "keys", ENGINE_KEY.name, CONTROL_KEY.name, TMP)),
         labels=labels(fleet, Component.PROXY),
         environment=environment,
     )
@@ -184,9 +179,9 @@ def _mounts(fleet: Fleet) -> list[Manifest]:
         {"name": TMP, "mountPath": "/tmp"},
     ]
     if fleet.spec.gateway.api_key_secret is not None:
-        mounts.append(keyed.mount())
+        mounts.append(ENGINE_KEY.mount())
     if settings_of.asks_for_engines(fleet.spec):
-        mounts.append(control_key.mount())
+        mounts.append(CONTROL_KEY.mount())
     return mounts
 
 
@@ -202,7 +197,7 @@ def _volumes(fleet: Fleet) -> list[Manifest]:
     if spec.sessions.dump.volume is not None:
         volumes.append({"name": DUMPS, **spec.sessions.dump.volume})
     if spec.gateway.api_key_secret is not None:
-        volumes.append(keyed.volume(spec.gateway.api_key_secret))
+        volumes.append(ENGINE_KEY.volume(spec.gateway.api_key_secret))
     if settings_of.asks_for_engines(spec):
-        volumes.append(control_key.volume(fleet))
+        volumes.append(CONTROL_KEY.volume(fleet.control_key))
     return volumes

@@ -6,21 +6,14 @@ in steps, so that at no time somebody is called with a key that it has not read 
     [old] → [old, new], until every proxy takes the new one → [new, old], for `auth.overlap` → [new]
 """
 
-import base64
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from rolloutfleet_operator.cluster.children.names import (
-    KEYS_FILE,
-    ROTATED_AT,
-    ROTATION_ID,
-    Component,
-    Fleet,
-    metadata,
-)
+from rolloutfleet_operator.cluster.children.key_files import secret_with, text_in
+from rolloutfleet_operator.cluster.children.names import KEYS_FILE, ROTATED_AT, ROTATION_ID, Component, Fleet
 from rolloutfleet_operator.cluster.children.pods import Manifest
 
 PREFIX: Final = "rfa-"
@@ -48,11 +41,7 @@ def new_key() -> str:
 
 def read(secret: Mapping[str, Any]) -> Keys | None:
     """What a Secret from the API server holds; None where it holds no key."""
-    try:
-        text = base64.b64decode(secret.get("data", {}).get(KEYS_FILE, ""), validate=True).decode()
-    except ValueError:
-        return None
-    keys = tuple(line.strip() for line in text.splitlines() if line.strip())
+    keys = tuple(line.strip() for line in text_in(secret, KEYS_FILE).splitlines() if line.strip())
     if not keys:
         return None
     annotations = secret["metadata"].get("annotations") or {}
@@ -89,13 +78,7 @@ def secret(fleet: Fleet, keys: Keys) -> Manifest:
     if keys.leading_since is not None:
         annotations[ROTATED_AT] = keys.leading_since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = "".join(f"{key}\n" for key in keys.keys)
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": metadata(fleet, fleet.own_keys, Component.PROXY, annotations),
-        "type": "Opaque",
-        "data": {KEYS_FILE: base64.b64encode(text.encode()).decode()},
-    }
+    return secret_with(fleet, fleet.own_keys, Component.PROXY, KEYS_FILE, text, annotations)
 
 
 def _moment(text: str | None) -> datetime | None:

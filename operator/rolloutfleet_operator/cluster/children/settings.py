@@ -10,12 +10,10 @@ from typing import Any, Final
 
 from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
-from rolloutfleet_operator.cluster.children import control_key
 from rolloutfleet_operator.cluster.children.hashes import content_hash
+from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.children.names import (
     DUMPS_PATH,
-    ENGINE_KEY_FILE,
-    ENGINE_KEY_PATH,
     GATEWAY_PORT,
     GENERATION,
     KEYS_FILE,
@@ -27,7 +25,7 @@ from rolloutfleet_operator.cluster.children.names import (
     Component,
     Fleet,
     Release,
-    metadata,
+    child,
 )
 from rolloutfleet_operator.cluster.children.pods import Manifest
 
@@ -60,8 +58,8 @@ def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettin
         peers=PeersSettings(template=f"http://{fleet.proxies}-{{ordinal}}.{domain}:{{port}}"),
         public_url=spec.endpoint.public_url,
         gateway_url=gateway_url(fleet, release),
-        gateway_api_key_file=Path(ENGINE_KEY_PATH, ENGINE_KEY_FILE) if spec.gateway.api_key_secret else None,
-        gateway_control_key_file=Path(control_key.FILE) if asks_for_engines(spec) else None,
+        gateway_api_key_file=Path(ENGINE_KEY.file) if spec.gateway.api_key_secret else None,
+        gateway_control_key_file=Path(CONTROL_KEY.file) if asks_for_engines(spec) else None,
         engine_urls=list(source.urls or ()) if source is not None else [],
         admin_key_file=Path(KEYS_PATH, KEYS_FILE),
         sessions=sessions_in_force(spec),
@@ -114,9 +112,5 @@ def set_here(settings: ProxySettings) -> frozenset[str]:
 
 def config_map(fleet: Fleet, settings: ProxySettings) -> Manifest:
     text = json.dumps(_said(settings), indent=1)
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(fleet, fleet.settings, Component.PROXY, {GENERATION: str(fleet.generation)}),
-        "data": {SETTINGS_FILE: f"{text}\n"},
-    }
+    notes = {GENERATION: str(fleet.generation)}
+    return child(fleet, "ConfigMap", fleet.settings, Component.PROXY, notes, data={SETTINGS_FILE: f"{text}\n"})

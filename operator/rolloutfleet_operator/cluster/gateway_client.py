@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rolloutfleet_operator.cluster.asking import Answer, Asker, NoAnswer
+from rolloutfleet_operator.cluster.http_client import Answer, HttpClient, RequestFailed
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.observed import ObservedWorker
@@ -13,9 +13,9 @@ TIMEOUT: Final = 5.0
 _DRAINING: Final = "draining"
 
 
-class Gateways:
-    def __init__(self, asker: Asker) -> None:
-        self._asker = asker
+class GatewayClient:
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
 
     async def lists(self, urls: Iterable[str], key: str | None) -> dict[str, tuple[ObservedWorker, ...]]:
         """What each gateway that answers lists. `key` is that of the gateways' control plane."""
@@ -44,8 +44,8 @@ class Gateways:
         self, method: str, url: str, key: str | None, asked: Mapping[str, Any] | None = None
     ) -> Answer | None:
         try:
-            answer = await self._asker.ask(method, url, key, timeout=TIMEOUT, json=asked)
-        except NoAnswer:
+            answer = await self._http.ask(method, url, key, timeout=TIMEOUT, json=asked)
+        except RequestFailed:
             return None
         if not answer.is_success and answer.status != 409:
             logger.warning("%s %s was answered with %s", method, url, answer.status)

@@ -15,13 +15,11 @@ from rolloutfleet.spec import KIND, FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet.units import format_quantity, parse_quantity
 from rolloutfleet_operator.cluster import failpoints, observe, statuses
-from rolloutfleet_operator.cluster.act import Acts, Reach
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Children, Id, identity
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
 from rolloutfleet_operator.cluster.children import settings as settings_of
-from rolloutfleet_operator.cluster.children.fields import FieldInvalid
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.merging import TemplateInvalid
 from rolloutfleet_operator.cluster.children.names import (
@@ -37,15 +35,18 @@ from rolloutfleet_operator.cluster.children.names import (
     Release,
     selector,
 )
+from rolloutfleet_operator.cluster.children.network import FieldInvalid
+from rolloutfleet_operator.cluster.executor import Endpoints, Executor
 from rolloutfleet_operator.cluster.keys import KeyMaker
 from rolloutfleet_operator.cluster.logs import logger
-from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.cluster.observe import Polled
-from rolloutfleet_operator.cluster.others import Watch
-from rolloutfleet_operator.cluster.proxies import KeyRefused
+from rolloutfleet_operator.cluster.other_operators import Watch
+from rolloutfleet_operator.cluster.proxy_client import KeyRefused
 from rolloutfleet_operator.cluster.reading import (
     WATCHED,
     FleetObjects,
+    Snapshot,
     SpecInvalid,
     deleted,
     find,
@@ -58,7 +59,6 @@ from rolloutfleet_operator.cluster.reading import (
 from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.cluster.resizing import Resizer
 from rolloutfleet_operator.cluster.slots import Slots
-from rolloutfleet_operator.cluster.snapshot import Snapshot
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
@@ -86,24 +86,24 @@ SOON: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class Shared:
     """What all passes share."""
 
     api: Api
-    acts: Acts
+    executor: Executor
     release: Release
     version: str
     most_disruptions: int
     slots: Slots
     clock: Callable[[], float]
     """Seconds since 1970."""
-    metrics: Metrics
+    metrics: OperatorMetrics
     others: Watch
     warning_events: WarningEvents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredState:
     """What a spec asks for, before anything is decided."""
 
     settings: ProxySettings
@@ -114,7 +114,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class PassResult:
     """What came of a pass."""
 
     next_in: float
@@ -127,15 +127,15 @@ class Passed:
     """Nothing was done: it came to something that is only done by what was just read."""
 
 
-class FleetPasses:
+class Reconciler:
     """Passes over one fleet, one at a time."""
 
-    def __init__(self, shared: Operator, namespace: str, name: str) -> None:
+    def __init__(self, shared: Shared, namespace: str, name: str) -> None:
         self._shared = shared
         self._namespace, self._name = namespace, name
         self._children = Children(shared.api)
         self._resizer = Resizer(shared.api)
-        self._keys = KeyMaker(shared.api, shared.acts.proxies)
+        self._keys = KeyMaker(shared.api, shared.executor.proxies)
         self._polled: dict[str, Polled] = {}
         self._faults: tuple[Fault, ...] = ()
         self._again_at: float | None = None
@@ -154,7 +154,7 @@ class FleetPasses:
         """Read everything in the next pass: others may have acted since the last."""
         self._snapshot = None
 
-    async def once(self, changed: Set[str]) -> float | None:
+    async def reconcile(self, changed: Set[str]) -> float | None:
         """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.
 
         `changed`: the kinds of which something changed since the last one, as the watches tell. Other objects are taken
@@ -198,17 +198,19 @@ class FleetPasses:
     def _now(self) -> float:
         return self._shared.clock()
 
-    async def _pass(self, body: Object, fleet: Fleet, objects: FleetObjects, *, sure: bool, polled: bool) -> Passed:
+    async def _pass(self, body: Object, fleet: Fleet, objects: FleetObjects, *, sure: bool, polled: bool) -> PassResult:
         """`sure`: all of it was read just now; `polled`: and the proxies were asked."""
         keys = await self._keys.keys(fleet, objects.secret, _addresses(objects), self._now())
-        admin_key = None if keys.admin is None else keys.admin.keys[0]
+        admin_key = None if keys.key is None else keys.key.keys[0]
         control, engine_key = await asyncio.gather(self._keys.control_key(fleet), self._keys.engine_key(fleet))
-        reach = replace(self._reach(objects), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key)
+        endpoints = replace(
+            self._endpoints(objects), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key
+        )
         faults = (*keys.faults, *control.faults)
         wanted = self._wanted(fleet, objects)
         if not polled:
-            await self._poll(fleet, objects, reach, wanted.template_hash)
-        lists = await self._shared.acts.gateways.lists(reach.gateways, reach.gateway_key)
+            await self._poll(fleet, objects, endpoints, wanted.template_hash)
+        lists = await self._shared.executor.gateways.lists(endpoints.gateways, endpoints.gateway_key)
         observed = self._observe(body, fleet, objects, wanted)
         observed = replace(
             observed,
@@ -217,20 +219,20 @@ class FleetPasses:
         )
         decision, new = self._decide(fleet.spec, observed)
         if not sure and decision.disturbs(observed):
-            return Passed(next_in=0.0, unsure=True)
+            return PassResult(next_in=0.0, unsure=True)
         self._shared.metrics.saw(observed, new, fleet.spec.memory.rss_budget)
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
-            return Passed(next_in=SOON, touched={KIND})
+            return PassResult(next_in=SOON, touched={KIND})
         changed = await self._bring_about(fleet, objects, wanted, decision, control.key)
-        rotating = keys.admin is not None and len(keys.admin.keys) > 1
+        rotating = keys.key is not None and len(keys.key.keys) > 1
         settings = objects.child("ConfigMap", fleet.settings)
         actions = (*decision.actions, *refreshes(observed.pods, settings, objects.secret, rotating=rotating))
-        await self._shared.acts.carry_out(fleet, actions, reach, now=self._now())
+        await self._shared.executor.execute(fleet, actions, endpoints, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
         if status_of(written) != observed.status or actions or self._unsaid(observed, wanted, faults):
-            return Passed(next_in=SOON, touched=touched, body=written)
-        return Passed(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
+            return PassResult(next_in=SOON, touched=touched, body=written)
+        return PassResult(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
 
     def _decide(self, spec: FleetSpec, observed: ObservedFleet) -> tuple[Decision, FleetStatus]:
         """With no other pass in between: what others hold is read, and what this one takes is noted."""
@@ -241,11 +243,11 @@ class FleetPasses:
         self._audit = decision.audit
         return decision, status(spec, observed, decision, now)
 
-    def _unsaid(self, observed: ObservedFleet, wanted: Wanted, of_keys: tuple[Fault, ...]) -> bool:
+    def _unsaid(self, observed: ObservedFleet, wanted: DesiredState, of_keys: tuple[Fault, ...]) -> bool:
         """Whether this pass met something that its status does not say yet."""
         return self._met(wanted, of_keys) != observed.faults
 
-    def _met(self, wanted: Wanted, of_keys: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    def _met(self, wanted: DesiredState, of_keys: tuple[Fault, ...]) -> tuple[Fault, ...]:
         return (*wanted.faults, *of_keys, *self._faults, *self._shared.others.now.faults())
 
     def _interval(self, spec: FleetSpec, requeue_at: float | None) -> float:
@@ -262,13 +264,13 @@ class FleetPasses:
 
     # What is read of pods and proxies
 
-    def _reach(self, there: FleetObjects) -> Reach:
+    def _endpoints(self, there: FleetObjects) -> Endpoints:
         pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
         proxies = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, PROXY_PORT))}
         gateways = [url for pod in there.gateways if (url := observe.address_of(pod, GATEWAY_PORT))]
-        return Reach(pods=pods, proxies=proxies, gateways=gateways)
+        return Endpoints(pods=pods, proxies=proxies, gateways=gateways)
 
-    async def _poll(self, fleet: Fleet, there: FleetObjects, reach: Reach, template_hash: str) -> None:
+    async def _poll(self, fleet: Fleet, there: FleetObjects, endpoints: Endpoints, template_hash: str) -> None:
         """Ask every proxy that can be reached for its figures, and fold them into its samples."""
         rule = rule_of(fleet.spec, template_hash)
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in there.proxies}
@@ -278,7 +280,7 @@ class FleetPasses:
             before = self._polled[uids[name]]
             stats, refused = None, False
             try:
-                stats = await self._shared.acts.proxies.stats(url, key, audit=name in self._audit)
+                stats = await self._shared.executor.proxies.stats(url, key, audit=name in self._audit)
             except KeyRefused:
                 refused = True
             sample = Sample(time=self._now(), rss=None)
@@ -292,12 +294,12 @@ class FleetPasses:
                 run=sampled(before.run, sample, rule),
             )
 
-        if reach.admin_key is not None:
-            await asyncio.gather(*(ask(name, url, reach.admin_key) for name, url in reach.proxies.items()))
+        if endpoints.admin_key is not None:
+            await asyncio.gather(*(ask(name, url, endpoints.admin_key) for name, url in endpoints.proxies.items()))
 
     # What follows from the spec and what was read
 
-    def _wanted(self, fleet: Fleet, there: FleetObjects) -> Wanted:
+    def _wanted(self, fleet: Fleet, there: FleetObjects) -> DesiredState:
         settings = settings_of.proxy_settings(fleet, self._shared.release, peers=fleet.spec.proxies.replicas)
         faults = tuple(_of_unknown(fleet.unknown, self._shared.version))
         try:
@@ -306,11 +308,11 @@ class FleetPasses:
             stays = observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=self._now())
             fault = Fault(reason=ProblemReason.TEMPLATE_INVALID, message=str(error))
             hash_there = "" if stays is None else stays.template_hash
-            return Wanted(settings=settings, template=None, template_hash=hash_there, faults=(*faults, fault))
+            return DesiredState(settings=settings, template=None, template_hash=hash_there, faults=(*faults, fault))
         made = template["metadata"]["annotations"][TEMPLATE_HASH]
-        return Wanted(settings=settings, template=template, template_hash=made, faults=faults)
+        return DesiredState(settings=settings, template=template, template_hash=made, faults=faults)
 
-    def _observe(self, body: Object, fleet: Fleet, there: FleetObjects, wanted: Wanted) -> ObservedFleet:
+    def _observe(self, body: Object, fleet: Fleet, there: FleetObjects, wanted: DesiredState) -> ObservedFleet:
         now, spec = self._now(), fleet.spec
         claims = observe.claims(there.claims, spec.proxies.storage.capacity, there.warnings, now=now)
         gateway = self._deployment(fleet, there, fleet.gateway, there.gateways)
@@ -363,12 +365,12 @@ class FleetPasses:
     # What is written
 
     async def _bring_about(
-        self, fleet: Fleet, there: FleetObjects, wanted: Wanted, decision: Decision, control_key: str | None
+        self, fleet: Fleet, there: FleetObjects, wanted: DesiredState, decision: Decision, control_key: str | None
     ) -> Set[str]:
         """The kinds of which something was written. Without a key of their control plane gateways stay as they are."""
         stateful_set = there.child("StatefulSet", fleet.proxies)
         claims = None if stateful_set is None else stateful_set["spec"].get("volumeClaimTemplates")
-        counts = every.Counts(
+        counts = every.Replicas(
             proxies=decision.replicas, gateways=decision.gateway_replicas, engines=decision.engine_replicas or 0
         )
         told = settings_of.proxy_settings(fleet, self._shared.release, peers=decision.peers)
@@ -439,7 +441,7 @@ def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Fault]:
 def _anew(deployment: Object, fleet: Fleet, release: Release) -> Object | None:
     """What the spec makes of that Deployment now, but for its replicas; None where it can't be made."""
     replicas = deployment["spec"]["replicas"]
-    counts = every.Counts(proxies=0, gateways=replicas, engines=replicas)
+    counts = every.Replicas(proxies=0, gateways=replicas, engines=replicas)
     # A new key comes with the next apply, and is rolled out then.
     key = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get(CONTROL_KEY_HASH, "")
     parts = every.workloads(fleet, release, None, counts, None, key)

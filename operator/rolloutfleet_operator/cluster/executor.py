@@ -1,4 +1,4 @@
-"""What was decided, carried out. Whatever does not work now is decided anew at the next pass, so nothing here waits."""
+"""Carries out what was decided. What does not work now is decided again at the next pass, so nothing here waits."""
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,9 +9,9 @@ from rolloutfleet.spec import API_VERSION, KIND
 from rolloutfleet_operator.cluster import failpoints
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.children.names import OPERATOR, Fleet
-from rolloutfleet_operator.cluster.gateways import Gateways
+from rolloutfleet_operator.cluster.gateway_client import GatewayClient
 from rolloutfleet_operator.cluster.logs import logger
-from rolloutfleet_operator.cluster.proxies import Proxies
+from rolloutfleet_operator.cluster.proxy_client import ProxyClient
 from rolloutfleet_operator.policy.actions import (
     Action,
     AddWorker,
@@ -31,7 +31,7 @@ LONGEST_MESSAGE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Endpoints:
     """Where the pods of a fleet are, and the keys they take."""
 
     pods: Mapping[str, Object]
@@ -46,31 +46,31 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Acts:
+class Executor:
     api: Api
-    proxies: Proxies
-    gateways: Gateways
+    proxies: ProxyClient
+    gateways: GatewayClient
 
-    async def carry_out(self, fleet: Fleet, actions: Sequence[Action], reach: Reach, *, now: float) -> None:
+    async def execute(self, fleet: Fleet, actions: Sequence[Action], endpoints: Endpoints, *, now: float) -> None:
         """In order. Raises ApiUnreachable; what the API server refuses is logged."""
         for action in actions:
             if isinstance(action, Evict):
                 failpoints.reach(failpoints.QUIESCED)
             try:
-                await self._one(fleet, action, reach, now)
+                await self._one(fleet, action, endpoints, now)
             except ApiRefused as refused:
                 if not _is_gone(refused):
                     logger.warning("%s was refused: %s", type(action).__name__, refused, extra=_about(fleet))
             failpoints.reach(_failpoint(action))
 
-    async def _one(self, fleet: Fleet, action: Action, reach: Reach, now: float) -> None:
+    async def _one(self, fleet: Fleet, action: Action, endpoints: Endpoints, now: float) -> None:
         match action:
             case AskDrain():
-                await self._tell(fleet, action.pod, reach, lambda url, key: self.proxies.drain(url, key, action))
+                await self._tell(fleet, action.pod, endpoints, lambda url, key: self.proxies.drain(url, key, action))
             case UndoDrain():
-                await self._tell(fleet, action.pod, reach, lambda url, key: self.proxies.undo(url, key, action))
+                await self._tell(fleet, action.pod, endpoints, lambda url, key: self.proxies.undo(url, key, action))
             case AskDumps():
-                await self._tell(fleet, action.pod, reach, self.proxies.dump)
+                await self._tell(fleet, action.pod, endpoints, self.proxies.dump)
             case Evict():
                 eviction = _eviction(fleet, action)
                 await self.api.create("Pod", fleet.namespace, eviction, name=action.pod, subresource="eviction")
@@ -78,24 +78,26 @@ class Acts:
                 body = {"metadata": {"uid": action.uid, "annotations": action.annotations, "labels": action.labels}}
                 await self.api.merge("Pod", fleet.namespace, action.pod, body)
             case RemoveWorker():
-                await self.gateways.remove(action, reach.gateway_key)
+                await self.gateways.remove(action, endpoints.gateway_key)
             case AddWorker():
-                await self.gateways.add(action, reach.gateway_key, reach.engine_key)
+                await self.gateways.add(action, endpoints.gateway_key, endpoints.engine_key)
             case EmitEvent():
-                await self._say(fleet, action, reach, now)
+                await self._say(fleet, action, endpoints, now)
 
-    async def _tell(self, fleet: Fleet, pod: str, reach: Reach, ask: Callable[[str, str], Awaitable[str]]) -> None:
-        url = reach.proxies.get(pod)
-        if url is None or reach.admin_key is None:
+    async def _tell(
+        self, fleet: Fleet, pod: str, endpoints: Endpoints, ask: Callable[[str, str], Awaitable[str]]
+    ) -> None:
+        url = endpoints.proxies.get(pod)
+        if url is None or endpoints.admin_key is None:
             return
-        answer = await ask(url, reach.admin_key)
+        answer = await ask(url, endpoints.admin_key)
         if answer:
             logger.info("%s answered what it was asked with %s", pod, answer, extra=_about(fleet))
 
-    async def _say(self, fleet: Fleet, said: EmitEvent, reach: Reach, now: float) -> None:
+    async def _say(self, fleet: Fleet, said: EmitEvent, endpoints: Endpoints, now: float) -> None:
         logger.info("%s: %s", said.reason, worded(said), extra=_about(fleet))
         about = [{"apiVersion": API_VERSION, "kind": KIND, "name": fleet.name, "uid": fleet.uid}]
-        pod = reach.pods.get(said.pod) if said.pod else None
+        pod = endpoints.pods.get(said.pod) if said.pod else None
         if pod is not None:
             about.append(
                 {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}

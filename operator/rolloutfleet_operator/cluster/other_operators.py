@@ -16,17 +16,17 @@ from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.policy.observed import Fault
 from rolloutfleet_operator.policy.reasons import ProblemReason
 
-LOOKS: Final = 30.0
-"""Seconds between looks at the Leases."""
-AGAIN: Final = 2.0
-"""Seconds until the next, where one got no answer."""
+INTERVAL: Final = 30.0
+"""Seconds between reads of the Leases."""
+RETRY_INTERVAL: Final = 2.0
+"""Seconds until the next, where the API server did not answer."""
 
 Name = tuple[str, str]
 """Namespace and name of a Lease."""
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherOperators:
     """Who else there is."""
 
     namespaces: frozenset[str] = frozenset()
@@ -50,14 +50,14 @@ class Others:
         return (Fault(reason=ProblemReason.TWO_OPERATORS, message=message),)
 
 
-def others_of(leases: Sequence[Object], *, own: Name, scope: str | None, now: float) -> Others:
+def others_of(leases: Sequence[Object], *, own: Name, scope: str | None, now: float) -> OtherOperators:
     """`scope` is the one namespace of this operator; None: it has all of them."""
     alive = {_name(lease): lease for lease in leases if _is_alive(lease, now)}
     by_age = sorted(alive, key=lambda name: (alive[name]["metadata"].get("creationTimestamp") or "", name))
     same = [name for name in by_age if _scope(alive[name]) == scope]
     rivals = tuple("/".join(name) for name in same if name != own)
     taken = {found for lease in alive.values() if (found := _scope(lease)) is not None} if scope is None else set()
-    return Others(frozenset(taken), rivals, goes_first=not rivals or same[0] == own)
+    return OtherOperators(frozenset(taken), rivals, goes_first=not rivals or same[0] == own)
 
 
 class Watch:
@@ -65,7 +65,7 @@ class Watch:
 
     def __init__(self, api: Api, *, own: Name, scope: str | None, clock: Callable[[], float]) -> None:
         self._api, self._own, self._scope, self._clock = api, own, scope, clock
-        self.now = Others(goes_first=False)
+        self.now = OtherOperators(goes_first=False)
 
     async def follow(self, changed: Callable[[], None]) -> None:
         """Until cancelled; `changed` is called when `now` has."""
@@ -75,21 +75,21 @@ class Watch:
                 _tell(self.now, found)
                 self.now = found
                 changed()
-            await asyncio.sleep(LOOKS if found is not None else AGAIN)
+            await asyncio.sleep(INTERVAL if found is not None else RETRY_INTERVAL)
 
-    async def _look(self) -> Others | None:
+    async def _look(self) -> OtherOperators | None:
         """None where the API server does not answer. Whoever may list no Leases is taken to be alone."""
         chosen = ",".join(f"{name}={text}" for name, text in LABELS.items())
         try:
             leases = await self._api.list("Lease", None if self._scope is None else self._own[0], labels=chosen)
         except ApiRefused:
-            return Others()
+            return OtherOperators()
         except ApiUnreachable:
             return None
         return others_of(leases, own=self._own, scope=self._scope, now=self._clock())
 
 
-def _tell(before: Others, now: Others) -> None:
+def _tell(before: OtherOperators, now: OtherOperators) -> None:
     if now.namespaces != before.namespaces:
         names = ", ".join(sorted(now.namespaces)) or "none"
         logger.warning("namespaces with an operator of their own, left alone: %s", names)

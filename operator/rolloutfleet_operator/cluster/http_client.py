@@ -16,7 +16,7 @@ IDLE: Final = 30.0
 """Seconds after which a connection that nobody uses is closed."""
 
 
-class NoAnswer(Exception):
+class RequestFailed(Exception):
     """None came, or one that is too large; or the question could not be sent."""
 
 
@@ -38,7 +38,7 @@ class Answer:
         return msgspec.json.decode(self.content)
 
 
-class Asker:
+class HttpClient:
     """One pool of connections to all of them, straight: what is talked to is within the cluster."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Asker:
         json: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> Answer:
-        """`timeout`: seconds for all of it. Raises NoAnswer."""
+        """`timeout`: seconds for all of it. Raises RequestFailed."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         within = aiohttp.ClientTimeout(total=timeout)
         try:
@@ -67,9 +67,9 @@ class Asker:
             ) as answer:
                 return Answer(answer.status, _without_key(await _content(answer), key))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NoAnswer(failure_in_words(error)) from None
+            raise RequestFailed(failure_in_words(error)) from None
         except ValueError:
-            raise NoAnswer("its key can't stand in a header") from None
+            raise RequestFailed("its key can't stand in a header") from None
 
 
 def _without_key(content: bytes, key: str | None) -> bytes:
@@ -82,5 +82,5 @@ async def _content(answer: aiohttp.ClientResponse) -> bytes:
     async for piece in answer.content.iter_any():
         content += piece
         if len(content) > LARGEST:
-            raise NoAnswer(f"more than {LARGEST} bytes")
+            raise RequestFailed(f"more than {LARGEST} bytes")
     return bytes(content)

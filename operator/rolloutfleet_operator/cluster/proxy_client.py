@@ -7,7 +7,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rolloutfleet_operator.cluster.asking import Answer, Asker, NoAnswer
+from pydantic import TypeAdapter
+
+from rolloutfleet_operator.cluster.http_client import Answer, HttpClient, RequestFailed
 from rolloutfleet_operator.policy.actions import AskDrain, UndoDrain
 from rolloutfleet_operator.policy.observed import Boot, ObservedDrain, ProxyStats
 
@@ -24,11 +26,11 @@ class KeyRefused(Exception):
     """The proxy does not take the key; the message is its address."""
 
 
-class Proxies:
+class ProxyClient:
     """All proxies of all fleets."""
 
-    def __init__(self, asker: Asker) -> None:
-        self._asker = asker
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
 
     async def stats(self, url: str, key: str, *, audit: bool) -> ProxyStats | None:
         """None where it did not answer, or not with figures. Raises KeyRefused."""
@@ -64,16 +66,16 @@ class Proxies:
 
     async def _said(self, method: str, url: str, key: str, **more: Any) -> str:
         try:
-            answer = await self._asker.ask(method, url, key, timeout=DRAIN_TIMEOUT, **more)
-        except NoAnswer as error:
+            answer = await self._http.ask(method, url, key, timeout=DRAIN_TIMEOUT, **more)
+        except RequestFailed as error:
             return f"no answer: {error}"
         expected = answer.is_success or answer.status in (400, 409)
         return "" if expected else f"{answer.status} {answer.text[:200]}"
 
     async def _answer(self, url: str, key: str) -> Answer | None:
         try:
-            return await self._asker.ask("GET", url, key, timeout=POLL_TIMEOUT)
-        except NoAnswer:
+            return await self._http.ask("GET", url, key, timeout=POLL_TIMEOUT)
+        except RequestFailed:
             return None
 
 
@@ -87,7 +89,7 @@ def _figures(answer: Answer | None) -> Mapping[str, Any] | None:
 
 def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> ProxyStats:
     """A proxy's /stats, and /audit where it was asked. Raises KeyError, TypeError or ValueError for anything else."""
-    dump, settings, drain = figures["dump"], figures["settings"], figures.get("drain")
+    dump, settings = figures["dump"], figures["settings"]
     return ProxyStats(
         store_id=str(figures["store_id"]),
         rss=int(figures["rss_bytes"]),
@@ -95,8 +97,8 @@ def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> 
         in_flight=int(figures["in_flight"]),
         held_sessions=None if audit is None else _held(audit["sessions"]),
         held_turns=None if audit is None else _held(audit["turns"]),
-        drain=None if drain is None else _drain(drain),
-        boots=tuple(map(_boot, figures["boots"])),
+        drain=_DRAIN.validate_python(figures.get("drain")),
+        boots=_BOOTS.validate_python(figures["boots"]),
         dump_failing=bool(dump["failing"]),
         dump_error=dump.get("error"),
         paused=bool(figures["paused"]),
@@ -113,24 +115,5 @@ def _held(sums: Mapping[str, Any]) -> int:
     return int(sums["live"]) + int(sums["leased"])
 
 
-def _drain(drain: Mapping[str, Any]) -> ObservedDrain:
-    return ObservedDrain(
-        id=drain["id"],
-        mode=drain["mode"],
-        then=drain["then"],
-        since=drain["since"],
-        deadline=drain.get("deadline"),
-        expires=drain.get("expires"),
-        holding=bool(drain.get("holding")),
-        under_way=drain.get("under_way"),
-    )
-
-
-def _boot(boot: Mapping[str, Any]) -> Boot:
-    return Boot(
-        time=float(boot["time"]),
-        reason=str(boot["reason"]),
-        id=boot.get("id"),
-        rss_before=boot.get("rss_before"),
-        rss_after=boot.get("rss_after"),
-    )
+_DRAIN: Final = TypeAdapter[ObservedDrain | None](ObservedDrain | None)
+_BOOTS: Final = TypeAdapter(tuple[Boot, ...])
