@@ -1,1 +1,1 @@
-"""Tests on a real cluster, and the cluster itself."""
+"""Tests on a real cluster."""

@@ -5,8 +5,8 @@ import secrets
 from pathlib import Path
 from typing import Any, Final
 
-from e2e.cluster.failures import ClusterError, CommandFailed
-from e2e.cluster.kubectl import Kubectl
+from toolchain.kubernetes.failures import ClusterError, CommandFailed
+from toolchain.kubernetes.kubectl import Kubectl
 
 KEYS: Final = "/etc/rolloutfleet/keys"
 """Where the trainer's library looks for them."""

@@ -7,14 +7,15 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from toolchain.kubernetes import kubectl, lifecycle, records
+from toolchain.kubernetes.docker import daemon
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
+from toolchain.kubernetes.settings import Settings
 
-from e2e.cluster import kubectl, lifecycle, records
-from e2e.cluster.docker import daemon
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
-from e2e.cluster.settings import Settings
+from e2e.diagnostics import collect
 from e2e.installing import (
     LOADED,
     Images,
@@ -26,10 +27,9 @@ from e2e.installing import (
     remove_everything,
     share_definition,
 )
-from e2e.leavings import collect
 
 HERE = Path(__file__).parent
-LEAVINGS = HERE.parent / ".cache" / "e2e"
+DIAGNOSTICS = HERE.parent / ".cache" / "e2e"
 SECONDS_FOR_A_TEST = 600
 LEFT_OUT = pytest.StashKey[tuple[int, str]]()
 
@@ -54,7 +54,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         number, why = config.stash[LEFT_OUT]
         terminalreporter.section("left out", yellow=True)
         terminalreporter.line(f"{number} tests on a cluster did not run. {why}")
-        terminalreporter.line("Then: make e2e (or point it at a cluster of yours: ROLLOUTFLEET_E2E_KUBECONFIG)")
+        terminalreporter.line("Then: make e2e (or python -m e2e --kubeconfig FILE, for a cluster of yours)")
 
 
 @pytest.fixture(scope="session")
@@ -129,6 +129,6 @@ def pytest_runtest_makereport(
     report = yield
     namespace = getattr(item, "funcargs", {}).get("namespace")
     if report.failed and call.when == "call" and isinstance(namespace, Kubectl):
-        folder = LEAVINGS / re.sub(r"\W+", "-", item.name)
+        folder = DIAGNOSTICS / re.sub(r"\W+", "-", item.name)
         report.sections.append((f"the namespace, more of it in {folder}", collect(namespace, folder)))
     return report

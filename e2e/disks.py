@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from e2e.cluster import lifecycle
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
+from toolchain.kubernetes import lifecycle
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
 CLAIMED: Final = "1Gi"
 """What the volumes are said to have. What they have is less, as where others share a disk."""

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from e2e.cluster import lifecycle
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
+from toolchain.kubernetes import lifecycle
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
 API_SERVER: Final = "kube-apiserver.yaml"
-PATIENCE: Final = 120.0
+TIMEOUT: Final = 120.0
 
 
 def kill(record: Record, namespace: Kubectl, pod: str) -> None:
@@ -67,10 +67,10 @@ def _answers(cluster: Kubectl) -> bool:
 
 
 def _until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         if time.monotonic() > deadline:
-            raise ClusterError(f"not within {PATIENCE:g} s: {what}")
+            raise ClusterError(f"not within {TIMEOUT:g} s: {what}")
         time.sleep(0.5)
 
 

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolchain.kubernetes.failures import CommandFailed
+from toolchain.kubernetes.kubectl import Kubectl
+
 from e2e import agents
-from e2e.cluster.failures import CommandFailed
-from e2e.cluster.kubectl import Kubectl
 from e2e.installing import Images
 
 READY_SECONDS = 240

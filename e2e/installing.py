@@ -8,11 +8,11 @@ from typing import Final
 
 from images.__main__ import DEBOOTSTRAP, build
 from images.recipes import RECIPES
+from toolchain.kubernetes import lifecycle
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
-from e2e.cluster import lifecycle
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
 from images import docker as builder
 
 CHART: Final = Path(__file__).resolve().parents[1] / "charts" / "rolloutfleet"

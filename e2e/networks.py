@@ -1,7 +1,7 @@
 """How pods reach this machine."""
 
-from e2e.cluster import lifecycle
-from e2e.cluster.records import Record
+from toolchain.kubernetes import lifecycle
+from toolchain.kubernetes.records import Record
 
 _GATEWAY = "{{range .IPAM.Config}}{{.Gateway}} {{end}}"
 

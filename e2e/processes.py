@@ -3,9 +3,9 @@
 import re
 from typing import Final
 
-from e2e.cluster import lifecycle
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
+from toolchain.kubernetes import lifecycle
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
 _LINE: Final = re.compile(r"/proc/(\d+)/status:(PPid|VmRSS):\s+(\d+)")
 

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Final
 
-from e2e.cluster import lifecycle
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.records import Record
+from toolchain.kubernetes import lifecycle
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.records import Record
+
 from e2e.installing import Images
 
 UNKNOWN: Final = "maxHold"

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, NoReturn
 
+from toolchain.kubernetes import lifecycle, records
+from toolchain.kubernetes.docker import daemon
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.progress import say, step
+from toolchain.kubernetes.records import Record
+from toolchain.kubernetes.settings import ENV_PREFIX, Settings
+
 from e2e import results
-from e2e.cluster import lifecycle, records
-from e2e.cluster.docker import daemon
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.records import Record
-from e2e.cluster.saying import say, step
-from e2e.cluster.settings import Settings
 from e2e.installing import LOADED, load_images
 from e2e.results import Result
 
@@ -30,11 +31,13 @@ ROOT: Final = results.HERE.parent
 REPORTS: Final = ROOT / ".cache" / "e2e"
 EPILOG: Final = """\
 examples:
-  python -m e2e                            the core: what CI runs
+  python -m e2e --kubeconfig ~/.kube/config --registry registry.example/rolloutfleet
+                                           the core, on a cluster of yours
+  python -m e2e                            the core, on a cluster that is made for it: what CI runs
   python -m e2e --full --minutes 45        everything that has not passed at this commit yet, for 45 minutes;
                                            run it again to go on. Results: e2e/results/latest.json
   python -m e2e test_cluster.py -- -x      one file; what follows -- goes to pytest
-  python -m e2e.cluster up                 a cluster that stays from run to run
+  python -m toolchain.kubernetes up        a cluster that stays from run to run
 
 A failed test leaves logs, events and objects of its namespace in .cache/e2e.
 """
@@ -192,6 +195,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="test files of e2e/ (default: all)")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="run on the cluster of this file; none is made")
+    parser.add_argument("--context", metavar="NAME", help="which of its contexts (default: the current one)")
+    parser.add_argument("--registry", metavar="NAME", help="where that cluster pulls from: images are pushed there")
     parser.add_argument("--full", action="store_true", help="every scenario, not the core alone; writes the results")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="files side by side (%(default)s)")
     parser.add_argument(
@@ -209,12 +215,16 @@ def main() -> None:
     ours, words = _split(sys.argv[1:])
     options = _parser().parse_args(ours)
     options.words = words
+    # Of this process and the pytest processes that it starts.
+    for name in ("kubeconfig", "context", "registry"):
+        if (given := getattr(options, name)) is not None:
+            os.environ[f"{ENV_PREFIX}{name.upper()}"] = given
     if unknown := [name for name in options.files if not (results.HERE / name).is_file()]:
         _parser().error(f"no file {', '.join(unknown)} in e2e/")
     try:
         if options.if_possible and (why := lifecycle.why_not(Settings())):
             say(f"LEFT OUT: the tests on a cluster ({len(results.scenarios())} scenarios). {why}")
-            say("Then: make e2e (or point it at a cluster of yours: ROLLOUTFLEET_E2E_KUBECONFIG)")
+            say("Then: make e2e (or python -m e2e --kubeconfig FILE, for a cluster of yours)")
             return
         sys.exit(run(options))
     except ClusterError as error:

@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
 from e2e import writes
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
 from e2e.fleets import Fleet, manifest
 from e2e.installing import Images, Operator
 from e2e.processes import resident_bytes

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from toolchain.kubernetes.failures import CommandFailed
+from toolchain.kubernetes.kubectl import Kubectl
 
-from e2e.cluster.failures import CommandFailed
-from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet, manifest
 from e2e.installing import Images, Operator
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from images.docker import Docker as Builder
+from toolchain.kubernetes import lifecycle, routes
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.failures import CommandFailed
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
-from e2e.cluster import lifecycle, routes
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.failures import CommandFailed
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
 from images import base
 
 BASE = "rolloutfleet-base:bookworm"

@@ -3,8 +3,8 @@
 import time
 
 import pytest
+from toolchain.kubernetes.kubectl import Kubectl
 
-from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet
 from e2e.installing import OPERATOR, Images, Operator
 

@@ -5,9 +5,9 @@ import time
 from typing import Any
 
 import pytest
+from toolchain.kubernetes.kubectl import Kubectl
 
 from e2e import agents
-from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 

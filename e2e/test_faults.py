@@ -5,11 +5,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 import pytest
+from toolchain.kubernetes.failures import CommandFailed
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
 from e2e import faults
-from e2e.cluster.failures import CommandFailed
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
 from e2e.fleets import Fleet
 from e2e.installing import OPERATOR, Images, Operator
 from rolloutfleet_operator.cluster.failpoints import (

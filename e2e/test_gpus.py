@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
+from toolchain.kubernetes.kubectl import Kubectl
 
 from e2e import agents
-from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from images.recipes import RECIPES, REPOSITORY, project_version
 from tests.images.locks import pinned
+from toolchain.kubernetes.docker.client import Docker
 
 from e2e import containers
-from e2e.cluster.docker.client import Docker
 from e2e.containers import Container, Host
 from e2e.installing import Images
 from images import docker as builder

@@ -8,10 +8,10 @@ import time
 from typing import Final
 
 import pytest
+from toolchain.kubernetes.failures import CommandFailed
+from toolchain.kubernetes.kubectl import Kubectl
 
 from e2e import agents
-from e2e.cluster.failures import CommandFailed
-from e2e.cluster.kubectl import Kubectl
 from e2e.installing import CHART, DEFINITION, NAMESPACE, OPERATOR, Images, Operator
 
 REPOSITORY: Final = CHART.parents[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from toolchain.kubernetes.kubectl import Kubectl
 
-from e2e.cluster.kubectl import Kubectl
 from e2e.installing import Operator
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
 from e2e import agents, disks
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 

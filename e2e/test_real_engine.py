@@ -14,10 +14,10 @@ from tests.real.processes import Server, free_port, serving
 from tests.real.request_log import Answered, RequestLog
 from tests.real.sglang import launch
 from tests.real.sglang.places import Installed, find
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
 from e2e import agents
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 from e2e.networks import address_of_this_machine

@@ -1,8 +1,8 @@
 """A proxy is restarted in each of the three ways, under agents, and nothing that a client saw answered is lost."""
 
 import pytest
+from toolchain.kubernetes.kubectl import Kubectl
 
-from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 

@@ -1,9 +1,9 @@
 """A trainer in the cluster, with the project's own library."""
 
 import pytest
+from toolchain.kubernetes.kubectl import Kubectl
 
 from e2e import agents
-from e2e.cluster.kubectl import Kubectl
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 

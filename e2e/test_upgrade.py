@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from toolchain.kubernetes.docker.client import Docker
+from toolchain.kubernetes.kubectl import Kubectl
+from toolchain.kubernetes.records import Record
 
-from e2e.cluster.docker.client import Docker
-from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.records import Record
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 from e2e.releases import UNKNOWN, as_version

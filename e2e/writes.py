@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from typing import Final
 
-from e2e.cluster.kubectl import Kubectl
+from toolchain.kubernetes.kubectl import Kubectl
 
 _LINE: Final = re.compile(r"apiserver_request_total\{(?P<labels>[^}]*)\} (?P<number>\S+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')

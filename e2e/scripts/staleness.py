@@ -40,7 +40,7 @@ while not reclaimed and time.monotonic() < deadline:
         turns += 1
     except openai.OpenAIError as error:
         errors.append(repr(error))
-    # The trainer may look: that is no call of the agent's, and keeps nothing alive.
+    # The trainer may look: that is not a call of the agent's, and keeps nothing alive.
     seen = trainer.get(f"/sessions/{idle['session_id']}")
     reclaimed = seen.status_code != 200 or seen.json()["state"] != "open"
     time.sleep(1)

@@ -2,7 +2,7 @@
 
 An agent knows nothing of proxies: the stock client, streamed and not in turn. RETRIES is the client's `max_retries`;
 its own default is 2. Each session begins with a text of so many CHARACTERS, unlike any other. Whoever starts sessions
-and rewards them is no agent: that is tried until it works.
+and rewards them is not an agent: that is tried until it works.
 
 Prints, as its last line: {"answered": {session: [turn, …]}, "errors": [text, …], "slowest": seconds of a call}.
 """

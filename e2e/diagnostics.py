@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from e2e.cluster.failures import CommandFailed
-from e2e.cluster.kubectl import Kubectl
+from toolchain.kubernetes.failures import CommandFailed
+from toolchain.kubernetes.kubectl import Kubectl
 
 LISTED = "pods,statefulsets,deployments,services,persistentvolumeclaims,poddisruptionbudgets,configmaps"
 
