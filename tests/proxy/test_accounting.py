@@ -13,20 +13,21 @@ from unittest.mock import patch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.lengths import at_length
 
 from rolloutfleet.wire import AskExport, GiveReward
-from rolloutfleet_proxy.cleanup.choosing import Patience, due, load_group
-from rolloutfleet_proxy.cleanup.freeing import free
 from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.idempotency import keyed_call
+from rolloutfleet_proxy.domain.stale import Patience, due
 from rolloutfleet_proxy.exports.forms import json_pieces
-from rolloutfleet_proxy.exports.leases import Grant, acknowledge, expire, grant, release, renew
-from rolloutfleet_proxy.sessions import remains
-from rolloutfleet_proxy.sessions.idempotency import keyed_call
-from rolloutfleet_proxy.sessions.remains import clear_some
-from rolloutfleet_proxy.sessions.rewards import give_reward
-from rolloutfleet_proxy.sessions.trajectories import close_session, delete_session
+from rolloutfleet_proxy.store import remains
 from rolloutfleet_proxy.store.audit import audit
-from rolloutfleet_proxy.testing import SyncStore
+from rolloutfleet_proxy.store.groups import free, load_group
+from rolloutfleet_proxy.store.leases import Grant, acknowledge, expire, grant, release, renew
+from rolloutfleet_proxy.store.remains import clear_some
+from rolloutfleet_proxy.store.rewards import give_reward
+from rolloutfleet_proxy.store.testing import SyncStore
+from rolloutfleet_proxy.store.trajectories import close_session, delete_session
 
 
 @dataclass
@@ -573,6 +574,8 @@ class AccountingOfSingleTurns(Accounting):
 
 
 TestAccounting = Accounting.TestCase
-TestAccounting.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAccounting.settings = settings(max_examples=at_length(75, long=150), stateful_step_count=40, deadline=None)
 TestAccountingOfSingleTurns = AccountingOfSingleTurns.TestCase
-TestAccountingOfSingleTurns.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestAccountingOfSingleTurns.settings = settings(
+    max_examples=at_length(25, long=50), stateful_step_count=40, deadline=None
+)

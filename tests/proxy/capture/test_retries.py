@@ -1,20 +1,21 @@
 """Which earlier call or turn a request is a retry of, against a plain history of what happened in a session."""
 
-import asyncio
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.lengths import at_length
 
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
 from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.session import OPEN
+from rolloutfleet_proxy.domain.tree import Node
+from rolloutfleet_proxy.domain.turn import Brief
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions.calls import Call
-from rolloutfleet_proxy.sessions.sessions import OPEN, Session
-from rolloutfleet_proxy.turns.rows import Brief, Turn
-from rolloutfleet_proxy.turns.tree import Node
+from rolloutfleet_proxy.sessions.sessions import Session
 
 BODIES = st.sampled_from([b"a" * 16, b"b" * 16, b"c" * 16])
 KEYS = st.none() | st.sampled_from(["k1", "k2", "k3"])
@@ -40,7 +41,6 @@ class Happened:
 class Retries(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
-        self.loop = asyncio.new_event_loop()
         self.history: list[Happened] = []
         self.session = Session(
             id=1,
@@ -56,9 +56,6 @@ class Retries(RuleBasedStateMachine):
             tokens=0,
             created_at=0.0,
         )
-
-    def teardown(self) -> None:
-        self.loop.close()
 
     @rule(body=BODIES, key=KEYS, marked=st.booleans())
     def request(self, body: bytes, key: str | None, marked: bool) -> None:
@@ -95,8 +92,7 @@ class Retries(RuleBasedStateMachine):
         return turns[-1] if turns and not turns[-1].extended else None
 
     def _begin(self, body: bytes, key: str | None) -> None:
-        outcome: asyncio.Future[Turn] = self.loop.create_future()
-        call = Call(f"turn-{len(self.history)}", body, key, None, outcome)
+        call = Call(f"turn-{len(self.history)}", body, key, streams=False)
         call.waiters = 1
         self.session.calls._calls.append(call)
         self.history.append(Happened(body, key, call))
@@ -145,4 +141,4 @@ class Retries(RuleBasedStateMachine):
 
 
 TestRetries = Retries.TestCase
-TestRetries.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRetries.settings = settings(max_examples=at_length(75, long=150), stateful_step_count=40, deadline=None)

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,31 +18,43 @@ import safetensors.numpy
 from fastapi import FastAPI, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.proxy.services import in_force, session_service
 
 from rolloutfleet.wire import AskExport, Export, ExportStyle, GiveReward
-from rolloutfleet_proxy.api import exports, rewards
-from rolloutfleet_proxy.api.negotiation import preferred
-from rolloutfleet_proxy.cleanup.sealing import Seals
+from rolloutfleet_proxy.cluster.ownership import Ownership
+from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.control import exports
+from rolloutfleet_proxy.control import sessions as sessions_api
+from rolloutfleet_proxy.control.negotiation import preferred
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.dumps.adopted import Adopted
+from rolloutfleet_proxy.domain.session import NewSessions, Started
+from rolloutfleet_proxy.domain.trajectory import ExportTurn
+from rolloutfleet_proxy.domain.weights import Versions, WeightState
 from rolloutfleet_proxy.exports import forms as export_forms
 from rolloutfleet_proxy.exports.forms import json_pieces
-from rolloutfleet_proxy.exports.leases import Grant, grant
-from rolloutfleet_proxy.exports.rows import TENSORS, ExportTurn, Row, path, rows
+from rolloutfleet_proxy.exports.rows import TENSORS, Row, path, rows
 from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.lifecycle.adopted import Adopted
+from rolloutfleet_proxy.lifecycle.sealing import Seals
+from rolloutfleet_proxy.services.access import Access
+from rolloutfleet_proxy.services.exports import ExportService
 from rolloutfleet_proxy.sessions.auth import AdminKeys
-from rolloutfleet_proxy.sessions.rewards import give_reward
-from rolloutfleet_proxy.sessions.sessions import NewSessions, Sessions, Started, start
-from rolloutfleet_proxy.sessions.trajectories import close_session
+from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.leases import Grant, grant
 from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.rewards import give_reward
+from rolloutfleet_proxy.store.sessions import start
+from rolloutfleet_proxy.store.testing import SyncStore, new_turn
+from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.writer import Writer
-from rolloutfleet_proxy.testing import SyncStore, new_turn
-from rolloutfleet_proxy.turns.rows import commit_turn
+from rolloutfleet_proxy.weights.gate import PauseGate
 
 # Rows and returns
 
@@ -179,7 +191,7 @@ def as_json(store: SyncStore, granted: Grant) -> dict[str, Any]:
 def as_safetensors(store: SyncStore, granted: Grant) -> tuple[dict[str, Any], dict[str, Any]]:
     """(metadata's export, tensors), as the safetensors library reads them."""
     file = export_forms.safetensors(store.read, granted, HEAD)
-    body = b"".join(file.pieces())
+    body = b"".join(file.pieces)
     assert len(body) == file.size
     header = int.from_bytes(body[:8], "little")
     assert header % 8 == 0
@@ -316,22 +328,14 @@ async def served(folder: Path) -> SimpleNamespace:
     database = open_database(folder)
     reader = Reader(database)
     sessions = Sessions(reader, cache_bytes=1_000_000)
-
-    def forget(names: Iterable[str]) -> None:
-        for name in names:
-            sessions.forget(name)
-
+    writer = Writer(database, ServedClock(database.connect()))
+    service = session_service(database, writer, reader, sessions)
     proxy = SimpleNamespace(
-        admin=AdminKeys([ADMIN]),
         database=database,
         owner=Owner(0, database.store_id),
         reader=reader,
-        writer=Writer(database, ServedClock(database.connect())),
+        writer=writer,
         sessions=sessions,
-        seals=Seals(),
-        weights=SimpleNamespace(run=2, version=7),
-        forget=forget,
-        adopted=Adopted(reader, Owner(0, database.store_id)),
     )
 
     async def answer(request: Request, error: Exception) -> Response:
@@ -339,9 +343,24 @@ async def served(folder: Path) -> SimpleNamespace:
         return Response(body_of(error), status_code=status_of(error), media_type="application/json")
 
     app = FastAPI()
-    app.state.proxy = proxy
+    access = Access(admin=AdminKeys([ADMIN]), registry=sessions, seals=Seals())
+    own, live = proxy.owner, in_force(database)
+    app.state.services = SimpleNamespace(
+        access=access,
+        sessions=service,
+        exports=ExportService(
+            writer=writer,
+            reader=reader,
+            shards=await Shards.open(folder / "shards", writer, reader),
+            sessions=service,
+            gate=PauseGate(WeightState(versions=Versions(run=2, version=7)), max_hold=1.0),
+            owner=own,
+            settings=live,
+        ),
+        ownership=Ownership(own=own, peers=Peers(live.current), adopted=Adopted(reader, own), ephemeral=False),
+    )
     app.include_router(exports.router)
-    app.include_router(rewards.router)
+    app.include_router(sessions_api.router)
     app.add_exception_handler(DomainError, answer)
     proxy.app = app
     proxy.client = httpx.AsyncClient(

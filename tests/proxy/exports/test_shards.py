@@ -12,13 +12,13 @@ from tests.proxy.shards.shelf import Shelf
 
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
 from rolloutfleet.wire import Export
-from rolloutfleet_proxy.exports import leases
 from rolloutfleet_proxy.exports.forms import json_pieces
-from rolloutfleet_proxy.exports.leases import SHARDS_AFTER_LEASE, Grant
-from rolloutfleet_proxy.exports.reads import ExportGone
 from rolloutfleet_proxy.exports.rows import TENSORS
 from rolloutfleet_proxy.exports.shards import ExportShards, references
+from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.exports import ExportGone
+from rolloutfleet_proxy.store.leases import SHARDS_AFTER_LEASE, Grant
 
 ADDRESS = "http://127.0.0.1:8080"
 LEASE_SECONDS = 100.0

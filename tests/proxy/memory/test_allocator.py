@@ -8,7 +8,7 @@ from tests.proxy import apart
 
 from rolloutfleet.settings import AllocatorSettings
 from rolloutfleet_proxy.memory import allocator
-from rolloutfleet_proxy.memory.allocator import ENOUGH, LONG, PATIENCE, Trimming, is_due
+from rolloutfleet_proxy.memory.allocator import ENOUGH, LONG, LONGEST_WAIT, Trimming, is_due
 
 MIB = 1 << 20
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
         (ENOUGH, 1.0, LONG, False, True, True),
         (ENOUGH, 1.0, LONG * 1.1, False, True, False),
         (ENOUGH, 1.0, LONG * 1.1, True, True, True),
-        (ENOUGH, PATIENCE, LONG * 1.1, False, True, True),
+        (ENOUGH, LONGEST_WAIT, LONG * 1.1, False, True, True),
     ],
 )
 def test_a_trim_is_due_by_what_was_freed(

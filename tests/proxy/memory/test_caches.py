@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutfleet_engine.model import model_path
-from rolloutfleet_proxy.engines.client import ids_json
+from rolloutfleet_proxy.engine.request import ids_json
 from rolloutfleet_proxy.memory.caches import ByteCache
+from rolloutfleet_proxy.sessions.paths import Path as IdsPath
+from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.reader import Reader
-from rolloutfleet_proxy.testing import SyncStore
+from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.vocabulary import SEEN
-from rolloutfleet_proxy.turns.paths import Path as IdsPath
-from rolloutfleet_proxy.turns.paths import Paths
 
 ROOMY = 1 << 30
 FACTOR = 1.5

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from rolloutfleet_proxy.domain.session import Gone, NewSessions
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.sessions.sessions import NewSessions, Session, Sessions, start
-from rolloutfleet_proxy.sessions.tombstones import Gone
-from rolloutfleet_proxy.sessions.trajectories import delete_session
+from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import LASTING, PAGES, Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.sessions import start
+from rolloutfleet_proxy.store.trajectories import delete_session
 from rolloutfleet_proxy.store.writer import Writer
 
 AT_ONCE = 50
@@ -49,10 +50,10 @@ class House:
     async def live_and_die(self) -> None:
         asked = NewSessions(count=1, task_id="task", metadata=None, limits={}, agent_may=[], stale_after=None)
         _, [started] = await self.writer.run(partial(start, owner=self._owner, asked=asked))
-        assert isinstance(started.session, Session)
-        self.sessions.started(started.session)
+        assert started.record is not None
+        session = self.sessions.started(started.record)
         found = await self.sessions.with_key(started.key)
-        assert found is started.session
+        assert found is session
         for name in (await self.writer.run(partial(delete_session, session=found.id))).freed:
             self.sessions.forget(name)
         assert isinstance(await self.sessions.with_key(started.key), Gone)

@@ -11,9 +11,9 @@ import pytest
 from rolloutfleet.wire import AskDrain, DrainThen
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.errors import headers_of, status_of
-from rolloutfleet_proxy.restarts import boots
-from rolloutfleet_proxy.restarts.boots import Crash
 from rolloutfleet_proxy.restarts.drain import Drains, Host, NoHost
+from rolloutfleet_proxy.store import boots
+from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.writer import Writer

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from rolloutfleet.spec import LimitsSpec
+from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.admission import Admission, Places
-from rolloutfleet_proxy.sessions.sessions import NewSessions, count_by_state, start
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
+from rolloutfleet_proxy.store.sessions import count_by_state, start
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
 

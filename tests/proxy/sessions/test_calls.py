@@ -5,15 +5,17 @@ import contextlib
 
 import uvloop
 
+from rolloutfleet_proxy.domain.errors import SessionDeleted
+from rolloutfleet_proxy.domain.events import Failed, Text
+from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.sessions.calls import Call, Calls, Listener
-from rolloutfleet_proxy.turns.rows import Turn
 
 
 async def test_who_joins_a_silent_call_sees_what_came_before_at_once() -> None:
     said = asyncio.Event()
 
     async def work(call: Call) -> Turn:
-        call.emit(b"a")
+        call.emit(Text("a"))
         said.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -26,6 +28,19 @@ async def test_who_joins_a_silent_call_sees_what_came_before_at_once() -> None:
     assert call.task is not None
     call.task.cancel()
     await calls.ended()
+
+
+async def test_a_call_that_is_ended_before_it_begins_tells_all_who_wait() -> None:
+    async def work(call: Call) -> Turn:
+        raise AssertionError("it never began")
+
+    calls = Calls()
+    call = calls.start(turn_name="t", body=b"", idempotency_key=None, streams=False, work=work)
+    call.end(SessionDeleted("gone"))
+    async with asyncio.timeout(5):
+        await call.listen().wait()
+        await calls.ended()
+    assert isinstance(call.ending, Failed) and isinstance(call.ending.error, SessionDeleted)
 
 
 def test_a_wait_ends_unwoken_when_patience_does_and_says_so_each_time() -> None:

@@ -11,27 +11,18 @@ from typing import Any
 
 import pytest
 
+from rolloutfleet_proxy.domain.session import CLOSED, OPEN, Gone, NewSessions, Started
+from rolloutfleet_proxy.domain.turn import Brief
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.sessions.sessions import (
-    CLOSED,
-    OPEN,
-    NewSessions,
-    Session,
-    Sessions,
-    Started,
-    load,
-    replace_keys,
-    start,
-)
-from rolloutfleet_proxy.sessions.tombstones import Gone
-from rolloutfleet_proxy.sessions.trajectories import close_session, delete_session
+from rolloutfleet_proxy.sessions.sessions import Session, Sessions, load
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.sessions import replace_keys, start
+from rolloutfleet_proxy.store.testing import new_turn
+from rolloutfleet_proxy.store.trajectories import close_session, delete_session
+from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.writer import Writer
-from rolloutfleet_proxy.testing import new_turn
-from rolloutfleet_proxy.turns.rows import Brief, commit_turn
-from rolloutfleet_proxy.turns.tree import Node
 
 OWNER = Owner(0, "0123456789ab")
 ROUNDS = 60
@@ -86,9 +77,8 @@ class House:
 
     async def commit(self, session: Session) -> None:
         new = new_turn(session.id, name=f"turn {session.turns + 1} of {session.name}")
-        number = await self.writer.run(partial(commit_turn, turn=new))
-        node = Node(number, new.parent, new.start, new.length, new.history, new.matching.reasonings)
-        session.add(node, Brief.of(new), new.new_tokens)
+        made = await self.writer.run(partial(commit_turn, turn=new))
+        session.add(new.node(made.number), Brief.of(new), new.new_tokens)
         self.sessions.committed(session)
 
     async def close(self, session: Session) -> None:

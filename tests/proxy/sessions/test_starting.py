@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.sessions.sessions import NewSessions, Session, Sessions, load, replace_keys, start
+from rolloutfleet_proxy.sessions.sessions import Session, Sessions, load
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.sessions import replace_keys, start
 from rolloutfleet_proxy.store.writer import Writer
 
 OWNER = Owner(3, "0123456789ab")
@@ -44,21 +46,23 @@ async def test_what_memory_holds_of_a_new_session_is_what_the_store_gives(
     _, started = await writer.run(lambda transaction: start(transaction, OWNER, asked))
     connection = database.connect(read_only=True)
     for each in started:
+        assert each.record is not None
+        made = Session.of(each.record)
         loaded = load(connection, name=each.name)
-        assert isinstance(loaded, Session) and each.session is not None
+        assert isinstance(loaded, Session)
         for field in dataclasses.fields(Session):
             if field.name not in ("tree", "calls"):
-                assert getattr(each.session, field.name) == getattr(loaded, field.name), field.name
+                assert getattr(made, field.name) == getattr(loaded, field.name), field.name
 
 
 async def test_a_new_session_is_found_without_a_read(database: Database, writer: Writer) -> None:
     _, [started, *_] = await writer.run(lambda transaction: start(transaction, OWNER, ASKED))
     reader = Reader(database)
     sessions = Sessions(reader, cache_bytes=1 << 20)
-    assert started.session is not None
-    sessions.started(started.session)
+    assert started.record is not None
+    session = sessions.started(started.record)
     reader.close()  # whoever reads fails
-    assert await sessions.with_key(started.key) is await sessions.named(started.name) is started.session
+    assert await sessions.with_key(started.key) is await sessions.named(started.name) is session
 
 
 async def test_a_key_that_was_replaced_opens_nothing_and_the_new_one_the_same_session(
@@ -67,10 +71,10 @@ async def test_a_key_that_was_replaced_opens_nothing_and_the_new_one_the_same_se
     _, [started, *_] = await writer.run(lambda transaction: start(transaction, OWNER, ASKED))
     reader = Reader(database)
     sessions = Sessions(reader, cache_bytes=1 << 20)
-    assert started.session is not None
-    sessions.started(started.session)
+    assert started.record is not None
+    session = sessions.started(started.record)
     [again] = await writer.run(lambda transaction: replace_keys(transaction, OWNER, [started.name]))
     sessions.change_key(again.name, again.key)
     assert await sessions.with_key(started.key) is None
-    assert await sessions.with_key(again.key) is started.session
+    assert await sessions.with_key(again.key) is session
     reader.close()

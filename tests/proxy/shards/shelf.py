@@ -8,11 +8,12 @@ from typing import Any
 
 from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import CODES, Form
-from rolloutfleet_proxy.sessions.sessions import NewSessions, start
-from rolloutfleet_proxy.shards.rows import Put
+from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.reader import Reader
-from rolloutfleet_proxy.testing import SyncStore
+from rolloutfleet_proxy.store.sessions import start
+from rolloutfleet_proxy.store.shards import Put
+from rolloutfleet_proxy.store.testing import SyncStore
 
 
 def safetensors(form: Form, data: bytes, *, name: str = "x") -> bytes:
@@ -39,7 +40,7 @@ class Shelf:
     def _open(self) -> None:
         self.reader = Reader(self.store.database)
         self.shards: Shards = self.run(Shards.open(self.folder / "shards", self.store.writer, self.reader))
-        self.shards.orphans._clock = lambda: self.seconds
+        self.shards.orphans.clock = lambda: self.seconds
 
     def _shut(self) -> None:
         self.shards.close()

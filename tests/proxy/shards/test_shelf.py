@@ -26,12 +26,13 @@ from rolloutfleet.errors import SESSION_DELETED, SESSION_UNKNOWN, SHARD_CONFLICT
 from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.errors import status_of
-from rolloutfleet_proxy.sessions.trajectories import close_session, delete_session
-from rolloutfleet_proxy.shards.layout import HEADER_LIMIT, NotOneTensor
+from rolloutfleet_proxy.shards.files import HEADER_LIMIT, NotOneTensor
 from rolloutfleet_proxy.shards.orphans import GRACE, LOOK_EVERY
-from rolloutfleet_proxy.shards.rows import free_shards_of_session, shards_of_session
 from rolloutfleet_proxy.shards.shelf import SYNCED_TOGETHER
 from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.shards import shards_of_session
+from rolloutfleet_proxy.store.tombstones import bury
+from rolloutfleet_proxy.store.trajectories import close_session, delete_session
 from rolloutfleet_proxy.store.writer import StoreFull
 
 DATA = Form("uint8", (3,))
@@ -110,9 +111,9 @@ BAD = {
     "no header": ((0).to_bytes(8, "little"), "at most"),
     "a giant header": ((HEADER_LIMIT + 1).to_bytes(8, "little"), "at most"),
     "a header beyond all": (b"\xff" * 8, "at most"),
-    "no JSON": ((3).to_bytes(8, "little") + b"{]}", "no JSON object"),
-    "no text": ((4).to_bytes(8, "little") + b'"\xff\xff"', "no JSON object"),
-    "a list": ((2).to_bytes(8, "little") + b"[]", "no JSON object"),
+    "no JSON": ((3).to_bytes(8, "little") + b"{]}", "not a JSON object"),
+    "no text": ((4).to_bytes(8, "little") + b'"\xff\xff"', "not a JSON object"),
+    "a list": ((2).to_bytes(8, "little") + b"[]", "not a JSON object"),
     "no tensor": (header(), "holds 0 tensors"),
     "metadata alone": (header(__metadata__={"a": "b"}), "holds 0 tensors"),
     "two tensors": (header(x=entry(), y=entry()) + b"abc", "holds 2 tensors"),
@@ -210,14 +211,14 @@ def test_a_sweep_frees_the_shards_of_one_session_in_its_own_transaction(shelf: S
     shelf.put("b", one_tensor(DATA, b"def"), session=other_name)
 
     def fail(transaction: Any) -> None:
-        assert free_shards_of_session(transaction, row) == 1
+        bury(transaction, [row])
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
         shelf.store.run(fail)
     shelf.tick()
     assert shelf.get("a") is not None
-    assert shelf.store.run(lambda transaction: free_shards_of_session(transaction, row)) == 1
+    assert shelf.store.run(lambda transaction: bury(transaction, [row])) == (name,)
     assert len(shelf.files()) == 2, "files go after the commit"
     shelf.run(shelf.shards.collect())
     assert shelf.get("a") is None and shelf.get("b") is not None and len(shelf.files()) == 1

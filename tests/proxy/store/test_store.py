@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutfleet_proxy.sessions.trajectories import delete_session
+from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, LIVE, TURNS
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -25,9 +25,10 @@ from rolloutfleet_proxy.store.database import (
     open_database,
 )
 from rolloutfleet_proxy.store.reader import Reader
-from rolloutfleet_proxy.store.transaction import CREATED, DISCARDED, LIVE, TURNS, Transaction
+from rolloutfleet_proxy.store.testing import SyncStore
+from rolloutfleet_proxy.store.trajectories import delete_session
+from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import COMPANY, SPACING, StoreClosed, StoreFull, Writer, patience
-from rolloutfleet_proxy.testing import SyncStore
 
 
 @pytest.fixture
@@ -281,7 +282,7 @@ KILLED = textwrap.dedent(
     from pathlib import Path
     from rolloutfleet_proxy.store.clock import ServedClock
     from rolloutfleet_proxy.store.database import open_database
-    from rolloutfleet_proxy.store.transaction import CREATED, DISCARDED, TURNS
+    from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, TURNS
     from rolloutfleet_proxy.store.writer import Writer
 
     def add(n):

@@ -53,7 +53,7 @@ def test_a_warning_is_a_line() -> None:
 
 NO_MESSAGE = b"what the user said"
 FRAMES = {
-    "engines.big_reply": len(NO_MESSAGE).to_bytes(4, "big") + NO_MESSAGE,
+    "engine.big_reply": len(NO_MESSAGE).to_bytes(4, "big") + NO_MESSAGE,
     "tokens.render_process": len(NO_MESSAGE).to_bytes(4, "little") + NO_MESSAGE,
 }
 

@@ -13,10 +13,10 @@ from tests.proxy.tokens.models.call_replies import HELD, SAME_AS, Held
 from tests.proxy.tokens.models.families import chat_format
 
 from rolloutfleet_engine.structural_tags import example_of_tag, lark_of
+from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.tokens.call_grammar import Function, Wanted
 from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
 from rolloutfleet_proxy.tokens.reading import Parsed
-from rolloutfleet_proxy.turns.messages import TemplateArgs
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "find": {

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from tests.proxy.tokens.models.families import FAMILIES, Family, chat_format, write_model
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.tokens.deltas import Delta, DeltaParser, StreamDiverged
+from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
+from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
+from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import assistant_mark
 from rolloutfleet_proxy.tokens.reading import Reader, Scan
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
-from rolloutfleet_proxy.turns.messages import NO_ARGS, TemplateArgs
 
 TOOLS = [
     {
@@ -56,6 +57,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+@lru_cache
+def shipped() -> ChatFormat:
+    return load(model_path())
+
+
 @lru_cache(maxsize=64)
 def prompt_of(model: ChatFormat, name: str) -> tuple[int, ...]:
     return tuple(model.prompt(PROMPTS[name], TemplateArgs(TOOLS), []).ids)
@@ -66,12 +72,14 @@ def joined(deltas: Iterable[Delta]) -> dict[str, Any]:
     content, reasoning = "", ""
     calls: list[dict[str, Any]] = []
     for delta in deltas:
-        content += delta.content or ""
-        reasoning += delta.reasoning or ""
-        if delta.tool_call is not None:
-            assert delta.tool_call.index == len(calls)
-            function = {"name": delta.tool_call.name, "arguments": delta.tool_call.arguments}
-            calls.append({"id": delta.tool_call.id, "type": "function", "function": function})
+        if isinstance(delta, ToolCall):
+            assert delta.index == len(calls)
+            function = {"name": delta.name, "arguments": delta.arguments}
+            calls.append({"id": delta.id, "type": "function", "function": function})
+        elif isinstance(delta, Text):
+            content += delta.text
+        else:
+            reasoning += delta.text
     return {"content": content, "reasoning": reasoning, "tool_calls": calls}
 
 
@@ -284,7 +292,7 @@ class TestStopStrings:
     @given(st.lists(st.integers(1, 4), max_size=10))
     @settings(deadline=None)
     def test_nothing_of_a_stop_string_is_streamed(self, sizes: list[int]) -> None:
-        model = load(model_path())
+        model = shipped()
         output = byte_ids(model.vocabulary, "Fine. \nOb\nObserved.\nObservation: no")
         parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["\nObservation:", "###"])
         sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))

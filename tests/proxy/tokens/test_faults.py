@@ -9,14 +9,14 @@ from tests.proxy.tokens.models.families import FAMILIES, chat_format, write_mode
 from tests.proxy.tokens.test_tokenizing import LONG
 from tests.wording import LIBRARIES
 
-from rolloutfleet_proxy.chat.request import parse_chat
+from rolloutfleet_proxy.dialects.openai_chat.request import parse_chat
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message
 from rolloutfleet_proxy.tokens.faults import LONGEST_SEARCHED
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
-from rolloutfleet_proxy.turns.messages import NO_ARGS, Message
 
 USER: Message = {"role": "user", "content": "Hello?"}
 SAID: Message = {"role": "assistant", "content": "Yes."}

@@ -14,12 +14,12 @@ import pytest
 from tests.proxy.tokens.models.families import FAMILIES, chat_format, write_model
 
 from rolloutfleet_engine import model_path
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import TOKENS_DIFFER, Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.vocabulary import unpacked
-from rolloutfleet_proxy.turns.messages import NO_ARGS, Message, TemplateArgs
 
 TOOLS = [
     {
@@ -452,7 +452,7 @@ class TestLoading:
             load("Qwen/Qwen3-14B", download_to=tmp_path)
 
     def test_neither_directory_nor_name(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelUnreadable, match="is no directory"):
+        with pytest.raises(ModelUnreadable, match="is not a directory"):
             load(tmp_path / "absent")
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.proxy.tokens.models.families import FAMILIES, chat_format
 
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, conversation
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.turns.messages import NO_ARGS, Message, conversation
 
 FIELDS: dict[str, Any] = {
     "name": "solver",

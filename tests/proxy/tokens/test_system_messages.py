@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format, write_model
 
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
-from rolloutfleet_proxy.tokens.system_messages import Places, placed
-from rolloutfleet_proxy.turns.messages import NO_ARGS, Message
+from rolloutfleet_proxy.tokens.system_messages import SystemMessageSupport, adapted
 
 ALL = [*FAMILIES, *VARIANTS]
 AT_THE_FRONT_ALONE = {
@@ -126,8 +126,12 @@ def test_a_message_that_a_template_drops_all_the_same_is_refused(tmp_path: Path)
 def test_places() -> None:
     messages: list[dict[str, Any]] = said(("system", "a"), ("developer", "b"), ("user", "c"), ("system", "d"))
     reminded = {"role": "user", "content": "<system-reminder>\nd\n</system-reminder>"}
-    assert placed(messages, Places(), start=0) == messages
-    assert placed(messages, Places(later=False), start=0) == [*messages[:3], reminded]
+    assert adapted(messages, SystemMessageSupport(), start=0) == messages
+    assert adapted(messages, SystemMessageSupport(later=False), start=0) == [*messages[:3], reminded]
     joined = {"role": "system", "content": "a\n\nb"}
-    assert placed(messages, Places(leading=False, later=False), start=0) == [joined, messages[2], reminded]
-    assert placed(messages[3:], Places(leading=False, later=False), start=3) == [reminded]
+    assert adapted(messages, SystemMessageSupport(leading=False, later=False), start=0) == [
+        joined,
+        messages[2],
+        reminded,
+    ]
+    assert adapted(messages[3:], SystemMessageSupport(leading=False, later=False), start=3) == [reminded]

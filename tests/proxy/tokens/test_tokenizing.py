@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from rolloutfleet_engine import model_path
+from rolloutfleet_proxy.domain.events import Text
+from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcessFailed
 from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS, LONG_CHARACTERS_QUICKLY, Tokenizing
-from rolloutfleet_proxy.turns.messages import NO_ARGS, TemplateArgs
 
 LONG = 20_000
 
@@ -222,5 +223,5 @@ async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:
     parser = tokenizing.deltas(prompt.ids, NO_ARGS, seed=b"turn")
     sent = parser.feed(output)
     parsed = await tokenizing.parse(prompt.ids, output, NO_ARGS, seed=b"turn")
-    assert "".join(delta.content or "" for delta in [*sent, *parser.finish(parsed.message)]) == "Fine."
+    assert [*sent, *parser.finish(parsed.message)] == [Text("Fine.")]
     assert parsed.message["content"] == "Fine."

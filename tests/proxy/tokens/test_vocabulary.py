@@ -11,9 +11,9 @@ from tests.proxy.tokens.models.families import FAMILIES, chat_format
 from tokenizers import Tokenizer, decoders, models
 
 from rolloutfleet_engine import model_path
+from rolloutfleet_proxy.domain.messages import NO_ARGS
 from rolloutfleet_proxy.tokens.template import ChatTemplate, TemplateRefusal
 from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
-from rolloutfleet_proxy.turns.messages import NO_ARGS
 
 LOOKS_AT_TEXT = {"gemma4"}
 """Formats whose parser looks at ordinary tokens too (`quirks`), so that theirs are not packed."""

@@ -3,23 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.proxy.services import Told, open_weights
 
-from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, PauseMode
 from rolloutfleet_proxy.domain.errors import DomainError, Stale
-from rolloutfleet_proxy.engines.client import LONGEST_REST
-from rolloutfleet_proxy.http.errors import body_of, status_of
-from rolloutfleet_proxy.store.clock import ServedClock
-from rolloutfleet_proxy.store.database import open_database
-from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
-from rolloutfleet_proxy.testing import InlineStore
-from rolloutfleet_proxy.weights.state import (
-    MODES,
+from rolloutfleet_proxy.domain.weights import (
     Gate,
     Recovery,
     Versions,
@@ -30,7 +23,15 @@ from rolloutfleet_proxy.weights.state import (
     recovered,
     released,
 )
-from rolloutfleet_proxy.weights.weights import Weights
+from rolloutfleet_proxy.engine.client import LONGEST_REST
+from rolloutfleet_proxy.http.errors import body_of, status_of
+from rolloutfleet_proxy.services.weights import WeightService
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import open_database
+from rolloutfleet_proxy.store.testing import InlineStore
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.weights.gate import PauseGate
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ class Clock:
         return self.now
 
 
-async def fresh(*, max_hold: float = 300.0, clock: Callable[[], float] | None = None) -> Weights:
-    return await Weights.open(InlineStore(), max_hold=max_hold, clock=clock or asyncio.get_running_loop().time)
+async def fresh(*, max_hold: float = 300.0, clock: Callable[[], float] | None = None) -> WeightService:
+    return await open_weights(InlineStore(), max_hold=max_hold, clock=clock or asyncio.get_running_loop().time)
 
 
 async def begun(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
@@ -55,14 +56,14 @@ async def begun(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     return task
 
 
-async def generating(weights: Weights, ends: asyncio.Event) -> bool:
-    async with weights.submission() as submission:
+async def generating(weights: WeightService, ends: asyncio.Event) -> bool:
+    async with weights.gate.submission() as submission:
         await ends.wait()
     return submission.mixed_cache
 
 
-async def cut_and_resumed(weights: Weights) -> None:
-    async with weights.submission() as submission:
+async def cut_and_resumed(weights: WeightService) -> None:
+    async with weights.gate.submission() as submission:
         await submission.cut.wait()
         await submission.resumed()
 
@@ -171,20 +172,20 @@ async def test_calls_wait_while_paused_and_go_on_together() -> None:
     await weights.hold(epoch=1, mode="abort")
     ends = asyncio.Event()
     calls = [await begun(generating(weights, ends)) for _ in range(3)]
-    assert (weights.in_flight, weights.waiting) == (0, 3)
+    assert (weights.gate.in_flight, weights.gate.waiting) == (0, 3)
     await weights.release(epoch=1)
     ends.set()
     await asyncio.gather(*calls)
-    assert (weights.in_flight, weights.waiting) == (0, 0)
+    assert (weights.gate.in_flight, weights.gate.waiting) == (0, 0)
 
 
 async def test_an_aborted_call_that_waits_is_not_in_flight() -> None:
     weights = await fresh()
     call = await begun(cut_and_resumed(weights))
     await weights.hold(epoch=1, mode="abort")
-    settled = await begun(weights.settled(epoch=1, timeout=60))
+    settled = await begun(weights.gate.settled(epoch=1, timeout=60))
     assert not settled.done()
-    weights._cut()
+    weights.gate._cut()
     await settled
     assert not call.done()
     await weights.release(epoch=1)
@@ -197,7 +198,7 @@ async def test_a_pause_that_does_not_settle_in_time_says_so(mode: Any) -> None:
     call = await begun(generating(weights, asyncio.Event()))
     await weights.hold(epoch=1, mode=mode)
     with pytest.raises(DomainError) as late:
-        await weights.settled(epoch=1, timeout=0.02)
+        await weights.gate.settled(epoch=1, timeout=0.02)
     assert status_of(late.value) == 504
     call.cancel()
 
@@ -209,9 +210,9 @@ async def test_calls_stay_at_the_engines_in_the_holding_modes(mode: Any) -> None
     call = await begun(generating(weights, ends))
     await weights.hold(epoch=1, mode=mode)
     began = asyncio.get_running_loop().time()
-    await weights.settled(epoch=1, timeout=0)
+    await weights.gate.settled(epoch=1, timeout=0)
     assert asyncio.get_running_loop().time() - began > 0.9 * LONGEST_REST, "streams rest for as long between readings"
-    assert weights.in_flight == 1
+    assert weights.gate.in_flight == 1
     ends.set()
     await call
 
@@ -236,30 +237,30 @@ async def test_past_max_hold_calls_get_503_and_the_pause_goes_on() -> None:
     clock = Clock()
     weights = await fresh(max_hold=10.0, clock=clock)
     await weights.hold(epoch=1, mode="abort")
-    assert not weights.overdue
+    assert not weights.gate.overdue
     clock.now += 10.0
     with pytest.raises(DomainError) as refused:
         await generating(weights, asyncio.Event())
     assert (status_of(refused.value), refused.value.code) == (503, "paused")
     assert refused.value.retry_after is not None
-    assert weights.overdue
-    assert weights.figures()["paused"] and weights.figures()["past_max_hold"]
+    assert weights.gate.overdue
+    assert weights.gate.figures()["paused"] and weights.gate.figures()["past_max_hold"]
 
 
 async def test_the_served_clock_stands_still_in_pauses() -> None:
     clock = Clock()
     weights = await fresh(clock=clock)
-    began = weights.served()
+    began = weights.gate.served()
     clock.now += 3.0
-    assert weights.served() - began == 3.0
+    assert weights.gate.served() - began == 3.0
     await weights.hold(epoch=1, mode="retract")
     clock.now += 100.0
     await weights.hold(epoch=2, mode="in_place")
     clock.now += 100.0
-    assert weights.served() - began == 3.0
+    assert weights.gate.served() - began == 3.0
     await weights.release(epoch=2)
     clock.now += 4.0
-    assert weights.served() - began == 7.0
+    assert weights.gate.served() - began == 7.0
 
 
 async def test_a_call_held_for_max_hold_gets_503_by_itself() -> None:
@@ -279,17 +280,17 @@ async def test_a_run_and_an_epoch_beyond_the_last_that_an_earlier_release_kept_a
         transaction.set_fact("recoveries_left_open", f'{{"{LAST_RUN + 1}": "delete"}}')
 
     await store.run(keep)
-    weights = await Weights.open(store, max_hold=1.0)
-    assert (weights.run, weights.epoch) == (LAST_RUN, LAST_EPOCH)
-    (recovery,) = weights.state.versions.recoveries
+    weights = await open_weights(store, max_hold=1.0)
+    assert (weights.gate.run, weights.gate.epoch) == (LAST_RUN, LAST_EPOCH)
+    (recovery,) = weights.gate.state.versions.recoveries
     assert recovery == Recovery(LAST_RUN, 3, "keep") and recovery.open == "delete"
-    assert WeightState.from_json(weights.state.as_json()) == weights.state
+    assert WeightState.from_json(weights.gate.state.as_json()) == weights.gate.state
 
 
 async def test_all_of_it_is_there_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
 
-    async def opened() -> tuple[Weights, Callable[[], Awaitable[None]]]:
+    async def opened() -> tuple[WeightService, Callable[[], Awaitable[None]]]:
         database = open_database(tmp_path)
         connection = database.connect()
         writer = Writer(database, ServedClock(connection, monotonic=clock))
@@ -299,31 +300,31 @@ async def test_all_of_it_is_there_after_a_restart(tmp_path: Path) -> None:
             await writer.close()
             database.close()
 
-        return await Weights.open(writer, max_hold=10.0, clock=clock), close
+        return await open_weights(writer, max_hold=10.0, clock=clock), close
 
     weights, close = await opened()
     await weights.advance(5)
     await weights.recover(Recovery(run=2, version=3, newer="keep"))
     await weights.hold(epoch=9, mode="in_place")
-    state = weights.state
+    state = weights.gate.state
     clock.now += 4.0
     await close()
 
     clock.now += 3600.0
     weights, close = await opened()
-    assert weights.state == state
-    assert not weights.overdue, "time with the proxy down is not counted"
+    assert weights.gate.state == state
+    assert not weights.gate.overdue, "time with the proxy down is not counted"
     clock.now += 7.0
-    assert weights.overdue
+    assert weights.gate.overdue
     await close()
 
 
 @given(st.lists(states, max_size=4), states)
 def test_a_starting_proxy_takes_the_newest(answers: list[WeightState], own: WeightState) -> None:
     async def adopted() -> WeightState:
-        weights = Weights(own, store=InlineStore(), max_hold=1.0)
+        weights = WeightService(gate=PauseGate(own, max_hold=1.0), store=InlineStore(), follow=Told().append)
         await weights.adopt(answers)
-        return weights.state
+        return weights.gate.state
 
     newest = asyncio.run(adopted())
     known = [own, *answers]
@@ -341,15 +342,15 @@ async def test_a_caller_that_goes_away_leaves_memory_and_disk_the_same() -> None
             await gate.wait()
             return await super().run(operation, frees=frees)
 
-    weights = Weights(WeightState(), store=SlowStore(), max_hold=1.0)
+    weights = WeightService(gate=PauseGate(WeightState(), max_hold=1.0), store=SlowStore(), follow=Told().append)
     advance = await begun(weights.advance(3))
     advance.cancel()
     gate.set()
     with pytest.raises(asyncio.CancelledError):
         await advance
     await weights.advance(3)
-    assert weights.version == 3
+    assert weights.gate.version == 3
 
 
 def test_every_mode_is_known() -> None:
-    assert set(MODES) == {"abort", "wait", "retract", "in_place"}
+    assert set(get_args(PauseMode)) == {"abort", "wait", "retract", "in_place"}

@@ -1,0 +1,70 @@
+"""The services over a real store, without the rest of a proxy."""
+
+import time
+from collections.abc import Callable
+
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet.spec import LimitsSpec
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.restarts.drain import Drains, NoHost
+from rolloutfleet_proxy.services.sessions import SessionService
+from rolloutfleet_proxy.services.weights import WeightService
+from rolloutfleet_proxy.sessions.admission import Admission
+from rolloutfleet_proxy.sessions.paths import Paths
+from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.database import Database
+from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.weights import Applied, load
+from rolloutfleet_proxy.store.writer import Store, Writer
+from rolloutfleet_proxy.weights.gate import PauseGate
+
+
+class Idle:
+    """A proxy that does nothing beside."""
+
+    def under_way(self, before: float) -> int:
+        return 0
+
+    def cut(self) -> None: ...
+
+
+def in_force(database: Database) -> SettingsInForce:
+    folder = database.folder
+    return SettingsInForce(
+        ProxySettings(fleet="test", model="none", state_dir=folder, gateway_url="http://127.0.0.1:9")
+    )
+
+
+def session_service(database: Database, writer: Writer, reader: Reader, registry: Sessions) -> SessionService:
+    """With real parts, of which no test of these looks at memory or disk."""
+    return SessionService(
+        writer=writer,
+        reader=reader,
+        recounting=reader,
+        registry=registry,
+        paths=Paths(reader, cache_bytes=1_000_000),
+        admission=Admission(LimitsSpec(), database, sessions_open=0),
+        drains=Drains(store=writer, work=Idle(), host=NoHost(), timeout=1.0, max_hold=1.0, served=time.monotonic),
+        clock=ServedClock(database.connect(read_only=True)),
+        owner=Owner(0, database.store_id),
+        settings=in_force(database),
+    )
+
+
+class Told(list[Applied]):
+    """What recoveries did, in the place of the sessions that follow it."""
+
+
+async def open_weights(
+    store: Store,
+    *,
+    max_hold: float,
+    clock: Callable[[], float] = time.monotonic,
+    told: Told | None = None,
+) -> WeightService:
+    """As a store has them."""
+    state, paused_for = await store.run(load)
+    gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for, clock=clock)
+    return WeightService(gate=gate, store=store, follow=(Told() if told is None else told).append)
