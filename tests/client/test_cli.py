@@ -18,6 +18,7 @@ from rolloutfleet.cli.export import described
 from rolloutfleet.cli.failures import CommandFailed
 from rolloutfleet.cli.show import size, span
 from rolloutfleet.cli.status import branching
+from rolloutfleet.wire import Stats
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -76,7 +77,7 @@ def book(folder: Path, **changes: Any) -> Path:
         (["status", "--url", "http://127.0.0.1:1", "--state-dir", "x"], "name two fleets"),
         (["up", "none.yaml"], "none.yaml: can't be read: No such file or directory"),
         (["up", "bad.yaml"], "bad.yaml: spec.model: is missing"),
-        (["up", "good.yaml", "--engine-key-file", "none"], "none is no file"),
+        (["up", "good.yaml", "--engine-key-file", "none"], "none is not a file"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path, words: list[str], problem: str) -> None:
@@ -171,17 +172,18 @@ def test_figures_read_well() -> None:
 
 
 def test_an_answer_that_is_no_export_is_said() -> None:
-    with pytest.raises(CommandFailed, match="no safetensors file"):
+    with pytest.raises(CommandFailed, match="not a safetensors file"):
         described(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
 
 
-def figures(*, extending: int, branch: int, **branches: int) -> dict[str, Any]:
-    return {"follow_ups": {"extending": extending, "branch": branch}, "branches": branches}
+def figures(*, extending: int, branch: int, **branches: int) -> Stats:
+    turns = {"extending": extending, "branch": branch}
+    return Stats.model_construct(follow_ups=turns, branches=branches)
 
 
 def test_the_status_warns_where_more_than_one_follow_up_in_twenty_branches() -> None:
     assert branching([]) is None
-    assert branching([figures(extending=0, branch=0), {}]) is None
+    assert branching([figures(extending=0, branch=0)]) is None
     assert branching([figures(extending=19, branch=1, content=1), figures(extending=0, branch=0, tools=3)]) is None
     warning = branching([figures(extending=30, branch=1, content=1), figures(extending=7, branch=1, content=1, role=3)])
     assert warning is not None

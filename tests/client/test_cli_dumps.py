@@ -106,14 +106,14 @@ def test_missing_shards_are_found(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("show", "../../etc/passwd", "--dir", "."), 2, "'../../etc/passwd' is no name of a dump"),
+        (("show", "../../etc/passwd", "--dir", "."), 2, "'../../etc/passwd' is not a valid dump name"),
         (("show", NAME, "--dir", "."), 1, f"there is no {NAME} in ."),
         (("verify", NAME, "--dir", "."), 1, "1 of 1 dump is damaged or incomplete"),
-        (("list", "--dir", "nowhere"), 2, "nowhere is no folder"),
+        (("list", "--dir", "nowhere"), 2, "nowhere is not a folder"),
         (("list", "--dir", ".", "--url", "http://127.0.0.1:1"), 2, "--dir is a folder"),
         (("import",), 2, "say which dumps: their names, --group ID or --all"),
         (("import", NAME, "--all"), 2, "say which dumps"),
-        (("import", "notes.txt"), 2, "'notes.txt' is no name of a dump"),
+        (("import", "notes.txt"), 2, "'notes.txt' is not a valid dump name"),
         (("list",), 2, "no fleet runs from"),
     ],
 )

@@ -23,7 +23,9 @@ from typer.testing import CliRunner
 
 from rolloutfleet.cli import app
 from rolloutfleet.cli.failures import CommandFailed
-from rolloutfleet.files import ExportFolder, FileForm, FolderInUse, Progress, WrongFolder, export_to
+from rolloutfleet.files.folder import ExportFolder, FolderInUse, WrongFolder
+from rolloutfleet.files.forms import FileForm
+from rolloutfleet.files.writing import Progress, export_to
 from rolloutfleet.fleet import Fleet
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory, read_export
 from rolloutfleet.wire import TENSORS_MEDIA_TYPE

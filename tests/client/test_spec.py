@@ -176,7 +176,7 @@ def test_the_memory_limit_is_a_third_above_the_budget() -> None:
         ),
         (
             {"proxies": {"resources": {"limits": {"memory": "4GB"}}}},
-            "spec.proxies.resources.limits: memory: '4GB' is no amount of bytes; did you mean 4G?",
+            "spec.proxies.resources.limits: memory: '4GB' is not a valid amount of bytes; did you mean 4G?",
         ),
         (
             {"gateway": {"engines": {"urls": ["http://a:1"]}}},
@@ -205,7 +205,7 @@ def test_the_memory_limit_is_a_third_above_the_budget() -> None:
         ),
         (
             {"gateway": {"engines": {"urls": ["10.0.0.1:3000"]}}, "engine": None},
-            "spec.gateway.engines.urls[0]: '10.0.0.1:3000' is no address; write it like http://10.0.0.5:30000",
+            "spec.gateway.engines.urls[0]: '10.0.0.1:3000' is not a valid address; write it like http://10.0.0.5:30000",
         ),
         (
             {"sessions": {"staleAfter": 0}},
@@ -226,7 +226,7 @@ def test_a_policy_under_which_the_gateway_loses_fields_is_refused_by_name(policy
 
 @pytest.mark.parametrize("name", ["", "3math", "a.b", "Math", "a-", "a" * 41, "a\n"])
 def test_a_name_that_a_service_would_refuse_is_refused(name: str) -> None:
-    with pytest.raises(ValidationError, match="no fleet name"):
+    with pytest.raises(ValidationError, match="not a valid fleet name"):
         RolloutFleet.model_validate({**SMALLEST, "metadata": {"name": name}})
 
 

@@ -39,7 +39,7 @@ def test_a_date_as_an_id_stays_text(tmp_path: Path) -> None:
         (f"{GOOD}---\n{GOOD}", "needs one document of kind RolloutFleet; it has 2"),
         ("- a\n", "the whole: must be a mapping, not ['a']"),
         ("kind: [", "line 1: expected the node content, but found '<stream end>'"),
-        ("\x00", "is no YAML"),
+        ("\x00", "is not YAML"),
         (GOOD + "kind: RolloutFleet\n", "line 5: kind is given twice in one mapping"),
         (GOOD.replace("v1alpha1", "v2"), "apiVersion: must be rolloutfleet.dev/v1alpha1, not 'rolloutfleet.dev/v2'"),
         ("a: &a [*a]\n", "line 1: found unconstructable recursive node"),

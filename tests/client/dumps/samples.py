@@ -7,20 +7,20 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rolloutfleet.dumps import (
-    DTYPES,
     DumpedSession,
     DumpedShard,
     DumpedTrajectory,
     DumpedTurn,
     DumpHead,
+    DumpName,
     Matching,
     Tensor,
     encode,
-    trajectory_dump_name,
 )
+from rolloutfleet.tensors import CODES, itemsize
 
 SESSION = "s3-0123456789ab-00112233445566ff"
-NAME = trajectory_dump_name(SESSION, 2)
+NAME = str(DumpName(SESSION, 2))
 
 
 def head(**given: Any) -> DumpHead:
@@ -109,7 +109,7 @@ def opened(content: bytes) -> io.BytesIO:
 @st.composite
 def tensors(draw: st.DrawFn) -> Tensor:
     """Of every type and of few dimensions, empty ones and single elements too."""
-    dtype = draw(st.sampled_from(sorted(DTYPES)))
+    dtype = draw(st.sampled_from(sorted(CODES)))
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
-    size = int(np.prod(shape)) * DTYPES[dtype]
+    size = int(np.prod(shape)) * itemsize(dtype)
     return Tensor(dtype=dtype, shape=tuple(shape), data=draw(st.binary(min_size=size, max_size=size)))

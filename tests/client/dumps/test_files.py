@@ -39,7 +39,7 @@ def test_what_is_no_dump_has_a_fault_that_can_be_shown(file: Path, make: Make) -
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR.keys())
 def test_only_regular_files_are_opened(file: Path, make: Make) -> None:
     make(file)
-    with pytest.raises(Damaged, match="no regular file"):
+    with pytest.raises(Damaged, match="not a regular file"):
         open_dump(file)
 
 
@@ -69,4 +69,4 @@ def test_a_letter_of_two_halves_is_one(file: Path) -> None:
 def test_what_json_does_not_know_is_no_number(file: Path, number: str) -> None:
     file.write_bytes(sample().replace(b'"x":null', f'"x":{number}'.encode()))
     fault = glance(file).fault
-    assert fault is not None and "is no number of JSON" in fault
+    assert fault is not None and "is not a number of JSON" in fault

@@ -15,11 +15,11 @@ from rolloutfleet.dumps import (
     Damaged,
     DumpedShard,
     DumpedTurn,
+    DumpName,
     IncomingShard,
     StreamedShard,
     StreamedTensor,
     Tensor,
-    active_name,
     decode,
     digest_of,
     dump_names,
@@ -28,7 +28,6 @@ from rolloutfleet.dumps import (
     read,
     read_shards,
     reading,
-    trajectory_dump_name,
     verify,
 )
 
@@ -85,11 +84,11 @@ def test_shards_come_in_pieces(monkeypatch: pytest.MonkeyPatch, tensor: Tensor, 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (b'"data":"AAAA', b'"data":"AAA', "no base64"),
+        (b'"data":"AAAA', b'"data":"AAA', "not valid base64"),
         (b'"data":"AAAA', b'"data":"', "45 bytes of a shard, and 48 are needed"),
         (b'"dtype":"float64"', b'"dtype":"float0"', "dtype is"),
         (b'"shape":[2,3]', b'"shape":[-2,3]', "shape is"),
-        (b'"data":', b'"date":', "is no shard"),
+        (b'"data":', b'"date":', "is not a shard"),
         (b'"shard_id"', b'"shard"', "shard_id: is missing"),
     ],
 )
@@ -206,10 +205,13 @@ def test_log_probabilities_that_are_not_finite_are_found() -> None:
 
 
 def test_names_must_agree() -> None:
-    other = trajectory_dump_name(SESSION, 1)
+    other = str(DumpName(SESSION, 1))
     assert verify(opened(sample()), name=other) == [f"by what it holds its name is {NAME}, not {other}"]
     session = head().session.model_copy(update={"session_id": "../../etc/passwd"})
-    assert any("is no id" in said for said in verify(opened(b"".join(encode(head(session=session), sample_turns())))))
+    assert any(
+        "is not a valid session" in said
+        for said in verify(opened(b"".join(encode(head(session=session), sample_turns()))))
+    )
 
 
 def test_missing_shards_are_said() -> None:
@@ -222,7 +224,7 @@ def test_missing_shards_are_said() -> None:
     [
         (b"", "it breaks off in line 1"),
         (b"{}\n", "its first line is not that of a dump"),
-        (b'{"format":"other","turns":[\n', "it is no dump of RolloutFleet"),
+        (b'{"format":"other","turns":[\n', "it is not a dump of RolloutFleet"),
         (b'{"format":"rolloutfleet-dump","format_version":2,"turns":[\n', "its format_version is 2"),
         (b'{"format":"rolloutfleet-dump","format_version":1,"turns":[\n', "line 1, reason: is missing"),
     ],
@@ -240,7 +242,7 @@ def test_names() -> None:
     ]
     for name in dump_names(SESSION, trajectories=[1, 12], active=True):
         assert str(parse_dump_name(name)) == name
-    active, second = parse_dump_name(active_name(SESSION)), parse_dump_name(NAME)
+    active, second = parse_dump_name(str(DumpName(SESSION, None))), parse_dump_name(NAME)
     assert active is not None and second is not None
     assert (active.session_id, active.number, second.number) == (SESSION, None, 2)
 

@@ -18,8 +18,8 @@ from tests.client.fleet.conftest import whereabouts
 from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Session, Trajectory
 from rolloutfleet.fleet.proxies import new_key
 from rolloutfleet.staleness import StalenessManager
+from rolloutfleet_proxy.cluster.placement import keeper_of
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, AFTER_START, BEFORE_COMMIT, VARIABLE
-from rolloutfleet_proxy.fleet.placement import keeper_of
 
 pytestmark = pytest.mark.timeout(300)
 

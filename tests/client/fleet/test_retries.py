@@ -10,9 +10,8 @@ from rolloutfleet.fleet import BadArgument, Conflict, Gone, KeyRefused, NotKnown
 from rolloutfleet.fleet.exceptions import FleetError, refusal
 from rolloutfleet.fleet.retries import (
     ALSO_SERVER_ERRORS,
-    FIRST_WAIT,
+    BACKOFF,
     LONGEST_RETRY_AFTER,
-    LONGEST_WAIT,
     NEW_KEYS_AT_ONCE,
     draws_new_key,
     may_be_done,
@@ -85,11 +84,11 @@ def test_waits_grow_and_are_bounded(attempt: int, chance: float, asked_for: floa
     failure = Unreachable("nobody")
     wait = wait_before_retry(failure, attempt=attempt, chance=chance)
     assert wait is not None
-    assert 0.75 * FIRST_WAIT <= wait <= LONGEST_WAIT
+    assert 0.75 * BACKOFF.first <= wait <= BACKOFF.longest
     later = Refused("busy", status=503, retry_after=asked_for)
     told = wait_before_retry(later, attempt=attempt, chance=chance)
     assert told is not None
-    assert wait <= told <= max(LONGEST_WAIT, LONGEST_RETRY_AFTER)
+    assert wait <= told <= max(BACKOFF.longest, LONGEST_RETRY_AFTER)
     if asked_for is not None:
         assert told >= min(asked_for, LONGEST_RETRY_AFTER)
 

@@ -119,7 +119,7 @@ async def test_what_is_acknowledged_and_comes_again_is_not_handed_out(where: Whe
             await asyncio.Event().wait()
 
         trained = frozenset((first.trajectory_id, third.trajectory_id))
-        fleet._outbox.add("an acknowledgement", never, trajectory_ids=trained)
+        fleet._proxies.outbox.add("an acknowledgement", never, trajectory_ids=trained)
         await other.release([first, second, third])
         async with fleet.export(group_id=group.group_id) as export:
             assert [each.trajectory_id async for each in export] == [second.trajectory_id]

@@ -130,5 +130,5 @@ def test_shards_are_references() -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"not json", b"\x08\0\0\0\0\0\0\0{}      ", b"\xff" * 40])
 @pytest.mark.parametrize("media_type", [JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE])
 def test_what_is_no_export_is_an_error(content: bytes, media_type: str) -> None:
-    with pytest.raises(FleetError, match="no export"):
+    with pytest.raises(FleetError, match="not an export"):
         read_export(content, media_type=media_type)

@@ -16,7 +16,7 @@ from tests.client.fleet.conftest import whereabouts
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, NotEverywhere, Refused, StillPaused
 from rolloutfleet.fleet.proxies import Proxies
-from rolloutfleet_proxy.fleet.members import PATIENCE
+from rolloutfleet_proxy.cluster.weights import PATIENCE
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -11,8 +11,8 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolloutfleet.fleet.exceptions import ShardMismatch
 from rolloutfleet.remote_tensors.answers import BrokenAnswer, file_of, tensors_of
-from rolloutfleet.remote_tensors.failures import ShardMismatch
 from rolloutfleet.tensors import Form, RemoteTensor
 
 ARRAYS: dict[str, "np.ndarray[Any, Any]"] = {
