@@ -173,7 +173,7 @@ def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:
             ["the end of", "no tokenizer.json", "rolloutfleet: engine-0: ended with exit status"],
         ),
         ("{model: org/name, engine: {}}", 2, ["simulated engines need a tokenizer on this machine"]),
-        ("{model: m, tokenizer: {path: none}, engine: {}}", 2, ["tokenizer.path:", "is no directory"]),
+        ("{model: m, tokenizer: {path: none}, engine: {}}", 2, ["tokenizer.path:", "is not a directory"]),
         ("{model: m, gateway: {engines: {selector: {a: b}}}}", 2, ["finds pods on a cluster"]),
     ],
 )

@@ -1,7 +1,7 @@
 """A bare Kubernetes API: etcd, kube-apiserver and kube-controller-manager as processes, no nodes.
 
 StatefulSets and Deployments make pods there and garbage is collected; no pod ever runs. The programs are those that
-`e2e/cluster` compiles; `ROLLOUTFLEET_KUBERNETES` may name another folder that has them.
+`toolchain/kubernetes` compiles; `ROLLOUTFLEET_KUBERNETES` may name another folder that has them.
 """
 
 import json
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import psutil
 import yaml
-from e2e.cluster.binaries import BARE_API, MODULE_OF
 from tests.real.processes import free_ports
+from toolchain.kubernetes.binaries import BARE_API, MODULE_OF
 
 FOLDER: Final = "ROLLOUTFLEET_KUBERNETES"
 PATIENCE: Final = 90.0

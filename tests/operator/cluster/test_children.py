@@ -10,8 +10,8 @@ from tests.operator.cluster.fleets import RELEASE, fleet_of, spec_of
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies
-from rolloutfleet_operator.cluster.children.fields import FieldInvalid
 from rolloutfleet_operator.cluster.children.names import SETTINGS_FILE, SIMULATED_MODEL_PATH, TEMPLATE_HASH, Fleet
+from rolloutfleet_operator.cluster.children.network import FieldInvalid
 from rolloutfleet_operator.cluster.children.settings import proxy_settings
 
 Children = dict[tuple[str, str], dict[str, Any]]
@@ -20,7 +20,7 @@ Children = dict[tuple[str, str], dict[str, Any]]
 def made(fleet: Fleet) -> Children:
     told = proxy_settings(fleet, RELEASE, peers=fleet.spec.proxies.replicas)
     template = proxies.template(fleet, RELEASE, told)
-    counts = every.Counts(proxies=2, gateways=1, engines=1)
+    counts = every.Replicas(proxies=2, gateways=1, engines=1)
     parts = [*every.parts(fleet, RELEASE, told), *every.workloads(fleet, RELEASE, template, counts, None, "a hash")]
     children = [part.make() for part in parts]
     assert [(part.kind, part.name) for part in parts] == [(each["kind"], each["metadata"]["name"]) for each in children]
@@ -171,7 +171,7 @@ def test_a_gateways_control_plane_takes_a_key_of_its_own_which_proxies_that_ask_
 
 
 def test_another_key_of_the_control_plane_brings_new_gateways() -> None:
-    fleet, counts = fleet_of(), every.Counts(proxies=1, gateways=1, engines=1)
+    fleet, counts = fleet_of(), every.Replicas(proxies=1, gateways=1, engines=1)
 
     def gateway(key: str) -> Any:
         parts = every.workloads(fleet, RELEASE, None, counts, None, key)

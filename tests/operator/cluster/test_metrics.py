@@ -9,7 +9,7 @@ from tests.operator.policy.world import World
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import ConditionStatus, FleetStatus
-from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.policy.reasons import Metric
 
 SEEN = World(FleetSpec.model_validate({"model": "simulated", "engine": {"gpus": 0}})).snapshot()
@@ -27,7 +27,7 @@ def status_of(conditions: dict[str, str]) -> FleetStatus:
 @given(st.lists(st.tuples(st.sampled_from(("a", "b", "c")), st.none() | STATUSES), max_size=30))
 def test_fleets_are_counted_by_what_they_are_now(passes: list[tuple[str, dict[str, str] | None]]) -> None:
     """Passes over three fleets, which may go in between (None)."""
-    metrics, now = Metrics(), dict[str, dict[str, str]]()
+    metrics, now = OperatorMetrics(), dict[str, dict[str, str]]()
     for name, conditions in passes:
         if conditions is None:
             metrics.forget("default", name)

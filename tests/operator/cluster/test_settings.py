@@ -1,11 +1,19 @@
 """What the operator is told: flags over the environment, and clear words for what can't be used."""
 
+import argparse
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from rolloutfleet_operator.cluster.settings import BadSettings, OperatorSettings, parse
+from rolloutfleet_operator.cluster.settings import BadSettings, OperatorSettings, add_flags, read
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return read(parser.parse_args(arguments), environment)
 
 
 def test_flags_win_over_the_environment_and_that_over_defaults() -> None:

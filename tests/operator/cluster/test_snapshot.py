@@ -1,7 +1,7 @@
 """What a pass keeps for the next one."""
 
 from rolloutfleet_operator.cluster.api import Object
-from rolloutfleet_operator.cluster.snapshot import Snapshot
+from rolloutfleet_operator.cluster.reading import Snapshot
 
 
 def named(kind: str, name: str) -> Object:

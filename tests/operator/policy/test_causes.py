@@ -10,7 +10,7 @@ from tests.operator.policy.world import World
 
 from rolloutfleet.status import FleetStatus, RestartsStatus, RestartStatus
 from rolloutfleet_operator import crd
-from rolloutfleet_operator.cluster.metrics import Metrics
+from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.policy import causes
 from rolloutfleet_operator.policy.causes import CAUSES, FleetState, Need, RestartCause
 from rolloutfleet_operator.policy.observed import STATE_LABEL, Boot, ObservedPod
@@ -58,7 +58,7 @@ def grown_old(world: World, operator: Operator) -> None:
 @pytest.mark.usefixtures("with_age")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_new_cause_is_planned_carried_out_and_counted_without_flapping(way: str) -> None:
-    world, operator, metrics = World(fleet(memory={"restart": way})), Operator(), Metrics()
+    world, operator, metrics = World(fleet(memory={"restart": way})), Operator(), OperatorMetrics()
     grown_old(world, operator)
     metrics.saw(world.snapshot(), world.status, budget=1)
     # One serves calls for longer than some passes take, so that its restart is decided long before it is made.

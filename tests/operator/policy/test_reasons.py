@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolloutfleet_operator.policy import causes
-from rolloutfleet_operator.policy.current import CurrentAction
+from rolloutfleet_operator.policy.decide import CurrentAction
 from rolloutfleet_operator.policy.reasons import ConditionReason, EventReason, Metric, ProblemReason
 from rolloutfleet_operator.policy.steps import Step
 

@@ -14,13 +14,13 @@ from tests.real.processes import free_port, free_ports
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import running_engine
 from rolloutfleet_operator import commands, smg
-from rolloutfleet_operator.cluster.asking import Asker
-from rolloutfleet_operator.cluster.gateways import Gateways
+from rolloutfleet_operator.cluster.gateway_client import GatewayClient
+from rolloutfleet_operator.cluster.http_client import HttpClient
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.observed import ObservedWorker
 from rolloutfleet_operator.policy.workers import compare
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.engines.client import Engine
+from rolloutfleet_proxy.engine.client import Engine
 
 KEY = "rfa-control"
 ENGINE_KEY = "the-engines"
@@ -76,14 +76,14 @@ def keyed(tmp_path: Path) -> Iterator[Gateway]:
 
 
 @pytest.fixture
-async def gateways() -> AsyncIterator[Gateways]:
-    asker = Asker()
-    yield Gateways(asker)
-    await asker.close()
+async def gateways() -> AsyncIterator[GatewayClient]:
+    http = HttpClient()
+    yield GatewayClient(http)
+    await http.close()
 
 
 async def brought_in_line(
-    gateways: Gateways, gateway: Gateway, *, ready: set[str], there: set[str], engine_key: str | None = None
+    gateways: GatewayClient, gateway: Gateway, *, ready: set[str], there: set[str], engine_key: str | None = None
 ) -> None:
     """What passes of the operator do, until there is nothing to do and nothing under way."""
     async with asyncio.timeout(60):
@@ -101,12 +101,12 @@ async def brought_in_line(
             await asyncio.sleep(0.2)
 
 
-async def urls(gateways: Gateways, gateway: Gateway) -> set[str]:
+async def urls(gateways: GatewayClient, gateway: Gateway) -> set[str]:
     return {each.url for each in (await gateways.lists([gateway.url], KEY))[gateway.url] if not each.draining}
 
 
 async def test_engines_come_and_go_and_a_gateway_that_forgot_all_is_told_again(
-    gateways: Gateways, gateway: Gateway
+    gateways: GatewayClient, gateway: Gateway
 ) -> None:
     with running_engine(EngineOptions()) as one, running_engine(EngineOptions()) as two:
         both = {one.url, two.url}
@@ -126,7 +126,7 @@ async def test_engines_come_and_go_and_a_gateway_that_forgot_all_is_told_again(
 
 
 async def test_engines_with_a_key_are_known_and_used_also_by_a_gateway_that_forgot_all(
-    gateways: Gateways, keyed: Gateway
+    gateways: GatewayClient, keyed: Gateway
 ) -> None:
     generate = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}
     headers = {"authorization": f"Bearer {ENGINE_KEY}"}
@@ -143,7 +143,7 @@ async def test_engines_with_a_key_are_known_and_used_also_by_a_gateway_that_forg
                 keyed.start()
 
 
-async def test_a_gateway_lets_calls_end_at_an_engine_that_leaves(gateways: Gateways, gateway: Gateway) -> None:
+async def test_a_gateway_lets_calls_end_at_an_engine_that_leaves(gateways: GatewayClient, gateway: Gateway) -> None:
     options: Callable[..., EngineOptions] = EngineOptions
     with running_engine(options(token_latency=0.05)) as leaving, running_engine(options()) as staying:
         await brought_in_line(gateways, gateway, ready={leaving.url}, there={leaving.url})
@@ -160,7 +160,7 @@ async def test_a_gateway_lets_calls_end_at_an_engine_that_leaves(gateways: Gatew
 
 
 async def test_a_proxy_asks_for_the_engines_by_the_key_of_the_control_plane(
-    gateways: Gateways, gateway: Gateway
+    gateways: GatewayClient, gateway: Gateway
 ) -> None:
     with running_engine(EngineOptions()) as engine:
         await brought_in_line(gateways, gateway, ready={engine.url}, there={engine.url})
@@ -174,7 +174,7 @@ async def test_a_proxy_asks_for_the_engines_by_the_key_of_the_control_plane(
             await asking.aclose()
 
 
-async def test_without_the_key_nobody_is_told_of_engines_or_adds_one(gateways: Gateways, gateway: Gateway) -> None:
+async def test_without_the_key_nobody_is_told_of_engines_or_adds_one(gateways: GatewayClient, gateway: Gateway) -> None:
     await brought_in_line(gateways, gateway, ready=set(), there=set())
     assert await gateways.lists([gateway.url], None) == {}
     assert await gateways.lists([gateway.url], "another") == {}
@@ -182,7 +182,7 @@ async def test_without_the_key_nobody_is_told_of_engines_or_adds_one(gateways: G
     assert await urls(gateways, gateway) == set()
 
 
-async def test_an_engine_that_drains_is_listed_as_such(gateways: Gateways, gateway: Gateway) -> None:
+async def test_an_engine_that_drains_is_listed_as_such(gateways: GatewayClient, gateway: Gateway) -> None:
     with running_engine(EngineOptions()) as engine:
         await brought_in_line(gateways, gateway, ready={engine.url}, there={engine.url})
         (known,) = (await gateways.lists([gateway.url], KEY))[gateway.url]

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from rolloutfleet_operator.cluster.asking import LARGEST, Answer, Asker, NoAnswer
-from rolloutfleet_operator.cluster.gateways import Gateways
+from rolloutfleet_operator.cluster.gateway_client import GatewayClient
+from rolloutfleet_operator.cluster.http_client import LARGEST, Answer, HttpClient, RequestFailed
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -53,11 +53,11 @@ def asked(handler: Handler, *, key: str | None = "the-admin-key", timeout: float
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        asker = Asker()
+        http = HttpClient()
         try:
-            return await asker.ask("POST", f"{site.name}/here", key, timeout=timeout, json={"a": 1})
+            return await http.ask("POST", f"{site.name}/here", key, timeout=timeout, json={"a": 1})
         finally:
-            await asker.close()
+            await http.close()
             await runner.cleanup()
 
     return asyncio.run(play())
@@ -76,23 +76,23 @@ def test_an_answer_is_given_as_it_came_but_for_the_key() -> None:
     ("handler", "said"), [(silent, "in time"), (endless, f"more than {LARGEST} bytes"), (cut, "broke off")]
 )
 def test_what_is_no_answer_is_said_in_time(handler: Handler, said: str) -> None:
-    with pytest.raises(NoAnswer, match=said):
+    with pytest.raises(RequestFailed, match=said):
         asked(handler, timeout=0.5 if handler is silent else 10.0)
 
 
 @pytest.mark.parametrize("key", ["two\nlines", "carriage\rreturn", "nothing\x00", "a\x01b"])
 def test_a_key_that_no_header_can_hold_asks_nobody(key: str) -> None:
-    with pytest.raises(NoAnswer):
+    with pytest.raises(RequestFailed):
         asked(echo, key=key)
 
 
 def test_nobody_there_is_no_answer() -> None:
     async def play() -> None:
-        asker = Asker()
+        http = HttpClient()
         try:
-            assert await Gateways(asker).lists(["http://127.0.0.1:9"], "two\nlines") == {}
-            assert await Gateways(asker).lists(["http://127.0.0.1:9"], None) == {}
+            assert await GatewayClient(http).lists(["http://127.0.0.1:9"], "two\nlines") == {}
+            assert await GatewayClient(http).lists(["http://127.0.0.1:9"], None) == {}
         finally:
-            await asker.close()
+            await http.close()
 
     asyncio.run(play())

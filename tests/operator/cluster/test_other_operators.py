@@ -4,7 +4,7 @@ from typing import Any
 
 from rolloutfleet_operator.cluster.children.names import OPERATOR
 from rolloutfleet_operator.cluster.lease import SCOPE
-from rolloutfleet_operator.cluster.others import Others, others_of
+from rolloutfleet_operator.cluster.other_operators import OtherOperators, others_of
 from rolloutfleet_operator.policy.reasons import ProblemReason
 
 NOW = 1_800_000_000.0
@@ -20,12 +20,12 @@ def lease(
     return {"metadata": meta, "spec": {"holderIdentity": holder, "renewTime": renewed}}
 
 
-def seen_by(namespace: str, *leases: Any, scope: str | None = None) -> Others:
+def seen_by(namespace: str, *leases: Any, scope: str | None = None) -> OtherOperators:
     return others_of(leases, own=(namespace, OPERATOR), scope=scope, now=NOW)
 
 
 def test_alone_everything_is_ours() -> None:
-    assert seen_by("a", lease("a")) == seen_by("a") == Others()
+    assert seen_by("a", lease("a")) == seen_by("a") == OtherOperators()
     assert seen_by("a").leave_us("anywhere") and seen_by("a").faults() == ()
 
 
@@ -53,4 +53,4 @@ def test_who_has_no_lease_yet_comes_after_those_that_have() -> None:
 
 def test_a_lease_that_nobody_holds_or_renews_counts_for_nothing() -> None:
     gone = lease("b", born="01", holder=""), lease("c", born="01", renewed=LONG_AGO), lease("d", scope="rl", holder="")
-    assert seen_by("a", lease("a"), *gone) == Others()
+    assert seen_by("a", lease("a"), *gone) == OtherOperators()

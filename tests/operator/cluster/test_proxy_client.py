@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from rolloutfleet_operator.cluster.asking import Asker
-from rolloutfleet_operator.cluster.proxies import KeyRefused, Proxies
+from rolloutfleet_operator.cluster.http_client import HttpClient
+from rolloutfleet_operator.cluster.proxy_client import KeyRefused, ProxyClient
 from rolloutfleet_operator.policy.observed import ProxyStats
 
 
@@ -21,11 +21,11 @@ def polled(status: int) -> ProxyStats | None:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        asker = Asker()
+        http = HttpClient()
         try:
-            return await Proxies(asker).stats(site.name, "k", audit=False)
+            return await ProxyClient(http).stats(site.name, "k", audit=False)
         finally:
-            await asker.close()
+            await http.close()
             await runner.cleanup()
 
     return asyncio.run(play())
