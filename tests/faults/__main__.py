@@ -1,0 +1,3 @@
+from tests.faults.cli import main
+
+main()

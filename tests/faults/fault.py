@@ -1,0 +1,64 @@
+"""What a planted fault is, and how it gets into a copy of the sources."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Promise(StrEnum):
+    """What a fault breaks: a part of what the design promises."""
+
+    CAPTURE = "what the engine sampled is what is kept, to the token"
+    COMMIT = "an answer is committed before it leaves"
+    RETRY = "a retry finds its turn"
+    TREE = "a call extends the branch that it continues"
+    LEASE = "what is leased is nobody else's until the lease ends"
+    ACK = "what is acknowledged is gone, once"
+    CLEANUP = "what nobody uses is dumped and freed, and nothing else"
+    WEIGHTS = "versions and pauses hold for every token"
+    SHARDS = "tensors are handed over whole"
+    AUTH = "a key opens its own routes alone"
+    RECOVERY = "a start finds what the last life left"
+    ENGINE = "the engine's reply is read as it is meant"
+    OPERATOR = "proxies are restarted one by one, for a reason, and before memory runs out"
+    CLIENT = "the client asks again where that is safe, and only there"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`text` stands once in the sources below `folder`, in whatever file; `planted` takes its place."""
+
+    name: str
+    promise: Promise
+    folder: str
+    text: str
+    planted: str
+    tests: tuple[str, ...]
+    """Of `make test-fast`: files, by the end of their path, or single tests as `file::test`."""
+
+    def file(self, root: Path) -> Path:
+        """Where it is planted. Raises LookupError where its text is not there, or more than once."""
+        found = {path: path.read_text().count(self.text) for path in sorted((root / self.folder).rglob("*.py"))}
+        places = [path for path, count in found.items() if count]
+        if sum(found.values()) != 1:
+            raise LookupError(f"{self.name}: its text stands {sum(found.values())} times below {self.folder}")
+        return places[0]
+
+    def selection(self, root: Path) -> list[str]:
+        """Its tests, for pytest. Raises LookupError where a file is not there, or more than one is called so."""
+        return [_selected(root, test) for test in self.tests]
+
+    def plant(self, root: Path) -> Path:
+        """Changes the file, and returns it."""
+        path = self.file(root)
+        path.write_text(path.read_text().replace(self.text, self.planted))
+        return path
+
+
+def _selected(root: Path, test: str) -> str:
+    file, _, name = test.partition("::")
+    paths = [path.relative_to(root) for path in sorted((root / "tests").rglob(Path(file).name))]
+    found = [path for path in paths if f"/{path}".endswith(f"/{file}")]
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} files of tests are called {file}")
+    return f"{found[0]}::{name}" if name else str(found[0])

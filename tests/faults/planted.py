@@ -1,0 +1,348 @@
+"""The faults. Each is one that a change could make unnoticed, and stands for a promise of the design.
+
+Texts are short, so that code can move around them; one that is found no more, or twice, fails `test_planted.py`.
+"""
+
+from tests.faults.fault import Fault, Promise
+
+PROXY = "proxy/rolloutfleet_proxy"
+OPERATOR = "operator/rolloutfleet_operator"
+CLIENT = "client/rolloutfleet"
+
+ON_DISK = "test_durability.py::test_a_turn_is_on_disk_before_its_answer_leaves[whole]"
+EVIDENCE = ("test_evidence.py",)
+LEASES = ("test_leases.py",)
+SWEEPING = ("test_sweeping.py",)
+SHELF = ("test_shelf.py",)
+STORE = ("test_store.py",)
+TREE = ("test_tree.py",)
+RETRIES = ("proxy/capture/test_retries.py",)
+WEIGHTS = ("proxy/weights/test_weights.py", "test_recovery.py")
+MEMORY = ("policy/test_memory.py",)
+SLOTS = ("test_slots.py",)
+KEYS = ("test_bad_input.py::test_a_sessions_key_opens_no_admin_route_and_the_admins_key_no_chat",)
+CLIENT_RETRIES = ("client/fleet/test_retries.py",)
+
+FAULTS = [
+    Fault(
+        "log-probabilities-of-other-tokens",
+        Promise.CAPTURE,
+        PROXY,
+        "if [token.id for token in tokens] != ids:",
+        "if False:",
+        EVIDENCE,
+    ),
+    Fault(
+        "a-sentinel-is-a-log-probability",
+        Promise.CAPTURE,
+        PROXY,
+        "if not (lowest > SENTINEL and",
+        "if not (lowest >= SENTINEL and",
+        EVIDENCE,
+    ),
+    Fault(
+        "more-tokens-than-asked-for",
+        Promise.CAPTURE,
+        PROXY,
+        "if count > expected.max_new_tokens:",
+        "if count > expected.max_new_tokens + 1:",
+        EVIDENCE,
+    ),
+    Fault(
+        "rounds-are-joined-without-moving-their-versions",
+        Promise.CAPTURE,
+        PROXY,
+        "Span(span.version, span.start + offset, span.end + offset)",
+        "Span(span.version, span.start, span.end)",
+        EVIDENCE,
+    ),
+    Fault(
+        "another-prompt-than-was-sent",
+        Promise.ENGINE,
+        PROXY,
+        "if prompt_tokens != expected.prompt_tokens:",
+        "if prompt_tokens < expected.prompt_tokens:",
+        EVIDENCE,
+    ),
+    Fault(
+        "an-engines-error-is-an-answer",
+        Promise.ENGINE,
+        PROXY,
+        "if type(status) is int and 400 <= status < 600:",
+        "if type(status) is int and 500 <= status < 600:",
+        EVIDENCE,
+    ),
+    Fault(
+        "a-stream-goes-on-after-its-end",
+        Promise.ENGINE,
+        PROXY,
+        'raise Refused(Reason.STREAM_ORDER, "An event came after the last.")',
+        "return None",
+        ("test_reply_stream.py",),
+    ),
+    Fault(
+        "a-hole-between-version-spans",
+        Promise.WEIGHTS,
+        PROXY,
+        "if span.start != at or span.end < span.start:",
+        "if span.start < at or span.end < span.start:",
+        EVIDENCE,
+    ),
+    Fault(
+        "commits-are-not-synced",
+        Promise.COMMIT,
+        PROXY,
+        'connection.execute("PRAGMA synchronous = FULL")',
+        'connection.execute("PRAGMA synchronous = NORMAL")',
+        (ON_DISK,),
+    ),
+    Fault(
+        "answers-before-the-commit",
+        Promise.COMMIT,
+        PROXY,
+        "            self._run_one(job, Transaction(connection, served=served, wall=wall), counts)\n",
+        "            self._run_one(job, Transaction(connection, served=served, wall=wall), counts)\n"
+        "                self._loop.call_soon_threadsafe(_deliver, [job])\n",
+        (*STORE, ON_DISK),
+    ),
+    Fault(
+        "what-failed-is-kept-by-half",
+        Promise.COMMIT,
+        PROXY,
+        'connection.execute("ROLLBACK TO job")',
+        "pass",
+        STORE,
+    ),
+    Fault(
+        "a-key-with-another-body-gets-the-old-turn",
+        Promise.RETRY,
+        PROXY,
+        "if known != body:",
+        "if False:",
+        RETRIES,
+    ),
+    Fault(
+        "an-old-turn-for-a-marked-retry",
+        Promise.RETRY,
+        PROXY,
+        "return None if number is None or session.tree.children(number) else number",
+        "return number",
+        RETRIES,
+    ),
+    Fault(
+        "an-idempotency-key-with-another-body",
+        Promise.RETRY,
+        PROXY,
+        "if body != call.body:",
+        "if False:",
+        ("test_idempotency.py",),
+    ),
+    Fault(
+        "changed-reasoning-extends",
+        Promise.TREE,
+        PROXY,
+        "if given is not None and own.get(index) != given:",
+        "if False:",
+        TREE,
+    ),
+    Fault(
+        "the-oldest-of-equal-turns-is-extended",
+        Promise.TREE,
+        PROXY,
+        "equal.sort(key=_turn_number, reverse=True)",
+        "equal.sort(key=_turn_number)",
+        TREE,
+    ),
+    Fault(
+        "leases-last-for-ever",
+        Promise.LEASE,
+        PROXY,
+        "WHERE state = 'open' AND expires <= ?",
+        "WHERE state = 'open' AND expires <= ? - 1e9",
+        LEASES,
+    ),
+    Fault(
+        "a-group-is-leased-by-halves",
+        Promise.LEASE,
+        PROXY,
+        "HAVING sum(ready) > 0 AND total(leased) = 0 AND",
+        "HAVING sum(ready) > 0 AND",
+        LEASES,
+    ),
+    Fault(
+        "what-another-has-leased-counts-as-ones-own",
+        Promise.LEASE,
+        PROXY,
+        "(row[0] == READY or row == (LEASED, lease))",
+        "row[0] in (READY, LEASED)",
+        LEASES,
+    ),
+    Fault(
+        "acknowledged-twice",
+        Promise.ACK,
+        PROXY,
+        "todo = [member for member, done in named if not done]",
+        "todo = [member for member, _ in named]",
+        LEASES,
+    ),
+    Fault(
+        "trajectories-of-another-lease-are-acknowledged",
+        Promise.ACK,
+        PROXY,
+        "foreign = wanted - {member.trajectory_id for member, _ in members}",
+        "foreign = set[str]()",
+        LEASES,
+    ),
+    Fault(
+        "an-acknowledged-lease-is-called-released",
+        Promise.ACK,
+        PROXY,
+        "after = ACKNOWLEDGED if not left else",
+        "after = RELEASED if not left else",
+        LEASES,
+    ),
+    Fault(
+        "what-is-leased-is-reclaimed",
+        Promise.CLEANUP,
+        PROXY,
+        "if any(held.state in _IN_USE for member",
+        "if any(held.state is None for member",
+        SWEEPING,
+    ),
+    Fault(
+        "a-session-with-a-call-in-flight-is-stale",
+        Promise.CLEANUP,
+        PROXY,
+        "return None if any(busy(member.name) for member in unended) else Due(",
+        "return Due(",
+        SWEEPING,
+    ),
+    Fault(
+        "one-stale-member-is-enough",
+        Promise.CLEANUP,
+        PROXY,
+        "if not all(is_late(",
+        "if not any(is_late(",
+        SWEEPING,
+    ),
+    Fault(
+        "an-older-pause-counts",
+        Promise.WEIGHTS,
+        PROXY,
+        "gate=heard.gate if heard.gate.order > known.gate.order else known.gate",
+        "gate=heard.gate",
+        WEIGHTS,
+    ),
+    Fault(
+        "versions-go-back",
+        Promise.WEIGHTS,
+        PROXY,
+        "    if version < known.version:\n",
+        "    if False:\n",
+        WEIGHTS,
+    ),
+    Fault(
+        "a-recovery-drops-its-own-version",
+        Promise.RECOVERY,
+        PROXY,
+        "version.value ->> 0 > ?",
+        "version.value ->> 0 >= ?",
+        WEIGHTS,
+    ),
+    Fault(
+        "last-words-are-heard-twice",
+        Promise.RECOVERY,
+        PROXY,
+        "transaction.forget_fact(_LAST_WORDS)",
+        "pass",
+        ("test_boots.py",),
+    ),
+    Fault(
+        "unfinished-shards-stay",
+        Promise.RECOVERY,
+        PROXY,
+        "left.unlink(missing_ok=True)",
+        "pass",
+        SHELF,
+    ),
+    Fault(
+        "tensors-of-another-shape-are-equal",
+        Promise.SHARDS,
+        PROXY,
+        "self._digest.update(repr((form.dtype, form.shape)).encode())",
+        "pass",
+        SHELF,
+    ),
+    Fault(
+        "a-tensor-that-is-cut-short-is-whole",
+        Promise.SHARDS,
+        PROXY,
+        'raise NotOneTensor(f"it ends {self._left} bytes too early")',
+        "pass",
+        SHELF,
+    ),
+    Fault(
+        "any-sessions-key-opens-all",
+        Promise.AUTH,
+        PROXY,
+        "if name is not None and found.name != name:",
+        "if False:",
+        ("test_bad_input.py::test_every_route_needs_its_key",),
+    ),
+    Fault(
+        "agents-may-do-all",
+        Promise.AUTH,
+        PROXY,
+        "and action not in found.agent_may:",
+        "and action == '':",
+        KEYS,
+    ),
+    Fault(
+        "one-low-sample-breaks-no-run",
+        Promise.OPERATOR,
+        OPERATOR,
+        "over = run.over + 1 if sample.rss > rule.budget else 0",
+        "over = run.over + 1 if sample.rss > rule.budget else run.over",
+        MEMORY,
+    ),
+    Fault(
+        "memory-restarts-without-end",
+        Promise.OPERATOR,
+        OPERATOR,
+        "if known.given_up == rule.terms or row > MOST_IN_A_ROW:",
+        "if known.given_up == rule.terms:",
+        MEMORY,
+    ),
+    Fault(
+        "samples-come-at-any-pace",
+        Promise.OPERATOR,
+        OPERATOR,
+        "sample.time - run.at < EARLY * rule.interval",
+        "sample.time < run.at",
+        MEMORY,
+    ),
+    Fault(
+        "more-are-down-than-may-be",
+        Promise.OPERATOR,
+        OPERATOR,
+        "free = most - other_fleets.held - held\n",
+        "free = most - held\n",
+        SLOTS,
+    ),
+    Fault(
+        "who-must-not-ask-again-does",
+        Promise.CLIENT,
+        CLIENT,
+        "if failure.retry_forbidden or failure.status not in statuses:",
+        "if failure.status not in statuses:",
+        CLIENT_RETRIES,
+    ),
+    Fault(
+        "retry-after-is-not-heard",
+        Promise.CLIENT,
+        CLIENT,
+        "asked_for = failure.retry_after",
+        "asked_for = None",
+        CLIENT_RETRIES,
+    ),
+]
