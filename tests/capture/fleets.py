@@ -28,7 +28,7 @@ from tests.real.processes import (
 )
 
 from rolloutfleet_engine.model import model_path
-from rolloutfleet_proxy.fleet.heads import PLACED
+from rolloutfleet_proxy.cluster.heads import PLACED
 from rolloutfleet_proxy.store.reserve import FILE
 
 MODEL = "simulated"
@@ -320,6 +320,7 @@ def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.Ab
         port=port,
         log=folder / f"engine-{index}.log",
         deadline=SECONDS_TO_START,
+        gently=False,
     )
 
 
@@ -329,6 +330,11 @@ def running_gateway(folder: Path, engines: list[str]) -> Iterator[Gateway]:
     command = gateway_command(engines)
     log = folder / "gateway.log"
     with serving(
-        command.argv, port=command.port, log=log, ready_path="/readiness", deadline=SECONDS_TO_START
+        command.argv,
+        port=command.port,
+        log=log,
+        ready_path="/readiness",
+        deadline=SECONDS_TO_START,
+        gently=False,
     ) as server:
         yield Gateway(**asdict(server), metrics_url=command.metrics_url)

@@ -18,11 +18,11 @@ from safetensors.numpy import load as load_tensors
 from starlette.routing import Route
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
-from tests.proxy.chat.test_request import FIELDS, IN_MESSAGES, IN_TOOLS
+from tests.proxy.dialects.openai_chat.test_request import FIELDS, IN_MESSAGES, IN_TOOLS
 from tests.wording import LIBRARIES
 
 from rolloutfleet import errors
-from rolloutfleet_proxy import api
+from rolloutfleet_proxy import control
 from rolloutfleet_proxy.ids import LEASE, SESSION, TENSOR, Owner
 
 BODY_LIMIT = 200_000
@@ -468,7 +468,8 @@ def _started_by_route(proxy: ProxyProcess, status: str) -> float:
 
 
 def _routers() -> list[APIRouter]:
-    modules = [importlib.import_module(f"{api.__name__}.{found.name}") for found in pkgutil.iter_modules(api.__path__)]
+    names = [f"{control.__name__}.{found.name}" for found in pkgutil.iter_modules(control.__path__)]
+    modules = [importlib.import_module(name) for name in names]
     return [module.router for module in modules if hasattr(module, "router")]
 
 
@@ -548,6 +549,7 @@ def test_a_sessions_key_opens_no_admin_route_and_the_admins_key_no_chat(target: 
         ("GET", "/stats", None),
         ("GET", "/audit", None),
         ("GET", "/proxies", None),
+        ("GET", "/openapi.json", None),
         ("POST", f"/sessions/{session.session_id}/close", {}),
         ("DELETE", f"/sessions/{session.session_id}", None),
     ]:

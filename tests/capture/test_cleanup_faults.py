@@ -18,8 +18,8 @@ from tests.capture.test_cleanup import CHAT, LIVES, SOON, dump_folder, is_gone, 
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet.errors import SESSION_RECLAIMED
-from rolloutfleet_proxy.cleanup.sweeping import BATCH
 from rolloutfleet_proxy.failpoints import BEFORE_COMMIT, MID_DUMP, PLACES_OF_CLEANUP, VARIABLE
+from rolloutfleet_proxy.services.sweeping import BATCH
 
 SESSIONS = 6
 

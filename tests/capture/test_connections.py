@@ -17,9 +17,9 @@ from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
 from tests.capture.test_retries import eventually
 
-from rolloutfleet_proxy.api import body_time
-from rolloutfleet_proxy.http_protocol import HEAD_BYTES, HEAD_SECONDS, HEADERS
 from rolloutfleet_proxy.memory.in_flight import CALL_BYTES
+from rolloutfleet_proxy.server import request_bodies
+from rolloutfleet_proxy.server.protocol import HEAD_BYTES, HEAD_SECONDS, HEADERS
 
 DESCRIPTORS = 256
 IDLE = 300
@@ -139,7 +139,7 @@ async def test_a_body_that_is_silent_is_408_on_every_way_that_it_can_take(two: F
     ]
     for status, error in await asyncio.gather(*(asyncio.to_thread(answer, each) for each in waiting)):
         assert (status, error["code"], error["type"]) == (408, "request_timeout", "timeout_error"), error
-    assert body_time.SILENCE <= time.monotonic() - began < body_time.SILENCE + 15
+    assert request_bodies.SILENCE <= time.monotonic() - began < request_bodies.SILENCE + 15
     assert there.turns() == [] and here.turns() == []
     with two.proxy.admin() as admin:
         assert admin.get("/shards/silent").status_code == 404
@@ -162,7 +162,7 @@ async def test_a_planned_stop_waits_for_a_body_that_dribbles_no_longer_than_for_
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     await asyncio.to_thread(process.wait, 55)
-    assert time.monotonic() - began < body_time.SILENCE + 10
+    assert time.monotonic() - began < request_bodies.SILENCE + 10
     for task in dribbling:
         task.cancel()
     await asyncio.gather(*dribbling, return_exceptions=True)

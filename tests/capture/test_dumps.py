@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, SECRET
-from tests.proxy.dumps.imports import Store
+from tests.proxy.lifecycle.imports import Store
 
 from rolloutfleet.dumps import verify
 from rolloutfleet_proxy.failpoints import IMPORT_COMMITTED, IMPORT_STAGED, VARIABLE

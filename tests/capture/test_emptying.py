@@ -14,6 +14,7 @@ from tests.capture import judge
 from tests.capture.disks import fill, small_disk
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import dump_folder, until
+from tests.lengths import at_length
 
 TEXT = "All work and no play makes a dull text. "
 SWEEPING = {"limits": {"bytes": "1Ti"}, "stale_after": "1h", "cleanup_interval": "200ms"}
@@ -41,9 +42,11 @@ class Full:
             os.posix_fallocate(file.fileno(), 0, max(1, disk.f_bavail * disk.f_frsize - (megabytes << 20)))
 
 
-@pytest.fixture(
-    params=[(24, "tmpfs"), (200, "tmpfs"), (24, "ext4"), (200, "ext4")], ids=lambda param: f"{param[0]} MB, {param[1]}"
-)
+DISKS = at_length([(24, "tmpfs"), (200, "ext4")], long=[(24, "tmpfs"), (200, "tmpfs"), (24, "ext4"), (200, "ext4")])
+"""Megabytes, and the file system."""
+
+
+@pytest.fixture(params=DISKS, ids=lambda param: f"{param[0]} MB, {param[1]}")
 def full(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Full]:
     megabytes, kind = request.param
     settings = {"sessions": SWEEPING, "log": {"level": "debug"}}

@@ -15,14 +15,15 @@ from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.capture.test_cleanup import until
 
 from rolloutfleet.wire import AskExport
-from rolloutfleet_proxy.exports import leases
+from rolloutfleet_proxy.domain.turn import NewTurn
 from rolloutfleet_proxy.failpoints import MID_FREEING, VARIABLE
-from rolloutfleet_proxy.sessions.trajectories import close_session
+from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.database import Database, StoreUnusable, open_database
+from rolloutfleet_proxy.store.testing import SyncStore, new_turn
+from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.testing import SyncStore, new_turn
-from rolloutfleet_proxy.turns.rows import NewTurn, commit_turn
+from rolloutfleet_proxy.store.turns import commit_turn
 
 MEGABYTES = 96
 LONG = 40_000

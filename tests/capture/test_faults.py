@@ -109,10 +109,13 @@ class Scene:
     health: Health
     folder: Path
 
-    async def start(self, **environment: str) -> None:
-        """Start it and return when it answers; it need not be ready, as a drain may outlive a death."""
+    def launch(self, **environment: str) -> None:
         self.proxy.environment = environment
         self.proxy.launch()
+
+    async def start(self, **environment: str) -> None:
+        """Start it and return when it answers; it need not be ready, as a drain may outlive a death."""
+        self.launch(**environment)
         await eventually(lambda: answers(self.proxy), seconds=60)
 
     async def killed_and_back(self) -> None:
@@ -126,7 +129,8 @@ class Scene:
         with self.health.worker_down():
             self.proxy.kill_alone()
             for number in times:
-                await self.start(**{VARIABLE: f"{place}:{number}"})
+                # It may die before it answers anybody but the crowd.
+                self.launch(**{VARIABLE: f"{place}:{number}"})
                 await asyncio.to_thread(self.proxy.wait_until_killed, 60)
             await self.start()
 

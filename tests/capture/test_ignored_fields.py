@@ -9,8 +9,8 @@ from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
 
 from rolloutfleet.errors import INVALID_REQUEST
-from rolloutfleet_proxy.capture.chat_route import IGNORED
-from rolloutfleet_proxy.telemetry.ignored_fields import MOST_NAMES, OTHER
+from rolloutfleet_proxy.capture.answering import IGNORED
+from rolloutfleet_proxy.telemetry.metrics import MOST_NAMES, OTHER
 
 HEADER = IGNORED.decode()
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}

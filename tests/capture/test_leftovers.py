@@ -16,51 +16,33 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from tests.capture.fleets import Fleet
+from tests.capture.in_process import proxy_in_process
 from tests.capture.test_retries import eventually
 
-from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.app import ProxyApp
-from rolloutfleet_proxy.capture.turn import _Making
-from rolloutfleet_proxy.capture.turn_stream import TurnStream
-from rolloutfleet_proxy.chat.request import ChatRequest
-from rolloutfleet_proxy.engines.evidence import Evidence
-from rolloutfleet_proxy.proxy import Proxy
+from rolloutfleet_proxy.capture.streaming import TurnStream
+from rolloutfleet_proxy.capture.work import Work
+from rolloutfleet_proxy.control.dependencies import Services
+from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest
+from rolloutfleet_proxy.domain.tree import Node
+from rolloutfleet_proxy.domain.turn import NewTurn, Turn
+from rolloutfleet_proxy.engine.evidence import Evidence
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.sessions import Session
-from rolloutfleet_proxy.turns.rows import NewTurn, Turn
-from rolloutfleet_proxy.turns.tree import Node
-from rolloutfleet_proxy.weights.weights import Submission
-from rolloutfleet_proxy.worker import KEEP_ALIVE
+from rolloutfleet_proxy.weights.gate import Submission
 
-OF_A_CALL = (Call, _Making, ChatRequest, TurnStream, NewTurn, Turn, Submission, Evidence, Session, Node)
+OF_A_CALL = (Call, Work, ChatRequest, TurnStream, NewTurn, Turn, Submission, Evidence, Session, Node)
 OURS = "rolloutfleet_proxy"
 SESSIONS = 6
 HELLO = {"messages": [{"role": "user", "content": "Tell me something. " * 50}], "max_tokens": 60}
 
 
 @pytest.fixture
-async def proxy(fleet: Fleet, tmp_path: Path) -> AsyncIterator[tuple[Proxy, httpx.AsyncClient]]:
+async def proxy(fleet: Fleet, tmp_path: Path) -> AsyncIterator[tuple[Services, httpx.AsyncClient]]:
     """A proxy of this process, and its admin's client."""
-    usual = {key: value for key, value in fleet.proxy.settings.items() if key not in ("peers", "admin_key_file")}
-    settings = ProxySettings.model_validate({**usual, "state_dir": tmp_path, "sessions": {"retry_grace": 0}})
-    app = ProxyApp(settings)
-    config = uvicorn.Config(
-        app, port=0, http="httptools", log_config=None, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server._serve())  # `serve` would take the test runner's signal handlers.
-    await eventually(lambda: server.started)
-    opened = app.proxy
-    assert opened is not None
-    port = server.servers[0].sockets[0].getsockname()[1]
-    headers = {"authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as admin:
-        yield opened, admin
-    server.should_exit = True
-    await serving
-    fleet.engine.clear_faults()
+    async with proxy_in_process(fleet, tmp_path, sessions={"retry_grace": 0}) as (app, admin):
+        assert app.opened is not None
+        yield app.opened.services, admin
 
 
 @contextlib.contextmanager
@@ -117,7 +99,7 @@ class Agent:
         return (await self._admin.post(f"/sessions/{self.name}/close")).status_code
 
 
-async def test_ended_calls_and_sessions_leave_nothing(fleet: Fleet, proxy: tuple[Proxy, httpx.AsyncClient]) -> None:
+async def test_ended_calls_and_sessions_leave_nothing(fleet: Fleet, proxy: tuple[Services, httpx.AsyncClient]) -> None:
     opened, admin = proxy
     with no_collector():
         before = alive()
@@ -129,7 +111,7 @@ async def test_ended_calls_and_sessions_leave_nothing(fleet: Fleet, proxy: tuple
             await held(opened, admin, way)
         exported = (await admin.post("/export", json={"max_trajectories": 1000})).raise_for_status().json()
         (await admin.post(f"/leases/{exported['lease_id']}/ack")).raise_for_status()
-        assert opened.metrics.in_flight == 0 and opened.weights.in_flight == 0 and opened.weights.waiting == 0
+        assert opened.metrics.in_flight == 0 and opened.weights.gate.in_flight == 0 and opened.weights.gate.waiting == 0
         # What tells the engine that a call is over may still be on its way.
         with contextlib.suppress(TimeoutError):
             await eventually(lambda: alive() <= before)
@@ -137,7 +119,7 @@ async def test_ended_calls_and_sessions_leave_nothing(fleet: Fleet, proxy: tuple
         after.subtract(before)
         assert {name: n for name, n in after.items() if n > 0} == {}
         assert ours_in_cycles() == {}
-    assert opened.cache_sizes()["sessions"] == 0 and opened.cache_sizes()["ids"] == 0
+    assert opened.figures.cache_sizes()["sessions"] == 0 and opened.figures.cache_sizes()["ids"] == 0
     audit = (await admin.get("/audit")).json()
     assert audit["balanced"] and audit["keys"] == 0 and audit["sessions"]["live"] == 0
 
@@ -163,41 +145,41 @@ async def refused(fleet: Fleet, admin: httpx.AsyncClient, way: str) -> None:
     assert (await agent.end(way)) in (200, 204)
 
 
-async def cut(fleet: Fleet, opened: Proxy, admin: httpx.AsyncClient, way: str) -> None:
+async def cut(fleet: Fleet, opened: Services, admin: httpx.AsyncClient, way: str) -> None:
     """Calls in flight, streamed and not, end with their session."""
     for _ in range(SESSIONS):
         agent = await Agent.start(admin)
         fleet.engine.fault("never", count=2, after_tokens=3)
         calls = [asyncio.create_task(agent.ask(stream=stream)) for stream in (False, True)]
-        await eventually(lambda: opened.weights.in_flight == 2)
+        await eventually(lambda: opened.weights.gate.in_flight == 2)
         assert (await agent.end(way)) in (200, 204)
         replies = await asyncio.gather(*calls)
         assert all(b"session_" in reply.content for reply in replies)
     fleet.engine.clear_faults()
 
 
-async def left(fleet: Fleet, opened: Proxy, admin: httpx.AsyncClient, way: str) -> None:
+async def left(fleet: Fleet, opened: Services, admin: httpx.AsyncClient, way: str) -> None:
     """Callers that went away, of calls that are not answered yet."""
     for _ in range(SESSIONS):
         agent = await Agent.start(admin)
         fleet.engine.fault("never", count=2, after_tokens=3)
         calls = [asyncio.create_task(agent.ask(stream=stream)) for stream in (False, True)]
-        await eventually(lambda: opened.weights.in_flight == 2)
+        await eventually(lambda: opened.weights.gate.in_flight == 2)
         for call in calls:
             call.cancel()
         await asyncio.wait(calls)
-        await eventually(lambda: opened.weights.in_flight == 0)
+        await eventually(lambda: opened.weights.gate.in_flight == 0)
         assert (await agent.end(way)) in (200, 204)
     fleet.engine.clear_faults()
 
 
-async def held(opened: Proxy, admin: httpx.AsyncClient, way: str) -> None:
+async def held(opened: Services, admin: httpx.AsyncClient, way: str) -> None:
     """Calls queued behind a pause."""
     (await admin.post("/pause", json={"mode": "abort"})).raise_for_status()
     for _ in range(SESSIONS):
         agent = await Agent.start(admin)
         calls = [asyncio.create_task(agent.ask(stream=stream)) for stream in (False, True)]
-        await eventually(lambda: opened.weights.waiting == 2)
+        await eventually(lambda: opened.weights.gate.waiting == 2)
         assert (await agent.end(way)) in (200, 204)
         assert {reply.status_code for reply in await asyncio.gather(*calls)} == {410}
     (await admin.post("/continue")).raise_for_status()

@@ -441,9 +441,9 @@ async def test_a_new_metric_takes_its_declaration_and_the_place_that_counts(watc
     own = {"ordinal": 0, "replicas": 1, "peers": {}, "state_dir": str(tmp_path)}
     app = ProxyApp(ProxySettings.model_validate(watched.proxy.settings | own))
     async with app._opened(app._control):
-        assert app.proxy is not None
+        assert app.opened is not None
         toys = prometheus_client.Counter(
-            "rolloutfleet_toys", "Toys by colour.", ["colour"], registry=app.proxy.metrics.registry
+            "rolloutfleet_toys", "Toys by colour.", ["colour"], registry=app.opened.services.metrics.registry
         )
         toys.labels("red").inc()
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://proxy") as client:

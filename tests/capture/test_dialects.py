@@ -1,0 +1,245 @@
+"""A dialect that nobody speaks, made of one class and one line in the registry: everything else is common.
+
+It differs from the OpenAI API in all that a dialect may differ in: paths, the header of its key, the system prompt,
+blocks within messages, names of events, what keeps a stream alive, usage in the first event, and the form of errors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from tests.capture.fleets import Fleet
+from tests.capture.in_process import proxy_in_process
+
+from rolloutfleet_proxy.dialects import registry
+from rolloutfleet_proxy.dialects.base import Dialect, Encoder, HeaderMap, Reading, TokenBytes, TurnRequest
+from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
+from rolloutfleet_proxy.domain.events import Committed, Delta, Started, Text, ToolCall
+from rolloutfleet_proxy.domain.messages import NO_ARGS
+from rolloutfleet_proxy.http.errors import Headers, headers_of, status_of
+from rolloutfleet_proxy.ids import SESSION, Owner
+
+LIMIT = 100_000
+
+
+class ToyRequest(TurnRequest, frozen=True, kw_only=True):
+    shout: bool
+
+
+class Toy(Dialect[ToyRequest]):
+    name = "toy"
+    path = re.compile(r"(?:/sessions/(?P<session>[^/]+))?/toy/say")
+    silence_after = 0.2
+
+    def key(self, headers: HeaderMap) -> str | None:
+        return headers.get("x-toy-key")
+
+    def is_retry(self, headers: HeaderMap) -> bool:
+        return "x-toy-again" in headers
+
+    def read(self, body: bytes, reading: Reading) -> ToyRequest:
+        asked = msgspec.json.decode(body)
+        if "said" not in asked:
+            raise InvalidParameter("said", "Say something.")
+        messages = [{"role": "system", "content": asked["manner"]}] if "manner" in asked else []
+        for each in asked["said"]:
+            words = "".join(block["words"] for block in each["blocks"])
+            messages.append({"role": "user" if each["by"] == "them" else "assistant", "content": words})
+        return ToyRequest(
+            messages=messages,
+            model=asked.get("model"),
+            template=NO_ARGS,
+            calls=None,
+            max_tokens=asked.get("most", 60),
+            sampling={},
+            stops=(),
+            stream=asked.get("live", False),
+            logprobs=False,
+            top_logprobs=0,
+            shout=asked.get("shout", False),
+        )
+
+    def encoder(self, request: ToyRequest, *, model: str, token_bytes: TokenBytes) -> Encoder:
+        return ToyEncoder(request, model)
+
+    def answer_to(self, error: DomainError) -> tuple[int, Headers, bytes]:
+        body = msgspec.json.encode(wrong(error))
+        return status_of(error), [(b"content-type", b"application/toy"), *headers_of(error)], body
+
+    def error_event(self, error: DomainError) -> bytes:
+        return event("sorry", wrong(error))
+
+
+class ToyEncoder(Encoder):
+    def __init__(self, request: ToyRequest, model: str) -> None:
+        self._loud = request.shout
+        self._model = model
+        self._hello = b""
+
+    def started(self, event_: Started) -> bytes:
+        usage = {"read": event_.prompt_tokens}
+        self._hello = event("hello", {"turn": event_.turn_id, "model": self._model, "usage": usage})
+        return b""
+
+    def delta(self, event_: Delta) -> bytes:
+        assert not isinstance(event_, ToolCall)
+        kind = "words" if isinstance(event_, Text) else "thoughts"
+        return self._opened() + event(kind, {kind: self._said(event_.text)})
+
+    def committed(self, event_: Committed) -> bytes:
+        return self._opened() + event("bye", {"why": event_.turn.finish_reason})
+
+    def failed(self, error: DomainError) -> bytes:
+        return event("sorry", wrong(error))
+
+    def silence(self) -> bytes:
+        return self._opened() + event("thinking", {})
+
+    def whole(self, event_: Committed) -> bytes:
+        turn = event_.turn
+        return msgspec.json.encode({"turn": turn.name, "blocks": [{"words": self._said(turn.output["content"])}]})
+
+    def _opened(self) -> bytes:
+        hello, self._hello = self._hello, b""
+        return hello
+
+    def _said(self, words: str) -> str:
+        return words.upper() if self._loud else words
+
+
+def event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def wrong(error: DomainError) -> dict[str, Any]:
+    return {"wrong": error.code, "because": error.message}
+
+
+def said(*words: str, **more: Any) -> dict[str, Any]:
+    """A conversation whose speakers take turns."""
+    spoken = [{"by": ("them", "us")[place % 2], "blocks": [{"words": each}]} for place, each in enumerate(words)]
+    return {"manner": "Be brief.", "said": spoken, **more}
+
+
+def events_in(stream: bytes) -> list[tuple[str, dict[str, Any]]]:
+    lines = [block.split("\n") for block in stream.decode().split("\n\n") if block]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registry, "DIALECTS", (*registry.DIALECTS, Toy()))
+    yield
+
+
+@pytest.fixture
+async def admin(toy: None, fleet: Fleet, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    elsewhere = {"replicas": 2, "peers": {"ports": [9, 9]}, "body_limit": LIMIT, "models": {"names": ["toy"]}}
+    async with proxy_in_process(fleet, tmp_path, **elsewhere) as (_, client):
+        yield client
+
+
+@pytest.fixture
+async def agent(admin: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with a session's key, where the toy has it."""
+    started = (await admin.post("/sessions", json={})).raise_for_status().json()
+    headers = {"x-toy-key": started["api_key"], "x-session": started["session_id"]}
+    async with httpx.AsyncClient(base_url=admin.base_url, headers=headers, timeout=30) as client:
+        yield client
+
+
+async def turns_of(admin: httpx.AsyncClient, agent: httpx.AsyncClient) -> list[dict[str, Any]]:
+    reply = await admin.get(f"/sessions/{agent.headers['x-session']}/turns")
+    turns: list[dict[str, Any]] = reply.raise_for_status().json()["turns"]
+    return turns
+
+
+async def test_a_toy_conversation_is_captured_whole_streamed_and_again(
+    admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    first = (await agent.post("/toy/say", json=said("Hello?"))).raise_for_status().json()
+    [words] = first["blocks"]
+    asked = said("Hello?", words["words"], "And now?", live=True)
+    path = f"/sessions/{agent.headers['x-session']}/toy/say"
+    stream = events_in((await agent.post(path, json=asked)).raise_for_status().content)
+
+    parent, child = await turns_of(admin, agent)
+    assert (parent["turn_id"], child["parent_id"]) == (first["turn"], first["turn"])
+    names = [name for name, _ in stream]
+    assert (names[0], names[-1]) == ("hello", "bye") and set(names[1:-1]) <= {"thinking", "thoughts", "words"}
+    assert stream[0][1]["turn"] == child["turn_id"]
+    assert stream[0][1]["usage"] == {"read": child["prompt_tokens"]}
+    assert stream[-1][1] == {"why": child["finish_reason"]}
+
+    again = events_in((await agent.post(path, json=asked, headers={"x-toy-again": "1"})).content)
+    live = "".join(data["words"] for name, data in stream if name == "words")
+    assert "".join(data["words"] for name, data in again if name == "words") == live
+    assert again[0] == stream[0] and again[-1] == stream[-1]
+    assert len(await turns_of(admin, agent)) == 2
+
+
+async def test_the_same_conversation_goes_on_in_another_dialect(
+    admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    first = (await agent.post("/toy/say", json=said("Hello?"))).raise_for_status().json()
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello?"},
+        {"role": "assistant", "content": first["blocks"][0]["words"]},
+        {"role": "user", "content": "And now?"},
+    ]
+    bearer = {"authorization": f"Bearer {agent.headers['x-toy-key']}"}
+    await agent.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 20}, headers=bearer)
+    _, child = await turns_of(admin, agent)
+    assert (child["parent_id"], child["branch_reason"]) == (first["turn"], None)
+
+
+async def test_a_silent_stream_is_kept_alive_in_its_own_way(fleet: Fleet, agent: httpx.AsyncClient) -> None:
+    fleet.engine.fault("slow", seconds=1)
+    stream = events_in((await agent.post("/toy/say", json=said("Hello?", live=True))).content)
+    assert [name for name, _ in stream][:2] == ["hello", "thinking"]
+    assert stream[-1][0] == "bye"
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_every_error_has_the_toys_form(admin: httpx.AsyncClient, agent: httpx.AsyncClient, live: bool) -> None:
+    async def refused(path: str = "/toy/say", body: Any = None, **headers: str) -> tuple[int, str]:
+        reply = await agent.post(path, json=said("Hello?", live=live) if body is None else body, headers=headers)
+        assert reply.headers["content-type"] == "application/toy"
+        assert set(reply.json()) == {"wrong", "because"}
+        return reply.status_code, reply.json()["wrong"]
+
+    key, name = agent.headers["x-toy-key"], agent.headers["x-session"]
+    elsewhere = Owner(1, "0123456789ab")
+    assert await refused(**{"x-toy-key": "rf-none"}) == (401, "invalid_key")
+    assert await refused(body={"live": live}) == (400, "invalid_request")
+    assert await refused(body=said("Hello?", live=live, model="other")) == (404, "model_not_found")
+    assert await refused(body=said("a" * LIMIT, live=live)) == (413, "body_too_large")
+    assert await refused(**{"x-toy-key": elsewhere.key()}) == (503, "owner_unreachable")
+    assert await refused(f"/sessions/{elsewhere.name(SESSION)}/toy/say") == (503, "owner_unreachable")
+    (await admin.delete(f"/sessions/{name}")).raise_for_status()
+    assert await refused(**{"x-toy-key": key}) == (410, "session_deleted")
+    with_no_key = await admin.post("/toy/say", json=said("Hello?", live=live))
+    assert (with_no_key.status_code, with_no_key.json()["wrong"]) == (401, "invalid_key")
+
+
+async def test_a_stream_that_ends_early_says_why_in_the_toys_form(
+    fleet: Fleet, admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    fleet.engine.fault("never", after_tokens=3)
+    data = b""
+    async with agent.stream("POST", "/toy/say", json=said("Hello?", live=True)) as reply:
+        async for chunk in reply.aiter_bytes():
+            if not data:
+                await admin.delete(f"/sessions/{agent.headers['x-session']}")
+            data += chunk
+    stream = events_in(data)
+    assert (stream[0][0], stream[-1][0], stream[-1][1]["wrong"]) == ("hello", "sorry", "session_deleted")
+    assert not any(name == "bye" for name, _ in stream)
