@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.durations import Durations, Meter
 from tests.printing import said
+from tests.scheduling import place, scheduler
 
 from toolchain import harmony
 
@@ -25,8 +27,29 @@ def pytest_configure(config: pytest.Config) -> None:
     if harmony.fetched():
         os.environ.setdefault(HARMONY, str(harmony.folder()))
     _read_certificates_once()
+    config.pluginmanager.register(Meter(), "meter")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Figures(config), "figures")
+        config.pluginmanager.register(Durations(config.rootpath), "durations-by-file")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: many tests wait for processes that they have started."""
+    return 1 + (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """How files are given to processes, see `tests/scheduling.py`."""
+    return scheduler(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a run by several processes the slowest files come first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place(item.nodeid))
 
 
 def _read_certificates_once() -> None:

@@ -18,10 +18,10 @@ from tests.proxy.telemetry.test_metrics import declared_metrics
 
 from rolloutfleet import errors, settings_docs
 from rolloutfleet.spec import KIND, RolloutFleet
-from rolloutfleet_proxy import api
-from rolloutfleet_proxy.capture.chat_route import serves
-from rolloutfleet_proxy.chat.request import _Body
-from rolloutfleet_proxy.engines.evidence import REASONS
+from rolloutfleet_proxy import control
+from rolloutfleet_proxy.dialects.openai_chat.request import _Body
+from rolloutfleet_proxy.dialects.registry import dialect_call
+from rolloutfleet_proxy.engine.evidence import REASONS
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,8 @@ def code_blocks(language: str) -> list[tuple[str, str]]:
 
 
 def test_every_call_of_the_api_is_written_down_and_no_other() -> None:
-    modules = [importlib.import_module(f"{api.__name__}.{found.name}") for found in pkgutil.iter_modules(api.__path__)]
+    names = [f"{control.__name__}.{found.name}" for found in pkgutil.iter_modules(control.__path__)]
+    modules = [importlib.import_module(name) for name in names]
     routes = {
         f"{method} {re.sub(r'{[a-z_]+(:path)?}', '{id}', route.path)}"
         for module in modules
@@ -58,7 +59,7 @@ def test_every_call_of_the_api_is_written_down_and_no_other() -> None:
     assert told == routes | CHAT_CALLS
     for call in CHAT_CALLS:
         method, path = call.split()
-        assert serves({"type": "http", "method": method, "path": path.format(id="s0")})
+        assert dialect_call({"type": "http", "method": method, "path": path.format(id="s0"), "headers": []})
 
 
 def test_every_error_code_is_written_down() -> None:
@@ -85,8 +86,17 @@ def test_every_file_of_the_proxy_has_its_place_in_the_architecture() -> None:
     there = {str(file.relative_to(PROXY)) for file in PROXY.rglob("*.py") if file.stem not in NOT_TOLD}
     told = set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE))
     told -= {name for name in told if (ROOT / name).is_file() or (ROOT / "client" / name).is_file()}
-    assert {name for name in there if not name.startswith("api/")} == {name for name in told if "api/" not in name}
-    assert {name for name in told if name.startswith("api/")} <= there
+    in_control = {name for name in told if name.startswith("control/")}
+    assert {name for name in there if not name.startswith("control/")} == told - in_control
+    assert in_control <= there
+
+
+def test_every_file_that_a_task_names_is_there() -> None:
+    tasks = (ROOT / "CONTRIBUTING.md").read_text().partition("## Tasks")[2]
+    named = set(re.findall(r"`([\w/]+\.py)`", tasks))
+    assert "store/trajectories.py" in named
+    folders = (ROOT, PROXY, ROOT / "operator" / "rolloutfleet_operator", ROOT / "tests" / "operator" / "policy")
+    assert {name for name in named if not any((folder / name).is_file() for folder in folders)} == set()
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:

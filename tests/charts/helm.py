@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from e2e.cluster import binaries
+from toolchain.kubernetes import binaries
 
 CHART: Final = Path(__file__).parents[2] / "charts" / "rolloutfleet"
 KUBERNETES: Final = "1.34.4"

@@ -11,6 +11,7 @@ from renderers.qwen3 import Qwen3Renderer
 
 from rolloutfleet_engine.chat import prompt_text
 from rolloutfleet_engine.model import Model
+from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.requests import SamplingParams
 from rolloutfleet_engine.scene import ChatReader, Scene, Thinking, Tool
 from rolloutfleet_engine.script import LoopOptions, speak, value_for
@@ -56,7 +57,7 @@ def renderer(model: Model) -> Qwen3Renderer:
 
 @pytest.fixture(scope="module")
 def writer(model: Model) -> Writer:
-    return Writer(model=model, seed=1, noncanonical=0.3, end_id=model.token_id("<|im_end|>"))
+    return Writer(model, EngineOptions(seed=1, noncanonical=0.3))
 
 
 def fits(arguments: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from tests.capture.test_bad_input import NATIVE
 from tests.fuzz.judging import events
 from tests.fuzz.model import Lease, Model, Session, Untold
 from tests.fuzz.wire import Answer
-from tests.proxy.chat.test_request import FIELDS
+from tests.proxy.dialects.openai_chat.test_request import FIELDS
 
 from rolloutfleet.wire import EXPORT_METADATA_KEY, JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE
 
@@ -168,8 +168,8 @@ def health(lane: Lane) -> Ask:
 
 
 def figures(lane: Lane) -> Ask:
-    route = lane.random.choice(["GET /proxies", "GET /stats", "GET /audit", "GET /version"])
-    scoped = route != "GET /proxies"
+    route = lane.random.choice(["GET /proxies", "GET /stats", "GET /audit", "GET /version", "GET /openapi.json"])
+    scoped = route not in ("GET /proxies", "GET /openapi.json")
     query = {"scope": "fleet"} if scoped and lane.random.random() < 0.3 else {}
     return by_admin(lane, route, query=query, queries=SCOPES if scoped else {})
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tests.fuzz.asking import Ask
-from tests.proxy.chat.test_request import IN_MESSAGES, IN_TOOLS
+from tests.proxy.dialects.openai_chat.test_request import IN_MESSAGES, IN_TOOLS
 
 Json = Any
 HEAD_BYTES = 64 << 10

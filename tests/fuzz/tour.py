@@ -18,7 +18,7 @@ TRIES = 1_000
 """Of what is made by chance, until it is what is looked for: what makes it less often than one time in ten fails."""
 READING = (
     (asking.health, ("GET /health", "GET /ready", "GET /metrics")),
-    (asking.figures, ("GET /proxies", "GET /stats", "GET /audit", "GET /version")),
+    (asking.figures, ("GET /proxies", "GET /stats", "GET /audit", "GET /version", "GET /openapi.json")),
     (asking.peers, ("GET /peers/weights", "GET /peers/weights/at-stake", "GET /peers/weights/recovered")),
     (asking.models, ("GET /v1/models", "GET /v1/models/{id}")),
     (asking.listing, ("GET /sessions",)),

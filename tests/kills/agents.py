@@ -18,7 +18,7 @@ from tests.capture.answers import Answer, streamed, whole
 from tests.kills.asking import AGAIN, PATIENCE, Asking, Unexpected
 from tests.kills.journal import CALL, CLOSE, REWARD, START, Talk
 
-from rolloutfleet_proxy.fleet.placement import keeper_of
+from rolloutfleet_proxy.cluster.placement import keeper_of
 
 TURNS = 3
 MAX_TOKENS = 40

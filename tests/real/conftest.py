@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.real.sglang.places import Installed, find
 HERE = Path(__file__).parent
 SECONDS_TO_START = 480.0
 SECONDS_FOR_A_TEST = 60.0
+UNTIL_THE_LAST = pytest.StashKey[ExitStack]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,17 +37,31 @@ def sglang() -> Installed:
 
 
 @pytest.fixture(scope="session")
-def real_server(sglang: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def until_the_last(pytestconfig: pytest.Config) -> Iterator[ExitStack]:
+    """What is closed after the last of these tests, not at the end of the run: at rest SGLang takes a quarter of a
+    processor."""
+    with pytestconfig.stash.setdefault(UNTIL_THE_LAST, ExitStack()) as stack:
+        yield stack
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or HERE not in nextitem.path.parents:
+        item.config.stash.setdefault(UNTIL_THE_LAST, ExitStack()).close()
+
+
+@pytest.fixture(scope="session")
+def real_server(sglang: Installed, until_the_last: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> Server:
     port, folder = free_port(), tmp_path_factory.mktemp("sglang")
+    engine = serving(
+        launch.command(sglang, model=sglang.model("first"), port=port, request_log=folder / "requests"),
+        port=port,
+        log=folder / "log",
+        environment=launch.environment(sglang),
+        deadline=SECONDS_TO_START,
+    )
     try:
-        with serving(
-            launch.command(sglang, model=sglang.model("first"), port=port, request_log=folder / "requests"),
-            port=port,
-            log=folder / "log",
-            environment=launch.environment(sglang),
-            deadline=SECONDS_TO_START,
-        ) as server:
-            yield server
+        return until_the_last.enter_context(engine)
     except NotServing as reason:
         pytest.fail(f"The real SGLang does not serve. {reason}")
 

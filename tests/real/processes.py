@@ -1,6 +1,7 @@
 """Servers that a test run starts, waits for, and surely ends."""
 
 import contextlib
+import http.client
 import os
 import shutil
 import signal
@@ -10,10 +11,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-import httpx
-
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 40
 SECONDS_TO_END = 15.0
 
@@ -84,8 +84,12 @@ def serving(
     ready_path: str = "/health",
     environment: Mapping[str, str] | None = None,
     deadline: float,
+    gently: bool = True,
 ) -> Iterator[Server]:
-    """Runs `command` until the block ends. Raises NotServing when it does not answer `ready_path` within `deadline`."""
+    """Runs `command` until the block ends, and has it killed then unless `gently`.
+
+    Raises NotServing when it does not answer `ready_path` within `deadline`.
+    """
     url = f"http://{host}:{port}"
     started = time.monotonic()
     with log.open("wb") as output:
@@ -102,7 +106,7 @@ def serving(
         took = time.monotonic() - started
         yield Server(url=url, pid=process.pid, log=log, seconds_to_start=took, command=tuple(map(str, command)))
     finally:
-        end_group(process)
+        end_group(process, gently=gently)
 
 
 def ends_with_this_process() -> list[str]:
@@ -115,22 +119,35 @@ def wait_until_ready(process: subprocess.Popen[bytes], *, url: str, log: Path, u
     while time.monotonic() < until:
         if process.poll() is not None:
             raise NotServing(f"It ended with status {process.returncode}. The end of its log:\n{end_of(log)}")
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(url, timeout=5).status_code == 200:
-                return
+        if _status(url) == 200:
+            return
         time.sleep(POLL_SECONDS)
     raise NotServing(f"No answer from {url} in time. The end of its log:\n{end_of(log)}")
+
+
+def _status(url: str) -> int | None:
+    """Of a plain GET; a client of httpx costs more than all else that is done between two tries."""
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(where.netloc, timeout=5)
+    try:
+        connection.request("GET", where.path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
 
 
 def end_of(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and its children; those that do not listen are killed."""
-    signal_group(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(SECONDS_TO_END)
+def end_group(process: subprocess.Popen[bytes], *, gently: bool = True) -> None:
+    """Ends a process and its children; those that do not listen, and all unless `gently`, are killed."""
+    if gently:
+        signal_group(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_TO_END)
     signal_group(process.pid, signal.SIGKILL)
     process.wait(SECONDS_TO_END)
 

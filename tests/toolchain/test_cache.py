@@ -33,3 +33,21 @@ def test_what_is_not_finished_does_not_appear(tmp_path: Path) -> None:
     with appearing(made) as folder:
         (folder / "whole").touch()
     assert (made / "whole").exists()
+
+
+def test_what_a_killed_maker_left_blocks_nobody_where_it_can_not_be_removed(tmp_path: Path) -> None:
+    """A link, which `rmtree` refuses, stands for a mount that can't be undone."""
+    made = tmp_path / "made"
+    (tmp_path / "made.unfinished").symlink_to(tmp_path)
+    with appearing(made) as folder:
+        (folder / "whole").touch()
+    assert (made / "whole").exists()
+
+
+def test_what_a_killed_maker_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    for name in ("made.unfinished", "made.unfinished-0123abcd"):
+        (tmp_path / name / "root" / "proc").mkdir(parents=True)
+    with appearing(made):
+        pass
+    assert list(tmp_path.iterdir()) == [made]

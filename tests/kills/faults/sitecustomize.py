@@ -36,7 +36,7 @@ def _answer_before_commit() -> None:
 
 def _forget_acks() -> None:
     """An acknowledgement is answered as it should be, and what it changed is taken back."""
-    from rolloutfleet_proxy.exports import leases
+    from rolloutfleet_proxy.store import leases
 
     acknowledge = leases.acknowledge
 
@@ -53,9 +53,9 @@ def _forget_acks() -> None:
 
 def _forget_start_keys() -> None:
     """Sessions are started, and their Idempotency-Key is not kept."""
-    from rolloutfleet_proxy.api import starting
+    from rolloutfleet_proxy.services import sessions
 
-    starting.remember = lambda transaction, call, answer: None  # type: ignore[attr-defined]
+    sessions.remember = lambda transaction, call, answer: None  # type: ignore[attr-defined]
 
 
 if "rolloutfleet_proxy.worker" in sys.orig_argv and "ROLLOUTFLEET_PLANTED_FAULT" in os.environ:

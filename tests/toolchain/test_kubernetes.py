@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from e2e.cluster import binaries, kind, pod_network, routes
-from e2e.cluster.docker import held_capabilities
-from e2e.cluster.failures import ClusterError
-from e2e.cluster.records import Record, routes_only_needed_by
-from e2e.cluster.settings import Settings
 from pydantic import ValidationError
+from toolchain.kubernetes import binaries, kind, pod_network, routes
+from toolchain.kubernetes.docker import held_capabilities
+from toolchain.kubernetes.failures import ClusterError
+from toolchain.kubernetes.records import Record, routes_only_needed_by
+from toolchain.kubernetes.settings import Settings
 
 PODS, SERVICES = IPv4Network("10.244.0.0/16"), IPv4Network("10.96.0.0/16")
 

@@ -1,0 +1,47 @@
+"""In which order files are run, and which of them by one process."""
+
+from typing import Final
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+TOGETHER: Final = ("tests/real/",)
+"""Each of these folders is run by one process, for what its files share: SGLang takes a minute to start."""
+SLOWEST: Final = (
+    "tests/real/",
+    "tests/kills/test_killer.py",
+    "tests/capture/test_kills.py",
+    "tests/operator/cluster/test_on_an_api_server.py",
+    "tests/capture/test_emptying.py",
+    "tests/capture/test_faults.py",
+    "tests/capture/test_cleanup_faults.py",
+    "tests/capture/test_restarts.py",
+    "tests/agents/test_frameworks.py",
+    "tests/benchmarks/test_reclaimed.py",
+    "tests/capture/test_soak.py",
+    "tests/capture/test_dumps.py",
+    "tests/client/test_files.py",
+    "tests/client/fleet/test_killed_proxies.py",
+    "tests/capture/test_emptying_long_sessions.py",
+    "tests/fuzz/test_fuzz.py",
+)
+"""They begin first, so that none is left at the end while other processes have nothing to do. What a run prints of the
+slowest files (`tests/durations.py`) says when this no longer fits."""
+
+
+def scope(nodeid: str) -> str:
+    """What one process runs together: a file, or all that share a folder of `TOGETHER`."""
+    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+
+def place(nodeid: str) -> int:
+    """Tests are sorted by it; the rest stays in the order of the collection."""
+    return SLOWEST.index(found) if (found := scope(nodeid)) in SLOWEST else len(SLOWEST)
+
+
+def scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
+    """Gives processes what they run together, in the order of the collection."""
+    config.option.loadscopereorder = False
+    made = LoadFileScheduling(config, log)
+    made._split_scope = scope
+    return made
