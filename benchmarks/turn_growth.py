@@ -28,10 +28,11 @@ from benchmarks.rigs.figures import Outcome, at_most, figure
 from benchmarks.rigs.load import Answers, Generator, Workload
 from benchmarks.rigs.plan import Plan
 from benchmarks.rigs.stack import Proxy
+from rolloutfleet_proxy.domain.matching import Matching
+from rolloutfleet_proxy.domain.turn import NewTurn
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
-from rolloutfleet_proxy.turns.matching import Matching
-from rolloutfleet_proxy.turns.rows import NewTurn, commit_turn
+from rolloutfleet_proxy.store.turns import commit_turn
 
 TURNS = 200
 AGENTS = 8

@@ -9,13 +9,13 @@ import sys
 from typing import Any
 
 from rolloutfleet_proxy import cli
-from rolloutfleet_proxy.parent import run
+from rolloutfleet_proxy.supervisor import run
 
 
 def _serve_and_hold() -> None:
     from rolloutfleet_proxy import worker
-    from rolloutfleet_proxy.capture import chat_route
-    from rolloutfleet_proxy.chat.request import ChatRequest, parse_chat
+    from rolloutfleet_proxy.dialects import openai_chat
+    from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest, parse_chat
 
     held: list[ChatRequest] = []
 
@@ -24,7 +24,7 @@ def _serve_and_hold() -> None:
         held.append(request)
         return request
 
-    vars(chat_route)["parse_chat"] = parse_and_hold
+    vars(openai_chat)["parse_chat"] = parse_and_hold
     worker.main()
 
 

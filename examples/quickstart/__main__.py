@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from rolloutfleet.specfile import load_fleet
 from rolloutfleet_engine import model_path
-from rolloutfleet_operator.local import Happening, LocalFleet, LocalFleetError, Phase
+from rolloutfleet_operator.local import ChildEvent, LocalFleet, LocalFleetError, Phase
 
 RESOURCE = Path(__file__).with_name("fleet.yaml")
 GROUP = 3
@@ -105,10 +105,10 @@ async def _fleet(folder: Path) -> AsyncIterator[LocalFleet]:
     """The fleet of fleet.yaml; what happens to its processes is said line by line."""
     console.print(f"[bold]rolloutfleet up {os.path.relpath(RESOURCE)}[/]")
 
-    def report(happening: Happening) -> None:
-        worth_a_line = happening.again or happening.phase in (Phase.READY, Phase.ENDED)
-        if worth_a_line and happening.text not in ("stopping", "stopped"):
-            console.print(f"  {happening.name}: {happening.text}")
+    def report(event: ChildEvent) -> None:
+        worth_a_line = event.again or event.phase in (Phase.READY, Phase.ENDED)
+        if worth_a_line and event.text not in ("stopping", "stopped"):
+            console.print(f"  {event.name}: {event.text}")
 
     fleet = LocalFleet(load_fleet(RESOURCE), state_dir=folder, beside=RESOURCE.parent, report=report)
     await fleet.start()
