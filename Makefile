@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 READY := .venv/.ready
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url
-TWO := -n 2 --dist loadfile
+SIDE_BY_SIDE := -n auto --dist loadfile
 # What pytest ends with where ARGS leave no test.
 NONE := 5
 FAST := not real and not apiserver and not cluster
@@ -30,14 +30,22 @@ tiny-rl: sglang ## a whole small training run on a real SGLang on the CPU, with 
 ##@ Check it
 .PHONY: test
 test: lint harmony sglang cluster ## everything that CI checks: a real SGLang and, as root with Docker, a real cluster included
-	@$(BIN)/python -m pytest $(TWO) -m "not deadline" $(ARGS)
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
 	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
 	@$(BIN)/python -m e2e --if-possible
 
 .PHONY: test-fast
 test-fast: lint harmony ## the same without the real SGLang and Kubernetes (nothing large to install or compile)
-	@$(BIN)/python -m pytest $(TWO) -m "$(FAST) and not deadline" $(ARGS)
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST) and not deadline" $(ARGS)
 	@$(BIN)/python -m pytest -m "$(FAST) and deadline" $(ARGS) || [ $$? -eq $(NONE) ]
+
+.PHONY: test-all
+test-all: export ROLLOUTFLEET_TESTS_AT_LENGTH = yes
+test-all: test faults ## `make test` at length: soak, kills, restarts and crowds in full, and every planted fault
+
+.PHONY: faults
+faults: $(READY) ## plant each fault of tests/faults in a copy of the sources: its tests must fail there (minutes)
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 .PHONY: e2e
 e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one made here (Linux, root, Docker) or yours
@@ -120,8 +128,8 @@ harmony: $(READY) ## fetch the vocabulary of gpt-oss once for all clones (4 MB, 
 	@$(BIN)/python -m toolchain.harmony
 
 .PHONY: cluster
-cluster: $(READY) ## compile Kubernetes and make the node image once for all clones (python -m e2e.cluster makes clusters)
-	@$(BIN)/python -m e2e.cluster prepare --if-possible
+cluster: $(READY) ## compile Kubernetes and make the node image once for all clones (python -m toolchain.kubernetes makes clusters)
+	@$(BIN)/python -m toolchain.kubernetes prepare --if-possible
 
 .PHONY: clean
 clean: ## remove what make has made here (what clones share stays: make clean-sglang clean-cluster)
@@ -135,7 +143,7 @@ clean-sglang: $(READY) ## remove the shared SGLang, every version of it
 ##@ Run it on a cluster
 .PHONY: clean-cluster
 clean-cluster: $(READY) ## remove every test cluster, and all that is cached for them
-	@$(BIN)/python -m e2e.cluster down --all --cache
+	@$(BIN)/python -m toolchain.kubernetes down --all --cache
 
 .PHONY: images
 images: $(READY) ## the images of proxy, operator, gateway and simulated engine (ARGS=--help tells of bases and names)
