@@ -21,7 +21,7 @@ from benchmarks.rigs.load import Target
 from benchmarks.rigs.processes import Running
 from benchmarks.rigs.stack import MODEL, answers
 
-PATIENCE: Final = 180.0
+TIMEOUT: Final = 180.0
 """Seconds that LiteLLM may take to serve: it imports a great deal."""
 
 
@@ -90,7 +90,7 @@ def litellm(on: Bench, name: str = "litellm") -> Iterator[Peer]:
     ]
     with Running(line, log=folder / "peer.log", environment=LITELLM_ENVIRONMENT | {"PYTHONPATH": ""}) as process:
         on.commands[name] = line
-        process.wait_until(lambda: answers(f"{url}/health/liveliness"), timeout=PATIENCE)
+        process.wait_until(lambda: answers(f"{url}/health/liveliness"), timeout=TIMEOUT)
         yield Peer(Target(name=name, url=url, model=MODEL, admin_key_file=key, stateless=True), process)
 
 

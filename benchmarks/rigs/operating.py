@@ -42,7 +42,7 @@ CHANGES_A_SECOND: Final = 1.0
 SETTLED: Final = 20.0
 """Seconds without a write by the operator after which it has made all there is to make."""
 IDLE: Final = 60.0
-PATIENCE: Final = 900.0
+TIMEOUT: Final = 900.0
 IMAGES: Final = ("--proxy-image=proxy:1", "--gateway-image=gateway:1", "--simulated-engine-image=engine:1")
 
 
@@ -142,7 +142,7 @@ def _requests(api: httpx.Client) -> float:
 
 def _until_settled(server: ApiServer, fleets: int, api: httpx.Client) -> float:
     """When the operator's last write was that made something, once it has been quiet for a while."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     count, last = -1, time.monotonic()
     while time.monotonic() < deadline:
         now = sum("/leases/" not in each for each in _writes(server, 0.0))
@@ -151,7 +151,7 @@ def _until_settled(server: ApiServer, fleets: int, api: httpx.Client) -> float:
         elif time.monotonic() - last > SETTLED and len(_done(api.get(SETS_PATH))["items"]) == fleets:
             return last
         time.sleep(2.0)
-    raise StartFailed(f"the operator was still writing after {PATIENCE:.0f} s")
+    raise StartFailed(f"the operator was still writing after {TIMEOUT:.0f} s")
 
 
 class _Watch(Background):
@@ -188,7 +188,7 @@ def _changes(server: ApiServer, api: httpx.Client, plan: Plan) -> list[float]:
             asked[f"{name}-proxy", 2] = time.monotonic()
             due += 1 / CHANGES_A_SECOND
             time.sleep(max(0.0, due - time.monotonic()))
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not asked.keys() <= watch.seen.keys() and time.monotonic() < deadline:
             time.sleep(0.05)
         # The watch ends with the next event: the last change, taken back.

@@ -47,7 +47,7 @@ AGENTS_ONCE, LATENCY_ONCE, QUIET_ONCE = 12, 0.5, 0.5
 """Agents, the engine's latency, and seconds before and after, of a restart that is the only one: it is to show that the
 rig works."""
 WHOLE_RETRIES: Final = 8
-PATIENCE: Final = 180.0
+TIMEOUT: Final = 180.0
 PROBE_EVERY: Final = 0.02
 
 Json = Any
@@ -111,7 +111,7 @@ class Silence(Background):
                 unanswered = began
 
     def _answered(self) -> bool:
-        connection = http.client.HTTPConnection(self._where, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(self._where, timeout=TIMEOUT)
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == 200
@@ -313,7 +313,7 @@ def _whole(exits: contextlib.ExitStack) -> Callable[[Site, Seen, int], None]:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         with contextlib.suppress(urllib.error.URLError, OSError):
             if holds():

@@ -15,7 +15,7 @@ from benchmarks.rigs.background import Background
 PAGE = 4096
 PROBES_A_SECOND = 10
 SAMPLES_A_SECOND = 20
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds after which a probe counts as lost."""
 
 
@@ -83,7 +83,7 @@ class Health(_Regular):
         self.waits: list[float] = []
         """Seconds of each answer that was a 200."""
         self.lost = 0
-        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT)
 
     def once(self) -> None:
         began = time.monotonic()

@@ -13,7 +13,7 @@ import openai
 
 from rolloutfleet import Fleet
 
-PATIENCE = 180
+TIMEOUT = 180
 answered: dict[str, list[str]] = {}
 
 
@@ -24,7 +24,7 @@ def turn(client: openai.OpenAI, messages: list[Any]) -> str:
 
 
 with Fleet.on_kubernetes(sys.argv[1], progress=False) as fleet:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not any(name.startswith(f"s{sys.argv[2]}-") for name in answered):
         assert time.monotonic() < deadline, f"only {sorted(answered)}"
         with fleet.start_session("count") as session:

@@ -14,7 +14,7 @@ from tests.agents.install import python_of
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
 
 LOOPS = Path(__file__).parent / "loops"
-PATIENCE = 100.0
+TIMEOUT = 100.0
 """Seconds for one loop; importing some of the frameworks takes ten."""
 
 Json = Any
@@ -69,12 +69,12 @@ def _say(framework: Framework, session: AgentSession) -> Json:
             [python_of(framework.name), LOOPS / f"{framework.loop}.py"],
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
             env={**os.environ, **ours},
         )
     except subprocess.TimeoutExpired:
-        raise LoopFailed(f"{framework.name}: no end within {PATIENCE:g} s") from None
+        raise LoopFailed(f"{framework.name}: no end within {TIMEOUT:g} s") from None
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         raise LoopFailed(f"{framework.name}: {done.stderr.strip()[-2000:]}")

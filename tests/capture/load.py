@@ -21,7 +21,7 @@ from tests.capture.fleets import AgentSession, ProxyProcess
 TURNS = 5
 """Turns of a session before the agent starts another."""
 MAX_TOKENS = 80
-PATIENCE = 50
+TIMEOUT = 50
 """Retries of the SDK: enough to outlive any restart here."""
 AGAIN = 0.1
 """Seconds between the tries of a caller with its own loop."""
@@ -86,7 +86,7 @@ class Load:
         seed: int,
         instructions: str = "You are a careful assistant.",
         ways: Sequence[Way] = WAYS,
-        retries: int = PATIENCE,
+        retries: int = TIMEOUT,
     ) -> None:
         """One agent for each of `ways`; an SDK asks again up to `retries` times."""
         self.conversations: list[Conversation] = []

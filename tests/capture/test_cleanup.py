@@ -18,12 +18,12 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me someth
 SOON: dict[str, Any] = {"stale_after": 1.0, "unclaimed_after": 1.0, "cleanup_interval": 0.2}
 LIVES = 6.0
 """`stale_after` of a session that must live from one call to the next: a busy machine may take a second in between."""
-PATIENCE = 60.0
+TIMEOUT = 60.0
 FAR = np.arange(300_000, dtype=np.float32).reshape(300, -1)
 NEAR = np.array([1, 2, 3], dtype=np.int64)
 
 
-def until(holds: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
+def until(holds: Callable[[], Any], *, seconds: float = TIMEOUT) -> Any:
     """What `holds` returns once it is true."""
     ends = time.monotonic() + seconds
     while not (found := holds()):

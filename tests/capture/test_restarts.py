@@ -40,7 +40,7 @@ GENERATION = ("--latency", "0.8", "--token-latency", "0.01", "--jitter", "0.3")
 LONGEST_WITHOUT_ANSWER = 5.0
 """Seconds that a fresh connection may wait for /health while one worker takes over from another, the machine busy with
 all that tests run on it; `benchmarks/rigs/restarts.py` measures it."""
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 Json = Any
 
@@ -77,7 +77,7 @@ async def booted(proxy: ProxyProcess, drain: str) -> Json:
 
 async def until(what: Callable[[], Any]) -> Any:
     """What it returns once that is true. A proxy that is just changing its worker may break off an answer."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         try:
             found = await asyncio.to_thread(what)
@@ -86,7 +86,7 @@ async def until(what: Callable[[], Any]) -> Any:
         if found:
             return found
         await asyncio.sleep(0.1)
-    raise AssertionError(f"not within {PATIENCE} s")
+    raise AssertionError(f"not within {TIMEOUT} s")
 
 
 def turn_of(client: openai.OpenAI) -> str:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 CASES = 1_000
 SEED = 20261122
-PATIENCE = 240.0
+TIMEOUT = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def fuzz(fleet: Fleet, cases: int, *, model: Model | None = None) -> Fuzz:
     made = Fuzz(fleet, seed=SEED, model=model)
-    asyncio.run(made.run(cases, batch=500, until=time.monotonic() + PATIENCE))
+    asyncio.run(made.run(cases, batch=500, until=time.monotonic() + TIMEOUT))
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import h11
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds for an answer: more than anything but a connection that is slow on purpose may take."""
 SECONDS_TO_CLOSE = 15.0
 KEPT_FOR = 60.0
@@ -81,7 +81,7 @@ class Connection:
                 self.writer.write(piece)
                 await self.writer.drain()
 
-    async def answer(self, method: str, *, patience: float = PATIENCE) -> Answer:
+    async def answer(self, method: str, *, patience: float = TIMEOUT) -> Answer:
         """The next answer, interim ones passed over. Raises NoAnswer."""
         try:
             async with asyncio.timeout(patience):

@@ -14,7 +14,7 @@ import pytest
 from images.recipes import DOCKERFILE, RECIPES
 from tests.images.locks import pinned
 
-PATIENCE: Final = 10.0
+TIMEOUT: Final = 10.0
 BIN: Final = Path(sys.executable).parent
 _STAGE: Final = re.compile(r"^FROM \S+ AS (\w+)$(.*?)(?=^FROM |\Z)", re.MULTILINE | re.DOTALL)
 ENTRYPOINTS: Final = {
@@ -45,7 +45,7 @@ def test_told_to_end_while_its_python_has_not_begun_it_ends_at_once(target: str)
     )
     try:
         os.kill(_first_of(started.pid), signal.SIGTERM)
-        assert started.wait(timeout=PATIENCE) in (0, 128 + signal.SIGTERM)
+        assert started.wait(timeout=TIMEOUT) in (0, 128 + signal.SIGTERM)
     finally:
         started.kill()
         started.wait()
@@ -53,7 +53,7 @@ def test_told_to_end_while_its_python_has_not_begun_it_ends_at_once(target: str)
 
 def _first_of(unshare: int) -> int:
     """The first process of the new namespace, at the moment when its own child has become another program."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         for first in _children(unshare):
             for child in _children(first):

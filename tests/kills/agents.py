@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import openai
 from tests.capture.answers import Answer, streamed, whole
-from tests.kills.asking import AGAIN, PATIENCE, Asking, Unexpected
+from tests.kills.asking import AGAIN, TIMEOUT, Asking, Unexpected
 from tests.kills.journal import CALL, CLOSE, REWARD, START, Talk
 
 from rolloutfleet_proxy.cluster.placement import keeper_of
@@ -51,7 +51,7 @@ class Agents:
     async def work(self, number: int, ordinal: int) -> None:
         """Session after session at one proxy."""
         random = Random(f"{self._seed} {ordinal} {number}")
-        async with openai.AsyncOpenAI(api_key="of each session", timeout=PATIENCE) as client:
+        async with openai.AsyncOpenAI(api_key="of each session", timeout=TIMEOUT) as client:
             while not self._ended.is_set():
                 left = random.random() < LEFT_ALONE
                 talk, address = await self.start(random, ordinal, left=left)

@@ -11,7 +11,7 @@ from tests.kills.journal import Journal
 
 AGAIN = 0.25
 """Seconds until a call that was not answered is made again."""
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds for one request."""
 
 Json = Any
@@ -64,7 +64,7 @@ async def asking(proxies: Sequence[ProxyProcess], journal: Journal) -> AsyncIter
                 httpx.AsyncClient(
                     base_url=proxy.url,
                     headers={"authorization": f"Bearer {proxy.key}"},
-                    timeout=PATIENCE,
+                    timeout=TIMEOUT,
                     limits=limits,
                 )
             )

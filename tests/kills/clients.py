@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from tests.capture.fleets import ProxyProcess
 from tests.kills.agents import Agents
-from tests.kills.asking import PATIENCE, asking
+from tests.kills.asking import TIMEOUT, asking
 from tests.kills.journal import Journal
 from tests.kills.trainers import Trainers
 
@@ -34,7 +34,7 @@ async def at_work(proxies: Sequence[ProxyProcess], journal: Journal, *, seed: in
             agents.end()
             if not journal.contradictions:
                 await asyncio.gather(*talking)
-                async with asyncio.timeout(10 * PATIENCE):
+                async with asyncio.timeout(10 * TIMEOUT):
                     for at in ordinals:
                         await trainers.until_nothing_is_left(at)
         finally:

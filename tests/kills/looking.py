@@ -7,13 +7,13 @@ import httpx
 from tests.kills.journal import Journal, Talk
 from tests.kills.targets import PLAIN, ProxyTarget
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 async def look_at(proxy: ProxyTarget, journal: Journal) -> None:
     """Compare a proxy that serves again with what its clients were told. One that does not answer is left out."""
     headers = {"authorization": f"Bearer {proxy.proxy.key}"}
-    async with httpx.AsyncClient(base_url=proxy.proxy.url, headers=headers, timeout=PATIENCE, verify=PLAIN) as client:
+    async with httpx.AsyncClient(base_url=proxy.proxy.url, headers=headers, timeout=TIMEOUT, verify=PLAIN) as client:
         with contextlib.suppress(httpx.TransportError):
             await _look_at_sums(client, proxy.ordinal, journal)
             for talk in list(journal.talks.values()):

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 UP = (sys.executable, "-m", "rolloutfleet", "up")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Up:
@@ -57,14 +57,14 @@ class Up:
 
     def until(self, what: Callable[[], Any]) -> Any:
         """What it returns, once that is true; the process must not end before."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             found = what()
             if found:
                 return found
             assert self.process.poll() is None, self.said()
             time.sleep(0.05)
-        raise AssertionError(f"not within {PATIENCE} s; it said:\n{self.said()}")
+        raise AssertionError(f"not within {TIMEOUT} s; it said:\n{self.said()}")
 
     def until_said(self, text: str) -> None:
         self.until(lambda: text in self.said())

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from tests.operator.running import PATIENCE, running
+from tests.operator.running import TIMEOUT, running
 
 FLEET = """\
 apiVersion: rolloutfleet.dev/v1alpha1
@@ -109,7 +109,7 @@ def test_a_port_that_another_program_holds_is_named_and_only_replaced_when_asked
         held = other.getsockname()[1]
         ports.write_text(json.dumps({"engine-1": held}))
         with running(tmp_path, FLEET) as up:
-            assert up.process.wait(PATIENCE) == 2
+            assert up.process.wait(TIMEOUT) == 2
             assert up.said().count("\n") == 1
             assert f"engine-1 had port {held}" in up.said()
             assert f"process {os.getpid()} (" in up.said()
@@ -181,7 +181,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, spec: str, status: int, pro
     (tmp_path / "empty").mkdir()
     text = FLEET.splitlines()[:3]
     with running(tmp_path, "\n".join([*text, f"spec: {spec}\n"])) as up:
-        assert up.process.wait(PATIENCE) == status
+        assert up.process.wait(TIMEOUT) == status
         for problem in problems:
             assert problem in up.said()
         assert up.state.exists() == (status == 1), "what can't run here leaves no state folder"

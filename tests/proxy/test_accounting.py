@@ -148,7 +148,7 @@ SECONDS = st.sampled_from([5.0, 10.0, 1000.0])
 TURNS = st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=4)
 """How many turns back the parent is (0: none), whether it was delivered, whether it asks what others ask, too."""
 CLOSES = st.sampled_from([None, None, True, False])
-PATIENCE = st.sampled_from([6.0, 7.0, 106.0])
+TIMEOUT = st.sampled_from([6.0, 7.0, 106.0])
 RARELY = st.sampled_from([False, False, False, True])
 
 
@@ -488,7 +488,7 @@ class Accounting(RuleBasedStateMachine):
             self.store.run(expire)
             self.expired()
 
-    @rule(dumped=st.booleans(), stale=PATIENCE, unclaimed=PATIENCE, data=st.data())
+    @rule(dumped=st.booleans(), stale=TIMEOUT, unclaimed=TIMEOUT, data=st.data())
     def sweep(self, dumped: bool, stale: float, unclaimed: float, data: st.DataObject) -> None:
         """Each group, as a sweep comes to it; some sessions have a call in flight."""
         there = [session.name for session in self.there()]

@@ -16,7 +16,7 @@ import aiohttp
 
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
-from rolloutfleet_proxy.cluster.peers import CONNECT_PATIENCE, Peers
+from rolloutfleet_proxy.cluster.peers import CONNECT_TIMEOUT, Peers
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.shards.files import NotOneTensor
@@ -26,7 +26,7 @@ from rolloutfleet_proxy.store.shards import Shard, shards_of_session
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.telemetry import logger
 
-PATIENCE: Final = 60.0
+TIMEOUT: Final = 60.0
 """Seconds that a proxy has to send one tensor."""
 AT_ONCE: Final = 4
 """Tensors that are fetched at the same time."""
@@ -110,7 +110,7 @@ class Gatherer:
                     found.unreachable.append(name)
                     return
                 try:
-                    readable = await asyncio.wait_for(self._fetch(ordinal, name, fetched), PATIENCE)
+                    readable = await asyncio.wait_for(self._fetch(ordinal, name, fetched), TIMEOUT)
                 except _NOT_NOW as error:
                     logger.warning("shard %s could not be had from proxy %d: %s", name, ordinal, _why(error))
                     found.unreachable.append(name)
@@ -130,7 +130,7 @@ class Gatherer:
         """None where its owner has it no longer."""
         url = f"{self.peers.address(ordinal)}/shards/{quote(name, safe='')}"
         headers = {"Authorization": f"Bearer {self.admin_key()}"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_PATIENCE)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
         async with self.peers.http.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
             if response.status in (404, 410):
                 return None

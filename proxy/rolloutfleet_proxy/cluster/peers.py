@@ -28,8 +28,8 @@ State = Literal["ready", "starting", "draining", "unreachable"]
 POLL_INTERVAL: Final = 1.0
 """Seconds between two looks at a peer, in a fleet of up to `POLLS_A_SECOND` others."""
 POLLS_A_SECOND: Final = 20
-POLL_PATIENCE: Final = 2.0
-CONNECT_PATIENCE: Final = 2.0
+POLL_TIMEOUT: Final = 2.0
+CONNECT_TIMEOUT: Final = 2.0
 ADOPTING_ROUNDS: Final = 3
 """How many rounds of looks take over what peers know of the weights. More than one: the first may come before this
 proxy listens, and a pause that is called meanwhile reaches it neither way."""
@@ -80,7 +80,7 @@ class Peers:
         """The client to the others. It changes nothing about a request or an answer by itself."""
         # Made at the first use: aiohttp wants the running loop.
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_PATIENCE)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
             self._session = new_session(kept=KEEP_ALIVE, dns_kept=5, skipped=("Content-Type",), timeout=timeout)
         return self._session
 
@@ -133,7 +133,7 @@ class Peers:
         *,
         headers: Mapping[str, str],
         content: Any = None,
-        patience: float,
+        timeout: float,
     ) -> Any:
         """The JSON that a peer answers. Raises PeerError or EpochStale for an error that it answers,
         OwnerUnreachable where it can't be connected to, and OwnerUnavailable where it breaks off."""
@@ -143,7 +143,7 @@ class Peers:
                 self.address(ordinal) + path,
                 data=None if content is None else msgspec.json.encode(content),
                 headers={"Content-Type": "application/json", **headers},
-                timeout=aiohttp.ClientTimeout(total=patience, sock_connect=CONNECT_PATIENCE),
+                timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT),
                 allow_redirects=False,
             ) as response:
                 status, body = response.status, await response.read()
@@ -151,7 +151,7 @@ class Peers:
         except NOT_CONNECTED:
             raise OwnerUnreachable(ordinal) from None
         except TimeoutError:
-            raise OwnerUnavailable(ordinal, f"it did not answer within {patience:g} s") from None
+            raise OwnerUnavailable(ordinal, f"it did not answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise OwnerUnavailable(ordinal, failure_in_words(error)) from None
         except ValueError:
@@ -176,10 +176,10 @@ class Peers:
 
     async def _look(self, ordinal: int) -> WeightState | None:
         """Note how a peer is; returns what it knows of the weights."""
-        patience = aiohttp.ClientTimeout(total=POLL_PATIENCE)
+        timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT)
         try:
             url = f"{self.address(ordinal)}/ready"
-            async with self.http.get(url, timeout=patience, allow_redirects=False) as response:
+            async with self.http.get(url, timeout=timeout, allow_redirects=False) as response:
                 said = msgspec.json.decode(await response.read())
             self._note(_described(said, ordinal, self.address(ordinal)))
             self.learn(int(said.get("proxies_ever", 0)))

@@ -22,14 +22,14 @@ from starlette.responses import Response
 
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.cluster.heads import KEPT, PASSED, PLACED, end_to_end, passed
-from rolloutfleet_proxy.cluster.peers import CONNECT_PATIENCE, NOT_CONNECTED, Peer, Peers
+from rolloutfleet_proxy.cluster.peers import CONNECT_TIMEOUT, NOT_CONNECTED, Peer, Peers
 from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerUnavailable, OwnerUnreachable
 from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, withdraw_claim
 from rolloutfleet_proxy.store.writer import Store
 
 T = TypeVar("T")
 
-_PATIENCE: Final = {PLACED: 30.0, KEPT: 50.0}
+_TIMEOUT: Final = {PLACED: 30.0, KEPT: 50.0}
 """Seconds for a peer to start sessions; a keeper may have to ask others."""
 
 _ELSEWHERE = (NoRoom, Draining, OwnerUnreachable)
@@ -137,7 +137,7 @@ class Placement:
                 f"{self._peers.address(ordinal)}/sessions",
                 data=await request.body(),
                 headers=passed(own, how, ordinal),
-                timeout=aiohttp.ClientTimeout(total=_PATIENCE[how], sock_connect=CONNECT_PATIENCE),
+                timeout=aiohttp.ClientTimeout(total=_TIMEOUT[how], sock_connect=CONNECT_TIMEOUT),
                 allow_redirects=False,
             ) as response:
                 answer = Response(await response.read(), status_code=response.status)

@@ -55,13 +55,13 @@ SETTLED_PATH: Final = "/peers/weights/settled"
 RECOVERED_PATH: Final = "/peers/weights/recovered"
 AT_STAKE_PATH: Final = "/peers/weights/at-stake"
 
-PATIENCE: Final = 5.0
+TIMEOUT: Final = 5.0
 """Seconds for an answer; long enough for a proxy that is being restarted in place."""
 
 _NOT_REACHED = frozenset((OWNER_UNREACHABLE, OWNER_UNAVAILABLE, DRAINING))
 """Codes that say that nobody was there, or one that has ended its work and goes: its successor asks around first."""
 
-ENGINE_PATIENCE = 10.0
+ENGINE_TIMEOUT = 10.0
 """Seconds for the engines to confirm that they go on."""
 
 
@@ -111,7 +111,7 @@ class RemoteMember:
 
     async def settled(self, *, epoch: int, timeout: float) -> None:
         asked = {"epoch": epoch, "timeout": timeout}
-        await self._ask(lambda answer: None, "POST", SETTLED_PATH, asked, patience=timeout + PATIENCE)
+        await self._ask(lambda answer: None, "POST", SETTLED_PATH, asked, timeout=timeout + TIMEOUT)
 
     async def at_stake(self, *, run: int, version: int) -> AtStake:
         return await self._ask(lambda answer: AtStake(**answer), "GET", f"{AT_STAKE_PATH}?run={run}&version={version}")
@@ -120,11 +120,11 @@ class RemoteMember:
         return await self._ask(lambda answer: Counts(**answer), "GET", f"{RECOVERED_PATH}?run={run}")
 
     async def _ask(
-        self, read: Callable[[Any], T], method: str, path: str, content: Any = None, *, patience: float = PATIENCE
+        self, read: Callable[[Any], T], method: str, path: str, content: Any = None, *, timeout: float = TIMEOUT
     ) -> T:
         """The answer as `read` reads it. Raises OwnerUnavailable where it can't, and as `Peers.ask`."""
         answer = await self.peers.ask(
-            self.ordinal, method, path, headers=self.credentials, content=content, patience=patience
+            self.ordinal, method, path, headers=self.credentials, content=content, timeout=timeout
         )
         try:
             return read(answer)
@@ -375,10 +375,10 @@ class FleetWeights:
 
     async def _resume_engines(self) -> dict[str, str]:
         try:
-            async with asyncio.timeout(ENGINE_PATIENCE):
+            async with asyncio.timeout(ENGINE_TIMEOUT):
                 failures = await self.engines.resume()
         except TimeoutError:
-            raise EngineTimeout(f"The engines did not confirm within {ENGINE_PATIENCE:g} s that they go on.") from None
+            raise EngineTimeout(f"The engines did not confirm within {ENGINE_TIMEOUT:g} s that they go on.") from None
         self._engines_paused_in = None
         return failures
 

@@ -17,7 +17,7 @@ PROXY: Final = "proxy"
 
 Scope = Annotated[Literal["proxy", "fleet"], Query(description="`fleet`: all proxies, asked by this one")]
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds that another proxy has to answer."""
 
 
@@ -55,7 +55,7 @@ async def everywhere(
 
     async def ask(ordinal: int) -> Any:
         query = "" if queries is None else f"?{urlencode(queries[ordinal])}"
-        return await peers.ask(ordinal, "GET", path + query, headers=credentials(request), patience=PATIENCE)
+        return await peers.ask(ordinal, "GET", path + query, headers=credentials(request), timeout=TIMEOUT)
 
     found = await answers_of((ordinal for ordinal in peers.others if queries is None or ordinal in queries), ask)
     return found if own is None else Answers({peers.own: own, **found.by_ordinal}, found.failed)

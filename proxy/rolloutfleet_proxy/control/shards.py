@@ -36,7 +36,7 @@ from rolloutfleet_proxy.store.shards import Shard
 router = APIRouter(dependencies=[AdminOnly])
 
 ID_FORM: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
-DELETE_PATIENCE: Final = 60.0
+DELETE_TIMEOUT: Final = 60.0
 """Seconds that another proxy has to remove the files of a fleet's shards."""
 MISSING: Final = "missing"
 """Where the header of a batch names what is not there."""
@@ -135,7 +135,7 @@ async def _delete_everywhere(
             return await shards.delete(parts[ordinal])
         ownership.check(Owner(ordinal, ""), named="shard")
         asked, caller = {"ids": parts[ordinal]}, credentials(request)
-        return await peers.ask(ordinal, "DELETE", "/shards", headers=caller, content=asked, patience=DELETE_PATIENCE)
+        return await peers.ask(ordinal, "DELETE", "/shards", headers=caller, content=asked, timeout=DELETE_TIMEOUT)
 
     found = await answers_of(parts, delete)
     answers = found.by_ordinal.values()

@@ -16,7 +16,7 @@ from tests.client.fleet.conftest import whereabouts
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, NotEverywhere, Refused, StillPaused
 from rolloutfleet.fleet.proxies import Proxies
-from rolloutfleet_proxy.cluster.weights import PATIENCE
+from rolloutfleet_proxy.cluster.weights import TIMEOUT
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -182,7 +182,7 @@ async def test_a_pause_that_the_next_leader_undid_is_no_pause(two: Running, monk
         monkeypatch.setattr(Proxies, "check", after_the_first_lead)
         try:
             with pytest.raises(Refused) as error:
-                await fleet.pause(timeout=2 * PATIENCE + 2)
+                await fleet.pause(timeout=2 * TIMEOUT + 2)
         finally:
             os.kill(hung, signal.SIGCONT)
             engine.resume()

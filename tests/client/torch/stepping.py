@@ -25,7 +25,7 @@ WORLD = 4
 HEAD = 0
 IMAGES = 10
 LEASE_SECONDS = 5.0
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def _step(fleet: Fleet, tensors: RemoteTensors, nbytes: int) -> Any:
 
 def _talk(session: Session) -> None:
     """One turn. A proxy's worker may be killed under the call, which is then made again."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while True:
         try:
             httpx.post(

@@ -21,7 +21,7 @@ from tests.real.processes import free_ports
 from toolchain.kubernetes.binaries import BARE_API, MODULE_OF
 
 FOLDER: Final = "ROLLOUTFLEET_KUBERNETES"
-PATIENCE: Final = 90.0
+TIMEOUT: Final = 90.0
 _TOKEN: Final = "tests-are-masters"
 _CONTROLLERS: Final = ",".join(
     (
@@ -233,11 +233,11 @@ def _flags(server: ApiServer, etcd: int, port: int, key: Path) -> tuple[str, ...
 
 
 def _until_ready(server: ApiServer) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     words = ("--kubeconfig", str(server.kubeconfig), "get", "--raw", "/readyz")
     while time.monotonic() < deadline:
         asked = subprocess.run([str(programs()["kubectl"]), *words], capture_output=True, text=True, check=False)
         if asked.stdout == "ok":
             return
         time.sleep(0.2)
-    raise AssertionError(f"no API within {PATIENCE} s:\n{(server.folder / 'kube-apiserver.log').read_text()[-3000:]}")
+    raise AssertionError(f"no API within {TIMEOUT} s:\n{(server.folder / 'kube-apiserver.log').read_text()[-3000:]}")

@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx
 from tests.operator.cluster.apiserver import ApiServer
 
-PATIENCE: Final = 60.0
+TIMEOUT: Final = 60.0
 IMAGES: Final = ("--proxy-image=proxy:1", "--gateway-image=gateway:1", "--simulated-engine-image=engine:1")
 
 
@@ -70,7 +70,7 @@ class OperatorProcess:
                 return float(line.split()[-1])
         return 0.0
 
-    def until(self, what: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
+    def until(self, what: Callable[[], Any], *, patience: float = TIMEOUT) -> Any:
         """What it returns, once that is true."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:

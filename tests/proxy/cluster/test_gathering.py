@@ -148,7 +148,7 @@ async def test_a_key_that_is_refused_is_said_so_and_not_shown(fleet: Fleet, capl
 
 
 async def test_an_owner_that_hangs_is_waited_for_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "PATIENCE", 0.3)
+    monkeypatch.setattr(gathering, "TIMEOUT", 0.3)
     port = int(fleet.peers.address(AWAY).rpartition(":")[2])
     with socket.create_server(("127.0.0.1", port)):
         began = time.monotonic()

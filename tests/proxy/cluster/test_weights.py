@@ -46,7 +46,7 @@ from rolloutfleet_proxy.weights.gate import PauseGate, Submission
 
 T = TypeVar("T")
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds until an answer that does not come is given up."""
 
 
@@ -144,24 +144,24 @@ class Network:
     delay: float = 0.05
     under_way: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    async def carry(self, ask: Callable[[], Coroutine[Any, Any, T]], *, patience: float = PATIENCE) -> T:
+    async def carry(self, ask: Callable[[], Coroutine[Any, Any, T]], *, timeout: float = TIMEOUT) -> T:
         """The answer, or nobody there: lost on the way there or back, or too late. May arrive twice."""
         if self._happens():
-            raise await self._given_up(patience)
+            raise await self._given_up(timeout)
         arrival = self._arrive(ask)
         if self._happens():
             self._arrive(ask)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 answer = await asyncio.shield(arrival)
         except TimeoutError:
             raise unreachable() from None
         if self._happens():
-            raise await self._given_up(patience)
+            raise await self._given_up(timeout)
         return answer
 
-    async def _given_up(self, patience: float) -> DomainError:
-        await asyncio.sleep(patience)
+    async def _given_up(self, timeout: float) -> DomainError:
+        await asyncio.sleep(timeout)
         return unreachable()
 
     def _happens(self) -> bool:
@@ -169,7 +169,7 @@ class Network:
 
     def _arrive(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
         async def later() -> T:
-            slow = 10 * PATIENCE if self._happens() else self.delay
+            slow = 10 * TIMEOUT if self._happens() else self.delay
             await asyncio.sleep(self.chance.uniform(0, slow))
             return await ask()
 
@@ -212,7 +212,7 @@ class Link:
 
     async def settled(self, *, epoch: int, timeout: float) -> None:
         await self.network.carry(
-            lambda: self.to.weights.gate.settled(epoch=epoch, timeout=timeout), patience=timeout + PATIENCE
+            lambda: self.to.weights.gate.settled(epoch=epoch, timeout=timeout), timeout=timeout + TIMEOUT
         )
 
     async def at_stake(self, *, run: int, version: int) -> AtStake:

@@ -28,7 +28,7 @@ from rolloutfleet_proxy.supervisor.run import listen
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 LARGE = 32 << 20
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds for an answer; far more than any takes."""
 
 
@@ -126,7 +126,7 @@ class Client:
         await self._writer.drain()
 
     async def answer(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             head = await self._reader.readuntil(b"\r\n\r\n")
             length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
             return int(head.split()[1]), await self._reader.readexactly(length)
@@ -136,15 +136,15 @@ class Client:
         return status, json.loads(body)["error"]["code"]
 
     async def skip(self, end: bytes) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self._reader.readuntil(end)
 
     async def take(self, size: int) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self._reader.readexactly(size)
 
     async def rest(self) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self._reader.read()
 
     async def close(self) -> None:
@@ -430,7 +430,7 @@ def test_who_leaves_with_several_requests_under_way_is_seen_to_leave(
         await server.app.begun.wait()
         [connection] = server.state.connections
         connection.transport.abort()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while server.state.connections:
                 await asyncio.sleep(0.01)
         server.app.go_on.set()
@@ -532,7 +532,7 @@ def test_who_takes_nothing_of_an_answer_is_let_go(run: Callable[..., None], more
         await server.connect(b"GET /large HTTP/1.1\r\n" + more + b"\r\n")
         await server.app.begun.wait()
         now = asyncio.get_running_loop().time()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while server.state.connections:
                 now += UNREAD_SECONDS / 4
                 server.connections.look(now)
