@@ -32,11 +32,11 @@ from rolloutfleet_proxy.control.no_route import which_are_there
 from rolloutfleet_proxy.dialects.registry import dialect_call
 from rolloutfleet_proxy.domain.errors import DomainError, InternalError, InvalidRequest, Stopping, UnreadableJson
 from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, response_to
-from rolloutfleet_proxy.memory.body_limit import LimitOf
+from rolloutfleet_proxy.http.headers import LimitOf
+from rolloutfleet_proxy.http.request_bodies import BodyRefused, BodyTime, RequestBodies
 from rolloutfleet_proxy.refusals import not_written
 from rolloutfleet_proxy.restarts.drain import Drains
 from rolloutfleet_proxy.restarts.under_way import UnderWay
-from rolloutfleet_proxy.server.request_bodies import BodyRefused, BodyTime, RequestBodies
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.store.database import StoreUnusable
@@ -97,7 +97,7 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings) -> ASGIAp
     services, body_limit = opened.services, _body_limit(settings)
     bodies = RequestBodies(
         control,
-        access=services.access,
+        check_key=services.access.check_known,
         in_flight=opened.in_flight,
         metrics=services.metrics,
         limit_of=body_limit,

@@ -30,6 +30,7 @@ from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.errors import CallGrammars
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.housekeeping import housekeeping, kept
+from rolloutfleet_proxy.http.in_flight import InFlight
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, folder_of
@@ -37,7 +38,6 @@ from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.memory.allocator import Trimming
 from rolloutfleet_proxy.memory.collector import Collections
-from rolloutfleet_proxy.memory.in_flight import InFlight
 from rolloutfleet_proxy.reloading import following
 from rolloutfleet_proxy.restarts.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.restarts.under_way import UnderWay

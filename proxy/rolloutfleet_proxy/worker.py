@@ -25,11 +25,11 @@ from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import DrainThen
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
+from rolloutfleet_proxy.http.accepting import Accepting
+from rolloutfleet_proxy.http.connections import Connections, for_clients
+from rolloutfleet_proxy.http.protocol import HttpProtocol
 from rolloutfleet_proxy.memory import allocator, collector, resident
 from rolloutfleet_proxy.reloading import take
-from rolloutfleet_proxy.server.accepting import Accepting
-from rolloutfleet_proxy.server.connections import Connections, for_clients
-from rolloutfleet_proxy.server.protocol import HttpProtocol
 from rolloutfleet_proxy.services.dumps import RETIRING
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource
 from rolloutfleet_proxy.store.boots import Crash

@@ -28,7 +28,7 @@ from tests.real.processes import (
 )
 
 from rolloutfleet_engine.model import model_path
-from rolloutfleet_proxy.cluster.heads import PLACED
+from rolloutfleet_proxy.http.headers import PLACED
 from rolloutfleet_proxy.store.reserve import FILE
 
 MODEL = "simulated"

@@ -17,9 +17,9 @@ from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
 from tests.capture.test_retries import eventually
 
-from rolloutfleet_proxy.memory.in_flight import CALL_BYTES
-from rolloutfleet_proxy.server import request_bodies
-from rolloutfleet_proxy.server.protocol import HEAD_BYTES, HEAD_SECONDS, HEADERS
+from rolloutfleet_proxy.http import request_bodies
+from rolloutfleet_proxy.http.in_flight import CALL_BYTES
+from rolloutfleet_proxy.http.protocol import HEAD_BYTES, HEAD_SECONDS, HEADERS
 
 DESCRIPTORS = 256
 IDLE = 300

@@ -23,7 +23,8 @@ from rolloutfleet_proxy.dialects.base import Dialect, Encoder, HeaderMap, Readin
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
 from rolloutfleet_proxy.domain.events import Committed, Delta, Started, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS
-from rolloutfleet_proxy.http.errors import Headers, headers_of, status_of
+from rolloutfleet_proxy.http.errors import headers_of, status_of
+from rolloutfleet_proxy.http.headers import Headers
 from rolloutfleet_proxy.ids import SESSION, Owner
 
 LIMIT = 100_000

@@ -17,7 +17,7 @@ from rolloutfleet_proxy.dialects.base import Dialect, Encoder, TokenBytes, TurnR
 from rolloutfleet_proxy.domain.events import Committed, Event, Failed, events_of
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG
-from rolloutfleet_proxy.http.errors import Headers
+from rolloutfleet_proxy.http.headers import Headers
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.sessions.calls import Call, Listener

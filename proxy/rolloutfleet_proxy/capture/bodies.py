@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from starlette.types import Message, Receive
 
 from rolloutfleet_proxy.domain.errors import BodyTooLarge
-from rolloutfleet_proxy.memory.body_limit import declared_length
-from rolloutfleet_proxy.memory.in_flight import Held
+from rolloutfleet_proxy.http.headers import declared_length
+from rolloutfleet_proxy.http.in_flight import Held
 
 
 class ClientLeft(Exception):

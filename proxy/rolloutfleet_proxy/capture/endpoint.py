@@ -29,8 +29,8 @@ from rolloutfleet_proxy.domain.errors import DomainError, InternalError
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.domain.session import OPEN
 from rolloutfleet_proxy.http.errors import send_answer, status_of
+from rolloutfleet_proxy.http.in_flight import Held, InFlight
 from rolloutfleet_proxy.lifecycle.sealing import Seals
-from rolloutfleet_proxy.memory.in_flight import Held, InFlight
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.restarts.drain import Drains
 from rolloutfleet_proxy.services.access import Access

@@ -5,7 +5,7 @@ through unchanged; who owns nothing here any more is told so, never given an emp
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -15,8 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from yarl import URL
 
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet_proxy.cluster import heads
-from rolloutfleet_proxy.cluster.heads import FORWARDED, end_to_end, passed
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
 from rolloutfleet_proxy.cluster.peers import NOT_CONNECTED, Peers
 from rolloutfleet_proxy.dialects.registry import DialectCall, dialect_call
@@ -27,14 +25,22 @@ from rolloutfleet_proxy.domain.errors import (
     OwnerUnreachable,
 )
 from rolloutfleet_proxy.http.errors import answer_to, response_to, send_answer, status_of
-from rolloutfleet_proxy.memory.body_limit import LENGTH, LimitOf, declared_length, framing, has_body
+from rolloutfleet_proxy.http.headers import (
+    FORWARDED,
+    LENGTH,
+    Headers,
+    LimitOf,
+    declared_length,
+    end_to_end,
+    framing,
+    has_body,
+    passed,
+)
+from rolloutfleet_proxy.http.request_bodies import CheckKey
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.calls import ChatCall, PassedCall
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
-
-CheckKey = Callable[[str | None], Awaitable[None]]
-"""Raises InvalidKey where the key that a call carries, or has not, can open nothing here or elsewhere."""
 
 
 class ClientLeft(Exception):
@@ -237,12 +243,12 @@ class _Upload:
     _read: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _gone: bool = field(init=False, default=False)
 
-    def check_declared(self, headers: heads.Headers) -> None:
+    def check_declared(self, headers: Headers) -> None:
         """Raises BodyTooLarge where the body says that it is too large."""
         if self.body is None:
             declared_length(framing(headers).get(LENGTH, b"").decode("latin-1"), limit=self.limit)
 
-    def data(self, headers: heads.Headers) -> AsyncIterator[bytes] | bytes | None:
+    def data(self, headers: Headers) -> AsyncIterator[bytes] | bytes | None:
         """The body in aiohttp's terms; None for a request that has none."""
         if self.body is not None:
             self._read.set()

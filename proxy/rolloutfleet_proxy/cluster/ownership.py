@@ -27,9 +27,9 @@ from rolloutfleet_proxy.domain.errors import (
     ShardNotFound,
     StoreLost,
 )
+from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, TENSOR, Owner, owner_of_key, owner_of_name
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
-from rolloutfleet_proxy.sessions.auth import presented_key
 
 _NAMED = re.compile(r"^/(sessions|leases|shards)/([^/]+)")
 _KINDS = {"sessions": SESSION, "leases": LEASE, "shards": TENSOR}

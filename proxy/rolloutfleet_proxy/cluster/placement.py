@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet_proxy.cluster.heads import KEPT, PASSED, PLACED, end_to_end, passed
 from rolloutfleet_proxy.cluster.peers import CONNECT_TIMEOUT, NOT_CONNECTED, Peer, Peers
 from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerUnavailable, OwnerUnreachable
+from rolloutfleet_proxy.http.headers import KEPT, PASSED, PLACED, end_to_end, passed
 from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, withdraw_claim
 from rolloutfleet_proxy.store.writer import Store
 

@@ -11,6 +11,7 @@ from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.cluster.placement import Placement
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.domain.session import Gone
+from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.ids import Owner, owner_of_key
 from rolloutfleet_proxy.restarts.drain import Drains
 from rolloutfleet_proxy.services.access import Access, there
@@ -21,7 +22,6 @@ from rolloutfleet_proxy.services.models import Models
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import ShardService
 from rolloutfleet_proxy.services.weights import WeightService
-from rolloutfleet_proxy.sessions.auth import presented_key
 from rolloutfleet_proxy.sessions.sessions import Session
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 

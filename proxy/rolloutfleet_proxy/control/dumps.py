@@ -11,12 +11,12 @@ from starlette.responses import Response, StreamingResponse
 from rolloutfleet.dumps import DumpName, Glance, parse_dump_name
 from rolloutfleet.wire import JSON_MEDIA_TYPE, DumpList, DumpState, ImportDumps, ImportedDumps, Retired
 from rolloutfleet_proxy.cluster.forwarding import PassedOn
-from rolloutfleet_proxy.cluster.heads import FORWARDED
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.control.bodies import CHUNK, PieceByPiece, first_chunk
 from rolloutfleet_proxy.control.dependencies import AdminOnly, TheDumps, ThePeers
 from rolloutfleet_proxy.control.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.domain.errors import DumpNotFound, InvalidParameter
+from rolloutfleet_proxy.http.headers import FORWARDED
 from rolloutfleet_proxy.ids import SESSION, Owner, owner_of_name
 from rolloutfleet_proxy.lifecycle.folder import Listed
 from rolloutfleet_proxy.services.dumps import DumpService

@@ -6,7 +6,7 @@ from fastapi import APIRouter, HTTPException, Request
 
 from rolloutfleet.wire import ServedModel, ServedModels
 from rolloutfleet_proxy.control.dependencies import AnySession, TheAccess, TheModels
-from rolloutfleet_proxy.sessions.auth import presented_key
+from rolloutfleet_proxy.http.headers import presented_key
 
 router = APIRouter()
 

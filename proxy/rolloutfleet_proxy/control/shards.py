@@ -25,8 +25,8 @@ from rolloutfleet_proxy.control.dependencies import AdminOnly, TheOwnership, The
 from rolloutfleet_proxy.control.scopes import PROXY, Scope, answers_of, credentials
 from rolloutfleet_proxy.domain.errors import InvalidParameter, ShardsMissing
 from rolloutfleet_proxy.domain.session import DELETED
+from rolloutfleet_proxy.http.headers import declared_length
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
-from rolloutfleet_proxy.memory.body_limit import declared_length
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.access import there
 from rolloutfleet_proxy.services.shards import ShardService

@@ -18,8 +18,7 @@ from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.events import Committed, Delta, Event, Failed, Started
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.http import errors
-from rolloutfleet_proxy.http.errors import Headers
-from rolloutfleet_proxy.sessions.auth import presented_key
+from rolloutfleet_proxy.http.headers import Headers, presented_key
 from rolloutfleet_proxy.tokens.call_grammar import Wanted
 
 RETRY_COUNT: Final = "x-stainless-retry-count"

@@ -21,8 +21,7 @@ from rolloutfleet import errors as codes
 from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.domain import errors
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidRequest, NotFound, PauseFailed, PeerError
-
-Headers = list[tuple[bytes, bytes]]
+from rolloutfleet_proxy.http.headers import Headers
 
 
 class MalformedRequest(InvalidRequest):

@@ -10,11 +10,11 @@ from prometheus_client import Gauge
 
 from rolloutfleet_proxy.domain.ledger import SESSIONS, TURNS
 from rolloutfleet_proxy.engine.probing import Probing
+from rolloutfleet_proxy.http.in_flight import InFlight
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.memory import resident
 from rolloutfleet_proxy.memory.allocator import Trimming
 from rolloutfleet_proxy.memory.collector import Collections
-from rolloutfleet_proxy.memory.in_flight import InFlight
 from rolloutfleet_proxy.restarts.drain import Drains
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.sessions.admission import Admission

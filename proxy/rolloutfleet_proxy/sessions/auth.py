@@ -2,7 +2,7 @@
 
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from rolloutfleet_proxy.ids import key_hash
@@ -13,15 +13,6 @@ MINIMUM_KEY = 16
 
 class BadKeyFile(Exception):
     """A key file can't be used; the message says why and what to do."""
-
-
-def presented_key(headers: Mapping[str, str]) -> str | None:
-    """The key that a call carries, in `Authorization: Bearer` or in `x-api-key`."""
-    authorization = headers.get("authorization", "")
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "bearer" and value.strip():
-        return value.strip()
-    return headers.get("x-api-key") or None
 
 
 class AdminKeys:

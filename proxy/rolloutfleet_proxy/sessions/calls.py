@@ -14,7 +14,7 @@ from typing import Any
 from rolloutfleet_proxy.domain.errors import ClientGone, DomainError, InternalError, Stopping
 from rolloutfleet_proxy.domain.events import Committed, Event, Failed, Started, size_of
 from rolloutfleet_proxy.domain.turn import Turn
-from rolloutfleet_proxy.memory.in_flight import Held
+from rolloutfleet_proxy.http.in_flight import Held
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.phases import Phases
 

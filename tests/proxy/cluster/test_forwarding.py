@@ -16,11 +16,11 @@ import uvicorn
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.cluster.forwarding import Forwarding, PassedOn
-from rolloutfleet_proxy.cluster.heads import FORWARDED, end_to_end
 from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_call, owner_of_names
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.errors import status_of
+from rolloutfleet_proxy.http.headers import FORWARDED, end_to_end
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.store.reader import Reader

@@ -21,7 +21,6 @@ from tests.proxy.services import open_weights
 from tests.real.processes import free_ports
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
-from rolloutfleet_proxy.cluster.heads import KEPT
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.cluster.placement import Placement, keeper_of, order
 from rolloutfleet_proxy.cluster.weights import FleetWeights
@@ -30,6 +29,7 @@ from rolloutfleet_proxy.control import weights as weights_api
 from rolloutfleet_proxy.domain.errors import DomainError, Draining, NoRoom
 from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
 from rolloutfleet_proxy.http.errors import body_of, headers_of, status_of
+from rolloutfleet_proxy.http.headers import KEPT
 from rolloutfleet_proxy.ids import SESSION, Owner
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.access import Access

@@ -9,7 +9,7 @@ call is held with its body unread, its client owes nothing.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -20,13 +20,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, Stopping
 from rolloutfleet_proxy.http.errors import RequestTimeout, answer_to, send_answer, status_of
-from rolloutfleet_proxy.memory.body_limit import LimitOf, declared_length, has_body
-from rolloutfleet_proxy.memory.in_flight import Held, InFlight
+from rolloutfleet_proxy.http.headers import LimitOf, declared_length, has_body, presented_key
+from rolloutfleet_proxy.http.in_flight import Held, InFlight
 from rolloutfleet_proxy.restarts.drain import Drains
 from rolloutfleet_proxy.restarts.under_way import UnderWay
-from rolloutfleet_proxy.services.access import Access
-from rolloutfleet_proxy.sessions.auth import presented_key
 from rolloutfleet_proxy.telemetry.metrics import Metrics
+
+CheckKey = Callable[[str | None], Awaitable[None]]
+"""Raises MissingKey or InvalidKey where the key that a request carries, or has not, can open nothing."""
 
 
 class BodyRefused(HTTPException):
@@ -46,7 +47,7 @@ class RequestBodies:
 
     app: ASGIApp
     _: KW_ONLY
-    access: Access
+    check_key: CheckKey
     in_flight: InFlight
     metrics: Metrics
     limit_of: LimitOf
@@ -59,7 +60,7 @@ class RequestBodies:
             return
         headers, limit = Headers(scope=scope), self.limit_of(scope)
         try:
-            await self.access.check_known(presented_key(headers))
+            await self.check_key(presented_key(headers))
             length = declared_length(headers.get("content-length", ""), limit=limit)
             held = self.in_flight.hold()
         except DomainError as error:

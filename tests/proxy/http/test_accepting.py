@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from rolloutfleet_proxy.server import accepting
-from rolloutfleet_proxy.server.accepting import BURST, Accepting
+from rolloutfleet_proxy.http import accepting
+from rolloutfleet_proxy.http.accepting import BURST, Accepting
 from rolloutfleet_proxy.supervisor.run import listen
 
 CROWD = 500

@@ -13,10 +13,10 @@ import pytest
 import uvicorn
 import uvloop
 
-from rolloutfleet_proxy.server import protocol
-from rolloutfleet_proxy.server.accepting import Accepting
-from rolloutfleet_proxy.server.connections import Connections, for_clients
-from rolloutfleet_proxy.server.protocol import (
+from rolloutfleet_proxy.http import protocol
+from rolloutfleet_proxy.http.accepting import Accepting
+from rolloutfleet_proxy.http.connections import Connections, for_clients
+from rolloutfleet_proxy.http.protocol import (
     AHEAD,
     HEAD_BYTES,
     HEADERS,

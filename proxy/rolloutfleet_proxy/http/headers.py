@@ -1,12 +1,22 @@
-"""The head of a call that is passed on to another proxy, and how much larger it is by then.
+"""What the headers of a request say: whose key it carries, how long its body is, and by which proxies it has come.
 
-Whoever gets it must take what the proxy that passed it on has taken: docs/memory.md bounds what clients may send.
+The head of a call that is passed on to another proxy grows. Whoever gets it must take what the proxy that passed it on
+has taken: docs/memory.md bounds what clients may send.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any, Final
+
+from rolloutfleet_proxy.domain.errors import BodyTooLarge
 
 Headers = list[tuple[bytes, bytes]]
+
+LimitOf = Callable[[MutableMapping[str, Any]], int]
+"""How many bytes a request's body may have, by its ASGI scope."""
+
+LENGTH: Final = b"content-length"
+_ENCODING: Final = b"transfer-encoding"
+_FRAMING: Final = frozenset((LENGTH, _ENCODING))
 
 FORWARDED: Final = "x-rolloutfleet-forwarded"
 """Header of a call that has been passed on, with the ordinal of the proxy that did; it is not passed on again."""
@@ -29,6 +39,34 @@ _HOP_BY_HOP = frozenset(
     )
 )
 """RFC 9110, section 7.6.1, and what each server says for itself."""
+
+
+def presented_key(headers: Mapping[str, str]) -> str | None:
+    """The key that a call carries, in `Authorization: Bearer` or in `x-api-key`."""
+    authorization = headers.get("authorization", "")
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        return value.strip()
+    return headers.get("x-api-key") or None
+
+
+def framing(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Of headers in ASGI's form those that say where a body ends."""
+    return {name: value for name, value in headers if name in _FRAMING}
+
+
+def has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request with these headers has a body: as RFC 9112, section 6, has it."""
+    found = framing(headers)
+    return _ENCODING in found or found.get(LENGTH, b"0") != b"0"
+
+
+def declared_length(value: str, *, limit: int) -> int:
+    """What a Content-Length says; 0 for none. Raises BodyTooLarge."""
+    length = int(value) if value.isascii() and value.isdigit() else 0
+    if length > limit:
+        raise BodyTooLarge(limit)
+    return length
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:

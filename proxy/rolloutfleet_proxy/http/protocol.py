@@ -16,11 +16,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from rolloutfleet_proxy.cluster.heads import MORE_BYTES, MORE_HEADERS, PASSED
 from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.http.connections import Connections, Taking, in_the_system
 from rolloutfleet_proxy.http.errors import HeadTooLarge, MalformedRequest, RequestTimeout, answer_to
-from rolloutfleet_proxy.memory.body_limit import framing
-from rolloutfleet_proxy.server.connections import Connections, Taking, in_the_system
+from rolloutfleet_proxy.http.headers import MORE_BYTES, MORE_HEADERS, PASSED, framing
 
 HEAD_BYTES: Final = 64 << 10
 """Of a request's line and headers; of trailers, and of one chunk's extensions, too."""

@@ -1,1 +1,0 @@
-"""uvicorn within bounds: heads, bodies and connections, before a request has a route."""
