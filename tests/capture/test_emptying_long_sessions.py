@@ -13,6 +13,7 @@ from tests.capture import judge
 from tests.capture.disks import fill, small_disk
 from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.capture.test_cleanup import until
+from tests.proxy.stores import SyncStore, new_turn
 
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy.domain.turn import NewTurn
@@ -20,7 +21,6 @@ from rolloutfleet_proxy.failpoints import MID_FREEING, VARIABLE
 from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.database import Database, StoreUnusable, open_database
-from rolloutfleet_proxy.store.testing import SyncStore, new_turn
 from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn

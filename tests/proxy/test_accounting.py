@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.lengths import at_length
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet.wire import AskExport, GiveReward
 from rolloutfleet_proxy.domain.errors import DomainError
@@ -26,7 +27,6 @@ from rolloutfleet_proxy.store.groups import free, load_group
 from rolloutfleet_proxy.store.leases import Grant, acknowledge, expire, grant, release, renew
 from rolloutfleet_proxy.store.remains import clear_some
 from rolloutfleet_proxy.store.rewards import give_reward
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proxy.services import Told
+from tests.proxy.stores import new_turn
 
 from rolloutfleet.errors import FORBIDDEN_SCOPE, INVALID_REQUEST
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
@@ -37,7 +38,6 @@ from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.sessions import start
-from rolloutfleet_proxy.store.testing import new_turn
 from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.proxy.stores import SyncStore, new_turn
 
 from rolloutfleet_proxy.domain.branching import Asked, BranchReason, parting, starts_branch
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import NO_ARGS, PLAIN_RULES, Rules, TemplateArgs, call_ids
-from rolloutfleet_proxy.store.testing import SyncStore, new_turn
 from rolloutfleet_proxy.store.turns import commit_turn, load_branch_reason, load_nodes
 
 Messages = list[dict[str, Any]]

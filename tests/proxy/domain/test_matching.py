@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.proxy.stores import SyncStore, new_turn
 
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES, Rules, TemplateArgs, append, conversation
-from rolloutfleet_proxy.store.testing import SyncStore, new_turn
 from rolloutfleet_proxy.store.turns import commit_turn, load_comparable, load_nodes
 
 TOOLS = [{"type": "function", "function": {"name": "find"}}]

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.gateways import gateway_command
 from tests.proxy.services import open_weights
+from tests.proxy.stores import InlineStore
 
 from rolloutfleet.backoff import Backoff
 from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, ENGINE_UNREACHABLE
@@ -27,7 +28,6 @@ from rolloutfleet_proxy.engine.reply_stream import Chunk
 from rolloutfleet_proxy.engine.request import GenerateRequest, ids_json
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.services.weights import WeightService
-from rolloutfleet_proxy.store.testing import InlineStore
 
 T = TypeVar("T")
 PROMPT = list(range(20, 60))

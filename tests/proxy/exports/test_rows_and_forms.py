@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.proxy.services import in_force, session_service
+from tests.proxy.stores import SyncStore, new_turn
 
 from rolloutfleet.wire import AskExport, Export, ExportStyle, GiveReward
 from rolloutfleet_proxy.cluster.ownership import Ownership
@@ -49,7 +50,6 @@ from rolloutfleet_proxy.store.leases import Grant, grant
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.rewards import give_reward
 from rolloutfleet_proxy.store.sessions import start
-from rolloutfleet_proxy.store.testing import SyncStore, new_turn
 from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.proxy.lifecycle.written import dump_all
 from tests.proxy.services import session_service
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet.wire import AskExport, ImportDumps
 from rolloutfleet_proxy.domain.ledger import DUMPED, LIVE, SESSIONS, TURNS
@@ -21,7 +22,6 @@ from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.imports import Arrived
 from rolloutfleet_proxy.store.leases import Grant, acknowledge, grant, release
 from rolloutfleet_proxy.store.reader import Reader
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.trajectories import close_turns
 from rolloutfleet_proxy.store.transaction import Transaction
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.proxy.lifecycle.written import dumped
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.trajectories import close_turns
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.stores import new_turn
 
 from rolloutfleet.dumps import decode
 from rolloutfleet.wire import AskExport
@@ -30,7 +31,6 @@ from rolloutfleet_proxy.store.groups import Freed
 from rolloutfleet_proxy.store.leases import grant, release
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import start, touch
-from rolloutfleet_proxy.store.testing import new_turn
 from rolloutfleet_proxy.store.tombstones import TOMBSTONE_AGE
 from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction

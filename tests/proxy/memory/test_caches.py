@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet_engine.model import model_path
 from rolloutfleet_proxy.engine.request import ids_json
@@ -20,7 +21,6 @@ from rolloutfleet_proxy.sessions.paths import Path as IdsPath
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.reader import Reader
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.vocabulary import SEEN
 

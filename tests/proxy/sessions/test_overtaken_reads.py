@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.stores import new_turn
 
 from rolloutfleet_proxy.domain.session import CLOSED, OPEN, Gone, NewSessions, Started
 from rolloutfleet_proxy.domain.turn import Brief
@@ -19,7 +20,6 @@ from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import replace_keys, start
-from rolloutfleet_proxy.store.testing import new_turn
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session
 from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.writer import Writer

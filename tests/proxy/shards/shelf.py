@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from tests.proxy.stores import SyncStore
+
 from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.domain.session import NewSessions
@@ -13,7 +15,6 @@ from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.shards import Put
-from rolloutfleet_proxy.store.testing import SyncStore
 
 
 def safetensors(form: Form, data: bytes, *, name: str = "x") -> bytes:

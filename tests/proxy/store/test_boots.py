@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.store import boots
 from rolloutfleet_proxy.store.boots import KEPT, Crash
-from rolloutfleet_proxy.store.testing import SyncStore
 
 
 @pytest.fixture

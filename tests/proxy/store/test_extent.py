@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from tests.proxy.cluster.test_forwarding import settings_of
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.store import boots, extent
-from rolloutfleet_proxy.store.testing import SyncStore
 
 PORTS = [1, 2, 3, 4, 5, 6]
 

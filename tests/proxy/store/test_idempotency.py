@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet.wire import Closed
 from rolloutfleet_proxy.domain.errors import DomainError
@@ -11,7 +12,6 @@ from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.store import idempotency
 from rolloutfleet_proxy.store.idempotency import once, recall, remember
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.transaction import Transaction
 
 

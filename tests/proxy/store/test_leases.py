@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy.domain.errors import DomainError
@@ -14,7 +15,6 @@ from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.leases import Grant, LeaseChange, acknowledge, expire, grant, release, renew
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, delete_session
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.proxy.services import Told, open_weights
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet.wire import AskExport, LeftOpen
 from rolloutfleet_proxy.domain.errors import Stale
@@ -16,7 +17,6 @@ from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store import lineage
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.leases import grant, release
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, move_trajectory
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.weights import Applied, AtStake, apply, at_stake

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.proxy.stores import SyncStore, new_turn
 
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.database import PAGE
 from rolloutfleet_proxy.store.remains import BYTES_AT_ONCE, TURNS_AT_ONCE, clear, clear_some, piece
-from rolloutfleet_proxy.store.testing import SyncStore, new_turn
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, delete_session
 from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.weights import at_stake

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet.wire import GiveReward, Rewarded
 from rolloutfleet_proxy.domain.errors import DomainError
@@ -13,7 +14,6 @@ from rolloutfleet_proxy.domain.trajectory import READY
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.rewards import give_reward
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session, move_trajectory
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, LIVE, TURNS
 from rolloutfleet_proxy.store import schema
@@ -25,7 +26,6 @@ from rolloutfleet_proxy.store.database import (
     open_database,
 )
 from rolloutfleet_proxy.store.reader import Reader
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.trajectories import delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import COMPANY, SPACING, StoreClosed, StoreFull, Writer, patience

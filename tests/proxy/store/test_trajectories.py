@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED
@@ -14,7 +15,6 @@ from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.store import tombstones
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.sessions import load_figures
-from rolloutfleet_proxy.store.testing import SyncStore
 from rolloutfleet_proxy.store.trajectories import (
     Ended,
     close_session,

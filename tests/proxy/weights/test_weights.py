@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.proxy.services import Told, open_weights
+from tests.proxy.stores import InlineStore
 
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, PauseMode
 from rolloutfleet_proxy.domain.errors import DomainError, Stale
@@ -28,7 +29,6 @@ from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
-from rolloutfleet_proxy.store.testing import InlineStore
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.weights.gate import PauseGate

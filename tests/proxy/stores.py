@@ -1,4 +1,4 @@
-"""A real store driven from plain code, and turns without an engine. For tests and benchmarks."""
+"""A real store driven from plain code, and turns without an engine."""
 
 import asyncio
 import sqlite3
