@@ -29,7 +29,7 @@ from benchmarks.rigs.load import Answers, Generator, Workload
 from benchmarks.rigs.plan import Plan
 from benchmarks.rigs.stack import Proxy
 from rolloutfleet_proxy.domain.matching import Matching
-from rolloutfleet_proxy.domain.turn import NewTurn
+from rolloutfleet_proxy.domain.turn import Extras, NewTurn
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
 from rolloutfleet_proxy.store.turns import commit_turn
@@ -166,7 +166,6 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
     "messages": _decode,
     "tools": _decode,
     "output": _decode,
-    "extras": _decode,
     "versions": lambda value: [(version, tokens) for version, tokens in _decode(value)],
     "prompt_ids": lambda value: array("i", value),
     "output_ids": lambda value: array("i", value),
@@ -182,7 +181,7 @@ def _turn(row: sqlite3.Row) -> NewTurn:
         name: _DECODED[name](row[name]) if name in _DECODED and row[name] is not None else row[name]
         for name in NewTurn.__struct_fields__
     }
-    return NewTurn(**fields)
+    return NewTurn(**fields | {"extras": Extras.decode(row["extras"])})
 
 
 def _store(state_dir: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES
 from rolloutfleet_proxy.domain.session import NewSessions
-from rolloutfleet_proxy.domain.turn import NewTurn
+from rolloutfleet_proxy.domain.turn import Extras, NewTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -159,7 +159,7 @@ def new_turn(
         "finish_reason": "stop",
         "mixed_cache": False,
         "run": 0,
-        "extras": None,
+        "extras": Extras(),
         "created_at": 1e9,
     }
     return NewTurn(**(fields | given))

@@ -59,7 +59,7 @@ class Answering(Struct, frozen=True, kw_only=True):
         """Give a committed turn again."""
         turn = await self.turns.again(session, number)
         self.sessions.note_use(session)
-        ignored = self._ignored(waiter.request, tools_unconstrained=turn.constrained != STRUCTURAL_TAG)
+        ignored = self._ignored(waiter.request, tools_unconstrained=turn.extras.constrained != STRUCTURAL_TAG)
         encoder, answer = self._encoder(waiter), _Answer(waiter, ignored)
         if waiter.request.stream:
             await answer.stream(b"".join(map(encoder.encode, events_of(turn))), last=True)

@@ -32,7 +32,7 @@ from rolloutfleet_proxy.domain.errors import DomainError, TokenLimitReached, Tur
 from rolloutfleet_proxy.domain.events import Started
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import append, call_ids, reasoning_digest
-from rolloutfleet_proxy.domain.turn import BIASED_BY, CACHED_TOKENS, CONSTRAINED, TOP_LOGPROBS, NewTurn, Turn
+from rolloutfleet_proxy.domain.turn import Extras, NewTurn, Turn
 from rolloutfleet_proxy.engine.evidence import Evidence
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, biases_of, grammar_of
 from rolloutfleet_proxy.http.in_flight import Held
@@ -259,19 +259,13 @@ def _finish_reason(evidence: Evidence, parsed: Parsed) -> FinishReason:
     return "tool_calls" if "tool_calls" in parsed.message else "stop"
 
 
-def _extras(work: Work, evidence: Evidence) -> dict[str, Any] | None:
-    extras: dict[str, Any] = {}
-    grammar = _grammar(work)
-    biases = biases_of(work.request.sampling)
-    if grammar is not None:
-        extras[CONSTRAINED] = grammar
-    if biases:
-        extras[BIASED_BY] = biases
-    if evidence.cached_tokens:
-        extras[CACHED_TOKENS] = evidence.cached_tokens
-    if evidence.top_logprobs is not None:
-        extras[TOP_LOGPROBS] = evidence.top_logprobs
-    return extras or None
+def _extras(work: Work, evidence: Evidence) -> Extras:
+    return Extras(
+        constrained=_grammar(work),
+        biased_by=biases_of(work.request.sampling) or None,
+        cached_tokens=evidence.cached_tokens or None,
+        top_logprobs=evidence.top_logprobs,
+    )
 
 
 def _grammar(work: Work) -> str | None:

@@ -233,7 +233,7 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
         "reward": turn.reward,
         "mixed_cache": turn.mixed_cache,
         "branch_reason": None if turn.branch_reason is None else asdict(turn.branch_reason),
-        "constrained": turn.constrained,
-        "biased_by": turn.biased_by,
+        "constrained": turn.extras.constrained,
+        "biased_by": turn.extras.biased_by,
         "created_at": turn.created_at,
     }

@@ -57,8 +57,8 @@ class HeldCalls(Struct, frozen=True, kw_only=True):
 class TurnRequest(Struct, frozen=True, kw_only=True):
     """What a call asks for, in terms of no API; a dialect derives its own with what its encoder needs.
 
-    `messages` are in the canonical form (`turns.messages`), `template.tools` as the chat formats take them: None for an
-    empty list, and where the model is to be told of no tools.
+    `messages` are in the canonical form (`domain.messages`), `template.tools` as the chat formats take them: None for
+    an empty list, and where the model is to be told of no tools.
     `calls` is what the reply is held to by a grammar; None where it is free.
     `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
     `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.

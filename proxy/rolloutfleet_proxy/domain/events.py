@@ -94,7 +94,7 @@ def size_of(event: Event) -> int:
 
 def events_of(turn: Turn) -> Iterator[Event]:
     """The events of a committed turn, for a caller that streams what was made whole, or long ago."""
-    tokens = Tokens(turn.output_ids, turn.logprobs, turn.top_logprobs)
+    tokens = Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)
     yield Started(turn.name, turn.created_at, turn.prompt_tokens, tokens)
     output = turn.output
     if output.get("reasoning_content"):

@@ -1,9 +1,10 @@
 """A turn: as a generation makes it, as it is committed, and as memory holds it. Pure."""
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -11,17 +12,34 @@ from rolloutfleet_proxy.domain.branching import BranchReason
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.tree import Node
 
-CONSTRAINED = "constrained"
-"""In a turn's `extras`: the kind of grammar that it was sampled under, one of `engines.generation.GRAMMARS`."""
-BIASED_BY = "biased_by"
-"""In a turn's `extras`: what else changed the distribution that it was sampled from, of `engines.generation.BIASES`."""
-CACHED_TOKENS = "cached_tokens"
-"""In a turn's `extras`: how many tokens of its prompt the engine had in its cache."""
-TOP_LOGPROBS = "top_logprobs"
-"""In a turn's `extras`: for each token a list of [log-probability, id] pairs."""
+
+class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What else is known of a turn; its JSON is in the row, where there is any of it."""
+
+    constrained: str | None = None
+    """The kind of grammar that it was sampled under, one of `engine.generation.GRAMMARS`."""
+    biased_by: list[str] | None = None
+    """The sampling parameters that may have changed the distribution that its log-probabilities are of, of
+    `engine.generation.BIASES`."""
+    cached_tokens: int | None = None
+    """How many tokens of its prompt the engine had in its cache, where it said so."""
+    top_logprobs: Sequence[Sequence[tuple[float, int]]] | None = None
+    """For each token the likeliest ones as (log-probability, id), where they were asked for."""
+
+    def encode(self) -> bytes | None:
+        """As JSON, which `decode` reads; None of nothing."""
+        return _encode(self) if self != _NOTHING else None
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> Self:
+        return cls() if data is None else msgspec.json.decode(data, type=cls)
 
 
-class Generated(msgspec.Struct, frozen=True, kw_only=True):
+_NOTHING: Final = Extras()
+_encode = msgspec.json.Encoder().encode
+
+
+class Generated(msgspec.Struct, frozen=True):
     """What a generation made of a session's messages."""
 
     session: int
@@ -40,9 +58,10 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     mixed_cache: bool
     created_at: float
     """Seconds since the epoch at which its call began."""
+    extras: Extras
 
 
-class NewTurn(Generated, frozen=True, kw_only=True):
+class NewTurn(Generated, frozen=True):
     """A generation that passed its checks and waits to be committed."""
 
     delivered: bool
@@ -55,7 +74,6 @@ class NewTurn(Generated, frozen=True, kw_only=True):
     matching: Matching
     tools: dict[str, Any] | None
     run: int
-    extras: dict[str, Any] | None
 
     @property
     def new_tokens(self) -> int:
@@ -96,7 +114,7 @@ class Brief:
         )
 
 
-class Turn(Generated, frozen=True, kw_only=True):
+class Turn(Generated, frozen=True):
     """A committed turn, whole but for its parent's part of the prompt.
 
     The store alone makes one, when it commits a turn or reads it: whoever holds one may say that it is on disk.
@@ -105,32 +123,7 @@ class Turn(Generated, frozen=True, kw_only=True):
     number: int
     trajectory: int | None
     branch_reason: BranchReason | None
-    extras: dict[str, Any]
     reward: float | None
-
-    @property
-    def constrained(self) -> str | None:
-        """The kind of grammar that it was sampled under."""
-        found: str | None = self.extras.get(CONSTRAINED)
-        return found
-
-    @property
-    def biased_by(self) -> list[str] | None:
-        """The sampling parameters that may have changed the distribution that its log-probabilities are of."""
-        found: list[str] | None = self.extras.get(BIASED_BY)
-        return found
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """How many tokens of its prompt the engine had in its cache, where it said so."""
-        found: int | None = self.extras.get(CACHED_TOKENS)
-        return found
-
-    @property
-    def top_logprobs(self) -> list[list[tuple[float, int]]] | None:
-        """For each token the likeliest ones as (log-probability, id), where they were asked for."""
-        found: list[list[tuple[float, int]]] | None = self.extras.get(TOP_LOGPROBS)
-        return found
 
     def versions_by_token(self) -> list[int]:
         return [version for version, tokens in self.versions for _ in range(tokens)]

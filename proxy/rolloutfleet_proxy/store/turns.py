@@ -19,7 +19,7 @@ from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, TURNS
 from rolloutfleet_proxy.domain.matching import Digests, Matching, OwnMessages, made_anew
 from rolloutfleet_proxy.domain.messages import Message, Rules, TemplateArgs
 from rolloutfleet_proxy.domain.tree import Node
-from rolloutfleet_proxy.domain.turn import Brief, Generated, NewTurn, Turn
+from rolloutfleet_proxy.domain.turn import Brief, Extras, Generated, NewTurn, Turn
 from rolloutfleet_proxy.store.sessions import touch
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement
 
@@ -39,11 +39,12 @@ _AS_IS: Final = (
     *("session", "name", "parent", "delivered", "history", "request", "body", "idempotency_key", "start", "length"),
     *("prompt_tokens", "finish_reason", "mixed_cache", "run", "created_at"),
 )
-_AS_JSON: Final = ("messages", "tools", "output", "versions", "extras")
+_AS_JSON: Final = ("messages", "tools", "output", "versions")
 _AS_BYTES: Final = ("prompt_ids", "output_ids", "logprobs")
 """Columns that hold what the new turn's field of that name does, and in which form."""
-_INSERT: Final = insert_statement("turns", (*_AS_IS, *_AS_JSON, *_AS_BYTES, "matching", "number", "state"))
+_INSERT: Final = insert_statement("turns", (*_AS_IS, *_AS_JSON, *_AS_BYTES, "extras", "matching", "number", "state"))
 _take_as_is, _take_as_json, _take_as_bytes = attrgetter(*_AS_IS), attrgetter(*_AS_JSON), attrgetter(*_AS_BYTES)
+_take_generated = attrgetter(*Generated.__struct_fields__)  # first among the fields of Turn, too
 
 
 def commit_turn(transaction: Transaction, turn: NewTurn) -> Turn:
@@ -57,18 +58,14 @@ def commit_turn(transaction: Transaction, turn: NewTurn) -> Turn:
     number: int = row[0] + 1
     encoded = [None if value is None else _encode(value) for value in _take_as_json(turn)]
     arrays = [ids.tobytes() for ids in _take_as_bytes(turn)]
-    transaction.execute(_INSERT, (*_take_as_is(turn), *encoded, *arrays, turn.matching.encode(), number, LIVE))
+    added = (turn.extras.encode(), turn.matching.encode(), number, LIVE)
+    transaction.execute(_INSERT, (*_take_as_is(turn), *encoded, *arrays, *added))
     touch(transaction, turn.session, turns=1, tokens=turn.new_tokens)
     transaction.count(TURNS, CREATED)
     transaction.count(TURNS, LIVE)
-    return Turn(
-        **{name: getattr(turn, name) for name in Generated.__struct_fields__},
-        number=number,
-        trajectory=None,
-        branch_reason=turn.matching.branch_reason,
-        extras=turn.extras or {},
-        reward=None,
-    )
+    trajectory = reward = None
+    values = (*_take_generated(turn), number, trajectory, turn.matching.branch_reason, reward)
+    return Turn(*values)
 
 
 def set_delivered(transaction: Transaction, session: int, number: int, delivered: bool) -> None:
@@ -208,6 +205,6 @@ def _turn(row: tuple[Any, ...]) -> Turn:
         logprobs=array("f", logprobs),
         versions=[(version, tokens) for version, tokens in _decode(versions)],
         mixed_cache=bool(mixed_cache),
-        extras={} if extras is None else _decode(extras),
+        extras=Extras.decode(extras),
         branch_reason=Matching.decode(matching).branch_reason,
     )

@@ -18,6 +18,7 @@ from rolloutfleet.dumps import DumpedShard, Tensor, decode, encode
 from rolloutfleet.wire import ImportDumps
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.lineage import DROP
+from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.lifecycle import contents
 from rolloutfleet_proxy.lifecycle.folder import DumpWriter
@@ -55,7 +56,9 @@ def branched(store: Store, session: int) -> None:
     store.run(lambda transaction: transaction.execute("UPDATE turns SET reward = 0.1 WHERE number = 1").rowcount)
     store.trajectory(session, reward_turn=first)
     left = store.commit(session, name=f"{session}-c", parent=first, prompt=[], output=[5])
-    store.commit(session, name=f"{session}-d", parent=left, run=1, extras={"cached_tokens": 2}, finish_reason="length")
+    store.commit(
+        session, name=f"{session}-d", parent=left, run=1, extras=Extras(cached_tokens=2), finish_reason="length"
+    )
     store.commit(session, name=f"{session}-e", parent=first, asks="lost", delivered=False)
     store.commit(session, name=f"{session}-f", parent=first, asks="lost")
     store.run(lambda transaction: transaction.execute("UPDATE turns SET reward = -2.5 WHERE number = 4").rowcount)

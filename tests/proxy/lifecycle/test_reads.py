@@ -10,6 +10,7 @@ from tests.proxy.stores import SyncStore
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD
+from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.store.trajectories import close_turns
 
 
@@ -26,7 +27,7 @@ def test_a_dump_holds_its_turns_and_what_they_extend(store: SyncStore) -> None:
     store.commit(session, name="beside")
     store.run(lambda transaction: close_turns(transaction, session, closed_by=BY_REWARD, reward_turn=first))
     second = store.commit(session, name="second", parent=first, prompt=[5], versions=[(3, 1), (4, 1)], mixed_cache=True)
-    store.commit(session, name="third", parent=second, tools={"tools": []}, extras={"cached_tokens": 3})
+    store.commit(session, name="third", parent=second, tools={"tools": []}, extras=Extras(cached_tokens=3))
     store.run(lambda transaction: close_turns(transaction, session, closed_by=BY_REWARD, reward_turn=second))
     store.commit(session, name="open", parent=second, delivered=False)
 

@@ -92,7 +92,7 @@ class ChatEncoder(Encoder):
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": None, **turn.output},
-            "logprobs": self._logprobs(Tokens(turn.output_ids, turn.logprobs, turn.top_logprobs)),
+            "logprobs": self._logprobs(Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)),
             "finish_reason": turn.finish_reason,
         }
         return _encode(
@@ -153,6 +153,6 @@ def _usage(turn: Turn) -> dict[str, Any]:
         "completion_tokens": len(turn.output_ids),
         "total_tokens": turn.prompt_tokens + len(turn.output_ids),
     }
-    if turn.cached_tokens is not None:
-        counts["prompt_tokens_details"] = {"cached_tokens": turn.cached_tokens}
+    if turn.extras.cached_tokens is not None:
+        counts["prompt_tokens_details"] = {"cached_tokens": turn.extras.cached_tokens}
     return counts

@@ -13,7 +13,7 @@ from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.dialects.openai_chat.encoder import DONE, ChatEncoder
 from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest
 from rolloutfleet_proxy.domain.events import Committed, Event, Reasoning, Started, Text, Tokens, ToolCall, events_of
-from rolloutfleet_proxy.domain.turn import CACHED_TOKENS, TOP_LOGPROBS, Turn
+from rolloutfleet_proxy.domain.turn import Extras, Turn
 
 TEXTS = {1: b"Hel", 2: b"lo ", 3: "é".encode()[:1], 4: "é".encode()[1:], 5: b"<|im_end|>", 6: b"Hey"}
 CALLS = [
@@ -41,7 +41,7 @@ def turn(**fields: Any) -> Turn:
             "finish_reason": "stop",
             "mixed_cache": False,
             "branch_reason": None,
-            "extras": {},
+            "extras": Extras(),
             "reward": None,
             "created_at": 1_700_000_000.75,
             **fields,
@@ -118,15 +118,15 @@ def test_tool_calls_without_text() -> None:
 
 
 def test_cached_tokens() -> None:
-    answer = completion(turn(extras={CACHED_TOKENS: 3}), asked())
+    answer = completion(turn(extras=Extras(cached_tokens=3)), asked())
     assert answer.usage is not None
     assert answer.usage.prompt_tokens_details is not None
     assert answer.usage.prompt_tokens_details.cached_tokens == 3
 
 
 def test_logprobs_have_an_entry_for_every_sampled_token() -> None:
-    rows = [[[-0.5, 1], [-0.75, 6]], [], [], [], []]
-    answer = completion(turn(extras={TOP_LOGPROBS: rows}), asked(logprobs=True, top_logprobs=2))
+    rows: list[list[tuple[float, int]]] = [[(-0.5, 1), (-0.75, 6)], [], [], [], []]
+    answer = completion(turn(extras=Extras(top_logprobs=rows)), asked(logprobs=True, top_logprobs=2))
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.content is not None
@@ -207,7 +207,7 @@ def test_nothing_leaves_before_something_is_said() -> None:
 
 def test_the_same_turn_gives_the_same_bytes() -> None:
     request = asked(logprobs=True, top_logprobs=1)
-    extras = {TOP_LOGPROBS: [[(-0.5, 1)]] * 5, CACHED_TOKENS: 3}
-    stored = json.loads(json.dumps(extras))
+    extras = Extras(top_logprobs=[[(-0.5, 1)]] * 5, cached_tokens=3)
+    stored = Extras.decode(extras.encode())
     assert whole(turn(extras=extras), request) == whole(turn(extras=stored), request)
     assert streamed(events_of(turn(extras=extras)), request) == streamed(events_of(turn(extras=stored)), request)
