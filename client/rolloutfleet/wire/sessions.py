@@ -1,0 +1,170 @@
+"""Sessions: started, shown, rewarded and closed; and their turns."""
+
+import json
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, JsonValue, field_validator
+
+from rolloutfleet.wire.base import Answered, Id, Paged, Reply, Request, Seconds
+
+METADATA_LIMIT: Final = 64 * 1024
+"""Bytes of a session's metadata as JSON."""
+Reward = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""Bounded well inside float32, which rewards and their discounted sums are exported as."""
+
+AgentMay = Literal["reward", "close", "delete"]
+SessionState = Literal["open", "closed", "deleted"]
+Grammar = Literal["json_schema", "regex", "ebnf", "structural_tag"]
+"""SGLang's kinds of grammar."""
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class SessionLimits(Request):
+    turns: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=2**53)] | None = None
+
+
+class StartSessions(Request):
+    """POST /sessions: one session, or a group for one task."""
+
+    task_id: Annotated[str, Field(max_length=512)] | None = None
+    group_size: Annotated[int, Field(ge=1, le=4096)] = 1
+    stale_after: Seconds | None = None
+    limits: SessionLimits = SessionLimits()
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    agent_may: Annotated[list[AgentMay], Field(max_length=3)] = Field(default_factory=list)
+
+    @field_validator("metadata")
+    @classmethod
+    def _small_enough(cls, metadata: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        try:
+            size = len(json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode())
+        except UnicodeEncodeError:
+            raise ValueError("metadata must be text of whole characters throughout") from None
+        except (ValueError, RecursionError):
+            raise ValueError("metadata must be JSON: finite numbers, and no endless depth") from None
+        if size > METADATA_LIMIT:
+            raise ValueError(f"metadata is {size} bytes of JSON; at most {METADATA_LIMIT}")
+        return metadata
+
+    @field_validator("agent_may")
+    @classmethod
+    def _named_once(cls, agent_may: list[AgentMay]) -> list[AgentMay]:
+        if len(set(agent_may)) != len(agent_may):
+            raise ValueError("agent_may names something twice")
+        return agent_may
+
+
+class StartedSession(Reply):
+    session_id: str
+    api_key: str
+    base_url: str
+    """What an OpenAI SDK takes: it ends in `/sessions/{id}/v1`."""
+
+
+class StartedSessions(Answered):
+    """201; a group of one has its session's fields on top as well."""
+
+    group_id: str
+    sessions: list[StartedSession]
+    session_id: str | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+
+
+class SessionStatus(Answered):
+    """GET /sessions/{id}."""
+
+    session_id: str
+    group_id: str
+    task_id: str | None = None
+    ordinal: int = 0
+    state: str
+    created_at: float
+    idle_seconds: float = 0.0
+    in_flight: int = 0
+    turns: int = 0
+    tokens: int = 0
+    trajectories: int = 0
+    """How many were closed so far."""
+    leased: int = 0
+    fate: str | None = None
+    """In lists: its term in the ledger, as `/audit` sums them: live, leased, acknowledged, discarded."""
+    stale_after: float | None = None
+    limits: dict[str, int | None] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    agent_may: list[str] = Field(default_factory=list)
+
+
+class SessionList(Paged):
+    """GET /sessions."""
+
+    sessions: list[SessionStatus]
+
+
+class BranchReason(Reply):
+    """Where a request parts from the history that it follows longest."""
+
+    message: int | None
+    """Index from 0; None for tools, and what else is not a message's."""
+    field: str
+    """role, content, reasoning, tool_calls, tool_call_id, tools, template, tokens, or another that the chat format
+    writes."""
+
+
+class Turn(Reply):
+    """One model call. `output_ids`, `logprobs` and `versions` have one entry a sampled token."""
+
+    turn_id: str
+    parent_id: str | None
+    trajectory_id: str | None
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    output_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    reward: float | None
+    mixed_cache: bool
+    branch_reason: BranchReason | None = None
+    """None where it extends a turn, or there was none that it parts from."""
+    constrained: Grammar | None = None
+    """The kind of grammar that it was sampled under: its log-probabilities may be those of a masked distribution."""
+    biased_by: list[str] | None = None
+    """SGLang's sampling parameters, penalties or `logit_bias`, that changed the distribution that its log-probabilities
+    are of; None where there were none."""
+    created_at: float
+
+
+class TurnList(Answered):
+    turns: list[Turn]
+    cursor: str | None = None
+
+
+class GiveReward(Request):
+    """POST /sessions/{id}/reward; the last completed turn unless one is named."""
+
+    reward: Reward
+    turn_id: Id | None = None
+    close: bool | None = None
+
+    @property
+    def closes(self) -> bool:
+        """Whether the turns committed so far become a trajectory: by default, where no turn is named."""
+        return self.turn_id is None if self.close is None else self.close
+
+
+class Touched(Answered):
+    session_id: str
+
+
+class Rewarded(Answered):
+    session_id: str
+    turn_id: str
+    reward: float
+    trajectory_id: str | None = None
+
+
+class Closed(Answered):
+    session_id: str
+    trajectory_id: str | None = None
