@@ -15,7 +15,7 @@ from rolloutfleet_proxy.domain.branching import TOKENS, Asked, BranchReason, sta
 from rolloutfleet_proxy.domain.errors import ContextExceeded, InvalidParameter, TemporaryFailure
 from rolloutfleet_proxy.domain.messages import Conversation, Message, conversation, renamed
 from rolloutfleet_proxy.domain.tree import Node
-from rolloutfleet_proxy.engine.request import ids_json, joined_json
+from rolloutfleet_proxy.engine.request import extended_json, ids_json
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.paths import Path, Paths
@@ -158,6 +158,4 @@ def _prompt_json(prompt: Prompt, path: Path | None) -> bytes:
     """The prompt for the engine. Where the deepest turn is the parent only what is new must be written."""
     if path is None or prompt.parent != 0:
         return ids_json(prompt.ids)
-    before = len(path.prompt_ids) + len(path.output_ids)
-    output_json = path.output_json or ids_json(path.output_ids)
-    return joined_json(path.prompt_json, output_json, ids_json(prompt.ids[before:]))
+    return extended_json(path.prompt_json, prompt.ids[len(path.prompt_ids) :])

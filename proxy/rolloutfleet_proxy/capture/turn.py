@@ -127,7 +127,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         first = not work.session.turns
         call.committing = True
         phases.begin(COMMIT)
-        path = Path(prompt.ids, new.output_ids, prompted.prompt_json, evidence.ids_json)
+        path = Path(prompt.ids, new.output_ids, prompted.prompt_json)
         made = await self.turns.commit(work.session, new, path)
         phases.begin(DONE)
         self._count(work, made, prompted, first=first)

@@ -22,11 +22,11 @@ from yarl import URL
 
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.domain.errors import DomainError, EngineError, EngineTimeout, EngineUnreachable
-from rolloutfleet_proxy.engine import big_reply, plain_reply
+from rolloutfleet_proxy.engine import big_reply
 from rolloutfleet_proxy.engine.connections import BrokenOff, Connections, Response, Unreachable, new_session
 from rolloutfleet_proxy.engine.cutting import Cutter
 from rolloutfleet_proxy.engine.errors import NO_ENGINE, engine_failure, error_code, error_message
-from rolloutfleet_proxy.engine.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check
+from rolloutfleet_proxy.engine.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
 from rolloutfleet_proxy.engine.reply_stream import BigEvent, Chunk, EventSplitter, StreamedReply
 from rolloutfleet_proxy.engine.request import ROUTING_KEY_HEADER, GenerateRequest
 from rolloutfleet_proxy.engine.token_watch import TokenWatch
@@ -196,14 +196,14 @@ class Engine:
 
     async def _read_whole(self, response: Response, expected: Expected) -> Evidence:
         if response.length is not None and response.length <= self._big_reply:
-            return plain_reply.read(await response.read(), expected)
+            return check(decode(await response.read()), expected)
         head = bytearray()
         pieces = _pieces(response, big=self._big_reply)
         async for data in pieces:
             head += data
             if len(head) > self._big_reply:
                 return await self._read_apart(_each([bytes(head)], pieces), expected)
-        return plain_reply.read(bytes(head), expected)
+        return check(decode(bytes(head)), expected)
 
     async def _read_apart(self, reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
         """In a process of its own. Whoever waits for one leaves the rest of his reply where it is, at the gateway."""

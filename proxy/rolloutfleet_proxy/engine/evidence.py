@@ -107,22 +107,17 @@ class VersionSpan(Struct, frozen=True):
     end: int
 
 
-class MetaRest(Struct, kw_only=True):
-    """`meta_info`, as far as it is read, but for the log-probabilities."""
+class Meta(Struct, kw_only=True):
+    """`meta_info`, as far as it is read."""
 
     completion_tokens: int
     finish_reason: Any
+    output_token_logprobs: list[Token]
     prompt_tokens: int | UnsetType = UNSET
     cached_tokens: int | None = None
     output_top_logprobs: list[list[Alternative]] | None = None
     weight_version: Any = None
     weight_versions: list[VersionSpan] | None = None
-
-
-class Meta(MetaRest, kw_only=True):
-    """All that is read of it."""
-
-    output_token_logprobs: list[Token]
 
 
 class Reply(Struct):
@@ -159,7 +154,6 @@ class Evidence(Struct, frozen=True):
     `version_differs`: some token's version is not one that the proxy knew of (set by `with_versions`).
     `top_logprobs` has one list of (logprob, id) a token, where it was asked for.
     `matched` is the stop token's id or the stop string, where the engine named one.
-    `ids_json` is a JSON array of the ids, where there is one at hand.
     """
 
     output_ids: array[int]
@@ -171,7 +165,6 @@ class Evidence(Struct, frozen=True):
     top_logprobs: list[list[tuple[float, int]]] | None = None
     spans: tuple[Span, ...] | None = None
     version_differs: bool = False
-    ids_json: bytes | None = None
 
 
 _lowest, _highest = np.minimum.reduce, np.maximum.reduce
@@ -191,35 +184,13 @@ def decode(body: bytes) -> Reply:
 def check(reply: Reply, expected: Expected) -> Evidence:
     """Hold a whole reply against what was asked. Raises Refused or AbortedWithError."""
     meta, ids = reply.meta_info, reply.output_ids
-    tokens = meta.output_token_logprobs
-    _finish(meta.finish_reason)
-    if len(tokens) != len(ids):
-        raise Refused(Reason.LENGTH_MISMATCH, f"{len(ids)} output ids came with {len(tokens)} log-probabilities.")
+    tokens, count = meta.output_token_logprobs, len(ids)
+    finish, matched = _finish(meta.finish_reason)
+    if len(tokens) != count:
+        raise Refused(Reason.LENGTH_MISMATCH, f"{count} output ids came with {len(tokens)} log-probabilities.")
     if [token.id for token in tokens] != ids:
         raise Refused(Reason.TOKEN_MISMATCH, "The log-probabilities name other ids than output_ids.")
-    return of_arrays(
-        meta, expected, output_ids=_id_array(ids), logprobs=_logprob_array([token.logprob for token in tokens])
-    )
-
-
-def check_finish(finish_reason: Any) -> None:
-    """Of an event of a stream, None but of the last. A request that SGLang aborts in its queue comes with a token that
-    has no log-probability (0.5.23): the error is what counts. Raises AbortedWithError, Refused."""
-    if finish_reason is not None:
-        _finish(finish_reason)
-
-
-def of_arrays(
-    meta: MetaRest,
-    expected: Expected,
-    *,
-    output_ids: array[int],
-    logprobs: array[float],
-    ids_json: bytes | None = None,
-) -> Evidence:
-    """The rest of `check`: as many int32 ids as float32 log-probabilities, which name the same ids. Raises the same."""
-    finish, matched = _finish(meta.finish_reason)
-    count = len(output_ids)
+    output_ids, logprobs = _id_array(ids), _logprob_array([token.logprob for token in tokens])
     if meta.completion_tokens != count:
         raise Refused(
             Reason.LENGTH_MISMATCH, f"{count} output ids came with completion_tokens {meta.completion_tokens}."
@@ -238,8 +209,14 @@ def of_arrays(
         cached_tokens=meta.cached_tokens,
         top_logprobs=_checked_alternatives(meta.output_top_logprobs, asked=expected.top_logprobs, count=count),
         spans=_spans(meta, count=count),
-        ids_json=ids_json,
     )
+
+
+def check_finish(finish_reason: Any) -> None:
+    """Of an event of a stream, None but of the last. A request that SGLang aborts in its queue comes with a token that
+    has no log-probability (0.5.23): the error is what counts. Raises AbortedWithError, Refused."""
+    if finish_reason is not None:
+        _finish(finish_reason)
 
 
 def join(parts: Sequence[Evidence]) -> Evidence:
@@ -392,7 +369,7 @@ def _checked_alternatives(
     return [[(a.logprob, a.id) for a in row if a.logprob is not None] for row in rows]
 
 
-def _spans(meta: MetaRest, *, count: int) -> tuple[Span, ...] | None:
+def _spans(meta: Meta, *, count: int) -> tuple[Span, ...] | None:
     sent = meta.weight_versions
     if sent:
         versions = [numeric_version(span.version) for span in sent]

@@ -65,11 +65,7 @@ def ids_json(ids: Sequence[int]) -> bytes:
 
 def extended_json(prompt_json: bytes, ids: Sequence[int]) -> bytes:
     """The JSON array of a prompt with more ids behind it."""
-    return joined_json(prompt_json, ids_json(ids))
-
-
-def joined_json(*arrays: bytes) -> bytes:
-    """JSON arrays as one."""
+    arrays = (prompt_json, ids_json(ids))
     return b"[%b]" % b",".join(inner for array in arrays if (inner := array[1:-1]))
 
 

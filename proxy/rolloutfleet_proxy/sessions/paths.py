@@ -23,8 +23,6 @@ class Path(NamedTuple):
     output_ids: "array[int]"
     prompt_json: bytes
     """The prompt's ids as a JSON array: what was sent to the engine, and what the next turn's begins with."""
-    output_json: bytes | None = None
-    """The output's, where the engine's own is at hand."""
 
 
 class Paths:
@@ -41,8 +39,7 @@ class Paths:
     def keep(self, session: int, number: int, path: Path) -> None:
         """Remember a turn that was just committed: the next request most likely continues it."""
         ids = len(path.prompt_ids) + len(path.output_ids)
-        written = len(path.prompt_json) + len(path.output_json or b"")
-        self._lately.put((session, number), path, _ENTRY_BYTES + 4 * ids + written)
+        self._lately.put((session, number), path, _ENTRY_BYTES + 4 * ids + len(path.prompt_json))
 
     def forget(self, session: int, numbers: Iterable[int]) -> None:
         """Drop turns of a session that nothing will continue any more."""

@@ -860,7 +860,7 @@ async def test_payloads_of_many_replies_at_once_are_never_in_memory(server: Serv
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert [msgspec.structs.replace(each, ids_json=None) for each in found] == [expected] * 3
+    assert found == [expected] * 3
     # 4 MiB of each before it is called big, and what is on its way.
     assert most < 64 << 20, most
     assert ticker.longest < 0.05

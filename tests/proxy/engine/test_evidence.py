@@ -53,6 +53,16 @@ def logprob(value: Any) -> dict[str, Any]:
     return reply(output_token_logprobs=[[-0.5, 3, None], [value, 4, None], [-0.1, 99, None]])
 
 
+ROWS = "[[-0.5,3,null],[-1.25,4,null],[-0.0,99,null]]"
+
+
+def rows(written: str) -> bytes:
+    """The good reply with its rows of log-probabilities written like this."""
+    body = json.dumps(reply(), separators=(",", ":"))
+    assert ROWS in body
+    return body.replace(ROWS, written).encode()
+
+
 def test_a_good_reply_is_taken_as_it_is() -> None:
     evidence = checked(reply())
     assert evidence.output_ids == array("i", IDS)
@@ -98,6 +108,19 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "infinite as float64": (json.dumps(logprob(-7777)).replace("-7777", "-1e999").encode(), Reason.INFINITE),
     "infinite as float32": (logprob(-1e39), Reason.INFINITE),
     "null": (logprob(None), Reason.LOGPROB_MISSING),
+    "no rows": (rows("[]"), Reason.LENGTH_MISMATCH),
+    "empty rows": (rows("[[],[],[]]"), Reason.WRONG_TYPE),
+    "rows flat": (rows("[-0.5,3,null,-1.25,4,null,-0.0,99,null]"), Reason.WRONG_TYPE),
+    "one row": (rows("[[-0.5,3,null,-1.25,4,null,-0.0,99,null]]"), Reason.LENGTH_MISMATCH),
+    "rows of two and four": (rows("[[-0.5,3],[null,-1.25,4,null],[-0.0,99,null]]"), Reason.LOGPROB_MISSING),
+    "a row without its id": (rows("[[-0.5,null],[3,-1.25,4,null],[-0.0,99,null]]"), Reason.WRONG_TYPE),
+    "rows too deep": (rows("[[[-0.5,3,null],[-1.25,4,null],[-0.0,99,null]]]"), Reason.WRONG_TYPE),
+    "one row too deep": (rows("[[-0.5,3,null],[[-1.25],4,null],[-0.0,99,null]]"), Reason.WRONG_TYPE),
+    "a row in a row": (rows("[[-0.5,3,null ,[-1.25,4,null]],[-0.0,99,null]]"), Reason.LENGTH_MISMATCH),
+    "a row in the last": (rows("[[-0.5,3,null],[-1.25,4,null,[-0.0,99,null]]]"), Reason.LENGTH_MISMATCH),
+    "a row an object": (rows("[[-0.5,3,null],[-1.25,4,null],{}]"), Reason.WRONG_TYPE),
+    "an id with a point": (rows(ROWS.replace(",4,", ",4.0,")), Reason.WRONG_TYPE),
+    "an id as a power": (rows(ROWS.replace(",4,", ",4e0,")), Reason.WRONG_TYPE),
     "a bool": (logprob(True), Reason.WRONG_TYPE),
     "a string": (logprob("-0.5"), Reason.WRONG_TYPE),
     "the sentinel": (logprob(-9999.0), Reason.SENTINEL),
@@ -142,6 +165,30 @@ def test_refused(name: str) -> None:
     assert caught.value.reason == reason
     assert caught.value.reason in REASONS
     assert caught.value.message
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '[[-0.5,3,"a"],[-1.25,4,"null],["],[-0.0,99,"f"]]',
+        "[[-0.5,3],[-1.25,4],[-0.0,99]]",
+        "[[-0.5,3,null,1],[-1.25,4,null,2],[-0.0,99,null,3]]",
+        "[[-0.5,3,0],[-1.25,4,9e99],[-0.0,99,null]]",
+        ROWS.replace(",", ", "),
+    ],
+)
+def test_what_follows_a_rows_id_says_nothing(written: str) -> None:
+    assert checked(rows(written)) == checked(reply())
+
+
+def test_real_numbers_keep_all_their_digits() -> None:
+    values = [-0.31237500905990601, -1.1920928244535389e-07, -5.960464477539063e-08, -12.345678329467773]
+    ids = list(range(len(values)))
+    made = reply(
+        output_token_logprobs=[[value, token, None] for value, token in zip(values, ids, strict=True)],
+        completion_tokens=len(values),
+    ) | {"output_ids": ids}
+    assert checked(made).logprobs.tolist() == values
 
 
 def test_ids_outside_the_vocabulary_are_refused() -> None:
