@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from rolloutfleet_proxy import cli
-from rolloutfleet_proxy.supervisor import run
+from rolloutfleet_proxy.process import supervisor
 
 
 def _serve_and_hold() -> None:
@@ -32,5 +32,5 @@ if __name__ == "__main__":
     if sys.argv[1].isdigit():
         _serve_and_hold()
     else:
-        vars(run)["WORKER"] = "benchmarks.rigs.holding"
+        vars(supervisor)["WORKER"] = "benchmarks.rigs.holding"
         cli.main()

@@ -34,9 +34,9 @@ from rolloutfleet_proxy.domain.errors import DomainError, InternalError, Invalid
 from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, response_to
 from rolloutfleet_proxy.http.headers import LimitOf
 from rolloutfleet_proxy.http.request_bodies import BodyRefused, BodyTime, RequestBodies
+from rolloutfleet_proxy.process.drain import Drains
+from rolloutfleet_proxy.process.under_way import UnderWay
 from rolloutfleet_proxy.refusals import not_written
-from rolloutfleet_proxy.restarts.drain import Drains
-from rolloutfleet_proxy.restarts.under_way import UnderWay
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.store.database import StoreUnusable

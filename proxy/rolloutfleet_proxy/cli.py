@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from rolloutfleet_proxy.supervisor.run import Parent
+from rolloutfleet_proxy.process.supervisor import Parent
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

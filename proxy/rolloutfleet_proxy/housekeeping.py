@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.probing import Probing
-from rolloutfleet_proxy.memory.allocator import EVERY as TRIMS
-from rolloutfleet_proxy.memory.allocator import Trimming
+from rolloutfleet_proxy.process.allocator import EVERY as TRIMS
+from rolloutfleet_proxy.process.allocator import Trimming
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.exports import ExportService
 from rolloutfleet_proxy.settings import SettingsInForce

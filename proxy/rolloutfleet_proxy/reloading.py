@@ -17,11 +17,11 @@ from rolloutfleet.settings import LIVE_SETTINGS, NOT_LIVE, ProxySettings
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.services.access import Access
+from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.auth import BadKeyFile, gateway_key, load_admin_keys
 from rolloutfleet_proxy.settings import BadSettings, SettingsInForce, SettingsSource, Told
 from rolloutfleet_proxy.telemetry import logger
-from rolloutfleet_proxy.weights.gate import PauseGate
 
 T = TypeVar("T")
 

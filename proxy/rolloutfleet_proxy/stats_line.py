@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from rolloutfleet_proxy.memory import resident
-from rolloutfleet_proxy.memory.resident import Memory
+from rolloutfleet_proxy.process import resident
+from rolloutfleet_proxy.process.resident import Memory
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.telemetry import events, logger
 from rolloutfleet_proxy.telemetry.calls import milliseconds

@@ -35,12 +35,12 @@ from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, folder_of
 from rolloutfleet_proxy.lifecycle.sealing import Seals
-from rolloutfleet_proxy.memory import resident
-from rolloutfleet_proxy.memory.allocator import Trimming
-from rolloutfleet_proxy.memory.collector import Collections
+from rolloutfleet_proxy.process import resident
+from rolloutfleet_proxy.process.allocator import Trimming
+from rolloutfleet_proxy.process.collector import Collections
+from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
+from rolloutfleet_proxy.process.under_way import UnderWay
 from rolloutfleet_proxy.reloading import following
-from rolloutfleet_proxy.restarts.drain import Drains, Host, NoHost
-from rolloutfleet_proxy.restarts.under_way import UnderWay
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.exports import ExportService
@@ -48,6 +48,7 @@ from rolloutfleet_proxy.services.figures import Figures
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.models import Models
 from rolloutfleet_proxy.services.notes import write_soon
+from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import ShardService
 from rolloutfleet_proxy.services.sweeping import Sweeper
@@ -80,7 +81,6 @@ from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
-from rolloutfleet_proxy.weights.gate import PauseGate
 
 STORE_FOLDER = "store"
 SHARDS_FOLDER = "shards"

@@ -28,14 +28,14 @@ from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
 from rolloutfleet_proxy.http.accepting import Accepting
 from rolloutfleet_proxy.http.connections import Connections, for_clients
 from rolloutfleet_proxy.http.protocol import HttpProtocol
-from rolloutfleet_proxy.memory import allocator, collector, resident
+from rolloutfleet_proxy.process import allocator, collector, resident
+from rolloutfleet_proxy.process.channel import Channel
+from rolloutfleet_proxy.process.decisions import UNUSABLE
+from rolloutfleet_proxy.process.supervisor import NOT_FOR_WORKERS
 from rolloutfleet_proxy.reloading import take
 from rolloutfleet_proxy.services.dumps import RETIRING
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource
 from rolloutfleet_proxy.store.boots import Crash
-from rolloutfleet_proxy.supervisor.channel import Channel
-from rolloutfleet_proxy.supervisor.decisions import UNUSABLE
-from rolloutfleet_proxy.supervisor.run import NOT_FOR_WORKERS
 from rolloutfleet_proxy.telemetry import events, logger
 from rolloutfleet_proxy.telemetry.log_setup import set_up
 from rolloutfleet_proxy.wiring import Start, prepare

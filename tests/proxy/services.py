@@ -6,7 +6,8 @@ from collections.abc import Callable
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import LimitsSpec
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.restarts.drain import Drains, NoHost
+from rolloutfleet_proxy.process.drain import Drains, NoHost
+from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.admission import Admission
@@ -18,7 +19,6 @@ from rolloutfleet_proxy.store.database import Database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.weights import Applied, load
 from rolloutfleet_proxy.store.writer import Store, Writer
-from rolloutfleet_proxy.weights.gate import PauseGate
 
 
 class Idle:

@@ -31,8 +31,8 @@ from rolloutfleet_proxy.domain.session import OPEN
 from rolloutfleet_proxy.http.errors import send_answer, status_of
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
 from rolloutfleet_proxy.lifecycle.sealing import Seals
+from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.refusals import ended
-from rolloutfleet_proxy.restarts.drain import Drains
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.sessions.calls import forget_frames
 from rolloutfleet_proxy.sessions.sessions import Session

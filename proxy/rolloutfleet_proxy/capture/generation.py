@@ -18,10 +18,10 @@ from rolloutfleet_proxy.engine.errors import CallGrammars, GrammarRefused
 from rolloutfleet_proxy.engine.evidence import Evidence, Refused
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, Generation
 from rolloutfleet_proxy.engine.request import GenerateRequest, passed_on
+from rolloutfleet_proxy.services.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.weights.gate import PauseGate, Submission
 
 UNKNOWN_CONTEXT_BUDGET = 4096
 """Tokens of output where neither the request nor the model says how many."""

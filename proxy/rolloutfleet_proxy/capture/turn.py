@@ -38,6 +38,7 @@ from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, biases_of, gram
 from rolloutfleet_proxy.http.in_flight import Held
 from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.services.models import check_served
+from rolloutfleet_proxy.services.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.sessions.calls import Call
@@ -50,7 +51,6 @@ from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUE
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 from rolloutfleet_proxy.tokens.reading import Parsed
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
-from rolloutfleet_proxy.weights.gate import PauseGate, Submission
 
 
 class TurnMaker(Struct, frozen=True, kw_only=True):

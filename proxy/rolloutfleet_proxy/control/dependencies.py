@@ -13,7 +13,7 @@ from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.domain.session import Gone
 from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.ids import Owner, owner_of_key
-from rolloutfleet_proxy.restarts.drain import Drains
+from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.access import Access, there
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.exports import ExportService

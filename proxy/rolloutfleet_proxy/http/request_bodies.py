@@ -22,8 +22,8 @@ from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, Stopping
 from rolloutfleet_proxy.http.errors import RequestTimeout, answer_to, send_answer, status_of
 from rolloutfleet_proxy.http.headers import LimitOf, declared_length, has_body, presented_key
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
-from rolloutfleet_proxy.restarts.drain import Drains
-from rolloutfleet_proxy.restarts.under_way import UnderWay
+from rolloutfleet_proxy.process.drain import Drains
+from rolloutfleet_proxy.process.under_way import UnderWay
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 CheckKey = Callable[[str | None], Awaitable[None]]

@@ -13,7 +13,7 @@ from rolloutfleet_proxy.domain.errors import DumpDamaged, InvalidParameter, NotD
 from rolloutfleet_proxy.domain.stale import Patience
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, DumpWriter, Listed, folder_of
-from rolloutfleet_proxy.restarts.drain import Drains
+from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.sweeping import Orders, Sweeper
 from rolloutfleet_proxy.settings import SettingsInForce

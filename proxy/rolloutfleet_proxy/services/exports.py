@@ -14,6 +14,7 @@ from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
 from rolloutfleet_proxy.exports.shards import ExportShards, references
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.shards.shelf import Shards
@@ -22,7 +23,6 @@ from rolloutfleet_proxy.store.leases import Grant, LeaseChange
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
-from rolloutfleet_proxy.weights.gate import PauseGate
 
 SHARDS: Final = "shards"
 

@@ -12,11 +12,12 @@ from rolloutfleet_proxy.domain.ledger import SESSIONS, TURNS
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.http.in_flight import InFlight
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.memory import resident
-from rolloutfleet_proxy.memory.allocator import Trimming
-from rolloutfleet_proxy.memory.collector import Collections
-from rolloutfleet_proxy.restarts.drain import Drains
+from rolloutfleet_proxy.process import resident
+from rolloutfleet_proxy.process.allocator import Trimming
+from rolloutfleet_proxy.process.collector import Collections
+from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.dumps import DumpService
+from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.sessions import Sessions
@@ -31,7 +32,6 @@ from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import events
 from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label, total
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
-from rolloutfleet_proxy.weights.gate import PauseGate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, Gone, NewSessions, Started
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.refusals import ended, gone
-from rolloutfleet_proxy.restarts.drain import Drains
 from rolloutfleet_proxy.services.access import there
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.sessions.admission import Admission, Places

@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.engine.request import ids_json
-from rolloutfleet_proxy.memory.caches import ByteCache
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.turns import load_ids
 

@@ -13,13 +13,13 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES, Rules
 from rolloutfleet_proxy.domain.session import Gone, SessionRecord
 from rolloutfleet_proxy.domain.tree import Node, Tree
 from rolloutfleet_proxy.domain.turn import Brief
 from rolloutfleet_proxy.ids import key_hash
-from rolloutfleet_proxy.memory.caches import ByteCache
 from rolloutfleet_proxy.sessions.calls import Calls
 from rolloutfleet_proxy.store.reader import Connection, Reader
 from rolloutfleet_proxy.store.sessions import find

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from rolloutfleet_proxy.memory.caches import ByteCache
+from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.tokens.encoding import Encoding
 from rolloutfleet_proxy.tokens.template import ChatTemplate
 

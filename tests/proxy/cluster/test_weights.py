@@ -35,6 +35,7 @@ from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.services.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.sessions import start
@@ -42,7 +43,6 @@ from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.weights import AtStake
-from rolloutfleet_proxy.weights.gate import PauseGate, Submission
 
 T = TypeVar("T")
 

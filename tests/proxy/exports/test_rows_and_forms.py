@@ -40,6 +40,7 @@ from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.exports import ExportService
+from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.shards.shelf import Shards
@@ -54,7 +55,6 @@ from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.writer import Writer
-from rolloutfleet_proxy.weights.gate import PauseGate
 
 # Rows and returns
 

@@ -13,7 +13,7 @@ import uvloop
 
 from rolloutfleet_proxy.http import accepting
 from rolloutfleet_proxy.http.accepting import BURST, Accepting
-from rolloutfleet_proxy.supervisor.run import listen
+from rolloutfleet_proxy.process.supervisor import listen
 
 CROWD = 500
 ROUND = 0.02

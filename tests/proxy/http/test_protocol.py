@@ -24,7 +24,7 @@ from rolloutfleet_proxy.http.protocol import (
     UNREAD_SECONDS,
     HttpProtocol,
 )
-from rolloutfleet_proxy.supervisor.run import listen
+from rolloutfleet_proxy.process.supervisor import listen
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 LARGE = 32 << 20

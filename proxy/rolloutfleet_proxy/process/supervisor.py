@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rolloutfleet_proxy.supervisor.channel import Channel
-from rolloutfleet_proxy.supervisor.decisions import Action, Decisions, Exit, Kill, Listen, Log, Say, Spawn, Tell
-from rolloutfleet_proxy.supervisor.lines import Lines
+from rolloutfleet_proxy.process.channel import Channel
+from rolloutfleet_proxy.process.decisions import Action, Decisions, Exit, Kill, Listen, Log, Say, Spawn, Tell
+from rolloutfleet_proxy.process.parent_log import Lines
 
 BACKLOG = 4096
 """Connections that wait in the kernel while no worker accepts; `net.core.somaxconn` may allow fewer."""

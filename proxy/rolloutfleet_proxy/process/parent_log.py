@@ -1,4 +1,4 @@
-"""Lines of the log that the parent writes itself, in the forms of the worker's own (`logs.lines`)."""
+"""Lines of the log that the parent writes itself, in the forms of the worker's own (`telemetry.log_lines`)."""
 
 import contextlib
 import json

@@ -11,7 +11,7 @@ import pytest
 from rolloutfleet.wire import AskDrain, DrainThen
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.errors import headers_of, status_of
-from rolloutfleet_proxy.restarts.drain import Drains, Host, NoHost
+from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.store import boots
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.clock import ServedClock

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rolloutfleet_proxy.supervisor.lines import LOGGER, Lines
+from rolloutfleet_proxy.process.parent_log import LOGGER, Lines
 from rolloutfleet_proxy.telemetry.log_lines import FORMS
 
 NOW = 1_700_000_000.25

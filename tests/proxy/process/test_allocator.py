@@ -7,8 +7,8 @@ import pytest
 from tests.proxy import apart
 
 from rolloutfleet.settings import AllocatorSettings
-from rolloutfleet_proxy.memory import allocator
-from rolloutfleet_proxy.memory.allocator import ENOUGH, LONG, LONGEST_WAIT, Trimming, is_due
+from rolloutfleet_proxy.process import allocator
+from rolloutfleet_proxy.process.allocator import ENOUGH, LONG, LONGEST_WAIT, Trimming, is_due
 
 MIB = 1 << 20
 
@@ -93,7 +93,7 @@ def resident(*lines: str) -> int:
 def test_a_trim_gives_back_what_lies_between_blocks_in_use() -> None:
     """glibc itself gives back no more than the end of its heap."""
     begin = (
-        "from rolloutfleet_proxy.memory.allocator import find_trim",
+        "from rolloutfleet_proxy.process.allocator import find_trim",
         "blocks = [b'x' * 20_000 for _ in range(10_000)]",
         "del blocks[1::2], blocks[: -1 : 2]",
     )
@@ -112,7 +112,10 @@ def test_large_blocks_are_mapped_by_themselves() -> None:
         "del blocks[0::2]",
     )
     settle = "allocator.settle(AllocatorSettings(trim=False, arenas=0, mmap_threshold={}))"
-    imports = ("from rolloutfleet.settings import AllocatorSettings", "from rolloutfleet_proxy.memory import allocator")
+    imports = (
+        "from rolloutfleet.settings import AllocatorSettings",
+        "from rolloutfleet_proxy.process import allocator",
+    )
     threshold = AllocatorSettings().mmap_threshold
     sizes = {value: resident(*imports, settle.format(value), *work) for value in (0, threshold)}
     assert sizes[threshold] < sizes[0] - 50 * MIB, sizes

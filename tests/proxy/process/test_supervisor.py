@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rolloutfleet_proxy.supervisor.run import listen
+from rolloutfleet_proxy.process.supervisor import listen
 
 HEAVY = {
     "pydantic",

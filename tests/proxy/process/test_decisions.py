@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolloutfleet.backoff import HEALTHY_AFTER, restart_delay
-from rolloutfleet_proxy.supervisor.decisions import (
+from rolloutfleet_proxy.process.decisions import (
     ENDING_TIMEOUT,
     Action,
     Decisions,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.proxy.stores import SyncStore
 
 from rolloutfleet_engine.model import model_path
+from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.engine.request import ids_json
-from rolloutfleet_proxy.memory.caches import ByteCache
 from rolloutfleet_proxy.sessions.paths import Path as IdsPath
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.sessions import Sessions

@@ -1,1 +1,0 @@
-"""What is held in memory: bounded, measured, and given back to the system."""

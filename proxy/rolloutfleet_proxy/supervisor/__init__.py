@@ -1,1 +1,0 @@
-"""The small process that keeps the listening socket and starts the workers. It imports little, and nothing of ours."""

@@ -1,1 +1,0 @@
-"""Weight versions, runs and pauses of this proxy."""
