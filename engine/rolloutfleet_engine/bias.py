@@ -4,8 +4,6 @@ The simulated engine has no logits. It takes them to be 0, but for each token of
 the others: what is biased further than that comes instead, and what is biased away gives place to another token.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property

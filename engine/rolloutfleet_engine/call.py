@@ -1,7 +1,5 @@
 """One request inside the engine, from its arrival to its answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any

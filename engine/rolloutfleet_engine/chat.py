@@ -1,7 +1,5 @@
 """`POST /v1/chat/completions`, as little of it as a comparison of routes needs: one answer, not streamed, as text."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

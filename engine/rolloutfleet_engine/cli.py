@@ -1,7 +1,5 @@
 """The command `rolloutfleet-engine`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence

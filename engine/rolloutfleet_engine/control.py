@@ -1,7 +1,5 @@
 """SGLang's routes around generation (pause, weights, health, information), and the engine's own for tests."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 from typing import Any

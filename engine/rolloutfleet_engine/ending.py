@@ -1,7 +1,5 @@
 """Where an answer ends: an end token, a stop string or pattern, or the limit, in the order in which SGLang looks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

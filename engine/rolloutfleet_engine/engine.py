@@ -1,7 +1,5 @@
 """The engine: calls in progress, pauses, weights, and what tests may ask of it. No HTTP here."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from array import array

@@ -1,7 +1,5 @@
 """One HTTP request and its answer over ASGI: the few things that the routes need."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Misbehaviour on request: what an engine does wrong, to which calls, how often. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

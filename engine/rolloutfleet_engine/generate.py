@@ -1,7 +1,5 @@
 """`POST /generate`: one request from its bytes to its answer, whole or streamed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

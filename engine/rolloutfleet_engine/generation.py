@@ -1,7 +1,5 @@
 """One request's tokens over time, with the weight version of each. Pure: whoever asks hands in the time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

@@ -3,8 +3,6 @@
 `llguidance` says which those are, as it does in SGLang where that is told to use it (`--grammar-backend llguidance`).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property

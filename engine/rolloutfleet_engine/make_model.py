@@ -9,8 +9,6 @@ The added tokens, their order and their flags follow the published Qwen3 tokeniz
 tokens but not special ones, so `skip_special_tokens` leaves them in a text.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

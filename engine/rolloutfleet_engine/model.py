@@ -1,7 +1,5 @@
 """What the engine knows of a model: its tokenizer, its limits, and how a token can be written with other tokens."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Sequence

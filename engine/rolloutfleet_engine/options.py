@@ -1,7 +1,5 @@
 """How an engine behaves, set once when it starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The words and sentences of the simulated model: what its tokenizer was trained on is what it says."""
 
-from __future__ import annotations
-
 import random
 
 

@@ -1,7 +1,5 @@
 """Requests of SGLang's native API, parsed and checked as SGLang 0.5.23 does it (`srt/managers/io_struct.py`)."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What a prompt asks for, read from its token ids: the declared tools, how far the agent's loop has come."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

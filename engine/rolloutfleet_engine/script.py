@@ -1,7 +1,5 @@
 """What the model says to a scene: reasoning, tool calls whose arguments fit their schemas, answers. Pure."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """The engine as an ASGI application, and as a server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import secrets

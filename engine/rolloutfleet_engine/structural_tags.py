@@ -5,8 +5,6 @@ and what joins them. A mark, which is an added token, is a token in texts too. F
 other words where these come next.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 DEEPEST: Final = 64
-SPACING: Final[JsonCompileOptions] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SPACING: Final["JsonCompileOptions"] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as `json.dumps` writes it: else spaces without end would be allowed."""
 
 NOTHING: Final = re.compile(r'root ::= (\w+)\n\1 ::= \1 "\w"')

@@ -1,7 +1,5 @@
 """A running engine for tests: a server in a thread of the test's own process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

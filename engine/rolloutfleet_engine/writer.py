@@ -1,7 +1,5 @@
 """Scripts as token ids: the same for the same engine seed, prompt and sampling seed."""
 
-from __future__ import annotations
-
 import json
 import random
 from array import array
