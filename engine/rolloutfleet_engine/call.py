@@ -10,7 +10,7 @@ from rolloutfleet_engine.ending import FinishReason
 from rolloutfleet_engine.faults import Fault
 from rolloutfleet_engine.generation import Generation
 from rolloutfleet_engine.model import Model
-from rolloutfleet_engine.requests import Work
+from rolloutfleet_engine.requests import Plan
 
 LogprobEntry = tuple[float | None, int, str | None]
 
@@ -37,7 +37,7 @@ class Call:
         self.abort_sent = False
         self.abort_on_continue = False
         self.aborted = False
-        self.work: Work | None = None
+        self.plan: Plan | None = None
         self.generation: Generation | None = None
         self.ids: Sequence[int] = ()
         self.finish: FinishReason = {}
@@ -53,9 +53,9 @@ class Call:
     def generating(self) -> bool:
         return self.generation is not None
 
-    def begin(self, work: Work, generation: Generation, logprobs: Callable[[str, int], list[float]]) -> None:
+    def begin(self, plan: Plan, generation: Generation, logprobs: Callable[[str, int], list[float]]) -> None:
         """`logprobs`: of the first tokens, so many, under one weight version."""
-        self.work, self.generation, self._logprobs = work, generation, logprobs
+        self.plan, self.generation, self._logprobs = plan, generation, logprobs
 
     def settle(self, now: float) -> int:
         """Counts the tokens made until `now`, under the weights in force since the last count."""
@@ -77,10 +77,10 @@ class Call:
 
     def end_queued(self, *, now: float) -> None:
         """Ends a retracted call: SGLang answers from its queue, with the tokens that the scheduler had reported."""
-        if self.generation is None or self.work is None:
+        if self.generation is None or self.plan is None:
             return
         self.end({"type": "abort", "message": QUEUE_ABORT}, now=now)
-        if self.aborted and not self.work.stream:
+        if self.aborted and not self.plan.stream:
             shown = self.generation.made - self.generation.made % NON_STREAM_REPORT
             self.generation.made = self.generation.total = shown
             del self.logprobs[shown:]
@@ -143,27 +143,27 @@ def reply_body(
     `version`: the engine's own now; `times`: what the answer says of times. Streams carry all tokens so far in every
     event.
     """
-    work, generation = call.work, call.generation
-    assert work is not None and generation is not None
+    plan, generation = call.plan, call.generation
+    assert plan is not None and generation is not None
     ids = list(call.ids[:count])
     spans = [{"version": s.version, "start": s.start, "end": s.end} for s in generation.spans()] if final else []
-    logprobs = logprob_fields(work, work.prompt, ids, call.logprobs[: len(ids)], model=model)
+    logprobs = logprob_fields(plan, plan.prompt, ids, call.logprobs[: len(ids)], model=model)
     meta = meta_info(
-        call, call.finish if final else None, len(work.prompt), len(ids), logprobs, version=version, spans=spans
+        call, call.finish if final else None, len(plan.prompt), len(ids), logprobs, version=version, spans=spans
     )
     if final and call.finish.get("message") == QUEUE_ABORT:
         meta = {name: value for name, value in meta.items() if name not in NOT_FROM_THE_QUEUE}
     body = {"text": text, "output_ids": ids, "meta_info": meta | times}
-    return body | {"prompt_token_ids": work.prompt} if work.request.return_prompt_token_ids else body
+    return body | {"prompt_token_ids": plan.prompt} if plan.request.return_prompt_token_ids else body
 
 
 def aborted_body(
-    call: Call, work: Work, finish: FinishReason, *, version: str, times: dict[str, float], model: Model
+    call: Call, plan: Plan, finish: FinishReason, *, version: str, times: dict[str, float], model: Model
 ) -> dict[str, Any]:
     """The answer to a request that SGLang aborts in its queue: a token without a log-probability, behind a prompt that
     it has cut to one token."""
     spans = [{"version": version, "start": 0, "end": 1}]
-    logprobs = logprob_fields(work, [], [], [], model=model)
+    logprobs = logprob_fields(plan, [], [], [], model=model)
     meta = meta_info(call, finish, 1, 1, logprobs, version=version, spans=spans)
     return {"text": "", "output_ids": [0], "meta_info": meta | times}
 
@@ -196,10 +196,10 @@ def meta_info(
 
 
 def logprob_fields(
-    work: Work, prompt: list[int], ids: Sequence[int], logprobs: Sequence[float], *, model: Model
+    plan: Plan, prompt: list[int], ids: Sequence[int], logprobs: Sequence[float], *, model: Model
 ) -> dict[str, Any]:
     """Nothing where none are asked for."""
-    request = work.request
+    request = plan.request
     if not request.return_logprob:
         return {}
     start = -1 if request.logprob_start_len is None else request.logprob_start_len

@@ -11,7 +11,7 @@ from rolloutfleet_engine.call import Call
 from rolloutfleet_engine.ending import shown_text
 from rolloutfleet_engine.engine import Engine
 from rolloutfleet_engine.exchange import Exchange, Unreadable, error_response
-from rolloutfleet_engine.requests import GenerateRequest, RequestRefused, SamplingParams, plan_work
+from rolloutfleet_engine.requests import GenerateRequest, RequestRefused, SamplingParams, plan_request
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
@@ -46,7 +46,7 @@ async def chat(engine: Engine, exchange: Exchange) -> None:
     try:
         await call.wait_while(lambda: not engine.accepting)
         native = GenerateRequest(text=prompt_text(request.messages, request.tools))
-        engine.begin(call, plan_work(native, sampling, model=engine.model, context=engine.context))
+        engine.begin(call, plan_request(native, sampling, model=engine.model, context=engine.context))
         await call.reach(len(call.ids), engine.clock)
         outcome = "aborted_by_caller" if call.left else "aborted_by_request" if call.aborted else "finished"
         if not call.left:
@@ -78,13 +78,13 @@ def message_text(message: dict[str, Any]) -> str:
 
 
 def completion(engine: Engine, call: Call) -> dict[str, Any]:
-    work, generation = call.work, call.generation
-    assert work is not None and generation is not None
+    plan, generation = call.plan, call.generation
+    assert plan is not None and generation is not None
     ids = call.ids[: generation.made]
-    text = shown_text(ids, call.finish, work.sampling, engine.model)
+    text = shown_text(ids, call.finish, plan.sampling, engine.model)
     usage = {
-        "prompt_tokens": len(work.prompt),
-        "total_tokens": len(work.prompt) + len(ids),
+        "prompt_tokens": len(plan.prompt),
+        "total_tokens": len(plan.prompt) + len(ids),
         "completion_tokens": len(ids),
         "prompt_tokens_details": None,
         "reasoning_tokens": 0,

@@ -125,8 +125,8 @@ async def models(engine: Engine, exchange: Exchange) -> None:
 
 
 async def loads(engine: Engine, exchange: Exchange) -> None:
-    generating = [call for call in engine.calls.values() if call.work is not None]
-    tokens = sum(len(call.work.prompt) + len(call.logprobs) for call in generating if call.work is not None)
+    generating = [call for call in engine.calls.values() if call.plan is not None]
+    tokens = sum(len(call.plan.prompt) + len(call.logprobs) for call in generating if call.plan is not None)
     waiting = len(generating) if engine.frozen == "retract" else 0
     load = {
         "timestamp": time.time(),

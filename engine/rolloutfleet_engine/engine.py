@@ -15,7 +15,7 @@ from rolloutfleet_engine.generation import Generation, Pace
 from rolloutfleet_engine.grammar import check_backend
 from rolloutfleet_engine.model import Model
 from rolloutfleet_engine.options import EngineOptions
-from rolloutfleet_engine.requests import RequestRefused, Work
+from rolloutfleet_engine.requests import Plan, RequestRefused
 from rolloutfleet_engine.writer import Writer
 
 ABORTED: FinishReason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
@@ -77,13 +77,13 @@ class Engine:
         self.counters["received"] += 1
         self.counters["refused"] += 1
 
-    def begin(self, call: Call, work: Work) -> None:
+    def begin(self, call: Call, plan: Plan) -> None:
         """Decides what the call will get, and starts its clock. Raises `GrammarRefused`."""
-        sampling, fault = work.sampling, call.fault
+        sampling, fault = plan.sampling, call.fault
         check_backend(sampling, self.options.grammar_backend)
-        draft = self._writer.draft(work.prompt, sampling=sampling, limit=work.limit)
+        draft = self._writer.draft(plan.prompt, sampling=sampling, limit=plan.limit)
         ids = draft.ids if draft.end is None else (*draft.ids, draft.end)
-        made, finish = end_of(ids, limit=work.limit, sampling=sampling, model=self.model)
+        made, finish = end_of(ids, limit=plan.limit, sampling=sampling, model=self.model)
         if fault is not None and fault.kind in ("bare_abort", "abort_with_status"):
             made = made[: fault.after_tokens]
             finish = ABORTED if fault.kind == "bare_abort" else abort_with_status(fault)
@@ -91,7 +91,7 @@ class Engine:
         if fault is not None and fault.kind == "never":
             generation.stalls_at = fault.after_tokens
         call.ids, call.finish = made, finish
-        call.begin(work, generation, partial(self._writer.logprobs, draft))
+        call.begin(plan, generation, partial(self._writer.logprobs, draft))
 
     def close(self, call: Call, outcome: str) -> None:
         """Forgets the call; counts and logs how it went."""
@@ -195,7 +195,7 @@ class Engine:
         return Pace(first=self.options.latency * factor + delay, each=self.options.token_latency * factor)
 
     def _entry(self, call: Call, outcome: str) -> dict[str, Any]:
-        work, generation = call.work, call.generation
+        plan, generation = call.plan, call.generation
         made = generation.made if generation is not None else 0
         return {
             "rid": call.rid,
@@ -203,9 +203,9 @@ class Engine:
             "fault": call.fault_kind,
             "routing_key": call.routing_key,
             "traces": call.traces,
-            "stream": work.stream if work is not None else None,
-            "sampling_params": {} if work is None else work.sampling.given(),
-            "input_ids": array("i", work.prompt if work is not None else ()),
+            "stream": plan.stream if plan is not None else None,
+            "sampling_params": {} if plan is None else plan.sampling.given(),
+            "input_ids": array("i", plan.prompt if plan is not None else ()),
             "output_ids": array("i", call.ids[:made]),
             "output_logprobs": array("d", call.logprobs[:made]),
             "weight_versions": [(s.version, s.start, s.end) for s in generation.spans()] if generation else [],

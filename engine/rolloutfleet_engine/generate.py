@@ -13,10 +13,10 @@ from rolloutfleet_engine.faults import HTTP_ERRORS, SPOILERS
 from rolloutfleet_engine.requests import (
     GenerateRequest,
     GrammarRefused,
+    Plan,
     RequestRefused,
-    Work,
     check_length,
-    plan_work,
+    plan_request,
     read_sampling,
 )
 
@@ -46,19 +46,19 @@ async def generate(engine: Engine, exchange: Exchange) -> None:
         await call.wait_while(lambda: not engine.accepting)
         if call.left:
             return
-        work = plan_work(request, sampling, model=engine.model, context=engine.context)
+        plan = plan_request(request, sampling, model=engine.model, context=engine.context)
         if await answered_with_fault(engine, exchange, call):
             outcome = "faults"
             return
         try:
-            engine.begin(call, work)
+            engine.begin(call, plan)
         except GrammarRefused as refusal:
-            if not work.stream:
+            if not plan.stream:
                 raise
             outcome = "refused"
-            await stream_abort(engine, exchange, call, work, refusal)
+            await stream_abort(engine, exchange, call, plan, refusal)
             return
-        answered = await (stream_answer if work.stream else whole_answer)(engine, exchange, call, work)
+        answered = await (stream_answer if plan.stream else whole_answer)(engine, exchange, call, plan)
         outcome = outcome_of(call, answered=answered)
     except RequestRefused as refusal:
         outcome = "refused" if call.fault is None else "faults"
@@ -87,12 +87,12 @@ async def refuse(exchange: Exchange, refusal: RequestRefused, *, stream: bool) -
     await exchange.end_events()
 
 
-async def stream_abort(engine: Engine, exchange: Exchange, call: Call, work: Work, refusal: GrammarRefused) -> None:
+async def stream_abort(engine: Engine, exchange: Exchange, call: Call, plan: Plan, refusal: GrammarRefused) -> None:
     """One event, as of an answer of one token that was aborted."""
     await exchange.start_events()
     finish = {"type": "abort", "message": str(refusal), "status_code": 400, "err_type": "BadRequestError"}
     times = {"e2e_latency": engine.clock() - call.arrived, "response_sent_to_client_ts": time.time()}
-    body = aborted_body(call, work, finish, version=engine.version, times=times, model=engine.model)
+    body = aborted_body(call, plan, finish, version=engine.version, times=times, model=engine.model)
     await exchange.event(encode(body))
     await exchange.end_events()
 
@@ -110,7 +110,7 @@ async def answered_with_fault(engine: Engine, exchange: Exchange, call: Call) ->
     return False
 
 
-async def whole_answer(engine: Engine, exchange: Exchange, call: Call, work: Work) -> bool:
+async def whole_answer(engine: Engine, exchange: Exchange, call: Call, plan: Plan) -> bool:
     """False where the caller left first."""
     made = await call.reach(len(call.ids), engine.clock)
     if call.left:
@@ -132,11 +132,11 @@ async def whole_answer(engine: Engine, exchange: Exchange, call: Call, work: Wor
     return True
 
 
-async def stream_answer(engine: Engine, exchange: Exchange, call: Call, work: Work) -> bool:
+async def stream_answer(engine: Engine, exchange: Exchange, call: Call, plan: Plan) -> bool:
     """Events that each carry all tokens so far. False where the caller left before the last."""
     assert call.generation is not None
     await exchange.start_events()
-    interval = max(1, work.sampling.stream_interval or engine.options.stream_interval)
+    interval = max(1, plan.sampling.stream_interval or engine.options.stream_interval)
     sent = 0
     while True:
         made = await call.reach(sent + interval if sent else 1, engine.clock)
@@ -171,8 +171,8 @@ def wire_fault(call: Call, made: int, *, final: bool) -> str | None:
 
 def encoded(engine: Engine, call: Call, made: int, *, final: bool, times: dict[str, float]) -> bytes:
     """The reply as JSON, spoiled where the call's fault says so."""
-    assert call.work is not None
-    text = shown_text(call.ids[:made], call.finish if final else None, call.work.sampling, engine.model)
+    assert call.plan is not None
+    text = shown_text(call.ids[:made], call.finish if final else None, call.plan.sampling, engine.model)
     reply = reply_body(
         call, count=made, model=engine.model, version=engine.version, text=text, times=times, final=final
     )

@@ -98,7 +98,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     return_prompt_token_ids: bool | None = False
 
 
-class Work(msgspec.Struct, kw_only=True, frozen=True):
+class Plan(msgspec.Struct, kw_only=True, frozen=True):
     """A checked request: what is to be made."""
 
     request: GenerateRequest
@@ -202,7 +202,7 @@ def check_ids(ids: list[int], vocabulary_size: int) -> None:
         raise RequestRefused(f"input_ids must be in [0, {vocabulary_size - 1}]")
 
 
-def plan_work(request: GenerateRequest, sampling: SamplingParams, *, model: Model, context: int) -> Work:
+def plan_request(request: GenerateRequest, sampling: SamplingParams, *, model: Model, context: int) -> Plan:
     """Raises `RequestRefused` for what SGLang refuses, and for batches, which are not simulated."""
     if request.text is None and request.input_ids is None:
         raise RequestRefused("Either text, input_ids or input_embeds should be provided.")
@@ -214,7 +214,7 @@ def plan_work(request: GenerateRequest, sampling: SamplingParams, *, model: Mode
     check_sampling(sampling)
     check_patterns(sampling.stop_patterns())
     check_bias(sampling.logit_bias or {}, model.vocabulary_size)
-    return Work(
+    return Plan(
         request=request,
         prompt=prompt,
         sampling=sampling,
