@@ -15,8 +15,7 @@ from rolloutfleet.backoff import Backoff
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, MANAGED_BY, OPERATOR, Fleet
-from rolloutfleet_operator.policy.observed import Fault
-from rolloutfleet_operator.policy.reasons import ProblemReason
+from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
 Id = tuple[str, str]
 """Kind and name, within the fleet's namespace."""
@@ -55,7 +54,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Outcome:
-    faults: list[Fault] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     """What was written, for the log."""
     again_at: float | None = None
@@ -136,18 +135,18 @@ class Children:
             return
         if why is Why.EDITED and (until := _pause(memory, now)) > now:
             outcome.again_at = min(until, outcome.again_at or until)
-            outcome.faults.append(_fought(kind, name, live))
+            outcome.problems.append(_fought(kind, name, live))
             return
         stamped = _stamped(manifest, wanted_hash)
         try:
             if why is Why.MISSING and await self._taken(fleet, kind, name):
-                outcome.faults.append(_taken_fault(kind, name))
+                outcome.problems.append(name_taken(kind, name, "delete it, or rename the fleet"))
                 return
             if why in (Why.MISSING, Why.CHANGED) and "template" in manifest.get("spec", {}):
                 await self._api.apply(stamped, dry_run=True)
             answer = await self._api.apply(stamped)
         except ApiRefused as refused:
-            outcome.faults.append(refusal(kind, name, refused))
+            outcome.problems.append(refusal(kind, name, refused))
             return
         self._note(memory, why, live, answer, outcome, now)
 
@@ -172,7 +171,7 @@ class Children:
         try:
             await self._api.delete(kind, fleet.namespace, name, uid=live["metadata"]["uid"])
         except ApiRefused as refused:
-            outcome.faults.append(refusal(kind, name, refused))
+            outcome.problems.append(refusal(kind, name, refused))
             return
         self._memories.pop(child, None)
         outcome.changed.append(f"{kind}/{name} removed")
@@ -192,7 +191,7 @@ def _pause(memory: Memory, now: float) -> float:
     return recent[-1] + LEFT_ALONE.after(len(recent) - FIGHTS_ALLOWED + 1)
 
 
-def _fought(kind: str, name: str, live: Object | None) -> Fault:
+def _fought(kind: str, name: str, live: Object | None) -> Problem:
     others = sorted(
         {
             each.get("manager", "?")
@@ -201,29 +200,25 @@ def _fought(kind: str, name: str, live: Object | None) -> Fault:
         }
     )
     who = f" ({', '.join(others)})" if others else ""
-    return Fault(
-        reason=ProblemReason.CHILD_FOUGHT_OVER,
-        message=f"{kind} {name} is changed again and again by another{who}; change the fleet instead",
-    )
+    message = f"{kind} {name} is changed again and again by another{who}; change the fleet instead"
+    return Problem(ProblemReason.CHILD_FOUGHT_OVER, message)
 
 
-def _taken_fault(kind: str, name: str) -> Fault:
-    return Fault(
-        reason=ProblemReason.NAME_TAKEN,
-        message=f"there is a {kind} {name} that is not this fleet's; it is left alone: delete it, or rename the fleet",
-    )
+def name_taken(kind: str, name: str, remedy: str) -> Problem:
+    message = f"there is a {kind} {name} that is not this fleet's; it is left alone: {remedy}"
+    return Problem(ProblemReason.NAME_TAKEN, message)
 
 
-def refusal(kind: str, name: str, refused: ApiRefused) -> Fault:
+def refusal(kind: str, name: str, refused: ApiRefused) -> Problem:
     """Why the API server refused a child, in the words of the fleet."""
     field_path = _of_the_template(kind, name, refused)
     if field_path is not None:
-        return Fault(reason=ProblemReason.TEMPLATE_INVALID, message=field_path)
+        return Problem(ProblemReason.TEMPLATE_INVALID, field_path)
     if refused.status == 403 and "exceeded quota" in refused.message:
-        return Fault(reason=ProblemReason.QUOTA_EXCEEDED, message=f"{kind} {name}: {refused.message}")
+        return Problem(ProblemReason.QUOTA_EXCEEDED, f"{kind} {name}: {refused.message}")
     if refused.status == 403:
-        return Fault(reason=ProblemReason.PERMISSION_DENIED, message=f"{kind} {name}: {refused.message}")
-    return Fault(reason=ProblemReason.CHILD_REFUSED, message=f"{kind} {name}: {refused.message}")
+        return Problem(ProblemReason.PERMISSION_DENIED, f"{kind} {name}: {refused.message}")
+    return Problem(ProblemReason.CHILD_REFUSED, f"{kind} {name}: {refused.message}")
 
 
 _UNDECLARED: Final = re.compile(r"\.spec\.template(\S*?): (field not declared in schema|.*expected .*)")

@@ -10,13 +10,12 @@ from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
-from rolloutfleet_operator.cluster.apply import owned, refusal
+from rolloutfleet_operator.cluster.apply import name_taken, owned, refusal
 from rolloutfleet_operator.cluster.children import secret as secrets
 from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY, control_key_secret
 from rolloutfleet_operator.cluster.children.names import KEYS_FILE, Fleet
 from rolloutfleet_operator.cluster.proxy_client import ProxyClient
-from rolloutfleet_operator.policy.observed import Fault
-from rolloutfleet_operator.policy.reasons import ProblemReason
+from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
 K = TypeVar("K")
 
@@ -25,7 +24,7 @@ K = TypeVar("K")
 class Usable(Generic[K]):
     key: K | None
     """None where there is none that can be used."""
-    faults: tuple[Fault, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class KeyMaker:
         if fleet.spec.auth.secret is not None:
             return Usable(found, () if found is not None else (_no_keys(fleet),))
         if there is not None and not owned(there, fleet):
-            return Usable(None, (_not_ours(fleet, fleet.own_keys, "delete it, or name it as auth.secret"),))
+            return Usable(None, (name_taken("Secret", fleet.own_keys, "delete it, or name it as auth.secret"),))
         wanted = secrets.wanted(
             fleet,
             found,
@@ -61,7 +60,7 @@ class KeyMaker:
         """The key of the gateways' control plane, made where there is none."""
         there = await self.api.get("Secret", fleet.namespace, fleet.control_key)
         if there is not None and not owned(there, fleet):
-            return Usable(None, (_not_ours(fleet, fleet.control_key, "delete it"),))
+            return Usable(None, (name_taken("Secret", fleet.control_key, "delete it"),))
         found = CONTROL_KEY.read(there)
         if found is not None:
             return Usable(found)
@@ -87,16 +86,6 @@ class KeyMaker:
         return len(answers) == len(proxies) and all(answers)
 
 
-def _no_keys(fleet: Fleet) -> Fault:
-    return Fault(
-        reason=ProblemReason.KEYS_MISSING,
-        message=f"auth.secret names the Secret {fleet.spec.auth.secret}, which is not there or has no key "
-        f"`{KEYS_FILE}` (admin keys, one a line)",
-    )
-
-
-def _not_ours(fleet: Fleet, name: str, remedy: str) -> Fault:
-    return Fault(
-        reason=ProblemReason.NAME_TAKEN,
-        message=f"there is a Secret {name} that is not this fleet's; it is left alone: {remedy}",
-    )
+def _no_keys(fleet: Fleet) -> Problem:
+    lacking = f"which is not there or has no key `{KEYS_FILE}` (admin keys, one a line)"
+    return Problem(ProblemReason.KEYS_MISSING, f"auth.secret names the Secret {fleet.spec.auth.secret}, {lacking}")

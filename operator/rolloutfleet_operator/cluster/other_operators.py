@@ -13,8 +13,7 @@ from typing import Final
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.lease import DURATION, LABELS, SCOPE
 from rolloutfleet_operator.cluster.logs import logger
-from rolloutfleet_operator.policy.observed import Fault
-from rolloutfleet_operator.policy.reasons import ProblemReason
+from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
 INTERVAL: Final = 30.0
 """Seconds between reads of the Leases."""
@@ -40,14 +39,14 @@ class OtherOperators:
         """Whether that namespace's fleets are this operator's."""
         return self.goes_first and namespace not in self.namespaces
 
-    def faults(self) -> tuple[Fault, ...]:
+    def problems(self) -> tuple[Problem, ...]:
         """What the fleets' status says of it."""
         if not self.rivals:
             return ()
         message = (
             f"an operator with the Lease {', '.join(self.rivals)} has the same fleets; it stands aside. Remove one"
         )
-        return (Fault(reason=ProblemReason.TWO_OPERATORS, message=message),)
+        return (Problem(ProblemReason.TWO_OPERATORS, message),)
 
 
 def others_of(leases: Sequence[Object], *, own: Name, scope: str | None, now: float) -> OtherOperators:

@@ -64,14 +64,13 @@ from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
 from rolloutfleet_operator.policy.memory import Sample, sampled
 from rolloutfleet_operator.policy.observed import (
     ALLOW_LOSS,
-    Fault,
     ObservedDeployment,
     ObservedEngines,
     ObservedFleet,
     ObservedGateway,
     seconds_of,
 )
-from rolloutfleet_operator.policy.reasons import ProblemReason
+from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 from rolloutfleet_operator.policy.status import status, unusable
 
 RESYNC: Final = 300.0
@@ -110,7 +109,7 @@ class DesiredState:
     template: Object | None
     """The pods'; None where podTemplate can't be used."""
     template_hash: str
-    faults: tuple[Fault, ...]
+    problems: tuple[Problem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +136,7 @@ class Reconciler:
         self._resizer = Resizer(shared.api)
         self._keys = KeyMaker(shared.api, shared.executor.proxies)
         self._polled: dict[str, Polled] = {}
-        self._faults: tuple[Fault, ...] = ()
+        self._problems: tuple[Problem, ...] = ()
         self._again_at: float | None = None
         self._ungrown: dict[str, str] = {}
         self._audit: frozenset[str] = frozenset()
@@ -206,7 +205,7 @@ class Reconciler:
         endpoints = replace(
             self._endpoints(objects), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key
         )
-        faults = (*keys.faults, *control.faults)
+        problems = (*keys.problems, *control.problems)
         wanted = self._wanted(fleet, objects)
         if not polled:
             await self._poll(fleet, objects, endpoints, wanted.template_hash)
@@ -215,7 +214,7 @@ class Reconciler:
         observed = replace(
             observed,
             gateway=replace(observed.gateway, lists=lists),
-            faults=self._met(wanted, faults),
+            problems=self._met(wanted, problems),
         )
         decision, new = self._decide(fleet.spec, observed)
         if not sure and decision.disturbs(observed):
@@ -230,7 +229,7 @@ class Reconciler:
         actions = (*decision.actions, *refreshes(observed.pods, settings, objects.secret, rotating=rotating))
         await self._shared.executor.execute(fleet, actions, endpoints, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
-        if status_of(written) != observed.status or actions or self._unsaid(observed, wanted, faults):
+        if status_of(written) != observed.status or actions or self._unsaid(observed, wanted, problems):
             return PassResult(next_in=SOON, touched=touched, body=written)
         return PassResult(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
 
@@ -243,12 +242,12 @@ class Reconciler:
         self._audit = decision.audit
         return decision, status(spec, observed, decision, now)
 
-    def _unsaid(self, observed: ObservedFleet, wanted: DesiredState, of_keys: tuple[Fault, ...]) -> bool:
+    def _unsaid(self, observed: ObservedFleet, wanted: DesiredState, of_keys: tuple[Problem, ...]) -> bool:
         """Whether this pass met something that its status does not say yet."""
-        return self._met(wanted, of_keys) != observed.faults
+        return self._met(wanted, of_keys) != observed.problems
 
-    def _met(self, wanted: DesiredState, of_keys: tuple[Fault, ...]) -> tuple[Fault, ...]:
-        return (*wanted.faults, *of_keys, *self._faults, *self._shared.others.now.faults())
+    def _met(self, wanted: DesiredState, of_keys: tuple[Problem, ...]) -> tuple[Problem, ...]:
+        return (*wanted.problems, *of_keys, *self._problems, *self._shared.others.now.problems())
 
     def _interval(self, spec: FleetSpec, requeue_at: float | None) -> float:
         """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""
@@ -301,16 +300,16 @@ class Reconciler:
 
     def _wanted(self, fleet: Fleet, there: FleetObjects) -> DesiredState:
         settings = settings_of.proxy_settings(fleet, self._shared.release, peers=fleet.spec.proxies.replicas)
-        faults = tuple(_of_unknown(fleet.unknown, self._shared.version))
+        problems = tuple(_of_unknown(fleet.unknown, self._shared.version))
         try:
             template = proxy_children.template(fleet, self._shared.release, settings)
         except TemplateInvalid as error:
             stays = observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=self._now())
-            fault = Fault(reason=ProblemReason.TEMPLATE_INVALID, message=str(error))
+            problem = Problem(ProblemReason.TEMPLATE_INVALID, str(error))
             hash_there = "" if stays is None else stays.template_hash
-            return DesiredState(settings=settings, template=None, template_hash=hash_there, faults=(*faults, fault))
+            return DesiredState(settings=settings, template=None, template_hash=hash_there, problems=(*problems, problem))
         made = template["metadata"]["annotations"][TEMPLATE_HASH]
-        return DesiredState(settings=settings, template=template, template_hash=made, faults=faults)
+        return DesiredState(settings=settings, template=template, template_hash=made, problems=problems)
 
     def _observe(self, body: Object, fleet: Fleet, there: FleetObjects, wanted: DesiredState) -> ObservedFleet:
         now, spec = self._now(), fleet.spec
@@ -381,7 +380,7 @@ class Reconciler:
         ]
         if control_key is None:
             asked_for = [part for part in asked_for if (part.kind, part.name) != ("Deployment", fleet.gateway)]
-        made, kept, faults = _made(asked_for)
+        made, kept, problems = _made(asked_for)
         if control_key is None:
             kept.append(("Deployment", fleet.gateway))
         if wanted.template is None:
@@ -390,7 +389,7 @@ class Reconciler:
         await self._grow(fleet, there)
         if wanted.template is not None:
             await self._resizer.grow(fleet.namespace, there.proxies, wanted.template)
-        self._faults, self._again_at = (*faults, *outcome.faults), outcome.again_at
+        self._problems, self._again_at = (*problems, *outcome.problems), outcome.again_at
         if outcome.changed:
             extra = {"fleet": self.key, "generation": fleet.generation}
             logger.info("applied %s", ", ".join(outcome.changed), extra=extra)
@@ -413,11 +412,11 @@ class Reconciler:
                 self._ungrown[meta["name"]] = refused.message
 
 
-def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list[Fault]]:
+def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list[Problem]]:
     """The manifests; those that can't be made from the spec stay as they are, and are named."""
     made: list[Object] = []
     kept: list[Id] = []
-    faults: list[Fault] = []
+    problems: list[Problem] = []
     for part in asked_for:
         try:
             made.append(part.make())
@@ -426,16 +425,16 @@ def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list
             reason = (
                 ProblemReason.TEMPLATE_INVALID if isinstance(error, TemplateInvalid) else ProblemReason.SPEC_INVALID
             )
-            faults.append(Fault(reason=reason, message=str(error)))
-    return made, kept, faults
+            problems.append(Problem(reason, str(error)))
+    return made, kept, problems
 
 
-def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Fault]:
+def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Problem]:
     if fields:
         more = len(fields) - MOST_NAMED
         named = ", ".join(fields[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         message = f"this operator ({version}) does not know {named}, which means nothing until it is upgraded"
-        yield Fault(reason=ProblemReason.FIELDS_UNKNOWN, message=message)
+        yield Problem(ProblemReason.FIELDS_UNKNOWN, message)
 
 
 def _anew(deployment: Object, fleet: Fleet, release: Release) -> Object | None:

@@ -12,8 +12,7 @@ from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
 from rolloutfleet_operator.policy.actions import Action, EmitEvent, PatchMetadata
 from rolloutfleet_operator.policy.causes import CRASHES, OOM
 from rolloutfleet_operator.policy.observed import BOOTS_NOTE, Boot, ObservedFleet, ObservedPod, seconds_of, text_of
-from rolloutfleet_operator.policy.problems import Problem, problem
-from rolloutfleet_operator.policy.reasons import EventReason, ProblemReason
+from rolloutfleet_operator.policy.reasons import EventReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.restarts import noted, open_entries
 
 OOM_SHOWN_FOR: Final = 600.0
@@ -85,7 +84,7 @@ def problems_of(observed: ObservedFleet, now: float) -> Iterator[Problem]:
     for pod in observed.pods:
         if _was_killed(pod, observed, now):
             message = "the kernel killed it for its memory; see memory.rssBudget and proxies.resources.limits.memory"
-            yield problem(ProblemReason.OOM_KILLED, message, pod.name)
+            yield Problem(ProblemReason.OOM_KILLED, message, pod.name)
 
 
 def _was_killed(pod: ObservedPod, observed: ObservedFleet, now: float) -> bool:

@@ -18,8 +18,7 @@ from rolloutfleet_operator.policy.causes import MEMORY, FleetState
 from rolloutfleet_operator.policy.memory import Standing, Verdict
 from rolloutfleet_operator.policy.memory import rule_of as rule_of
 from rolloutfleet_operator.policy.observed import STATE_LABEL, ObservedFleet, ObservedPod, SlotRequest, text_of
-from rolloutfleet_operator.policy.problems import Problem, problem
-from rolloutfleet_operator.policy.reasons import ProblemReason
+from rolloutfleet_operator.policy.reasons import Problem, ProblemReason, severity
 from rolloutfleet_operator.policy.restarts import (
     Progress,
     RestartAdmission,
@@ -114,7 +113,7 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     scaled = scaling.scale(spec, observed, progress.busy, now)
     admission = admit(state, progress)
     restarts, crashed, notes = crashes.counted(admission.restarts, observed.status.restarts, observed.pods, spec)
-    found = tuple(sorted({*_problems(state, progress, scaled, admission)}))
+    found = tuple(sorted({*_problems(state, progress, scaled, admission)}, key=severity))
     begins = admission.due is not None and admission.due.cause.slot
     return Decision(
         actions=(
@@ -153,7 +152,7 @@ def _problems(
     state: FleetState, progress: Progress, scaled: ScalePlan, admission: RestartAdmission
 ) -> Iterator[Problem]:
     spec, observed, now = state.spec, state.observed, state.now
-    found = sorted((*problems.of_fleet(spec, observed, now), *crashes.problems_of(observed, now)))
+    found = sorted((*problems.of_fleet(spec, observed, now), *crashes.problems_of(observed, now)), key=severity)
     yield from found
     yield from stuck_of(progress)
     yield from memory.problems_of(state.roll.members, state.verdicts, progress.busy, observed.status)
@@ -161,14 +160,14 @@ def _problems(
         name = state.roll.stopped_by.name
         cause = next((f"{each.reason}: {each.message}; " for each in found if each.pod == name), "")
         message = f"{cause}it has the new template and does not become Ready; the others keep theirs until it is"
-        yield problem(ProblemReason.ROLL_STOPPED, message, name)
+        yield Problem(ProblemReason.ROLL_STOPPED, message, name)
     for name, how in scaled.leaving.items():
         if how is RetireStep.HOLDING_TURNS:
             yield undumped(name)
     for pod in admission.by_hand:
         if pod.drain is not None:
             message = f"it is to be restarted, but is in the drain {pod.drain.id}, which is not the operator's"
-            yield problem(ProblemReason.DRAINED_BY_HAND, message, pod.name)
+            yield Problem(ProblemReason.DRAINED_BY_HAND, message, pod.name)
 
 
 def _labels(state: FleetState, progress: Progress, scaled: ScalePlan) -> Iterator[PatchMetadata]:

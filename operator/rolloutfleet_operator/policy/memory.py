@@ -20,8 +20,7 @@ from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy.actions import PatchMetadata
 from rolloutfleet_operator.policy.observed import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, Boot, ObservedPod, Run
-from rolloutfleet_operator.policy.problems import Problem, problem
-from rolloutfleet_operator.policy.reasons import ProblemReason
+from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
 FIRST_BOOT: Final = "first"
 """The reason of the boot that made the store, as the proxy's log has it."""
@@ -212,10 +211,10 @@ def problems_of(
             boot = _given_up(pod).get(_AFTER_BOOT) or verdict.after_boot
             had = f"; it had {boot // 2**20} MiB just after its boot" if isinstance(boot, int) else ""
             message = f"two restarts in a row did not keep it within memory.rssBudget{had}. Raise the budget"
-            yield problem(ProblemReason.BUDGET_TOO_SMALL, message, pod.name)
+            yield Problem(ProblemReason.BUDGET_TOO_SMALL, message, pod.name)
         elif verdict.standing is not Standing.WITHIN and (verdict.standing in _HOW or pod.name in known):
             how = "it is being restarted" if pod.name in busy else _HOW.get(verdict.standing, "too few samples since")
-            yield problem(ProblemReason.OVER_BUDGET, f"over memory.rssBudget; {how}", pod.name)
+            yield Problem(ProblemReason.OVER_BUDGET, f"over memory.rssBudget; {how}", pod.name)
 
 
 def _known(pod: ObservedPod, spec: FleetSpec) -> Known:

@@ -12,6 +12,7 @@ from typing import Final
 
 from rolloutfleet.spec import API_VERSION
 from rolloutfleet.status import FleetStatus
+from rolloutfleet_operator.policy.reasons import Problem
 
 GROUP: Final = API_VERSION.partition("/")[0]
 STATE_LABEL: Final = f"{GROUP}/state"
@@ -290,15 +291,6 @@ class ObservedEngines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """What the executor itself met: `reason` is one of `reasons.py`, the message is for people."""
-
-    reason: str
-    message: str
-    pod: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRequest:
     """A fleet that waits for one of the operator's slots. Those of all fleets are in `cluster/slots.py`."""
 
@@ -341,7 +333,8 @@ class ObservedFleet:
     claims: tuple[ObservedClaim, ...] = ()
     gateway: ObservedGateway = ObservedGateway()
     engines: ObservedEngines = ObservedEngines()
-    faults: tuple[Fault, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    """What the executor itself met."""
     other_fleets: OtherFleets = OtherFleets()
     most_disruptions: int = 1
     """The operator's `maxConcurrentDisruptions`."""

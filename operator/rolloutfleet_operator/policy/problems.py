@@ -5,7 +5,6 @@ Messages say what to do, and hold nothing that moves while nothing happens: the 
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from rolloutfleet.spec import FleetSpec
@@ -22,7 +21,7 @@ from rolloutfleet_operator.policy.observed import (
     is_silent,
     is_stuck,
 )
-from rolloutfleet_operator.policy.reasons import SEVERITY, EventReason, ProblemReason
+from rolloutfleet_operator.policy.reasons import EventReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.scaling import SETTLE
 
 LOOPS: Final = 3
@@ -45,24 +44,9 @@ _LAST_WORDS: Final = {
 """How a proxy begins its last words when it can't start, and what that is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Problem:
-    """Something wrong. `pod` is empty where the fleet as a whole is meant."""
-
-    severity: int
-    pod: str
-    reason: ProblemReason
-    message: str
-
-
-def problem(reason: ProblemReason, message: str, pod: str | None = None) -> Problem:
-    return Problem(severity=SEVERITY[reason], pod=pod or "", reason=reason, message=message)
-
-
 def of_fleet(spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[Problem]:
     """All that can be told without knowing what the operator is doing about it."""
-    for fault in observed.faults:
-        yield problem(ProblemReason(fault.reason), fault.message, fault.pod)
+    yield from observed.problems
     yield from _of_claims(observed)
     if observed.workload is not None and observed.workload.failed_create:
         yield _not_made(observed.workload.failed_create)
@@ -75,15 +59,15 @@ def of_fleet(spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[P
 def _of_claims(observed: ObservedFleet) -> Iterator[Problem]:
     for claim in observed.claims:
         if claim.growing and claim.message:
-            yield problem(ProblemReason.STORAGE_CANT_GROW, f"claim {claim.name}: {claim.message}")
+            yield Problem(ProblemReason.STORAGE_CANT_GROW, f"claim {claim.name}: {claim.message}")
         elif not claim.bound and claim.message:
             no_class = _NO_CLASS.search(claim.message)
             reason = ProblemReason.STORAGE_CLASS_MISSING if no_class else ProblemReason.CLAIM_PENDING
-            yield problem(reason, f"claim {claim.name}: {claim.message}")
+            yield Problem(reason, f"claim {claim.name}: {claim.message}")
 
 
 def _not_made(message: str) -> Problem:
-    return problem(ProblemReason.QUOTA_EXCEEDED if "exceeded quota" in message else ProblemReason.POD_REFUSED, message)
+    return Problem(ProblemReason.QUOTA_EXCEEDED if "exceeded quota" in message else ProblemReason.POD_REFUSED, message)
 
 
 def _of_deployment(deployment: ObservedDeployment | None, now: float) -> Iterator[Problem]:
@@ -94,7 +78,7 @@ def _of_deployment(deployment: ObservedDeployment | None, now: float) -> Iterato
     for pod in deployment.pods:
         found = _of_pod(pod, now)
         if found is None and not pod.ready and now - pod.created > READY_WITHIN and pod.terminating_since is None:
-            found = problem(ProblemReason.NOT_READY_IN_TIME, _late(pod.name), pod.name)
+            found = Problem(ProblemReason.NOT_READY_IN_TIME, _late(pod.name), pod.name)
         if found is not None:
             yield found
 
@@ -104,21 +88,21 @@ def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: f
     if found is not None:
         yield found
     elif is_silent(pod, for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now):
-        yield problem(
+        yield Problem(
             ProblemReason.UNRESPONSIVE, "it answers neither the operator nor the kubelet; it is evicted", pod.name
         )
     elif is_late(pod, now):
-        yield problem(ProblemReason.NOT_READY_IN_TIME, _late(pod.name), pod.name)
+        yield Problem(ProblemReason.NOT_READY_IN_TIME, _late(pod.name), pod.name)
     elif pod.key_refused:
         secret = spec.auth.secret or f"{observed.name}-keys"
         message = (
             f"it does not take the first key of the Secret {secret}, so callers with that key get 401 there; the "
             "kubelet is asked to bring it"
         )
-        yield problem(ProblemReason.KEY_NOT_TAKEN, message, pod.name)
+        yield Problem(ProblemReason.KEY_NOT_TAKEN, message, pod.name)
     elif pod.ready and pod.unanswered >= SILENT_FOR:
         message = "it is Ready, but does not answer the operator's GET /stats; see its log, and network policies"
-        yield problem(ProblemReason.STATS_UNKNOWN, message, pod.name)
+        yield Problem(ProblemReason.STATS_UNKNOWN, message, pod.name)
     yield from _of_answers(pod, observed, now)
 
 
@@ -140,16 +124,16 @@ def _of_answers(pod: ObservedPod, observed: ObservedFleet, now: float) -> Iterat
         (ProblemReason.PAUSE_TOO_LONG, paused, stats.past_max_hold),
     ):
         if holds:
-            yield problem(reason, message, pod.name)
+            yield Problem(reason, message, pod.name)
 
 
 def _of_pod(pod: ObservedOtherPod, now: float) -> Problem | None:
     """What the cluster says of a pod, the first cause before what follows from it."""
     if pod.node_lost:
         gone = "if it is gone for good, kubectl delete node, and the pod starts elsewhere"
-        return problem(ProblemReason.NODE_LOST, f"its node gives no sign of life; {gone}", pod.name)
+        return Problem(ProblemReason.NODE_LOST, f"its node gives no sign of life; {gone}", pod.name)
     if is_stuck(pod, now):
-        return problem(
+        return Problem(
             ProblemReason.STUCK_TERMINATING, "it should have ended; see its finalizers and its node", pod.name
         )
     if pod.terminating_since is not None or pod.ready:
@@ -158,23 +142,23 @@ def _of_pod(pod: ObservedOtherPod, now: float) -> Problem | None:
         reason = (
             ProblemReason.WAITING_FOR_GPUS if "nvidia.com/gpu" in pod.unschedulable else ProblemReason.UNSCHEDULABLE
         )
-        return problem(reason, pod.unschedulable, pod.name)
+        return Problem(reason, pod.unschedulable, pod.name)
     return _of_container(pod.name, pod.container)
 
 
 def _of_container(name: str, container: ObservedContainer) -> Problem | None:
     if container.waiting in _PULL:
-        return problem(ProblemReason.IMAGE_PULL_FAILED, f"{container.image or 'its image'} can't be pulled", name)
+        return Problem(ProblemReason.IMAGE_PULL_FAILED, f"{container.image or 'its image'} can't be pulled", name)
     if container.waiting in _CONFIG:
-        return problem(ProblemReason.CONTAINER_CONFIG_ERROR, container.message, name)
+        return Problem(ProblemReason.CONTAINER_CONFIG_ERROR, container.message, name)
     kind, _, words = container.last_words.partition(": ")
     if kind in _LAST_WORDS and container.last_end is not None and not container.started:
-        return problem(_LAST_WORDS[kind], words, name)
+        return Problem(_LAST_WORDS[kind], words, name)
     if container.waiting == "CrashLoopBackOff" or (
         container.restarts >= LOOPS and container.last_end and not container.started
     ):
         ended = f"it ends soon after each start ({container.last_end or 'Error'}, exit status {container.last_exit})"
-        return problem(ProblemReason.CRASH_LOOPING, f"{ended}; kubectl logs --previous {name}", name)
+        return Problem(ProblemReason.CRASH_LOOPING, f"{ended}; kubectl logs --previous {name}", name)
     return None
 
 
@@ -184,7 +168,7 @@ def _late(name: str) -> str:
 
 def events_of_changes(before: FleetStatus, now: Iterable[Problem]) -> Iterator[EmitEvent]:
     """`now` are those that the status will show."""
-    there = {(each.pod or None, each.reason.value): each for each in now}
+    there = {(each.pod, each.reason.value): each for each in now}
     known = {(each.pod, each.reason) for each in before.problems}
     for (pod, reason), each in there.items():
         if (pod, reason) not in known:

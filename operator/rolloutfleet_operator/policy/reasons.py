@@ -3,6 +3,7 @@
 docs/runbook.md has an entry for each; a test keeps both equal.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -120,5 +121,19 @@ class Metric(StrEnum):
     POLLS_FAILED = "rolloutfleet_operator_polls_failed_total"
 
 
-SEVERITY: Final = {reason: place for place, reason in enumerate(ProblemReason)}
+_SEVERITY: Final = {reason: place for place, reason in enumerate(ProblemReason)}
 """The worst is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong, of one pod or of the fleet as a whole. The message is for people."""
+
+    reason: ProblemReason
+    message: str
+    pod: str | None = None
+
+
+def severity(problem: Problem) -> tuple[int, str, str]:
+    """Sorts problems; the worst comes first."""
+    return _SEVERITY[problem.reason], problem.pod or "", problem.message

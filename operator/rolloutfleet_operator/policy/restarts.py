@@ -24,8 +24,7 @@ from rolloutfleet_operator.policy.observed import (
     seconds_of,
     text_of,
 )
-from rolloutfleet_operator.policy.problems import Problem, problem
-from rolloutfleet_operator.policy.reasons import EventReason, ProblemReason
+from rolloutfleet_operator.policy.reasons import EventReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.scaling import desired_of
 from rolloutfleet_operator.policy.steps import BEFORE_THE_END, Restart, Step
@@ -156,7 +155,7 @@ def stuck_of(progress: Progress) -> Iterator[Problem]:
         if each.step is Step.EMPTYING and (each.stuck or (pod is not None and is_down(pod))):
             yield undumped(name)
         elif each.stuck and (pod is None or not is_down(pod)):
-            yield problem(
+            yield Problem(
                 ProblemReason.RESTART_STUCK, f"its restart ({each.restart.entry.reason}) stands at {each.step}", name
             )
 
@@ -164,7 +163,7 @@ def stuck_of(progress: Progress) -> Iterator[Problem]:
 def undumped(pod: str) -> Problem:
     """Of an ephemeral pod that has to stay for its turns' sake."""
     allow = f"export them, wait until they are dumped, or set rolloutfleet.dev/allow-loss: {pod} on the fleet"
-    return problem(
+    return Problem(
         ProblemReason.UNDUMPED_TURNS, f"its storage is ephemeral, and holds turns that would be lost: {allow}", pod
     )
 

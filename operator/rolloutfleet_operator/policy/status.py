@@ -13,8 +13,7 @@ from rolloutfleet.status import MOST_PROBLEMS, ConditionStatus, ConditionType, F
 from rolloutfleet_operator.policy.decide import Decision
 from rolloutfleet_operator.policy.memory import Standing
 from rolloutfleet_operator.policy.observed import ObservedDeployment, ObservedFleet, ObservedPod, text_of
-from rolloutfleet_operator.policy.problems import Problem, problem
-from rolloutfleet_operator.policy.reasons import ConditionReason, ProblemReason
+from rolloutfleet_operator.policy.reasons import ConditionReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.scaling import desired_of
 
 Truth = Literal["True", "False", "Unknown"]
@@ -191,8 +190,8 @@ def _engines(view: View) -> Condition:
 
 def _rolls(view: View, deployment: ObservedDeployment, name: str) -> Condition:
     """Enough pods are ready, but not all are what the spec asks for."""
-    fault = None if deployment.as_asked else view.because(*_NOT_AS_ASKED)
-    return fault or Condition(
+    problem = None if deployment.as_asked else view.because(*_NOT_AS_ASKED)
+    return problem or Condition(
         "False", ConditionReason.ROLLING_OUT, f"{name} gets its new template; pods of the old one serve meanwhile"
     )
 
@@ -207,8 +206,8 @@ def _progressing(view: View) -> Condition:
         return stopped
     if decision.leaving:
         return Condition("True", ConditionReason.RETIRING, "proxies that are scaled away serve what they know")
-    if (fault := view.because(*_NOT_AS_ASKED, *_NO_PODS)) is not None:
-        return fault
+    if (problem := view.because(*_NOT_AS_ASKED, *_NO_PODS)) is not None:
+        return problem
     if decision.roll.outdated and not _waits(view):
         return Condition("True", ConditionReason.ROLLING_OUT, "pods get the new template, one after another")
     if current is not None and current.waiting_for not in ("slot", "cooldown"):
@@ -395,7 +394,7 @@ def unusable(earlier: FleetStatus, message: str, generation: int, now: float) ->
     return earlier.model_copy(
         update={
             "observed_generation": generation,
-            "problems": _problems((problem(ProblemReason.SPEC_INVALID, message),), earlier, time),
+            "problems": _problems((Problem(ProblemReason.SPEC_INVALID, message),), earlier, time),
             "conditions": with_times(made.values(), earlier.conditions, generation, time),
         }
     )
@@ -406,10 +405,10 @@ def _problems(found: tuple[Problem, ...], earlier: FleetStatus, now: str) -> lis
     since = {(each.pod, each.reason): each.since for each in earlier.problems}
     return [
         ProblemStatus(
-            pod=each.pod or None,
+            pod=each.pod,
             reason=each.reason.value,
             message=each.message,
-            since=since.get((each.pod or None, each.reason.value), now),
+            since=since.get((each.pod, each.reason.value), now),
         )
         for each in found[:MOST_PROBLEMS]
     ]

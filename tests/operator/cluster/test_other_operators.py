@@ -26,14 +26,14 @@ def seen_by(namespace: str, *leases: Any, scope: str | None = None) -> OtherOper
 
 def test_alone_everything_is_ours() -> None:
     assert seen_by("a", lease("a")) == seen_by("a") == OtherOperators()
-    assert seen_by("a").leave_us("anywhere") and seen_by("a").faults() == ()
+    assert seen_by("a").leave_us("anywhere") and seen_by("a").problems() == ()
 
 
 def test_one_of_the_whole_cluster_leaves_namespaces_to_their_own() -> None:
     there = lease("a"), lease("b", scope="rl")
     wide, narrow = seen_by("a", *there), seen_by("b", *there, scope="rl")
-    assert not wide.leave_us("rl") and wide.leave_us("other") and wide.faults() == ()
-    assert narrow.leave_us("rl") and narrow.faults() == ()
+    assert not wide.leave_us("rl") and wide.leave_us("other") and wide.problems() == ()
+    assert narrow.leave_us("rl") and narrow.problems() == ()
 
 
 def test_of_two_with_the_same_fleets_the_older_goes_first_and_says_so() -> None:
@@ -41,8 +41,8 @@ def test_of_two_with_the_same_fleets_the_older_goes_first_and_says_so() -> None:
         there = lease("b", born="03", scope=scope), lease("a", born="04", scope=scope)
         older, younger = (seen_by(name, *there, scope=scope) for name in ("b", "a"))
         assert older.leave_us("rl") and not younger.leave_us("rl")
-        (fault,) = older.faults()
-        assert fault.reason == ProblemReason.TWO_OPERATORS and f"a/{OPERATOR}" in fault.message
+        (problem,) = older.problems()
+        assert problem.reason == ProblemReason.TWO_OPERATORS and f"a/{OPERATOR}" in problem.message
     same_second = lease("b"), lease("a")
     assert [seen_by(name, *same_second).goes_first for name in ("a", "b")] == [True, False]
 

@@ -15,7 +15,6 @@ from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.observed import (
     READY_WITHIN,
     STUCK_AFTER,
-    Fault,
     ObservedClaim,
     ObservedContainer,
     ObservedDeployment,
@@ -25,7 +24,7 @@ from rolloutfleet_operator.policy.observed import (
     ObservedOtherPod,
     text_of,
 )
-from rolloutfleet_operator.policy.reasons import ProblemReason
+from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 from rolloutfleet_operator.policy.status import status, unusable
 
 SPEC = fleet(replicas=2)
@@ -196,7 +195,7 @@ def test_pods_that_cannot_be_made(message: str, reason: ProblemReason) -> None:
 
 def test_what_the_executor_met() -> None:
     for reason in ProblemReason:
-        assert found(replace(SEEN, faults=(Fault(reason=reason, message="so it is"),))) == [(None, reason.value)]
+        assert found(replace(SEEN, problems=(Problem(reason, "so it is"),))) == [(None, reason.value)]
 
 
 def test_of_engines_that_wait_for_gpus() -> None:
@@ -235,8 +234,8 @@ def test_a_loop_is_a_loop_also_while_it_runs_for_a_moment() -> None:
 
 
 def test_the_worst_comes_first_and_ten_at_most() -> None:
-    faults = tuple(Fault(reason=reason, message="so it is") for reason in reversed(ProblemReason))
-    assert [reason for _, reason in found(replace(SEEN, faults=faults))] == [each.value for each in ProblemReason][:10]
+    problems = tuple(Problem(reason, "so it is") for reason in reversed(ProblemReason))
+    assert [reason for _, reason in found(replace(SEEN, problems=problems))] == [each.value for each in ProblemReason][:10]
 
 
 def test_a_problem_is_known_since_it_was_first_seen() -> None:
@@ -322,8 +321,8 @@ def test_ready_waits_for_a_roll_of_gateway_or_engines_that_is_not_over(part: str
 
 
 def test_a_pod_template_of_the_gateway_that_cannot_be_used_is_why_it_is_not_as_asked() -> None:
-    refused = Fault(reason=ProblemReason.TEMPLATE_INVALID, message="spec.gateway.podTemplate.x: no such field")
-    said = conditions(replace(rolling("gateway", as_asked=False), faults=(refused,)))
+    refused = Problem(ProblemReason.TEMPLATE_INVALID, "spec.gateway.podTemplate.x: no such field")
+    said = conditions(replace(rolling("gateway", as_asked=False), problems=(refused,)))
     assert {said[kind].reason for kind in ("Ready", "GatewayReady", "Progressing")} == {"TemplateInvalid"}
 
 
