@@ -22,17 +22,18 @@ from rolloutfleet_operator.local.plan import (
 START_LIMIT = 60.0
 
 
-def child(name: str, body: str = "a") -> Child[str]:
-    return Child(name=name, kind=Kind.ENGINE, start_limit=START_LIMIT, body=body)
+def child(name: str, body: str = "a") -> Child:
+    return Child(
+        name=name, kind=Kind.ENGINE, argv=(body,), url="", ready_path="", start_limit=START_LIMIT, stop_grace=1.0
+    )
 
 
-def observed(wanted: Child[str], phase: Phase, **more: object) -> ObservedChild:
-    base = ObservedChild(name=wanted.name, kind=wanted.kind, fingerprint=wanted.fingerprint, phase=phase, since=0.0)
-    return replace(base, **more)  # type: ignore[arg-type]
+def observed(wanted: Child, phase: Phase, **more: object) -> ObservedChild:
+    return replace(ObservedChild(child=wanted, phase=phase, since=0.0), **more)  # type: ignore[arg-type]
 
 
-def decide(wanted: list[Child[str]], there: list[ObservedChild], now: float = 0.0) -> tuple[Action[str], ...]:
-    return plan(wanted, {each.name: each for each in there}, now)
+def decide(wanted: list[Child], there: list[ObservedChild], now: float = 0.0) -> tuple[Action, ...]:
+    return plan(wanted, {each.child.name: each for each in there}, now)
 
 
 A = child("a")
@@ -92,14 +93,14 @@ NAMES = ("a", "b", "c")
 class World:
     """Children that do what the plan says; `faults` names the next to die or to change."""
 
-    wanted: dict[str, Child[str]]
+    wanted: dict[str, Child]
     now: float = 0.0
     there: dict[str, ObservedChild] = field(default_factory=dict)
 
-    def decide(self) -> tuple[Action[str], ...]:
+    def decide(self) -> tuple[Action, ...]:
         return decide(list(self.wanted.values()), list(self.there.values()), self.now)
 
-    def act(self, action: Action[str]) -> None:
+    def act(self, action: Action) -> None:
         match action:
             case Start(made, _):
                 before = self.there.get(made.name)
@@ -137,9 +138,9 @@ class World:
         self.there[name] = replace(self.there[name], phase=phase, since=self.now)
 
     def as_wanted(self) -> bool:
-        working = {name: each.fingerprint for name, each in self.there.items() if each.phase is Phase.READY}
+        working = {name: each.child for name, each in self.there.items() if each.phase is Phase.READY}
         running = {name for name, each in self.there.items() if each.phase is not Phase.ENDED}
-        return working == {each.name: each.fingerprint for each in self.wanted.values()} and running == set(working)
+        return working == self.wanted and running == set(working)
 
 
 FAULT = st.tuples(

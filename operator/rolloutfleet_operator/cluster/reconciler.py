@@ -305,9 +305,9 @@ class Reconciler:
             template = proxy_children.template(fleet, self._shared.release, settings)
         except TemplateInvalid as error:
             stays = observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=self._now())
-            problem = Problem(ProblemReason.TEMPLATE_INVALID, str(error))
+            problems = (*problems, Problem(ProblemReason.TEMPLATE_INVALID, str(error)))
             hash_there = "" if stays is None else stays.template_hash
-            return DesiredState(settings=settings, template=None, template_hash=hash_there, problems=(*problems, problem))
+            return DesiredState(settings=settings, template=None, template_hash=hash_there, problems=problems)
         made = template["metadata"]["annotations"][TEMPLATE_HASH]
         return DesiredState(settings=settings, template=template, template_hash=made, problems=problems)
 

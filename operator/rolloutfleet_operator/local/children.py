@@ -5,27 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
-from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
+from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator import commands, smg
 from rolloutfleet_operator.local.plan import Child, Kind
 from rolloutfleet_operator.local.site import LOOPBACK, LocalFleetError, StateFolder
+from rolloutfleet_operator.proxy_settings import proxy_settings
 
 GATEWAY = "gateway"
 GATEWAY_METRICS = "gateway-metrics"
-SIMULATED_RENDERER = "qwen3"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """How to start one process, and how to see that it works."""
-
-    argv: tuple[str, ...]
-    url: str
-    ready_path: str
-    stop_grace: float
-    """Seconds between being told to stop and being killed."""
-    files: tuple[tuple[Path, str], ...] = ()
-    """Written before it is started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +35,7 @@ class LocalSite:
             return [self.url(name) for name in engine_names(spec)]
         return list(given_engines(spec))
 
-    def children(self, spec: FleetSpec) -> tuple[Child[Process], ...]:
+    def children(self, spec: FleetSpec) -> tuple[Child, ...]:
         """Simulated engines where `engine` is given, the gateway, the proxies; nothing while suspended."""
         if spec.suspend:
             return ()
@@ -82,7 +69,7 @@ def given_engines(spec: FleetSpec) -> list[str]:
     return source.urls
 
 
-def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child[Process]:
+def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child:
     assert spec.engine is not None
     asked = spec.engine.simulated
     flags = {
@@ -99,16 +86,14 @@ def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child[Pr
         name=name,
         kind=Kind.ENGINE,
         start_limit=60.0,
-        body=Process(
-            argv=(*commands.module(site.python, "rolloutfleet_engine"), *commands.flags(flags)),
-            url=site.url(name),
-            ready_path="/health",
-            stop_grace=5.0,
-        ),
+        argv=(*commands.module(site.python, "rolloutfleet_engine"), *commands.flags(flags)),
+        url=site.url(name),
+        ready_path="/health",
+        stop_grace=5.0,
     )
 
 
-def _gateway(site: LocalSite, spec: FleetSpec) -> Child[Process]:
+def _gateway(site: LocalSite, spec: FleetSpec) -> Child:
     flags = {
         "--host": LOOPBACK,
         "--port": site.ports[GATEWAY],
@@ -125,68 +110,48 @@ def _gateway(site: LocalSite, spec: FleetSpec) -> Child[Process]:
         name=GATEWAY,
         kind=Kind.GATEWAY,
         start_limit=120.0,
-        body=Process(
-            argv=(*command, *commands.flags(flags), *smg.named_engines(site.engine_urls(spec))),
-            url=site.url(GATEWAY),
-            ready_path="/readiness",
-            stop_grace=5.0,
-        ),
+        argv=(*command, *commands.flags(flags), *smg.named_engines(site.engine_urls(spec))),
+        url=site.url(GATEWAY),
+        ready_path="/readiness",
+        stop_grace=5.0,
     )
 
 
-def _proxy(site: LocalSite, spec: FleetSpec, ordinal: int) -> Child[Process]:
+def _proxy(site: LocalSite, spec: FleetSpec, ordinal: int) -> Child:
     name = proxy_name(ordinal)
-    settings = proxy_settings(site, spec, ordinal)
+    settings = _proxy_settings(site, spec, ordinal)
     file = site.folder.settings / f"{name}.json"
     return Child(
         name=name,
         kind=Kind.PROXY,
         # Its tokenizer may come from the hub the first time.
         start_limit=300.0,
-        body=Process(
-            argv=(site.python, "-m", "rolloutfleet_proxy", "--settings", str(file)),
-            url=site.url(name),
-            ready_path="/ready",
-            stop_grace=spec.disruption.drain_timeout + 10.0,
-            files=((file, settings.model_dump_json(indent=1, exclude_none=True)),),
-        ),
+        argv=(site.python, "-m", "rolloutfleet_proxy", "--settings", str(file)),
+        url=site.url(name),
+        ready_path="/ready",
+        stop_grace=spec.disruption.drain_timeout + 10.0,
+        files=((file, settings.model_dump_json(indent=1, exclude_none=True)),),
     )
 
 
-def proxy_settings(site: LocalSite, spec: FleetSpec, ordinal: int) -> ProxySettings:
+def _proxy_settings(site: LocalSite, spec: FleetSpec, ordinal: int) -> ProxySettings:
     """What the proxy of that ordinal is told."""
-    return ProxySettings(
-        fleet=site.fleet,
-        model=spec.model,
-        models=spec.models,
-        compatibility=spec.compatibility,
-        tokenizer=_tokenizer(site, spec),
+    return proxy_settings(
+        site.fleet,
+        spec,
+        tokenizer=None if site.model_path is None else str(site.model_path),
         ordinal=ordinal,
         replicas=spec.proxies.replicas,
         host=LOOPBACK,
         port=site.ports[proxy_name(ordinal)],
         state_dir=site.folder.store(ordinal),
         dump_dir=site.folder.dumps(ordinal),
-        ephemeral=spec.proxies.storage.ephemeral,
         peers=PeersSettings(
             template=f"http://{LOOPBACK}:{{port}}",
             ports=[site.ports[proxy_name(peer)] for peer in range(spec.proxies.replicas)],
         ),
-        public_url=spec.endpoint.public_url,
         gateway_url=site.url(GATEWAY),
         gateway_api_key_file=site.engine_key_file,
         engine_urls=site.engine_urls(spec),
         admin_key_file=site.folder.admin_key,
-        sessions=sessions_in_force(spec),
-        drain_timeout=max(spec.disruption.drain_timeout, 0.001),
     )
-
-
-def _tokenizer(site: LocalSite, spec: FleetSpec) -> TokenizerSpec:
-    asked = spec.tokenizer
-    if site.model_path is None or asked.hub is not None:
-        return asked
-    renderer = asked.renderer
-    if renderer is None and spec.model == SIMULATED_MODEL and asked.path is None:
-        renderer = SIMULATED_RENDERER
-    return asked.model_copy(update={"path": str(site.model_path), "renderer": renderer})

@@ -17,7 +17,7 @@ import httpx
 
 from rolloutfleet.backoff import crashes_in_a_row
 from rolloutfleet.spec import RolloutFleet
-from rolloutfleet_operator.local.children import GATEWAY, LocalSite, Process, given_engines, port_names, proxy_name
+from rolloutfleet_operator.local.children import GATEWAY, LocalSite, given_engines, port_names, proxy_name
 from rolloutfleet_operator.local.models import find_model
 from rolloutfleet_operator.local.plan import Child, GiveUp, Kind, ObservedChild, Phase, Start, Stop, Wait, plan
 from rolloutfleet_operator.local.ports import choose_ports
@@ -53,7 +53,6 @@ class ChildEvent:
 class _Running(ObservedChild):
     """A child, what became of it so far, and its process."""
 
-    body: Process
     process: RunningProcess
     ready_at: float | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -168,7 +167,7 @@ class LocalFleet:
         self._changed.set()
         await asyncio.gather(self._keeper, return_exceptions=True)
         for kinds in ({Kind.PROXY}, {Kind.GATEWAY, Kind.ENGINE}):
-            those = [each for each in self._running.values() if each.kind in kinds]
+            those = [each for each in self._running.values() if each.child.kind in kinds]
             await asyncio.gather(*(self._stop_child(each, "stopping") for each in those))
         for task in self._tasks:
             task.cancel()
@@ -210,21 +209,18 @@ class LocalFleet:
                     due.append(until)
         return min(due, default=None)
 
-    async def _start_child(self, child: Child[Process], why: str) -> None:
+    async def _start_child(self, child: Child, why: str) -> None:
         before = self._running.get(child.name)
-        for path, text in child.body.files:
+        for path, text in child.files:
             write_whole(path, text)
-        process = await RunningProcess.start(child.body.argv, self.folder.log(child.name))
+        process = await RunningProcess.start(child.argv, self.folder.log(child.name))
         self._guard.watch(process.pid)
         running = _Running(
-            name=child.name,
-            kind=child.kind,
-            fingerprint=child.fingerprint,
+            child=child,
             phase=Phase.STARTING,
             since=time.monotonic(),
             ever_ready=before is not None and before.ever_ready,
             crashes=0 if before is None else before.crashes,
-            body=child.body,
             process=process,
         )
         self._running[child.name] = running
@@ -247,10 +243,10 @@ class LocalFleet:
         self._say(running, ending)
 
     async def _watch_ready(self, running: _Running) -> None:
-        body = running.body
-        async with _client(base_url=body.url) as client:
+        child = running.child
+        async with _client(base_url=child.url) as client:
             while running.phase is Phase.STARTING:
-                if await _answers(client, body.ready_path) and running.phase is Phase.STARTING:
+                if await _answers(client, child.ready_path) and running.phase is Phase.STARTING:
                     running.phase, running.since = Phase.READY, time.monotonic()
                     running.ever_ready, running.ready_at = True, running.since
                     self._changed.set()
@@ -265,7 +261,7 @@ class LocalFleet:
         self._say(running, why)
         running.process.tell_to_stop()
         waits = [asyncio.create_task(event.wait()) for event in (running.gone, self._hurry)]
-        grace = running.body.stop_grace
+        grace = running.child.stop_grace
         await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
@@ -312,7 +308,7 @@ class LocalFleet:
         return running is not None and running.phase is Phase.READY
 
     def _say(self, running: _Running, text: str) -> None:
-        self._report(ChildEvent(running.name, running.phase, text, running.ever_ready))
+        self._report(ChildEvent(running.child.name, running.phase, text, running.ever_ready))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

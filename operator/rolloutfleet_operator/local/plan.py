@@ -5,15 +5,12 @@ again. Nothing here waits, reads a clock or touches a process, so each rule can 
 time.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
+from pathlib import Path
 
 from rolloutfleet.backoff import restart_delay
-
-Body = TypeVar("Body", covariant=True)
 
 
 class Kind(StrEnum):
@@ -32,28 +29,28 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Child(Generic[Body]):
-    """One child as it is wanted. `body` is what the site makes it from; equal bodies are the same child."""
+class Child:
+    """One child as it is wanted: how to start its process, and how to see that it works."""
 
     name: str
     kind: Kind
+    argv: tuple[str, ...]
+    url: str
+    ready_path: str
     start_limit: float
     """Seconds to become ready in."""
-    body: Body
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes exactly when the body does."""
-        return hashlib.sha256(repr(self.body).encode()).hexdigest()[:16]
+    stop_grace: float
+    """Seconds between being told to stop and being killed."""
+    files: tuple[tuple[Path, str], ...] = ()
+    """Written before it is started."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ObservedChild:
     """One child as it is. Times are seconds of the clock that `plan` is given."""
 
-    name: str
-    kind: Kind
-    fingerprint: str
+    child: Child
+    """As it was started."""
     phase: Phase
     since: float
     """When it came into this phase."""
@@ -65,10 +62,10 @@ class ObservedChild:
 
 
 @dataclass(frozen=True, slots=True)
-class Start(Generic[Body]):
+class Start:
     """Make this child; nothing of that name runs."""
 
-    child: Child[Body]
+    child: Child
     why: str
 
 
@@ -94,10 +91,10 @@ class GiveUp:
     why: str
 
 
-Action = Start[Body] | Stop | Wait | GiveUp
+Action = Start | Stop | Wait | GiveUp
 
 
-def plan(wanted: Sequence[Child[Body]], observed: Mapping[str, ObservedChild], now: float) -> tuple[Action[Body], ...]:
+def plan(wanted: Sequence[Child], observed: Mapping[str, ObservedChild], now: float) -> tuple[Action, ...]:
     """The actions that bring what is there (by name) nearer to what is wanted; none when there is nothing to do."""
     names = {child.name for child in wanted}
     stops = [
@@ -109,32 +106,32 @@ def plan(wanted: Sequence[Child[Body]], observed: Mapping[str, ObservedChild], n
     return (*stops, *(step for step in steps if step is not None))
 
 
-def _step(child: Child[Body], observed: ObservedChild | None, now: float) -> Action[Body] | None:
+def _step(child: Child, observed: ObservedChild | None, now: float) -> Action | None:
     if observed is None:
         return Start(child, "asked for")
     if observed.phase is Phase.ENDED:
         return _after_an_end(child, observed, now)
     if observed.phase is Phase.STOPPING:
         return None
-    if observed.fingerprint != child.fingerprint:
-        return Stop(observed.name, "its settings changed")
+    if observed.child != child:
+        return Stop(child.name, "its settings changed")
     if observed.phase is Phase.STARTING:
         return _while_starting(child, observed, now)
     return None
 
 
-def _after_an_end(child: Child[Body], observed: ObservedChild, now: float) -> Action[Body]:
-    if observed.fingerprint != child.fingerprint or observed.crashes == 0:
+def _after_an_end(child: Child, observed: ObservedChild, now: float) -> Action:
+    if observed.child != child or observed.crashes == 0:
         return Start(child, "asked for")
     if not observed.ever_ready:
-        return GiveUp(observed.name, f"{observed.ending} before it was ready")
+        return GiveUp(child.name, f"{observed.ending} before it was ready")
     due = observed.since + restart_delay(observed.crashes)
-    return Start(child, observed.ending) if due <= now else Wait(observed.name, due)
+    return Start(child, observed.ending) if due <= now else Wait(child.name, due)
 
 
-def _while_starting(child: Child[Body], observed: ObservedChild, now: float) -> Action[Body]:
+def _while_starting(child: Child, observed: ObservedChild, now: float) -> Action:
     limit = observed.since + child.start_limit
     if now < limit:
-        return Wait(observed.name, limit)
+        return Wait(child.name, limit)
     late = f"not ready after {child.start_limit:g} s"
-    return Stop(observed.name, late) if observed.ever_ready else GiveUp(observed.name, late)
+    return Stop(child.name, late) if observed.ever_ready else GiveUp(child.name, late)

@@ -234,8 +234,9 @@ def test_a_loop_is_a_loop_also_while_it_runs_for_a_moment() -> None:
 
 
 def test_the_worst_comes_first_and_ten_at_most() -> None:
-    problems = tuple(Problem(reason, "so it is") for reason in reversed(ProblemReason))
-    assert [reason for _, reason in found(replace(SEEN, problems=problems))] == [each.value for each in ProblemReason][:10]
+    all_there_are = tuple(Problem(reason, "so it is") for reason in reversed(ProblemReason))
+    shown = found(replace(SEEN, problems=all_there_are))
+    assert [reason for _, reason in shown] == [each.value for each in ProblemReason][:10]
 
 
 def test_a_problem_is_known_since_it_was_first_seen() -> None:

@@ -6,10 +6,10 @@ is hashed into the pod's template (`restart_hash`), so that a change of that mak
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
-from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
+from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.children.names import (
@@ -28,9 +28,7 @@ from rolloutfleet_operator.cluster.children.names import (
     child,
 )
 from rolloutfleet_operator.cluster.children.pods import Manifest
-
-_SIMULATED_RENDERER: Final = "qwen3"
-_SHORTEST_DRAIN: Final = 0.001
+from rolloutfleet_operator.proxy_settings import proxy_settings as settings_by_spec
 
 
 def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettings:
@@ -41,29 +39,24 @@ def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettin
     spec = fleet.spec
     source = spec.gateway.engines
     domain = release.host(fleet.headless, fleet.namespace)
-    return ProxySettings(
-        fleet=fleet.name,
+    shipped = spec.model == SIMULATED_MODEL and spec.tokenizer.path is None
+    return settings_by_spec(
+        fleet.name,
+        spec,
+        tokenizer=SIMULATED_MODEL_PATH if shipped else None,
         fleet_uid=fleet.uid,
         adopt=spec.proxies.storage.adopt,
-        model=spec.model,
-        models=spec.models,
-        compatibility=spec.compatibility,
-        tokenizer=_tokenizer(spec),
         replicas=max(peers, 1),
         host="0.0.0.0",
         port=PROXY_PORT,
         state_dir=Path(STATE_PATH),
         dump_dir=Path(DUMPS_PATH),
-        ephemeral=spec.proxies.storage.ephemeral,
         peers=PeersSettings(template=f"http://{fleet.proxies}-{{ordinal}}.{domain}:{{port}}"),
-        public_url=spec.endpoint.public_url,
         gateway_url=gateway_url(fleet, release),
         gateway_api_key_file=Path(ENGINE_KEY.file) if spec.gateway.api_key_secret else None,
         gateway_control_key_file=Path(CONTROL_KEY.file) if asks_for_engines(spec) else None,
         engine_urls=list(source.urls or ()) if source is not None else [],
         admin_key_file=Path(KEYS_PATH, KEYS_FILE),
-        sessions=sessions_in_force(spec),
-        drain_timeout=max(spec.disruption.drain_timeout, _SHORTEST_DRAIN),
         log=LogSettings(format="json"),
         generation=fleet.generation,
         checked=True,
@@ -77,14 +70,6 @@ def asks_for_engines(spec: FleetSpec) -> bool:
 
 def gateway_url(fleet: Fleet, release: Release) -> str:
     return f"http://{release.host(fleet.gateway, fleet.namespace)}:{GATEWAY_PORT}"
-
-
-def _tokenizer(spec: FleetSpec) -> TokenizerSpec:
-    asked = spec.tokenizer
-    if spec.model != SIMULATED_MODEL or asked.path is not None or asked.hub is not None:
-        return asked
-    renderer = asked.renderer or _SIMULATED_RENDERER
-    return asked.model_copy(update={"path": SIMULATED_MODEL_PATH, "renderer": renderer})
 
 
 def restart_hash(settings: ProxySettings) -> str:
