@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rolloutfleet_proxy.store.transaction import Source, Transaction
+from rolloutfleet_proxy.store.transaction import Source, Transaction, named_rows
 
 KEPT: Final = 20
 """Boots that are remembered."""
@@ -61,8 +61,8 @@ def measured(transaction: Transaction, rss: int) -> None:
 
 def load(connection: sqlite3.Connection) -> list[dict[str, Any]]:
     """The boots, oldest first, as /stats shows them."""
-    rows = connection.execute("SELECT time, reason, drain, rss_before, rss_after FROM boots ORDER BY id")
-    return [dict(zip(("time", "reason", "id", "rss_before", "rss_after"), row, strict=True)) for row in rows]
+    shown = "SELECT time, reason, drain AS id, rss_before, rss_after FROM boots ORDER BY boots.id"
+    return list(named_rows(connection, shown))
 
 
 def has(source: Source, drain: str) -> bool:

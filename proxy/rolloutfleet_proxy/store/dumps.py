@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.transaction import Transaction, named_row
 from rolloutfleet_proxy.store.turns import by_token
 
 _decode = msgspec.json.Decoder().decode
@@ -78,35 +78,34 @@ def load_turn_numbers(connection: sqlite3.Connection, session: int, number: int 
 
 def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, *, context: bool) -> StreamedTurn:
     """One turn, whole; what is JSON in its row stays as it is. Raises LookupError where it is not there."""
-    row = connection.execute(_SELECT_TURN, (session, number)).fetchone()
+    row = named_row(connection, "SELECT * FROM turns WHERE session = ? AND number = ?", (session, number))
     if row is None:
         raise LookupError(f"turn {number} is gone")
-    named = dict(zip(_TURN_COLUMNS, row, strict=True))
-    kept = Matching.decode(named["matching"])
+    kept = Matching.decode(row["matching"])
     return StreamedTurn(
         {
-            "turn_id": named["name"],
+            "turn_id": row["name"],
             "number": number,
-            "parent": named["parent"],
+            "parent": row["parent"],
             "context": context,
-            "discarded": named["state"] != LIVE,
-            "trajectory": named["trajectory"],
-            "run": named["run"],
-            "finish_reason": named["finish_reason"],
-            "reward": named["reward"],
-            "mixed_cache": bool(named["mixed_cache"]),
-            "delivered": bool(named["delivered"]),
-            "created_at": named["created_at"],
-            "prompt_tokens": named["prompt_tokens"],
-            "matching": _matching(named, kept),
+            "discarded": row["state"] != LIVE,
+            "trajectory": row["trajectory"],
+            "run": row["run"],
+            "finish_reason": row["finish_reason"],
+            "reward": row["reward"],
+            "mixed_cache": bool(row["mixed_cache"]),
+            "delivered": bool(row["delivered"]),
+            "created_at": row["created_at"],
+            "prompt_tokens": row["prompt_tokens"],
+            "matching": _matching(row, kept),
             "branch_reason": None if kept.branch_reason is None else asdict(kept.branch_reason),
         },
-        {name: named[name] or b"null" for name in ("messages", "tools", "output", "extras")},
+        {name: row[name] or b"null" for name in ("messages", "tools", "output", "extras")},
         {
-            "new_prompt_ids": _tensor(named["prompt_ids"], "int32"),
-            "output_ids": _tensor(named["output_ids"], "int32"),
-            "logprobs": _tensor(named["logprobs"], "float32"),
-            "versions": _tensor(by_token(named["versions"]).tobytes(), "int32"),
+            "new_prompt_ids": _tensor(row["prompt_ids"], "int32"),
+            "output_ids": _tensor(row["output_ids"], "int32"),
+            "logprobs": _tensor(row["logprobs"], "float32"),
+            "versions": _tensor(by_token(row["versions"]).tobytes(), "int32"),
         },
     )
 
@@ -165,54 +164,36 @@ def keep_files(transaction: Transaction, files: Mapping[str, float]) -> None:
     )
 
 
-_TURN_COLUMNS = (
-    *("name", "parent", "state", "trajectory", "run", "finish_reason", "reward", "mixed_cache", "delivered"),
-    *("created_at", "prompt_tokens", "start", "length", "history", "request", "matching", "messages", "tools"),
-    *("output", "extras", "prompt_ids", "output_ids", "logprobs", "versions"),
-)
-_SELECT_TURN = f"SELECT {', '.join(_TURN_COLUMNS)} FROM turns WHERE session = ? AND number = ?"
-
-
-_SESSION = (
-    *("session_id", "group_id", "task_id", "metadata", "limits", "agent_may", "stale_after", "created_at", "turns"),
-    *("tokens", "trajectories"),
-)
-
-
 def _load_session(connection: sqlite3.Connection, session: int) -> DumpedSession:
-    row = connection.execute(
-        "SELECT name, group_name, task_id, metadata, limits, agent_may, stale_after, created_at, turns, tokens,"
-        " trajectories FROM sessions WHERE id = ?",
+    row = named_row(
+        connection,
+        "SELECT name AS session_id, group_name AS group_id, task_id, metadata, limits, agent_may, stale_after,"
+        " created_at, turns, tokens, trajectories, id AS place FROM sessions WHERE id = ?",
         (session,),
-    ).fetchone()
+    )
     if row is None:
         raise LookupError("the session is gone")
-    named = dict(zip(_SESSION, row, strict=True))
-    decoded = {name: _json(named[name]) for name in ("metadata", "limits", "agent_may")}
-    return DumpedSession(**named | decoded, place=session)
-
-
-_TRAJECTORY = ("closed_by", "reward_turn", "closed_at", "frozen", "marked")
+    return DumpedSession(**row | {name: _json(row[name]) for name in ("metadata", "limits", "agent_may")})
 
 
 def _load_trajectory(connection: sqlite3.Connection, session: int, number: int, session_id: str) -> DumpedTrajectory:
-    row = connection.execute(
-        f"SELECT {', '.join(_TRAJECTORY)} FROM trajectories WHERE session = ? AND number = ?",
+    row = named_row(
+        connection,
+        "SELECT number, closed_by, reward_turn, closed_at, frozen, marked FROM trajectories"
+        " WHERE session = ? AND number = ?",
         (session, number),
-    ).fetchone()
+    )
     if row is None:
         raise LookupError(f"trajectory {number} is gone")
-    named = dict(zip(_TRAJECTORY, row, strict=True))
-    named["frozen"] = bool(named["frozen"])
-    return DumpedTrajectory(trajectory_id=trajectory_name(session_id, number), number=number, **named)
+    return DumpedTrajectory(trajectory_id=trajectory_name(session_id, number), **row | {"frozen": bool(row["frozen"])})
 
 
-def _matching(named: dict[str, Any], kept: Matching) -> dict[str, Any]:
+def _matching(row: dict[str, Any], kept: Matching) -> dict[str, Any]:
     return {
-        "start": named["start"],
-        "length": named["length"],
-        "history": named["history"].hex(),
-        "request": named["request"].hex(),
+        "start": row["start"],
+        "length": row["length"],
+        "history": row["history"].hex(),
+        "request": row["request"].hex(),
         "reasonings": [(index, digest.hex()) for index, digest in kept.reasonings],
         "rules": kept.rules,
         "call_ids": list(kept.call_ids),

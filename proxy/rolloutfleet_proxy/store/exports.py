@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.store.leases import Member
+from rolloutfleet_proxy.store.transaction import named_row, named_rows
 from rolloutfleet_proxy.store.turns import by_token
 
 _decode = msgspec.json.Decoder().decode
@@ -47,11 +48,12 @@ class LeasedTrajectory:
 
 def load_trajectory(connection: sqlite3.Connection, member: Member) -> LeasedTrajectory:
     """Raises ExportGone."""
-    found = connection.execute(
-        "SELECT group_name, task_id, metadata, marked FROM sessions JOIN trajectories ON session = id"
+    found = named_row(
+        connection,
+        "SELECT group_name AS group_id, task_id, metadata, marked FROM sessions JOIN trajectories ON session = id"
         " WHERE id = ? AND number = ?",
         (member.session, member.number),
-    ).fetchone()
+    )
     if found is None:
         raise ExportGone(member.trajectory_id)
     turns, kept = _load_turns(connection, member)
@@ -60,8 +62,7 @@ def load_trajectory(connection: sqlite3.Connection, member: Member) -> LeasedTra
         " WHERE session = ? AND number IN (SELECT value FROM json_each(?)) AND version.value ->> 1 > 0",
         (member.session, json.dumps(kept)),
     ).fetchone()
-    named = dict(zip(("group_id", "task_id", "metadata", "marked"), found, strict=True))
-    return LeasedTrajectory(member=member, **named, oldest_version=oldest, turns=turns, kept=kept)
+    return LeasedTrajectory(member=member, **found, oldest_version=oldest, turns=turns, kept=kept)
 
 
 def load_messages(connection: sqlite3.Connection, member: Member, numbers: Iterable[int]) -> dict[int, bytes]:
@@ -90,23 +91,23 @@ def load_versions(connection: sqlite3.Connection, member: Member, numbers: Itera
     return {number: by_token(spans) for number, spans in _columns(connection, member, numbers, "versions")}
 
 
-_TURN: Final = ("number", "name", "parent", "prompt_tokens", "output_tokens", "reward", "finish_reason", "constrained")
-
-
 def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[int, ExportTurn], list[int]]:
-    found = connection.execute(
-        "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4, reward, finish_reason,"
-        " json_extract(CAST(extras AS TEXT), '$.constrained'), mixed_cache, matching,"
-        " json_extract(CAST(extras AS TEXT), '$.biased_by'), trajectory, state FROM turns"
+    found = named_rows(
+        connection,
+        "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4 AS output_tokens, reward, finish_reason,"
+        " json_extract(CAST(extras AS TEXT), '$.constrained') AS constrained, mixed_cache, matching,"
+        " json_extract(CAST(extras AS TEXT), '$.biased_by') AS biased_by, trajectory, state FROM turns"
         " WHERE session = ? AND number <= (SELECT max(number) FROM turns WHERE session = ? AND trajectory = ?)"
         " ORDER BY number",
         (member.session, member.session, member.number),
     )
     turns: dict[int, ExportTurn] = {}
     kept = []
-    for *columns, mixed_cache, matching, biased_by, trajectory, state in found:
+    for row in found:
+        mixed_cache, matching, biased_by = row.pop("mixed_cache"), row.pop("matching"), row.pop("biased_by")
+        trajectory, state = row.pop("trajectory"), row.pop("state")
         turn = ExportTurn(
-            **dict(zip(_TURN, columns, strict=True)),
+            **row,
             mixed_cache=bool(mixed_cache),
             branch_reason=Matching.decode(matching).branch_reason,
             biased_by=None if biased_by is None else _decode(biased_by),

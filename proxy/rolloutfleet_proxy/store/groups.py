@@ -17,7 +17,7 @@ from rolloutfleet_proxy.store.dumps import note_files
 from rolloutfleet_proxy.store.sessions import wait_to_be_claimed
 from rolloutfleet_proxy.store.tombstones import bury
 from rolloutfleet_proxy.store.trajectories import free_group
-from rolloutfleet_proxy.store.transaction import Source, Transaction
+from rolloutfleet_proxy.store.transaction import Source, Transaction, named_rows
 
 NO_DUMP_PATH: Final = "no_dump_path"
 """Why turns were discarded for which there was no folder."""
@@ -105,17 +105,13 @@ def load_group(source: Source, name: str) -> Group:
         (name,),
     ):
         held.setdefault(session, []).append(Held(*trajectory))
-    rows = source.execute(
+    members = named_rows(
+        source,
         "SELECT id, name, state, touched, ended, stale_after, turns, (SELECT count(*) || ' to ' || coalesce(max(id), 0)"
-        " FROM shards WHERE session = sessions.id) FROM sessions WHERE group_name = ? ORDER BY id",
+        " FROM shards WHERE session = sessions.id) AS shards FROM sessions WHERE group_name = ? ORDER BY id",
         (name,),
-    ).fetchall()
-    return Group(name, tuple(_member(row, held.get(row[0], ())) for row in rows))
-
-
-def _member(row: Sequence[object], held: Sequence[Held]) -> GroupMember:
-    names = ("id", "name", "state", "touched", "ended", "stale_after", "turns", "shards")
-    return GroupMember(**dict(zip(names, row, strict=True)), trajectories=tuple(held))  # type: ignore[arg-type]
+    )
+    return Group(name, tuple(GroupMember(**row, trajectories=tuple(held.get(row["id"], ()))) for row in members))
 
 
 def _held(transaction: Transaction, session: GroupMember) -> dict[int, int]:

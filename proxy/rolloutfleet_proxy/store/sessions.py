@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, SESSIONS
 from rolloutfleet_proxy.domain.session import OPEN, Gone, NewSessions, SessionRecord, Started
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
 from rolloutfleet_proxy.store import tombstones
-from rolloutfleet_proxy.store.transaction import Transaction, insert_statement
+from rolloutfleet_proxy.store.transaction import Transaction, insert_statement, named_row, named_rows
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -128,26 +128,21 @@ class Listing:
         return self.state is not None or self.task_id is not None
 
 
-_LISTED: Final = (
-    *("session_id", "group_id", "task_id", "state", "turns", "tokens", "trajectories", "created_at", "idle_seconds"),
-    "fate",
-)
-
-
 def list_sessions(connection: sqlite3.Connection, asked: Listing, *, served: float) -> list[tuple[int, dict[str, Any]]]:
     """(row id, what the list shows) of sessions in order of creation, or against it.
 
     `served` is the served clock now, in seconds.
     """
     behind, order = ("<", "DESC") if asked.newest_first else (">", "ASC")
-    rows = connection.execute(
-        "SELECT id, name, group_name, task_id, state, turns, tokens, trajectories, created_at,"
-        " max(0.0, :served - touched), fate"
+    rows = named_rows(
+        connection,
+        "SELECT id, name AS session_id, group_name AS group_id, task_id, state, turns, tokens, trajectories,"
+        " created_at, max(0.0, :served - touched) AS idle_seconds, fate"
         f" FROM sessions WHERE (:after IS NULL OR id {behind} :after) AND (:state IS NULL OR state = :state)"
         f" AND (:task_id IS NULL OR task_id = :task_id) ORDER BY id {order} LIMIT :limit",
         {"served": served, **asdict(asked)},
     )
-    return [(row[0], dict(zip(_LISTED, row[1:], strict=True))) for row in rows]
+    return [(row.pop("id"), row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +175,9 @@ def gone() -> SessionClosed:
 
 
 _SELECT = (
-    "SELECT id, name, key_hash, group_name, task_id, metadata, limits, agent_may, stale_after, state, tokens,"
-    " created_at, imported_at IS NOT NULL FROM sessions WHERE "
+    "SELECT id, name, key_hash, group_name AS 'group', task_id, metadata AS metadata_json, limits, agent_may,"
+    " stale_after, state, tokens, created_at, imported_at IS NOT NULL AS imported FROM sessions WHERE "
 )
-_FIELDS: Final = tuple(column.name for column in fields(SessionRecord))
-"""In the order of what is selected."""
 
 
 def find(
@@ -192,10 +185,10 @@ def find(
 ) -> SessionRecord | Gone | None:
     """A session by name or by its key's hash; its tombstone; or None."""
     column, value = ("name", name) if name is not None else ("key_hash", key)
-    row = connection.execute(f"{_SELECT} {column} = ?", (value,)).fetchone()
+    row = named_row(connection, f"{_SELECT} {column} = ?", (value,))
     if row is None:
         return tombstones.find(connection, column=column, value=value)
-    record = SessionRecord(**dict(zip(_FIELDS, row, strict=True)))
-    record.limits, record.agent_may = _decode(row[6]), frozenset(_decode(row[7]))
-    record.imported = bool(record.imported)
+    record = SessionRecord(**row)
+    record.limits, record.agent_may = _decode(row["limits"]), frozenset(_decode(row["agent_may"]))
+    record.imported = bool(row["imported"])
     return record

@@ -2,10 +2,12 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Row = tuple[Any, ...]
+Values = Sequence[Any] | Mapping[str, Any]
+"""Of a statement's placeholders."""
 
 
 class Transaction:
@@ -21,7 +23,7 @@ class Transaction:
         """Turns, and their bytes, that this operation has deleted; it may delete only so many (`remains`)."""
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
-    def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+    def execute(self, sql: str, values: Values = ()) -> sqlite3.Cursor:
         return self._connection.execute(sql, values)
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -79,6 +81,18 @@ def load_fact(source: Source, name: str, default: Any = None) -> Any:
     """A single value, by its name."""
     found = source.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
     return default if found is None else found[0]
+
+
+def named_rows(source: Source, sql: str, values: Values = ()) -> Iterator[dict[str, Any]]:
+    """What is found, each row by the names that the statement gives its columns."""
+    found = source.execute(sql, values)
+    names = [name for name, *_ in found.description]
+    return (dict(zip(names, row, strict=True)) for row in found)
+
+
+def named_row(source: Source, sql: str, values: Values = ()) -> dict[str, Any] | None:
+    """The only one, if there is any."""
+    return next(named_rows(source, sql, values), None)
 
 
 def insert_statement(table: str, columns: Sequence[str]) -> str:

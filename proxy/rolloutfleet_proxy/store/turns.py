@@ -21,7 +21,7 @@ from rolloutfleet_proxy.domain.messages import Message, Rules, TemplateArgs
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.domain.turn import Brief, Extras, Generated, NewTurn, Turn
 from rolloutfleet_proxy.store.sessions import touch
-from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement
+from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, named_row, named_rows
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -150,24 +150,23 @@ def _digests(request: bytes, history: bytes, matching: bytes) -> Digests:
     return Digests(request, history, Matching.decode(matching))
 
 
-_PLAIN: Final = "session, number, name, parent, trajectory, prompt_tokens, finish_reason, reward, created_at"
 _SELECT: Final = (
-    f"SELECT {_PLAIN}, messages, output, prompt_ids, output_ids, logprobs, versions, mixed_cache, extras, matching"
-    " FROM turns"
+    "SELECT session, number, name, parent, trajectory, prompt_tokens, finish_reason, reward, created_at, messages,"
+    " output, prompt_ids, output_ids, logprobs, versions, mixed_cache, extras, matching FROM turns"
 )
 
 
 def load_turn(connection: sqlite3.Connection, session: int, number: int) -> Turn | None:
-    row = connection.execute(f"{_SELECT} WHERE session = ? AND number = ?", (session, number)).fetchone()
-    return None if row is None else _turn(row)
+    row = named_row(connection, f"{_SELECT} WHERE session = ? AND number = ?", (session, number))
+    return None if row is None else _turn(**row)
 
 
 def load_turns(connection: sqlite3.Connection, session: int, *, after: int = 0, limit: int = -1) -> list[Turn]:
     """Turns with a number above `after`, oldest first; all of them unless limited."""
-    rows = connection.execute(
-        f"{_SELECT} WHERE session = ? AND number > ? ORDER BY number LIMIT ?", (session, after, limit)
+    rows = named_rows(
+        connection, f"{_SELECT} WHERE session = ? AND number > ? ORDER BY number LIMIT ?", (session, after, limit)
     )
-    return [_turn(row) for row in rows]
+    return [_turn(**row) for row in rows]
 
 
 def load_ids(connection: sqlite3.Connection, session: int, number: int) -> "tuple[array[int], array[int]]":
@@ -194,17 +193,15 @@ def by_token(versions: bytes) -> Any:
     return np.repeat(*np.array(_decode(versions), np.int32).reshape(-1, 2).T)
 
 
-def _turn(row: tuple[Any, ...]) -> Turn:
-    *plain, messages, output, prompt_ids, output_ids, logprobs, versions, mixed_cache, extras, matching = row
-    return Turn(
-        **dict(zip(_PLAIN.split(", "), plain, strict=True)),
-        messages=_decode(messages),
-        output=_decode(output),
-        prompt_ids=array("i", prompt_ids),
-        output_ids=array("i", output_ids),
-        logprobs=array("f", logprobs),
-        versions=[(version, tokens) for version, tokens in _decode(versions)],
-        mixed_cache=bool(mixed_cache),
-        extras=Extras.decode(extras),
-        branch_reason=Matching.decode(matching).branch_reason,
-    )
+def _turn(*, matching: bytes, **row: Any) -> Turn:
+    decoded = {
+        "messages": _decode(row["messages"]),
+        "output": _decode(row["output"]),
+        "prompt_ids": array("i", row["prompt_ids"]),
+        "output_ids": array("i", row["output_ids"]),
+        "logprobs": array("f", row["logprobs"]),
+        "versions": [(version, tokens) for version, tokens in _decode(row["versions"])],
+        "mixed_cache": bool(row["mixed_cache"]),
+        "extras": Extras.decode(row["extras"]),
+    }
+    return Turn(**row | decoded, branch_reason=Matching.decode(matching).branch_reason)
