@@ -60,11 +60,12 @@ class Answering(Struct, frozen=True, kw_only=True):
         turn = await self.turns.again(session, number)
         self.sessions.note_use(session)
         ignored = self._ignored(waiter.request, tools_unconstrained=turn.extras.constrained != STRUCTURAL_TAG)
-        encoder, answer = self._encoder(waiter), _Answer(waiter, ignored)
+        encoder = self._encoder(waiter)
         if waiter.request.stream:
-            await answer.stream(b"".join(map(encoder.encode, events_of(turn))), last=True)
+            await _begin(waiter, [*_STREAM_HEADERS, *ignored])
+            await _send(waiter, b"".join(map(encoder.encode, events_of(turn))), last=True)
         else:
-            await answer.whole(encoder.whole(Committed(turn)))
+            await _send_whole(waiter, encoder.whole(Committed(turn)), ignored)
         _note_answered(waiter, turn)
 
     async def wait(self, session: Session, call: Call, waiter: Waiter) -> None:
@@ -94,25 +95,25 @@ class Answering(Struct, frozen=True, kw_only=True):
                 raise ClientLeft
         if isinstance(call.ending, Failed):
             raise call.ending.error
-        turn = call.ending.turn
         ignored = self._ignored(waiter.request, tools_unconstrained=call.tools_unconstrained)
-        await _Answer(waiter, ignored).whole(self._encoder(waiter).whole(call.ending))
-        _note_answered(waiter, turn)
+        await _send_whole(waiter, self._encoder(waiter).whole(call.ending), ignored)
+        _note_answered(waiter, call.ending.turn)
 
     async def _stream(self, call: Call, waiter: Waiter, listener: Listener, leaving: asyncio.Future[None]) -> None:
         """Send events as they come, and what keeps the connection alive while there are none.
 
         The status waits for the first of either, so that what fails before it is an ordinary HTTP error.
         """
-        encoder, answer = self._encoder(waiter), None
-        sent = 0
-        while True:
+        encoder = self._encoder(waiter)
+        begun, sent = False, 0
+        ending: Committed | Failed | None = None
+        while ending is None:
             woken = await listener.wait()
             if leaving.done():
                 raise ClientLeft
             ending = call.ending
             if isinstance(ending, Failed):
-                if answer is None:
+                if not begun:
                     raise ending.error
                 self.metrics.refused.labels(ending.error.code).inc()
                 waiter.told.outcome = ending.error.code
@@ -120,13 +121,12 @@ class Answering(Struct, frozen=True, kw_only=True):
             data = b"".join(map(encoder.encode, events))
             if not data and not woken:
                 data = encoder.silence()
+            if data and not begun:
+                ignored = self._ignored(waiter.request, tools_unconstrained=call.tools_unconstrained)
+                await _begin(waiter, [*_STREAM_HEADERS, *ignored])
+                begun = True
             if data:
-                if answer is None:
-                    ignored = self._ignored(waiter.request, tools_unconstrained=call.tools_unconstrained)
-                    answer = _Answer(waiter, ignored)
-                await answer.stream(data, last=ending is not None)
-            if ending is not None:
-                break
+                await _send(waiter, data, last=ending is not None)
         if isinstance(ending, Committed):
             _note_answered(waiter, ending.turn)
 
@@ -146,28 +146,19 @@ class Answering(Struct, frozen=True, kw_only=True):
         return waiter.dialect.encoder(waiter.request, model=self.settings.current.model, token_bytes=self.token_bytes)
 
 
-class _Answer:
-    """What one caller is sent, with a status and headers before it."""
+async def _send_whole(waiter: Waiter, body: bytes, ignored: Headers) -> None:
+    length = (b"content-length", b"%d" % len(body))
+    await _begin(waiter, [(b"content-type", JSON_MEDIA_TYPE.encode()), length, *ignored])
+    await _send(waiter, body, last=True)
 
-    def __init__(self, waiter: Waiter, more: Headers) -> None:
-        self._waiter = waiter
-        self._more = more
-        self._begun = False
 
-    async def whole(self, body: bytes) -> None:
-        length = (b"content-length", b"%d" % len(body))
-        await self._start([(b"content-type", JSON_MEDIA_TYPE.encode()), length])
-        await self._waiter.send({"type": "http.response.body", "body": body})
+async def _begin(waiter: Waiter, headers: Headers) -> None:
+    waiter.told.status = 200
+    await waiter.send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    async def stream(self, data: bytes, *, last: bool) -> None:
-        if not self._begun:
-            await self._start(_STREAM_HEADERS)
-        await self._waiter.send({"type": "http.response.body", "body": data, "more_body": not last})
 
-    async def _start(self, headers: Headers) -> None:
-        self._begun = True
-        self._waiter.told.status = 200
-        await self._waiter.send({"type": "http.response.start", "status": 200, "headers": [*headers, *self._more]})
+async def _send(waiter: Waiter, data: bytes, *, last: bool) -> None:
+    await waiter.send({"type": "http.response.body", "body": data, "more_body": not last})
 
 
 def _since(call: Call, sent: int) -> Iterable[Event]:
