@@ -20,8 +20,8 @@ from tests.capture.fleets import Fleet
 from tests.capture.in_process import proxy_in_process
 from tests.capture.test_retries import eventually
 
+from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.capture.streaming import TurnStream
-from rolloutfleet_proxy.capture.work import Work
 from rolloutfleet_proxy.control.dependencies import Services
 from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest
 from rolloutfleet_proxy.domain.tree import Node
@@ -31,7 +31,7 @@ from rolloutfleet_proxy.services.pause_gate import Submission
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.sessions import Session
 
-OF_A_CALL = (Call, Work, ChatRequest, TurnStream, NewTurn, Turn, Submission, Evidence, Session, Node)
+OF_A_CALL = (Call, TurnJob, ChatRequest, TurnStream, NewTurn, Turn, Submission, Evidence, Session, Node)
 OURS = "rolloutfleet_proxy"
 SESSIONS = 6
 HELLO = {"messages": [{"role": "user", "content": "Tell me something. " * 50}], "max_tokens": 60}

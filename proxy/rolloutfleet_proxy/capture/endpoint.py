@@ -15,6 +15,7 @@ from msgspec import Struct
 from starlette.types import Receive, Send
 
 from rolloutfleet.errors import CLIENT_GONE
+from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER
 from rolloutfleet_proxy.capture import departures
 from rolloutfleet_proxy.capture.answering import Answering, Waiter
 from rolloutfleet_proxy.capture.bodies import ClientLeft, read_body
@@ -42,7 +43,7 @@ from rolloutfleet_proxy.telemetry.calls import ChatCall
 from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED, Metrics
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
-IDEMPOTENCY_KEY = "idempotency-key"
+_IDEMPOTENCY_KEY = IDEMPOTENCY_KEY_HEADER.lower()
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -131,7 +132,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     ) -> tuple[bytes, tuple[Attempt, TurnRequest] | None]:
         """The body, and what a large one says, which is read on a thread of its own."""
         with session.calls.arriving():
-            if self.drains.holding and IDEMPOTENCY_KEY not in asked.headers and not asked.is_retry:
+            if self.drains.holding and _IDEMPOTENCY_KEY not in asked.headers and not asked.is_retry:
                 with told.held():
                     await self.drains.passed(partial(_is_over, session))  # held with its body unread
             body = await read_body(receive, asked.headers, held, limit=self.settings.current.body_limit)
@@ -161,5 +162,5 @@ def _is_over(session: Session) -> bool:
 
 
 def _attempt(asked: DialectCall, body: bytes) -> Attempt:
-    keyed = keyed_call(asked.headers.get(IDEMPOTENCY_KEY), scope="chat", body=b"")
+    keyed = keyed_call(asked.headers.get(_IDEMPOTENCY_KEY), scope="chat", body=b"")
     return Attempt(body=digest16(body), idempotency_key=None if keyed is None else keyed.key, marked=asked.is_retry)

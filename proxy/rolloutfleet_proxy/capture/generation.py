@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.capture.prompting import Prompted
-from rolloutfleet_proxy.capture.work import Work
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.errors import ContextExceeded, EvidenceRefused, UnsupportedParameter
 from rolloutfleet_proxy.engine.client import Engine, OnChunk
@@ -38,14 +38,14 @@ class Generator(Struct, frozen=True, kw_only=True):
     settings: SettingsInForce
 
     async def generate(
-        self, work: Work, prompted: Prompted, submission: Submission, on_chunk: OnChunk | None
+        self, job: TurnJob, prompted: Prompted, submission: Submission, on_chunk: OnChunk | None
     ) -> Evidence:
         """Raises ContextExceeded, EvidenceRefused for a reply that is none, and as `Generation.run` does."""
         failpoints.reach(failpoints.BEFORE_ENGINE)
-        request = work.request
+        request = job.request
         asked = GenerateRequest(
-            rid=work.call.turn_name,
-            routing_key=work.session.name,
+            rid=job.call.turn_name,
+            routing_key=job.session.name,
             prompt_json=prompted.prompt_json,
             prompt_tokens=len(prompted.prompt.ids),
             max_new_tokens=self._budget(request, len(prompted.prompt.ids)),
@@ -53,10 +53,10 @@ class Generator(Struct, frozen=True, kw_only=True):
             vocab_size=self.chat_format.vocabulary_size,
             top_logprobs=request.top_logprobs,
             with_logprobs=on_chunk is not None and request.logprobs,
-            headers=passed_on(work.headers),
+            headers=passed_on(job.headers),
         )
         try:
-            evidence = await self._run(asked, work, prompted, submission, on_chunk)
+            evidence = await self._run(asked, job, prompted, submission, on_chunk)
         except Refused as refused:
             self.metrics.refused.labels(refused.reason).inc()
             raise EvidenceRefused(refused.reason, refused.message) from None
@@ -68,7 +68,7 @@ class Generator(Struct, frozen=True, kw_only=True):
     async def _run(
         self,
         asked: GenerateRequest,
-        work: Work,
+        job: TurnJob,
         prompted: Prompted,
         submission: Submission,
         on_chunk: OnChunk | None,
@@ -82,7 +82,7 @@ class Generator(Struct, frozen=True, kw_only=True):
             on_round=self.metrics.generations.inc,
             on_failure=lambda code: self.metrics.engine_failures.labels(code).inc(),
         )
-        calls, grammars = work.request.calls, self.call_grammars
+        calls, grammars = job.request.calls, self.call_grammars
         if calls is None:
             return await generation.run(asked, on_chunk)
         if grammars.taken():
@@ -96,7 +96,7 @@ class Generator(Struct, frozen=True, kw_only=True):
                 return evidence
         if self.settings.current.compatibility.requests == "strict":
             raise UnsupportedParameter(calls.wishes[0], "the engines take no grammar that could hold a reply to it.")
-        work.call.tools_unconstrained = True
+        job.call.tools_unconstrained = True
         self.metrics.fields_ignored.count(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.
         return await generation.run(replace(_sampled(asked, calls.fallback), rid=f"{asked.rid}.wish"), on_chunk)

@@ -9,7 +9,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
-from rolloutfleet_proxy.capture.work import Work
+from msgspec import Struct
+
+from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.branching import TOKENS, Asked, BranchReason, starts_branch
 from rolloutfleet_proxy.domain.errors import ContextExceeded, InvalidParameter, TemporaryFailure
@@ -62,40 +64,39 @@ class Prompted:
     """The prompt's ids as a JSON array."""
 
 
-class Prompting:
+class Prompting(Struct, frozen=True, kw_only=True):
     """Makes prompts, by a session's tree, the store and the tokenizer."""
 
-    def __init__(self, *, tokenizing: Tokenizing, paths: Paths, reader: Reader, large_bodies: Executor) -> None:
-        self._tokenizing = tokenizing
-        self._paths = paths
-        self._reader = reader
-        self._large_bodies = large_bodies
+    tokenizing: Tokenizing
+    paths: Paths
+    reader: Reader
+    large_bodies: Executor
 
-    async def prompt(self, work: Work) -> Prompted:
+    async def prompt(self, job: TurnJob) -> Prompted:
         """Raises ContextExceeded, InvalidParameter for what the chat format can't write, TemporaryFailure, and what
         `ended` says where the session's turns go away meanwhile."""
-        session, request = work.session, work.request
-        asked = await self._digested(request, work.call)
+        session, request = job.session, job.request
+        asked = await self._digested(request, job.call)
         nodes = session.tree.matches(asked)[:MOST_CANDIDATES]
         path = await self._path(session, nodes[0]) if nodes else None
         deepest = _continued(session, request, asked, nodes[0] if nodes else None)
-        prompt = await self._rendered(work, deepest.messages, nodes, path)
+        prompt = await self._rendered(job, deepest.messages, nodes, path)
         reason = await self._branch_reason(session, request, deepest, prompt)
         parent = None if prompt.parent is None else nodes[prompt.parent]
         continued = deepest if parent is deepest.node else _continued(session, request, asked, parent)
         return Prompted(asked, prompt, continued, reason, _prompt_json(prompt, path))
 
     async def _digested(self, request: TurnRequest, call: Call) -> Conversation:
-        chat_format = self._tokenizing.chat_format
+        chat_format = self.tokenizing.chat_format
         digest = partial(conversation, request.messages, request.template, chat_format.rules)
         if call.held is None or call.held.nbytes < LARGE_REQUEST:
             return digest()
         self._check_size(request)
-        return await asyncio.get_running_loop().run_in_executor(self._large_bodies, digest)
+        return await asyncio.get_running_loop().run_in_executor(self.large_bodies, digest)
 
     def _check_size(self, request: TurnRequest) -> None:
         """Raises ContextExceeded for what no tokenizer could fit into the context: to encode 60 MB takes gigabytes."""
-        chat_format = self._tokenizing.chat_format
+        chat_format = self.tokenizing.chat_format
         letters = sum(len(content) for each in request.messages if isinstance(content := each.get("content"), str))
         least = letters // chat_format.vocabulary.longest_token
         if chat_format.context_length is not None and least > chat_format.context_length:
@@ -106,29 +107,31 @@ class Prompting:
 
     async def _path(self, session: Session, node: Node) -> Path:
         try:
-            return await self._paths.get(session.id, node.turn)
+            return await self.paths.get(session.id, node.turn)
         except LookupError:
             raise ended(session) from None
 
-    async def _rendered(self, work: Work, messages: list[Message], nodes: Sequence[Node], path: Path | None) -> Prompt:
+    async def _rendered(
+        self, job: TurnJob, messages: list[Message], nodes: Sequence[Node], path: Path | None
+    ) -> Prompt:
         """`path` is the deepest turn's, most likely the parent's; those of others are read if it comes to that."""
-        candidates = [Candidate(node.length, partial(self._load, work.session.id, node.turn)) for node in nodes]
+        candidates = [Candidate(node.length, partial(self._load, job.session.id, node.turn)) for node in nodes]
         if path is not None:
             candidates[0] = Candidate(nodes[0].length, lambda: path[:2])
         try:
-            return await self._tokenizing.prompt(
-                messages, work.request.template, candidates, begun=partial(work.call.phases.begin, TOKENISE_IN)
+            return await self.tokenizing.prompt(
+                messages, job.request.template, candidates, begun=partial(job.call.phases.begin, TOKENISE_IN)
             )
         except Unrenderable as error:
             raise InvalidParameter(error.param, f"{error}.") from None
         except RenderProcessFailed as error:
             raise TemporaryFailure(f"{error}.") from None
         except LookupError:
-            raise ended(work.session) from None
+            raise ended(job.session) from None
 
     def _load(self, session: int, number: int) -> tuple[array[int], array[int]]:
         """Called on the tokenizer's thread, which may wait for a read."""
-        return self._reader.run_blocking(lambda connection: load_ids(connection, session, number))
+        return self.reader.run_blocking(lambda connection: load_ids(connection, session, number))
 
     async def _branch_reason(
         self, session: Session, request: TurnRequest, deepest: Continued, prompt: Prompt
@@ -138,9 +141,9 @@ class Prompting:
         others = session.tree.children(None if deepest.node is None else deepest.node.turn)
         found = None
         if others and starts_branch(request.messages, start):
-            rules = self._tokenizing.chat_format.rules
+            rules = self.tokenizing.chat_format.rules
             following = Asked(deepest.messages, request.template, rules, start, deepest.call_ids)
-            found = await self._reader.run(
+            found = await self.reader.run(
                 partial(load_branch_reason, session=session.id, others=others, asked=following)
             )
         if found is None and prompt.branch_reason is not None:

@@ -1,6 +1,7 @@
 """The engine's tokens as a call's deltas, as they come."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,22 +14,22 @@ from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStream:
     """Adds deltas to a call's events. None of them says how the turn ends."""
 
-    def __init__(self, call: Call, parser: DeltaParser, *, vocabulary_size: int, with_logprobs: bool) -> None:
-        self._call = call
-        self._parser = parser
-        self._vocabulary_size = vocabulary_size
-        self._with_logprobs = with_logprobs
+    call: Call
+    parser: DeltaParser
+    vocabulary_size: int
+    with_logprobs: bool
 
     def feed(self, chunk: Chunk) -> None:
         """Take in new tokens. Raises Refused for an id that is none of the model's: no parser may see it."""
         self._check(chunk.output_ids)
         for row in chunk.top_logprobs or ():
             self._check([token_id for _, token_id in row])
-        deltas = self._parser.feed(chunk.output_ids)
-        if self._with_logprobs and chunk.logprobs is not None:
+        deltas = self.parser.feed(chunk.output_ids)
+        if self.with_logprobs and chunk.logprobs is not None:
             tokens = Tokens(chunk.output_ids, chunk.logprobs, chunk.top_logprobs)
             # Text may be held back whose tokens are there.
             first: Delta = deltas[0] if deltas else Text("")
@@ -38,16 +39,16 @@ class TurnStream:
     def finish(self, message: Mapping[str, Any]) -> None:
         """Add the rest of the message. Raises InternalError where what was sent is no beginning of it."""
         try:
-            self._emit(self._parser.finish(dict(message)))
+            self._emit(self.parser.finish(dict(message)))
         except StreamDiverged as error:
             raise InternalError(
                 f"What was streamed differs from the reply, and nothing was recorded: {error}."
             ) from None
 
     def _check(self, ids: Sequence[int]) -> None:
-        if ids and (min(ids) < 0 or max(ids) >= self._vocabulary_size):
+        if ids and (min(ids) < 0 or max(ids) >= self.vocabulary_size):
             raise Refused(Reason.OUT_OF_VOCABULARY, "An id of the stream is outside the vocabulary.")
 
     def _emit(self, deltas: Sequence[Delta]) -> None:
         for delta in deltas:
-            self._call.emit(delta)
+            self.call.emit(delta)

@@ -22,10 +22,10 @@ from msgspec import Struct
 from rolloutfleet.errors import CANCELLED, INTERNAL
 from rolloutfleet.wire import FinishReason
 from rolloutfleet_proxy.capture.generation import Generator
+from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.capture.prompting import Prompted, Prompting
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.capture.streaming import TurnStream
-from rolloutfleet_proxy.capture.work import Work
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.branching import BranchReason
 from rolloutfleet_proxy.domain.errors import DomainError, TokenLimitReached, TurnLimitReached
@@ -74,7 +74,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             check_served(request.model, self.settings.current)
         _check_limits(session)
         self.turns.check_room()
-        asked = partial(Work, session=session, request=request, attempt=attempt, headers=headers, began=time.time())
+        asked = partial(TurnJob, session=session, request=request, attempt=attempt, headers=headers, began=time.time())
         return session.calls.start(
             turn_name=f"turn-{random_hex()}",
             body=attempt.body,
@@ -84,12 +84,12 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             held=held.share(),
         )
 
-    async def _counted(self, work: Work) -> Turn:
+    async def _counted(self, job: TurnJob) -> Turn:
         """The turn, and what became of it in metrics and log."""
-        call, outcome = work.call, INTERNAL
+        call, outcome = job.call, INTERNAL
         with self.metrics.call_in_flight():
             try:
-                made = await self._made(work)
+                made = await self._made(job)
                 outcome = COMMITTED
                 return made
             except DomainError as error:
@@ -102,64 +102,64 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
                 call.phases.stop()
                 self.metrics.turns_ended.labels(outcome).inc()
                 if outcome != COMMITTED:
-                    self.sessions.note_use(work.session)
+                    self.sessions.note_use(job.session)
                 if call.abandoned:
-                    self._tell_unwaited(work, outcome)
+                    self._tell_unwaited(job, outcome)
 
-    async def _made(self, work: Work) -> Turn:
-        call, phases = work.call, work.call.phases
+    async def _made(self, job: TurnJob) -> Turn:
+        call, phases = job.call, job.call.phases
         phases.begin(QUEUE)
-        prompted = await self.prompting.prompt(work)
+        prompted = await self.prompting.prompt(job)
         prompt = prompted.prompt
         phases.begin(PAUSE)
         phases.prompt_tokens = len(prompt.ids)
-        call.emit(Started(call.turn_name, work.began, len(prompt.ids)))
-        stream = self._stream(work, prompted) if call.streams else None
+        call.emit(Started(call.turn_name, job.began, len(prompt.ids)))
+        stream = self._stream(job, prompted) if call.streams else None
         async with self.gate.submission() as submission:
             phases.begin(ENGINE)
             on_chunk = None if stream is None else stream.feed
-            evidence = await self.generator.generate(work, prompted, submission, on_chunk)
+            evidence = await self.generator.generate(job, prompted, submission, on_chunk)
         phases.begin(TOKENISE_OUT)
-        parsed = await self._parse(work, prompted, evidence)
+        parsed = await self._parse(job, prompted, evidence)
         if stream is not None:
             stream.finish(parsed.message)
-        new = self._row(work, prompted, evidence, parsed, submission)
-        first = not work.session.turns
+        new = self._row(job, prompted, evidence, parsed, submission)
+        first = not job.session.turns
         call.committing = True
         phases.begin(COMMIT)
         path = Path(prompt.ids, new.output_ids, prompted.prompt_json)
-        made = await self.turns.commit(work.session, new, path)
+        made = await self.turns.commit(job.session, new, path)
         phases.begin(DONE)
-        self._count(work, made, prompted, first=first)
+        self._count(job, made, prompted, first=first)
         return made
 
-    def _stream(self, work: Work, prompted: Prompted) -> TurnStream:
-        request = work.request
+    def _stream(self, job: TurnJob, prompted: Prompted) -> TurnStream:
+        request = job.request
         parser = self.tokenizing.deltas(
-            prompted.prompt.ids, request.template, seed=work.call.turn_name.encode(), stops=request.stops
+            prompted.prompt.ids, request.template, seed=job.call.turn_name.encode(), stops=request.stops
         )
         return TurnStream(
-            work.call,
-            parser,
+            call=job.call,
+            parser=parser,
             vocabulary_size=self.tokenizing.chat_format.vocabulary_size,
             with_logprobs=request.logprobs,
         )
 
-    async def _parse(self, work: Work, prompted: Prompted, evidence: Evidence) -> Parsed:
+    async def _parse(self, job: TurnJob, prompted: Prompted, evidence: Evidence) -> Parsed:
         return await self.tokenizing.parse(
             prompted.prompt.ids,
             evidence.output_ids,
-            work.request.template,
-            seed=work.call.turn_name.encode(),
+            job.request.template,
+            seed=job.call.turn_name.encode(),
             # What a pattern of `stop_regex` matched is the model's text, and stays.
-            stop=evidence.matched if evidence.matched in work.request.stops else None,
+            stop=evidence.matched if evidence.matched in job.request.stops else None,
         )
 
     def _row(
-        self, work: Work, prompted: Prompted, evidence: Evidence, parsed: Parsed, submission: Submission
+        self, job: TurnJob, prompted: Prompted, evidence: Evidence, parsed: Parsed, submission: Submission
     ) -> NewTurn:
         rules = self.tokenizing.chat_format.rules
-        session, prompt, asked = work.session, prompted.prompt, prompted.asked
+        session, prompt, asked = job.session, prompted.prompt, prompted.asked
         start, parent = prompted.continued.length, prompted.continued.node
         covered = 0 if parent is None else session.briefs[parent.turn].tokens
         messages = prompted.continued.messages[start:]
@@ -167,15 +167,15 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         reasonings = [*asked.reasonings[start:], reasoning_digest(parsed.message)]
         return NewTurn(
             session=session.id,
-            name=work.call.turn_name,
+            name=job.call.turn_name,
             parent=None if parent is None else parent.turn,
-            delivered=not work.call.abandoned,
+            delivered=not job.call.abandoned,
             history=append(asked.chains[-1], parsed.message, rules),
             request=asked.chains[-1],
-            body=work.attempt.body,
-            idempotency_key=work.attempt.idempotency_key,
+            body=job.attempt.body,
+            idempotency_key=job.attempt.idempotency_key,
             start=start,
-            length=len(work.request.messages) + 1,
+            length=len(job.request.messages) + 1,
             matching=Matching(
                 rules=rules.name,
                 reasonings=tuple((start + index, each) for index, each in enumerate(reasonings) if each is not None),
@@ -183,7 +183,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
                 branch_reason=prompted.reason,
             ),
             messages=messages,
-            tools=_tools(work.request) if parent is None else None,
+            tools=_tools(job.request) if parent is None else None,
             output=parsed.message,
             prompt_ids=prompt.ids[covered:],
             prompt_tokens=len(prompt.ids),
@@ -193,46 +193,46 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             finish_reason=_finish_reason(evidence, parsed),
             mixed_cache=_is_mixed(evidence, submission),
             run=submission.run,
-            extras=_extras(work, evidence),
-            created_at=work.began,
+            extras=_extras(job, evidence),
+            created_at=job.began,
         )
 
-    def _count(self, work: Work, made: Turn, prompted: Prompted, *, first: bool) -> None:
+    def _count(self, job: TurnJob, made: Turn, prompted: Prompted, *, first: bool) -> None:
         metrics, prompt = self.metrics, prompted.prompt
         reason = made.branch_reason
         kind = EXTENDING if made.parent is not None and reason is None else FIRST if first else BRANCH
-        if kind != FIRST and any(message["role"] == "assistant" for message in work.request.messages):
+        if kind != FIRST and any(message["role"] == "assistant" for message in job.request.messages):
             metrics.follow_ups.labels(kind).inc()
         if reason is not None:
             metrics.branches.labels(reason.field).inc()
-            emit(_branched(work, reason))
+            emit(_branched(job, reason))
         metrics.committed(
             kind,
             prompt_tokens=made.prompt_tokens,
             completion_tokens=len(made.output_ids),
-            seconds=work.call.phases.seconds(),
+            seconds=job.call.phases.seconds(),
         )
         metrics.prefix_checks.labels("passed").inc(prompt.passed)
         metrics.prefix_checks.labels("failed").inc(prompt.checked - prompt.passed)
 
-    def _tell_unwaited(self, work: Work, outcome: str) -> None:
+    def _tell_unwaited(self, job: TurnJob, outcome: str) -> None:
         """What became of a turn whose caller has gone: no call's line will say it."""
         self.metrics.turns_unwaited.labels(outcome).inc()
         emit(
             TurnEndedUnwaited(
-                request_id=work.headers.get(REQUEST_ID, ""),
-                session_id=work.session.name,
-                turn_id=work.call.turn_name,
+                request_id=job.headers.get(REQUEST_ID, ""),
+                session_id=job.session.name,
+                turn_id=job.call.turn_name,
                 outcome=outcome,
             )
         )
 
 
-def _branched(work: Work, reason: BranchReason) -> TurnBranched:
+def _branched(job: TurnJob, reason: BranchReason) -> TurnBranched:
     return TurnBranched(
-        request_id=work.headers.get(REQUEST_ID, ""),
-        session_id=work.session.name,
-        turn_id=work.call.turn_name,
+        request_id=job.headers.get(REQUEST_ID, ""),
+        session_id=job.session.name,
+        turn_id=job.call.turn_name,
         message=-1 if reason.message is None else reason.message,
         field=reason.field,
     )
@@ -259,20 +259,20 @@ def _finish_reason(evidence: Evidence, parsed: Parsed) -> FinishReason:
     return "tool_calls" if "tool_calls" in parsed.message else "stop"
 
 
-def _extras(work: Work, evidence: Evidence) -> Extras:
+def _extras(job: TurnJob, evidence: Evidence) -> Extras:
     return Extras(
-        constrained=_grammar(work),
-        biased_by=biases_of(work.request.sampling) or None,
+        constrained=_grammar(job),
+        biased_by=biases_of(job.request.sampling) or None,
         cached_tokens=evidence.cached_tokens or None,
         top_logprobs=evidence.top_logprobs,
     )
 
 
-def _grammar(work: Work) -> str | None:
-    calls = work.request.calls
+def _grammar(job: TurnJob) -> str | None:
+    calls = job.request.calls
     if calls is None:
-        return grammar_of(work.request.sampling)
-    return grammar_of(calls.fallback) if work.call.tools_unconstrained else STRUCTURAL_TAG
+        return grammar_of(job.request.sampling)
+    return grammar_of(calls.fallback) if job.call.tools_unconstrained else STRUCTURAL_TAG
 
 
 def _is_mixed(evidence: Evidence, submission: Submission) -> bool:

@@ -10,7 +10,7 @@ from rolloutfleet_proxy.sessions.sessions import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class TurnJob:
     """A turn to be made for a session."""
 
     session: Session
