@@ -1,7 +1,6 @@
 """One proxy put together: its parts, opened in order and closed in reverse. No other module knows of all of them."""
 
 import asyncio
-import ipaddress
 import os
 import time
 from collections.abc import AsyncIterator
@@ -9,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.background import StatsLines, Work, every, running, sweeping
 from rolloutfleet_proxy.capture.answering import Answering
 from rolloutfleet_proxy.capture.endpoint import Endpoint
 from rolloutfleet_proxy.capture.generation import Generator
@@ -29,18 +28,17 @@ from rolloutfleet_proxy.domain.errors import Stopping
 from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.errors import CallGrammars
 from rolloutfleet_proxy.engine.probing import Probing
-from rolloutfleet_proxy.housekeeping import housekeeping, kept
 from rolloutfleet_proxy.http.in_flight import InFlight
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, folder_of
 from rolloutfleet_proxy.lifecycle.sealing import Seals
-from rolloutfleet_proxy.process import resident
+from rolloutfleet_proxy.process import allocator, resident
 from rolloutfleet_proxy.process.allocator import Trimming
 from rolloutfleet_proxy.process.collector import Collections
 from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.process.under_way import UnderWay
-from rolloutfleet_proxy.reloading import following
+from rolloutfleet_proxy.reloading import follow_key, follow_settings
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.exports import ExportService
@@ -56,21 +54,21 @@ from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.auth import (
-    AdminKeys,
-    BadKeyFile,
+    admin_key_file,
+    control_key,
     first_admin_key,
     gateway_key,
     load_admin_keys,
-    make_admin_key,
+    own_admin_keys,
 )
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.settings import SettingsInForce, SettingsSource
 from rolloutfleet_proxy.shards.shelf import Shards
-from rolloutfleet_proxy.stats_line import stats_told
-from rolloutfleet_proxy.store import boots, extent
+from rolloutfleet_proxy.store import boots, extent, remains
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.clock import ServedClock
+from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import Belonging, Database, open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import count_by_state
@@ -82,9 +80,11 @@ from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
+EVERY = 5.0
+"""Seconds between looks at what is done by itself: leases and shards that expire, rows and pages to be freed."""
+
 STORE_FOLDER = "store"
 SHARDS_FOLDER = "shards"
-ADMIN_KEY_FILE = "admin.key"
 
 MODELS_FOLDER = "models"
 HUB_TOKEN = "HF_TOKEN"
@@ -174,7 +174,7 @@ async def open_proxy(
 
     Raises StoreUnusable, BadKeyFile, and ModelUnreadable.
     """
-    admin = _admin_keys(settings)
+    admin = own_admin_keys(settings)
     async with AsyncExitStack() as stack:
         storage = await _open_storage(stack, settings)
         tokenizing = await _open_tokenizing(settings, start.chat_format)
@@ -194,33 +194,54 @@ async def open_proxy(
         await memory.drains.boot(start.crash)
         stack.push_async_callback(memory.drains.close)
         peers.begin(services.weights, own=partial(_as_peer, peers, memory))
-        work = housekeeping(
-            exports=services.exports,
-            dumps=services.dumps,
-            shards=storage.shards,
-            database=storage.database,
-            writer=storage.writer,
-            probing=probing,
-            engine=engine,
-            trimming=services.figures.trimming if settings.allocator.trim else None,
-            settings=memory.settings,
-        )
-        work |= following(
-            memory.settings,
-            source,
-            admin_key_file=_admin_key_file(settings),
-            access=access,
-            engine=engine,
-            admission=memory.admission,
-            gate=memory.gate,
-            peers=peers,
-        )
-        await stack.enter_async_context(kept(work))
-        told = stats_told(memory.metrics, memory.admission, interval=settings.log.stats_interval)
-        await stack.enter_async_context(told)
-        measuring = asyncio.create_task(_note_boot(storage.writer), name="boot")
+        lines = StatsLines(memory.metrics, memory.admission)
+        # With the memory of the line before: whoever starts the next proxy waits for this one's end.
+        stack.callback(lines.tell)
+        work = _background_work(storage, memory, services, engine, probing)
+        work |= _following(memory, access, engine, peers, source)
+        work["stats line"] = lines.keep_telling(settings.log.stats_interval)
+        await stack.enter_async_context(running(work))
         yield Opened(services=services, endpoint=endpoint, in_flight=memory.in_flight, under_way=memory.under_way)
-        measuring.cancel()
+
+
+def _background_work(
+    storage: _Storage, memory: _Memory, services: Services, engine: Engine, probing: Probing
+) -> dict[str, Work]:
+    settings, writer = memory.settings, storage.writer
+    often = partial(every, lambda: EVERY)
+    work = {
+        "boot": _note_boot(writer),
+        "leases": often(services.exports.expire),
+        "shards": often(storage.shards.tick),
+        "sweep": sweeping(services.dumps, settings),
+        "remains": often(partial(remains.clear, writer)),
+        "compact": often(partial(compact, storage.database, writer)),
+        "probe": probing.run(engine),
+    }
+    if settings.current.allocator.trim:
+        work["trimming"] = every(lambda: allocator.EVERY, services.figures.trimming.look)
+    return work
+
+
+def _following(
+    memory: _Memory, access: Access, engine: Engine, peers: Peers, source: SettingsSource | None
+) -> dict[str, Work]:
+    """What makes the settings follow their source, and keys their files."""
+    settings = memory.settings.current
+
+    def use(changed: ProxySettings) -> None:
+        memory.admission.limits = changed.sessions.limits
+        memory.gate.hold_for(changed.sessions.max_hold)
+        peers.follow(changed.replicas)
+
+    admin_keys = follow_key(admin_key_file(settings), load_admin_keys, access.use_admin_keys, what="the admin keys")
+    work: dict[str, Work] = {"admin keys": admin_keys}
+    if settings.gateway_api_key_file is not None:
+        key = follow_key(settings.gateway_api_key_file, gateway_key, engine.use_key, what="the gateway's keys")
+        work["gateway's keys"] = key
+    if source is not None:
+        work["settings"] = follow_settings(memory.settings, source, use)
+    return work
 
 
 async def _open_storage(stack: AsyncExitStack, settings: ProxySettings) -> _Storage:
@@ -256,7 +277,7 @@ def _engine(settings: ProxySettings) -> Engine:
         settings.gateway_url,
         engine_urls=settings.engine_urls,
         api_key=gateway_key(settings.gateway_api_key_file),
-        control_key=partial(_control_key, settings.gateway_control_key_file),
+        control_key=partial(control_key, settings.gateway_control_key_file),
         silence=settings.engine_timeout,
     )
 
@@ -412,7 +433,7 @@ def _sweeper(storage: _Storage, memory: _Memory, sessions: SessionService, peers
         storage.reader,
         peers,
         storage.owner,
-        admin_key=lambda: first_admin_key(_admin_key_file(settings)),
+        admin_key=lambda: first_admin_key(admin_key_file(settings)),
         limit=settings.shard_limit,
     )
     return Sweeper(
@@ -525,7 +546,7 @@ def prepare(settings: ProxySettings) -> ChatFormat:
 
     Raises BadKeyFile and ModelUnreadable.
     """
-    _admin_keys(settings)
+    own_admin_keys(settings)
     gateway_key(settings.gateway_api_key_file)
     return _load(_model_source(settings))
 
@@ -554,36 +575,3 @@ def _model_source(settings: ProxySettings) -> ModelSource:
 
 def _belonging(settings: ProxySettings) -> Belonging | None:
     return None if settings.fleet_uid is None else Belonging(settings.fleet_uid, settings.adopt)
-
-
-def _admin_keys(settings: ProxySettings) -> AdminKeys:
-    """The keys of the file that is named; on loopback alone, a key made for this proxy."""
-    file = _admin_key_file(settings)
-    if settings.admin_key_file is None:
-        if not _is_loopback(settings.host):
-            raise BadKeyFile(f"listening on {settings.host} needs an admin key: set admin_key_file to a file with one")
-        settings.state_dir.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            make_admin_key(file)
-        logger.info("the admin key is in %s", file)
-    return load_admin_keys(file)
-
-
-def _admin_key_file(settings: ProxySettings) -> Path:
-    return settings.admin_key_file or settings.state_dir / ADMIN_KEY_FILE
-
-
-def _control_key(file: Path | None) -> str | None:
-    """Read at each use; None where there is none that could stand in a header, as while its Secret is made anew."""
-    try:
-        key = None if file is None else file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return key if key and key.isprintable() else None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

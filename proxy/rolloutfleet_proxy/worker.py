@@ -224,7 +224,7 @@ def main() -> None:
 def _since(settings: ProxySettings, source: SettingsSource) -> ProxySettings:
     """With what can change while a proxy runs as it is by now: a next worker may have been waiting for long."""
     try:
-        return take(settings, source.read()).in_force
+        return take(settings, source.read()).current
     except BadSettings:
         return settings
 

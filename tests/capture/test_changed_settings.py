@@ -14,8 +14,8 @@ from tests.capture.test_cleanup import CHAT, is_gone, talk, until
 
 from rolloutfleet.errors import KEPT_ON_VOLUME, NO_ROOM, PAUSED
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.reloading import Taken, take
-from rolloutfleet_proxy.settings import Told
+from rolloutfleet_proxy.reloading import take
+from rolloutfleet_proxy.settings import SettingsInForce, Told
 
 Json = Any
 
@@ -176,6 +176,6 @@ def test_what_is_taken_of_changed_settings(tmp_path: Path) -> None:
     after = settings(generation=2, sessions={"stale_after": 2, "limits": {"turns": 3}}, port=1, peers={"base_port": 5})
     taken = take(before, Told(after, ("sessions.later",)))
     assert taken.waiting == ("port", "peers.base_port", "sessions.dump.volume", "sessions.later")
-    assert taken.in_force.sessions == after.sessions and taken.in_force.port == before.port
-    assert taken.in_force.generation == 1
-    assert take(before, Told(before)) == Taken(before, ())
+    assert taken.current.sessions == after.sessions and taken.current.port == before.port
+    assert taken.current.generation == 1
+    assert take(before, Told(before)) == SettingsInForce(before)

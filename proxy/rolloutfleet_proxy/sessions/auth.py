@@ -1,11 +1,16 @@
 """Who is calling: the admin, or one session by its key; and the files that keys are read from. Promise 10."""
 
 import hmac
+import ipaddress
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
+from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.ids import key_hash
+from rolloutfleet_proxy.telemetry import logger
+
+ADMIN_KEY_FILE = "admin.key"
 
 MINIMUM_KEY = 16
 """Characters of an admin key at the least."""
@@ -71,10 +76,39 @@ def gateway_key(file: Path | None) -> str | None:
     return key
 
 
-def make_admin_key(file: Path) -> None:
-    """Write a random key to a new file that its owner alone may read."""
-    file.touch(mode=0o600, exist_ok=False)
-    file.write_text(f"rfa-{secrets.token_urlsafe(32)}\n", encoding="utf-8")
+def own_admin_keys(settings: ProxySettings) -> AdminKeys:
+    """The keys of the file that is named; on loopback alone, a key made for this proxy. Raises BadKeyFile."""
+    file = admin_key_file(settings)
+    if settings.admin_key_file is None:
+        if not _is_loopback(settings.host):
+            raise BadKeyFile(f"listening on {settings.host} needs an admin key: set admin_key_file to a file with one")
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            file.touch(mode=0o600, exist_ok=False)
+            file.write_text(f"rfa-{secrets.token_urlsafe(32)}\n", encoding="utf-8")
+        logger.info("the admin key is in %s", file)
+    return load_admin_keys(file)
+
+
+def admin_key_file(settings: ProxySettings) -> Path:
+    """The file that is named, else one in the state folder that its owner alone may read."""
+    return settings.admin_key_file or settings.state_dir / ADMIN_KEY_FILE
+
+
+def control_key(file: Path | None) -> str | None:
+    """Read at each use; None where there is none that could stand in a header, as while its Secret is made anew."""
+    try:
+        key = None if file is None else file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return key if key and key.isprintable() else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _read(file: Path, what: str) -> str:

@@ -1,32 +1,58 @@
-"""A line every so often that says how the process is."""
+"""What a proxy does by itself: work that is done again and again, sweeps, and a line of the log that says how it is."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from rolloutfleet_proxy.process import resident
 from rolloutfleet_proxy.process.resident import Memory
+from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.sessions.admission import Admission
+from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry import events, logger
 from rolloutfleet_proxy.telemetry.calls import milliseconds
 from rolloutfleet_proxy.telemetry.events import Stats, emit
 from rolloutfleet_proxy.telemetry.metrics import Metrics, total
 
+Work = Coroutine[Any, Any, None]
+
+LOOKS: Final = 0.5
+"""Seconds: how soon an interval that was changed while running is heeded."""
+
 
 @contextlib.asynccontextmanager
-async def stats_told(metrics: Metrics, admission: Admission, *, interval: float) -> AsyncIterator[None]:
-    """The line comes every `interval` seconds until the block ends, and once more then."""
-    lines = StatsLines(metrics, admission)
-    telling = asyncio.create_task(lines.keep_telling(interval), name="stats line")
+async def running(work: Mapping[str, Work]) -> AsyncIterator[None]:
+    """All of it, by its name, until the block ends."""
+    tasks = [asyncio.create_task(each, name=name) for name, each in work.items()]
     try:
         yield
     finally:
-        telling.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await telling
-        # With the memory of the line before: whoever starts the next proxy waits for this one's end.
-        lines.tell(late=0.0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def every(interval: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
+    """Do the work again and again, whatever becomes of it once. `interval` says how many seconds are between."""
+    while True:
+        began = time.monotonic()
+        while (left := began + interval() - time.monotonic()) > 0:  # noqa: ASYNC110 (the interval may change meanwhile)
+            await asyncio.sleep(min(left, LOOKS))
+        try:
+            await work()
+        except Exception:
+            logger.exception("a round of housekeeping failed; the next one tries again")
+
+
+async def sweeping(dumps: DumpService, settings: SettingsInForce) -> None:
+    """Sessions that nobody uses go."""
+    if not dumps.keeps:
+        logger.warning("sessions.dump.path is empty: sessions that go stale are discarded, and counted as that")
+    await dumps.tidy()
+    await every(lambda: settings.current.sessions.cleanup_interval, dumps.sweep)
 
 
 @dataclass(slots=True)
@@ -53,8 +79,8 @@ class StatsLines:
                 logger.exception("the line of figures could not be made")
             due = max(due + interval, loop.time())
 
-    def tell(self, *, late: float) -> None:
-        """One line. `late` is in seconds."""
+    def tell(self, *, late: float = 0.0) -> None:
+        """One line, with the memory as it was measured last. `late` is in seconds."""
         metrics, requests = self.metrics, total(self.metrics.calls)
         emit(
             Stats(
