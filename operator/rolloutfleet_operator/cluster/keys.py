@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import name_taken, owned, refusal
 from rolloutfleet_operator.cluster.children import secret as secrets
-from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY, control_key_secret
-from rolloutfleet_operator.cluster.children.names import KEYS_FILE, Fleet
+from rolloutfleet_operator.cluster.children.names import Component, Fleet
+from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY, KeyFile
 from rolloutfleet_operator.cluster.proxy_client import ProxyClient
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
@@ -39,7 +39,7 @@ class KeyMaker:
         """The admin keys as they should be now; `there` is the Secret, `proxies` has an address for each pod."""
         found = None if there is None else secrets.read(there)
         if fleet.spec.auth.secret is not None:
-            return Usable(found, () if found is not None else (_no_keys(fleet),))
+            return _named(found, "auth.secret", fleet.keys, ADMIN_KEYS, "(admin keys, one a line)")
         if there is not None and not owned(there, fleet):
             return Usable(None, (name_taken("Secret", fleet.own_keys, "delete it, or name it as auth.secret"),))
         wanted = secrets.wanted(
@@ -66,16 +66,18 @@ class KeyMaker:
             return Usable(found)
         made = self.new_key()
         try:
-            await self.api.apply(control_key_secret(fleet, made))
+            await self.api.apply(CONTROL_KEY.secret(fleet, fleet.control_key, Component.GATEWAY, f"{made}\n"))
         except ApiRefused as refused:
             return Usable(None, (refusal("Secret", fleet.control_key, refused),))
         return Usable(made)
 
-    async def engine_key(self, fleet: Fleet) -> str | None:
-        """What gateway and engines ask for; None where they ask for none, or where it can't be read."""
+    async def engine_key(self, fleet: Fleet) -> Usable[str]:
+        """What gateway and engines ask for; they may ask for none."""
         name = fleet.spec.gateway.api_key_secret
-        found = None if name is None else await self.api.get("Secret", fleet.namespace, name)
-        return ENGINE_KEY.read(found)
+        if name is None:
+            return Usable(None)
+        found = ENGINE_KEY.read(await self.api.get("Secret", fleet.namespace, name))
+        return _named(found, "gateway.apiKeySecret", name, ENGINE_KEY, "that can be read (text, in base64)")
 
     async def _taken(self, keys: secrets.Keys, proxies: Sequence[str | None]) -> bool:
         """Whether every proxy takes the newest key, where there are two and that one does not stand first."""
@@ -86,6 +88,9 @@ class KeyMaker:
         return len(answers) == len(proxies) and all(answers)
 
 
-def _no_keys(fleet: Fleet) -> Problem:
-    lacking = f"which is not there or has no key `{KEYS_FILE}` (admin keys, one a line)"
-    return Problem(ProblemReason.KEYS_MISSING, f"auth.secret names the Secret {fleet.spec.auth.secret}, {lacking}")
+def _named(found: K | None, field: str, secret: str, key: KeyFile, form: str) -> Usable[K]:
+    """What was found in a Secret that the spec names."""
+    if found is not None:
+        return Usable(found)
+    message = f"{field} names the Secret {secret}, which is not there or has no key `{key.file.name}` {form}"
+    return Usable(None, (Problem(ProblemReason.KEYS_MISSING, message),))

@@ -203,9 +203,9 @@ class Reconciler:
         admin_key = None if keys.key is None else keys.key.keys[0]
         control, engine_key = await asyncio.gather(self._keys.control_key(fleet), self._keys.engine_key(fleet))
         endpoints = replace(
-            self._endpoints(objects), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key
+            self._endpoints(objects), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key.key
         )
-        problems = (*keys.problems, *control.problems)
+        problems = (*keys.problems, *control.problems, *engine_key.problems)
         wanted = self._wanted(fleet, objects)
         if not polled:
             await self._poll(fleet, objects, endpoints, wanted.template_hash)

@@ -5,10 +5,10 @@ from typing import Final
 
 from rolloutfleet.spec import SIMULATED_MODEL, EngineSpec
 from rolloutfleet_operator import commands
-from rolloutfleet_operator.cluster.children.key_files import ENGINE_KEY
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import ENGINE_PORT, Component, Fleet, Release, labels
 from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, deployment_of, get, pod_template
+from rolloutfleet_operator.cluster.children.secret import ENGINE_KEY
 from rolloutfleet_operator.commands import KeyFlag
 
 CONTAINER: Final = "engine"

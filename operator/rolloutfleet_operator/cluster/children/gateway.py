@@ -3,7 +3,6 @@
 from typing import Final
 
 from rolloutfleet_operator import commands, smg
-from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import (
     CONTROL_KEY_HASH,
@@ -24,6 +23,7 @@ from rolloutfleet_operator.cluster.children.pods import (
     pod_template,
     resources,
 )
+from rolloutfleet_operator.cluster.children.secret import CONTROL_KEY, ENGINE_KEY
 
 CONTAINER: Final = "gateway"
 PATH: Final = "spec.gateway.podTemplate"

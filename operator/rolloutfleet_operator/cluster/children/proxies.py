@@ -9,12 +9,9 @@ from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.units import format_quantity
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import template_hash
-from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import (
     DUMPS_PATH,
-    KEYS_FILE,
-    KEYS_PATH,
     POD_INDEX_LABEL,
     PROXY_PORT,
     SETTINGS_FILE,
@@ -30,6 +27,7 @@ from rolloutfleet_operator.cluster.children.names import (
     selector,
 )
 from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, get, place, pod_template, resources
+from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.policy.observed import RESTART_NOTE
 
 CONTAINER: Final = "proxy"
@@ -113,7 +111,7 @@ def _fixed(fleet: Fleet, settings: ProxySettings) -> Fixed:
 
     return Fixed(
         container=CONTAINER,
-        volumes=frozenset((STATE, DUMPS, "settings", "keys", ENGINE_KEY.name, CONTROL_KEY.name, TMP)),
+        volumes=frozenset((STATE, DUMPS, "settings", ADMIN_KEYS.name, ENGINE_KEY.name, CONTROL_KEY.name, TMP)),
         labels=labels(fleet, Component.PROXY),
         environment=environment,
     )
@@ -175,7 +173,7 @@ def _mounts(fleet: Fleet) -> list[Manifest]:
         {"name": STATE, "mountPath": STATE_PATH},
         dumps,
         {"name": "settings", "mountPath": SETTINGS_PATH, "readOnly": True},
-        {"name": "keys", "mountPath": KEYS_PATH, "readOnly": True},
+        ADMIN_KEYS.mount(),
         {"name": TMP, "mountPath": "/tmp"},
     ]
     if fleet.spec.gateway.api_key_secret is not None:
@@ -187,10 +185,10 @@ def _mounts(fleet: Fleet) -> list[Manifest]:
 
 def _volumes(fleet: Fleet) -> list[Manifest]:
     """Secrets and settings are mounted as folders, never as single files: those would not follow a change."""
-    spec = fleet.spec
+    spec, keys = fleet.spec, ADMIN_KEYS.file.name
     volumes: list[Manifest] = [
         {"name": "settings", "configMap": {"name": fleet.settings}},
-        {"name": "keys", "secret": {"secretName": fleet.keys, "items": [{"key": KEYS_FILE, "path": KEYS_FILE}]}},
+        {"name": ADMIN_KEYS.name, "secret": {"secretName": fleet.keys, "items": [{"key": keys, "path": keys}]}},
     ]
     if spec.proxies.storage.ephemeral:
         volumes.append({"name": STATE, "emptyDir": {}})

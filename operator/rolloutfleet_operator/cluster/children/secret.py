@@ -1,22 +1,62 @@
-"""The generated Secret with the admin keys, and their rotation.
+"""Keys that pods find in files: the admin keys and their rotation, the engines', that of the gateways' control plane.
 
-Keys stand one a line. All are taken, and with the first one proxies call each other. A new `auth.rotate.id` adds a key
-in steps, so that at no time somebody is called with a key that it has not read yet:
+Admin keys stand one a line. All are taken, and with the first one proxies call each other. A new `auth.rotate.id` adds
+a key in steps, so that at no time somebody is called with a key that it has not read yet:
 
     [old] → [old, new], until every proxy takes the new one → [new, old], for `auth.overlap` → [new]
+
+By the key of the control plane gateways are told of engines, and proxies ask them which there are. It is the gateways'
+for as long as they run: a new one, after its Secret was deleted, brings new gateways.
 """
 
+import base64
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import PurePosixPath
 from typing import Any, Final
 
-from rolloutfleet_operator.cluster.children.key_files import secret_with, text_in
-from rolloutfleet_operator.cluster.children.names import KEYS_FILE, ROTATED_AT, ROTATION_ID, Component, Fleet
+from rolloutfleet_operator.cluster.children.names import ROTATED_AT, ROTATION_ID, Component, Fleet, child
 from rolloutfleet_operator.cluster.children.pods import Manifest
 
 PREFIX: Final = "rfa-"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A key in a Secret, as pods mount it."""
+
+    name: str
+    """Of the volume."""
+    file: PurePosixPath
+    """Its name is that within the Secret, too."""
+
+    def volume(self, secret: str) -> Manifest:
+        return {"name": self.name, "secret": {"secretName": secret}}
+
+    def mount(self) -> Manifest:
+        return {"name": self.name, "mountPath": str(self.file.parent), "readOnly": True}
+
+    def read(self, secret: Mapping[str, Any] | None) -> str | None:
+        """The text in a Secret from the API server; None where it holds none, or something else."""
+        try:
+            data = (secret or {}).get("data", {}).get(self.file.name, "")
+            return base64.b64decode(data, validate=True).decode().strip() or None
+        except ValueError:
+            return None
+
+    def secret(
+        self, fleet: Fleet, name: str, component: Component, text: str, annotations: Mapping[str, str] | None = None
+    ) -> Manifest:
+        """A Secret of the fleet's own."""
+        data = {self.file.name: base64.b64encode(text.encode()).decode()}
+        return child(fleet, "Secret", name, component, annotations, type="Opaque", data=data)
+
+
+ADMIN_KEYS: Final = KeyFile("keys", PurePosixPath("/etc/rolloutfleet/keys/admin-keys"))
+ENGINE_KEY: Final = KeyFile("engine-key", PurePosixPath("/etc/rolloutfleet/engine-key/api-key"))
+CONTROL_KEY: Final = KeyFile("control-key", PurePosixPath("/etc/rolloutfleet/control-key/control-key"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +81,7 @@ def new_key() -> str:
 
 def read(secret: Mapping[str, Any]) -> Keys | None:
     """What a Secret from the API server holds; None where it holds no key."""
-    keys = tuple(line.strip() for line in text_in(secret, KEYS_FILE).splitlines() if line.strip())
+    keys = tuple(line.strip() for line in (ADMIN_KEYS.read(secret) or "").splitlines() if line.strip())
     if not keys:
         return None
     annotations = secret["metadata"].get("annotations") or {}
@@ -78,7 +118,7 @@ def secret(fleet: Fleet, keys: Keys) -> Manifest:
     if keys.leading_since is not None:
         annotations[ROTATED_AT] = keys.leading_since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = "".join(f"{key}\n" for key in keys.keys)
-    return secret_with(fleet, fleet.own_keys, Component.PROXY, KEYS_FILE, text, annotations)
+    return ADMIN_KEYS.secret(fleet, fleet.own_keys, Component.PROXY, text, annotations)
 
 
 def _moment(text: str | None) -> datetime | None:

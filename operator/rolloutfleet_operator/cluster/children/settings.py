@@ -11,13 +11,10 @@ from typing import Any
 from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec
 from rolloutfleet_operator.cluster.children.hashes import content_hash
-from rolloutfleet_operator.cluster.children.key_files import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.children.names import (
     DUMPS_PATH,
     GATEWAY_PORT,
     GENERATION,
-    KEYS_FILE,
-    KEYS_PATH,
     PROXY_PORT,
     SETTINGS_FILE,
     SIMULATED_MODEL_PATH,
@@ -28,6 +25,7 @@ from rolloutfleet_operator.cluster.children.names import (
     child,
 )
 from rolloutfleet_operator.cluster.children.pods import Manifest
+from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.proxy_settings import proxy_settings as settings_by_spec
 
 
@@ -56,7 +54,7 @@ def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettin
         gateway_api_key_file=Path(ENGINE_KEY.file) if spec.gateway.api_key_secret else None,
         gateway_control_key_file=Path(CONTROL_KEY.file) if asks_for_engines(spec) else None,
         engine_urls=list(source.urls or ()) if source is not None else [],
-        admin_key_file=Path(KEYS_PATH, KEYS_FILE),
+        admin_key_file=Path(ADMIN_KEYS.file),
         log=LogSettings(format="json"),
         generation=fleet.generation,
         checked=True,
