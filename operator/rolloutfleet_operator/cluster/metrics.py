@@ -21,13 +21,14 @@ _Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What is shown of a fleet."""
+class _FleetFigures:
+    """What is shown of a fleet, until it is deleted."""
 
     conditions: frozenset[_Labels]
     problems: frozenset[_Labels]
     restarts: Mapping[str, int]
     rss: Mapping[_Labels, int]
+    budget: Mapping[_Labels, int]
 
 
 class OperatorMetrics(Collector):
@@ -43,26 +44,25 @@ class OperatorMetrics(Collector):
         self.held = Gauge(Metric.SLOTS_HELD, "Proxies that the operator has taken down.", registry=self.registry)
         about = "Restarts of proxies, by reason."
         self._restarts = Counter(Metric.RESTARTS, about, ["fleet", "reason"], registry=self.registry)
-        of_fleet, about = ["namespace", "fleet"], "Requests to a proxy that it did not answer."
-        self._budget = Gauge(Metric.PROXY_BUDGET, "memory.rssBudget of a fleet.", of_fleet, registry=self.registry)
-        self._unpolled = Counter(Metric.POLLS_FAILED, about, of_fleet, registry=self.registry)
-        self._seen: dict[str, _Seen] = {}
+        about = "Requests to a proxy that it did not answer."
+        self._unpolled = Counter(Metric.POLLS_FAILED, about, ["namespace", "fleet"], registry=self.registry)
+        self._fleets: dict[str, _FleetFigures] = {}
         self.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        seen = self._seen.values()
-        fleets = GaugeMetricFamily(
-            Metric.FLEETS, "Fleets, by condition and its status.", labels=["condition", "status"]
-        )
-        problems = GaugeMetricFamily(Metric.PROBLEMS, "Fleets with a problem, by its reason.", labels=["reason"])
-        rss = GaugeMetricFamily(
-            Metric.PROXY_RSS, "Resident memory of a proxy's processes.", labels=["namespace", "fleet", "pod"]
-        )
-        for family, figures in (
-            (fleets, collections.Counter(labels for each in seen for labels in each.conditions)),
-            (problems, collections.Counter(labels for each in seen for labels in each.problems)),
-            (rss, collections.ChainMap(*(dict(each.rss) for each in seen))),
+        fleets = self._fleets.values()
+        conditions = collections.Counter(labels for each in fleets for labels in each.conditions)
+        problems = collections.Counter(labels for each in fleets for labels in each.problems)
+        rss = collections.ChainMap(*(dict(each.rss) for each in fleets))
+        budgets = collections.ChainMap(*(dict(each.budget) for each in fleets))
+        of_fleet = ["namespace", "fleet"]
+        for name, about, names, figures in (
+            (Metric.FLEETS, "Fleets, by condition and its status.", ["condition", "status"], conditions),
+            (Metric.PROBLEMS, "Fleets with a problem, by its reason.", ["reason"], problems),
+            (Metric.PROXY_RSS, "Resident memory of a proxy's processes.", [*of_fleet, "pod"], rss),
+            (Metric.PROXY_BUDGET, "memory.rssBudget of a fleet.", of_fleet, budgets),
         ):
+            family = GaugeMetricFamily(name, about, labels=names)
             for labels, figure in figures.items():
                 family.add_metric(labels, figure)
             yield family
@@ -70,21 +70,21 @@ class OperatorMetrics(Collector):
     def saw(self, observed: ObservedFleet, status: FleetStatus, budget: int) -> None:
         """One pass's result."""
         of_fleet = (observed.namespace, observed.name)
-        seen = _Seen(
+        figures = _FleetFigures(
             conditions=frozenset((each.type, each.status) for each in status.conditions),
             problems=frozenset((each.reason,) for each in status.problems),
             restarts={counter: status.restarts.count(counter) for counter in causes.counters()},
             rss={(*of_fleet, pod.name): pod.stats.rss for pod in observed.pods if pod.stats is not None},
+            budget={of_fleet: budget},
         )
-        before = self._seen.get(observed.key, seen)
-        for counter, later in seen.restarts.items():
+        before = self._fleets.get(observed.key, figures)
+        for counter, later in figures.restarts.items():
             if (more := later - before.restarts.get(counter, 0)) > 0:
                 self._restarts.labels(observed.key, counter).inc(more)
-        self._seen[observed.key] = seen
-        self._budget.labels(*of_fleet).set(budget)
+        self._fleets[observed.key] = figures
         for pod in observed.pods:
             if pod.stats is None and pod.unanswered:
                 self._unpolled.labels(*of_fleet).inc()
 
     def forget(self, namespace: str, name: str) -> None:
-        self._seen.pop(f"{namespace}/{name}", None)
+        self._fleets.pop(f"{namespace}/{name}", None)

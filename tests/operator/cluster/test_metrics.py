@@ -10,9 +10,18 @@ from tests.operator.policy.world import World
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import ConditionStatus, FleetStatus
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
+from rolloutfleet_operator.policy.observed import ObservedPod, ProxyStats
 from rolloutfleet_operator.policy.reasons import Metric
 
 SEEN = World(FleetSpec.model_validate({"model": "simulated", "engine": {"gpus": 0}})).snapshot()
+POD = ObservedPod(
+    name="math-proxy-0",
+    uid="u",
+    ordinal=0,
+    created=0.0,
+    template_hash="t1",
+    stats=ProxyStats(store_id="s", rss=2**29),
+)
 STATUSES = st.dictionaries(st.sampled_from(("Ready", "Durable")), st.sampled_from(("True", "False", "Unknown")))
 
 
@@ -43,3 +52,17 @@ def test_fleets_are_counted_by_what_they_are_now(passes: list[tuple[str, dict[st
         if sample.name == Metric.FLEETS
     }
     assert shown == dict(counted)
+
+
+def test_nothing_is_shown_of_a_fleet_that_was_deleted() -> None:
+    metrics = OperatorMetrics()
+    for name in ("stays", "goes"):
+        metrics.saw(replace(SEEN, name=name, pods=(POD,)), status_of({"Ready": "True"}), budget=2**30)
+    metrics.forget("default", "goes")
+    samples = [
+        f"{sample.name} {sample.labels['fleet']}"
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if "fleet" in sample.labels
+    ]
+    assert samples == [f"{name} stays" for name in (Metric.PROXY_RSS, Metric.PROXY_BUDGET)]
