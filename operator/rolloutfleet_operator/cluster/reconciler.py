@@ -32,7 +32,6 @@ from rolloutfleet_operator.cluster.children.names import (
     TEMPLATE_HASH,
     Component,
     Fleet,
-    Release,
     selector,
 )
 from rolloutfleet_operator.cluster.children.network import FieldInvalid
@@ -58,6 +57,7 @@ from rolloutfleet_operator.cluster.reading import (
 )
 from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.cluster.resizing import Resizer
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
@@ -90,9 +90,8 @@ class Shared:
 
     api: Api
     executor: Executor
-    release: Release
+    operator: OperatorSettings
     version: str
-    most_disruptions: int
     slots: Slots
     clock: Callable[[], float]
     """Seconds since 1970."""
@@ -299,10 +298,10 @@ class Reconciler:
     # What follows from the spec and what was read
 
     def _wanted(self, fleet: Fleet, there: FleetObjects) -> DesiredState:
-        settings = settings_of.proxy_settings(fleet, self._shared.release, peers=fleet.spec.proxies.replicas)
+        settings = settings_of.proxy_settings(fleet, self._shared.operator, peers=fleet.spec.proxies.replicas)
         problems = tuple(_of_unknown(fleet.unknown, self._shared.version))
         try:
-            template = proxy_children.template(fleet, self._shared.release, settings)
+            template = proxy_children.template(fleet, self._shared.operator, settings)
         except TemplateInvalid as error:
             stays = observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=self._now())
             problems = (*problems, Problem(ProblemReason.TEMPLATE_INVALID, str(error)))
@@ -326,11 +325,11 @@ class Reconciler:
             claims=tuple(replace(each, message=each.message or self._ungrown.get(each.name, "")) for each in claims),
             gateway=ObservedGateway(deployment=gateway),
             engines=self._engines(fleet, there),
-            most_disruptions=self._shared.most_disruptions,
+            most_disruptions=self._shared.operator.max_concurrent_disruptions,
             allow_loss=_allowed_losses(body),
             operator_version=self._shared.version,
             settings_since=_settings_since(there.child("ConfigMap", fleet.settings), fleet.generation),
-            endpoint=spec.endpoint.public_url or f"http://{self._shared.release.host(fleet.service, fleet.namespace)}",
+            endpoint=spec.endpoint.public_url or f"http://{self._shared.operator.host(fleet.service, fleet.namespace)}",
             selector=",".join(f"{name}={value}" for name, value in selector(fleet, Component.PROXY).items()),
         )
 
@@ -358,7 +357,7 @@ class Reconciler:
         self, fleet: Fleet, there: FleetObjects, name: str, pods: Sequence[Object]
     ) -> ObservedDeployment | None:
         found = there.child("Deployment", name)
-        wanted = None if found is None else _anew(found, fleet, self._shared.release)
+        wanted = None if found is None else _anew(found, fleet, self._shared.operator)
         return observe.deployment(found, pods, there.lost_nodes, wanted=wanted)
 
     # What is written
@@ -372,11 +371,10 @@ class Reconciler:
         counts = every.Replicas(
             proxies=decision.replicas, gateways=decision.gateway_replicas, engines=decision.engine_replicas or 0
         )
-        told = settings_of.proxy_settings(fleet, self._shared.release, peers=decision.peers)
-        release = self._shared.release
+        told = settings_of.proxy_settings(fleet, self._shared.operator, peers=decision.peers)
         asked_for = [
-            *every.parts(fleet, release, told),
-            *every.workloads(fleet, release, wanted.template, counts, claims, content_hash(control_key)),
+            *every.parts(fleet, self._shared.operator, told),
+            *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, content_hash(control_key)),
         ]
         if control_key is None:
             asked_for = [part for part in asked_for if (part.kind, part.name) != ("Deployment", fleet.gateway)]
@@ -437,13 +435,13 @@ def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Problem]:
         yield Problem(ProblemReason.FIELDS_UNKNOWN, message)
 
 
-def _anew(deployment: Object, fleet: Fleet, release: Release) -> Object | None:
+def _anew(deployment: Object, fleet: Fleet, operator: OperatorSettings) -> Object | None:
     """What the spec makes of that Deployment now, but for its replicas; None where it can't be made."""
     replicas = deployment["spec"]["replicas"]
     counts = every.Replicas(proxies=0, gateways=replicas, engines=replicas)
     # A new key comes with the next apply, and is rolled out then.
     key = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get(CONTROL_KEY_HASH, "")
-    parts = every.workloads(fleet, release, None, counts, None, key)
+    parts = every.workloads(fleet, operator, None, counts, None, key)
     part = next(each for each in parts if (each.kind, each.name) == identity(deployment))
     try:
         return part.make()

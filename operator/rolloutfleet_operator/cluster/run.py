@@ -60,9 +60,8 @@ async def run(settings: OperatorSettings) -> None:
         shared = Shared(
             api=api,
             executor=Executor(api, ProxyClient(http), GatewayClient(http)),
-            release=settings.release(),
+            operator=settings,
             version=own_version(),
-            most_disruptions=settings.max_concurrent_disruptions,
             slots=slots,
             clock=time.time,
             metrics=metrics,

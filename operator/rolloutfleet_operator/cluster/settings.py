@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from rolloutfleet.explain import what_is_wrong
 from rolloutfleet.installed import own_version
-from rolloutfleet_operator.cluster.children.names import OPERATOR, Release
+from rolloutfleet_operator.cluster.children.names import OPERATOR
 
 ENVIRONMENT: Final = "ROLLOUTFLEET_OPERATOR_"
 
@@ -63,15 +63,9 @@ class OperatorSettings(BaseModel):
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
 
-    def release(self) -> Release:
-        return Release(
-            proxy_image=self.proxy_image,
-            gateway_image=self.gateway_image,
-            engine_image=self.engine_image,
-            simulated_engine_image=self.simulated_engine_image,
-            cluster_domain=self.cluster_domain,
-            operator_namespace=self.lease_namespace,
-        )
+    def host(self, service: str, namespace: str) -> str:
+        """The name that a Service of this cluster has."""
+        return f"{service}.{namespace}.svc.{self.cluster_domain}"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -3,15 +3,15 @@
 from typing import Any
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet_operator.cluster.children.names import Fleet, Release
+from rolloutfleet_operator.cluster.children.names import Fleet
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 
-RELEASE = Release(
+OPERATOR = OperatorSettings(
     proxy_image="proxy:1",
     gateway_image="gateway:1",
     engine_image="sglang:1",
     simulated_engine_image="engine:1",
-    cluster_domain="cluster.local",
-    operator_namespace="ops",
+    lease_namespace="ops",
 )
 
 

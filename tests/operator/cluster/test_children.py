@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.operator.cluster.fleets import RELEASE, fleet_of, spec_of
+from tests.operator.cluster.fleets import OPERATOR, fleet_of, spec_of
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_operator.cluster.children import all as every
@@ -18,10 +18,10 @@ Children = dict[tuple[str, str], dict[str, Any]]
 
 
 def made(fleet: Fleet) -> Children:
-    told = proxy_settings(fleet, RELEASE, peers=fleet.spec.proxies.replicas)
-    template = proxies.template(fleet, RELEASE, told)
+    told = proxy_settings(fleet, OPERATOR, peers=fleet.spec.proxies.replicas)
+    template = proxies.template(fleet, OPERATOR, told)
     counts = every.Replicas(proxies=2, gateways=1, engines=1)
-    parts = [*every.parts(fleet, RELEASE, told), *every.workloads(fleet, RELEASE, template, counts, None, "a hash")]
+    parts = [*every.parts(fleet, OPERATOR, told), *every.workloads(fleet, OPERATOR, template, counts, None, "a hash")]
     children = [part.make() for part in parts]
     assert [(part.kind, part.name) for part in parts] == [(each["kind"], each["metadata"]["name"]) for each in children]
     return {(each["kind"], each["metadata"]["name"]): each for each in children}
@@ -37,7 +37,7 @@ def container_of(children: Children, kind: str, name: str) -> Any:
 
 def hash_of(**fields: Any) -> str:
     fleet = fleet_of(**fields)
-    template = proxies.template(fleet, RELEASE, proxy_settings(fleet, RELEASE, peers=fleet.spec.proxies.replicas))
+    template = proxies.template(fleet, OPERATOR, proxy_settings(fleet, OPERATOR, peers=fleet.spec.proxies.replicas))
     found: str = template["metadata"]["annotations"][TEMPLATE_HASH]
     return found
 
@@ -174,7 +174,7 @@ def test_another_key_of_the_control_plane_brings_new_gateways() -> None:
     fleet, counts = fleet_of(), every.Replicas(proxies=1, gateways=1, engines=1)
 
     def gateway(key: str) -> Any:
-        parts = every.workloads(fleet, RELEASE, None, counts, None, key)
+        parts = every.workloads(fleet, OPERATOR, None, counts, None, key)
         return next(part.make() for part in parts if part.name == "math-gateway")["spec"]["template"]
 
     assert gateway("one") == gateway("one") != gateway("another")
@@ -292,7 +292,7 @@ def test_these_make_pods_outdated(fields: Mapping[str, Any]) -> None:
 
 def test_a_new_pod_is_told_which_restart_it_needs_no_more() -> None:
     fleet = fleet_of(restart={"id": "again"})
-    template = proxies.template(fleet, RELEASE, proxy_settings(fleet, RELEASE, peers=1))
+    template = proxies.template(fleet, OPERATOR, proxy_settings(fleet, OPERATOR, peers=1))
     assert template["metadata"]["annotations"]["rolloutfleet.dev/restart-id"] == "again"
 
 

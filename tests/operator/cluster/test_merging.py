@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.operator.cluster.fleets import RELEASE, fleet_of
+from tests.operator.cluster.fleets import OPERATOR, fleet_of
 
 from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.merging import Fixed, TemplateInvalid, merge
@@ -97,7 +97,7 @@ def test_a_proxys_environment_may_set_what_the_spec_does_not() -> None:
     def template(name: str) -> Any:
         env = [{"name": name, "value": "x"}]
         fleet = fleet_of(proxies={"podTemplate": {"spec": {"containers": [{"name": "proxy", "env": env}]}}})
-        return proxies.template(fleet, RELEASE, proxy_settings(fleet, RELEASE, peers=1))
+        return proxies.template(fleet, OPERATOR, proxy_settings(fleet, OPERATOR, peers=1))
 
     assert template("ROLLOUTFLEET_LOG__LEVEL") and template("SENTRY_DSN")
     for taken in ("ROLLOUTFLEET_STATE_DIR", "ROLLOUTFLEET_ORDINAL", "ROLLOUTFLEET_SESSIONS__STALE_AFTER"):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.operator.cluster.fleets import RELEASE, fleet_of
+from tests.operator.cluster.fleets import OPERATOR, fleet_of
 
 from rolloutfleet_operator.cluster import observe
 from rolloutfleet_operator.cluster.children import gateway
@@ -127,13 +127,13 @@ def test_a_claim_grows_until_its_volume_has_what_is_asked_for() -> None:
 
 def deployment(replicas: int = 1, **said: Any) -> dict[str, Any]:
     counts = {"replicas": replicas, "readyReplicas": replicas, "updatedReplicas": replicas}
-    live = gateway.deployment(fleet_of(), RELEASE, replicas=replicas, control_key="hash")
+    live = gateway.deployment(fleet_of(), OPERATOR, replicas=replicas, control_key="hash")
     meta = {**live["metadata"], "generation": 4, "annotations": {APPLIED_HASH: content_hash(live)}}
     return {**live, "metadata": meta, "status": {"observedGeneration": 4, **counts, **said}}
 
 
 def rolled_out(live: dict[str, Any], **fields: Any) -> bool:
-    wanted = gateway.deployment(fleet_of(**fields), RELEASE, replicas=live["spec"]["replicas"], control_key="hash")
+    wanted = gateway.deployment(fleet_of(**fields), OPERATOR, replicas=live["spec"]["replicas"], control_key="hash")
     observed = observe.deployment(live, (), frozenset(), wanted=wanted)
     assert observed is not None
     return observed.is_complete(live["spec"]["replicas"])

@@ -6,8 +6,9 @@ from typing import Final
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_operator.cluster.children import disruption, engines, gateway, network, proxies, settings
-from rolloutfleet_operator.cluster.children.names import Fleet, Release
+from rolloutfleet_operator.cluster.children.names import Fleet
 from rolloutfleet_operator.cluster.children.pods import Manifest
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 
 KINDS: Final = (
     "ConfigMap",
@@ -30,7 +31,7 @@ class Part:
     make: Callable[[], Manifest]
 
 
-def parts(fleet: Fleet, release: Release, told: ProxySettings) -> Iterator[Part]:
+def parts(fleet: Fleet, operator: OperatorSettings, told: ProxySettings) -> Iterator[Part]:
     """Every child but the Secrets and what makes pods."""
     spec = fleet.spec
     yield Part("ConfigMap", fleet.settings, lambda: settings.config_map(fleet, told))
@@ -42,8 +43,8 @@ def parts(fleet: Fleet, release: Release, told: ProxySettings) -> Iterator[Part]
         if spec.gateway.replicas > 1:
             yield Part("PodDisruptionBudget", fleet.gateway, lambda: disruption.of_gateways(fleet))
     if spec.network_policy is not None:
-        yield Part("NetworkPolicy", fleet.name, lambda: network.of_proxies(fleet, release))
-        yield Part("NetworkPolicy", fleet.gateway, lambda: network.of_gateways(fleet, release))
+        yield Part("NetworkPolicy", fleet.name, lambda: network.of_proxies(fleet, operator))
+        yield Part("NetworkPolicy", fleet.gateway, lambda: network.of_gateways(fleet, operator))
     if spec.endpoint.ingress is not None:
         yield Part("Ingress", fleet.name, lambda: network.ingress(fleet))
 
@@ -59,7 +60,7 @@ class Replicas:
 
 def workloads(
     fleet: Fleet,
-    release: Release,
+    operator: OperatorSettings,
     template: Manifest | None,
     counts: Replicas,
     claims: Sequence[Manifest] | None,
@@ -74,12 +75,12 @@ def workloads(
     if engine is not None:
         yield Part("Service", fleet.engines, lambda: network.engine_service(fleet))
         yield Part(
-            "Deployment", fleet.engine, lambda: engines.deployment(fleet, engine, release, replicas=counts.engines)
+            "Deployment", fleet.engine, lambda: engines.deployment(fleet, engine, operator, replicas=counts.engines)
         )
     yield Part(
         "Deployment",
         fleet.gateway,
-        lambda: gateway.deployment(fleet, release, replicas=counts.gateways, control_key=control_key),
+        lambda: gateway.deployment(fleet, operator, replicas=counts.gateways, control_key=control_key),
     )
     if template is not None:
         yield Part(

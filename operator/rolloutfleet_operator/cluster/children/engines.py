@@ -6,9 +6,10 @@ from typing import Final
 from rolloutfleet.spec import SIMULATED_MODEL, EngineSpec
 from rolloutfleet_operator import commands
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
-from rolloutfleet_operator.cluster.children.names import ENGINE_PORT, Component, Fleet, Release, labels
+from rolloutfleet_operator.cluster.children.names import ENGINE_PORT, Component, Fleet, labels
 from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, deployment_of, get, pod_template
 from rolloutfleet_operator.cluster.children.secret import ENGINE_KEY
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.commands import KeyFlag
 
 CONTAINER: Final = "engine"
@@ -20,10 +21,10 @@ _SLOWEST_START: Final = 7200
 _PERIOD: Final = 10
 
 
-def deployment(fleet: Fleet, engine: EngineSpec, release: Release, *, replicas: int) -> Manifest:
+def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, replicas: int) -> Manifest:
     """Raises TemplateInvalid."""
     simulated = fleet.spec.model == SIMULATED_MODEL
-    container = _simulated(engine, release) if simulated else _sglang(fleet, engine, release)
+    container = _simulated(engine, operator) if simulated else _sglang(fleet, engine, operator)
     template = pod_template(fleet, Component.ENGINE, {**_CONTAINER, **container}, grace=GRACE)
     if not simulated:
         _loosen(template["spec"])
@@ -57,11 +58,11 @@ _CONTAINER: Final[Manifest] = {
 }
 
 
-def _simulated(engine: EngineSpec, release: Release) -> Manifest:
+def _simulated(engine: EngineSpec, operator: OperatorSettings) -> Manifest:
     """It uses no GPU and answers as SGLang does."""
     said = engine.simulated
     return {
-        "image": release.simulated_engine_image,
+        "image": operator.simulated_engine_image,
         "args": commands.flags(
             {
                 "--host": "0.0.0.0",
@@ -77,7 +78,7 @@ def _simulated(engine: EngineSpec, release: Release) -> Manifest:
     }
 
 
-def _sglang(fleet: Fleet, engine: EngineSpec, release: Release) -> Manifest:
+def _sglang(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings) -> Manifest:
     given: dict[str, object] = {
         "--model-path": fleet.spec.model,
         "--served-model-name": fleet.spec.model,
@@ -85,7 +86,7 @@ def _sglang(fleet: Fleet, engine: EngineSpec, release: Release) -> Manifest:
         "--port": ENGINE_PORT,
     }
     return {
-        "image": release.engine_image,
+        "image": operator.engine_image,
         "command": commands.module("python3", _SGLANG),
         "args": [*commands.flags(given), *engine.args],
         "resources": {"limits": {GPU: str(engine.gpus)}} if engine.gpus else {},

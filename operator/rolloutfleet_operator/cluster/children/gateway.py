@@ -10,7 +10,6 @@ from rolloutfleet_operator.cluster.children.names import (
     GATEWAY_PORT,
     Component,
     Fleet,
-    Release,
     labels,
 )
 from rolloutfleet_operator.cluster.children.pods import (
@@ -24,6 +23,7 @@ from rolloutfleet_operator.cluster.children.pods import (
     resources,
 )
 from rolloutfleet_operator.cluster.children.secret import CONTROL_KEY, ENGINE_KEY
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 
 CONTAINER: Final = "gateway"
 PATH: Final = "spec.gateway.podTemplate"
@@ -34,11 +34,11 @@ _LEAVING: Final = 5
 GRACE: Final = SHUTDOWN + _LEAVING + 10
 
 
-def deployment(fleet: Fleet, release: Release, *, replicas: int, control_key: str) -> Manifest:
+def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, control_key: str) -> Manifest:
     """`control_key` changes with the key of the control plane, which is read at the start. Raises TemplateInvalid."""
     spec = fleet.spec.gateway
     template = pod_template(
-        fleet, Component.GATEWAY, _container(fleet, release), grace=GRACE, annotations={CONTROL_KEY_HASH: control_key}
+        fleet, Component.GATEWAY, _container(fleet, operator), grace=GRACE, annotations={CONTROL_KEY_HASH: control_key}
     )
     pod = template["spec"]
     place(pod, spec.node_selector, spec.tolerations)
@@ -80,7 +80,7 @@ def arguments(fleet: Fleet) -> list[str]:
     return [*words, *smg.pushed_engines()]
 
 
-def _container(fleet: Fleet, release: Release) -> Manifest:
+def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
     spec = fleet.spec.gateway
     mounts: list[Manifest] = [{"name": TMP, "mountPath": "/tmp"}, CONTROL_KEY.mount()]
     if spec.api_key_secret is not None:
@@ -88,7 +88,7 @@ def _container(fleet: Fleet, release: Release) -> Manifest:
     api_key = None if spec.api_key_secret is None else ENGINE_KEY.file
     return {
         "name": CONTAINER,
-        "image": release.gateway_image,
+        "image": operator.gateway_image,
         "command": [*INIT, *smg.command("python3", control_key=CONTROL_KEY.file, api_key=api_key)],
         "args": arguments(fleet),
         "ports": [

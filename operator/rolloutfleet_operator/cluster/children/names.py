@@ -128,22 +128,6 @@ class Fleet:
         return f"state-{self.pod(ordinal)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """What this operator was told, and all fleets share."""
-
-    proxy_image: str
-    gateway_image: str
-    engine_image: str
-    """SGLang."""
-    simulated_engine_image: str
-    cluster_domain: str
-    operator_namespace: str
-
-    def host(self, service: str, namespace: str) -> str:
-        return f"{service}.{namespace}.svc.{self.cluster_domain}"
-
-
 def selector(fleet: Fleet, component: Component) -> dict[str, str]:
     """The labels that choose the pods of one component; they never change."""
     return {FLEET_LABEL: fleet.name, COMPONENT: component.value}

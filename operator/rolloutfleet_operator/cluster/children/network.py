@@ -21,11 +21,11 @@ from rolloutfleet_operator.cluster.children.names import (
     SERVICE_PORT,
     Component,
     Fleet,
-    Release,
     child,
     selector,
 )
 from rolloutfleet_operator.cluster.children.pods import Manifest
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 
 POLICY_PATH: Final = "spec.networkPolicy"
 INGRESS_PATH: Final = "spec.endpoint.ingress"
@@ -37,23 +37,23 @@ class FieldInvalid(Exception):
     """A field that can't be used; the message names it by its path."""
 
 
-def of_proxies(fleet: Fleet, release: Release) -> Manifest:
+def of_proxies(fleet: Fleet, operator: OperatorSettings) -> Manifest:
     """Raises FieldInvalid."""
     asked: Any = fleet.spec.network_policy or {}
     _check_names(asked, {"from": list}, POLICY_PATH)
     others = asked.get("from", [{"podSelector": {}}])
-    ingress = [{"from": [*_known(fleet, release), *others], "ports": [_port("http")]}]
+    ingress = [{"from": [*_known(fleet, operator), *others], "ports": [_port("http")]}]
     return _policy(fleet, fleet.name, Component.PROXY, ingress)
 
 
-def of_gateways(fleet: Fleet, release: Release) -> Manifest:
+def of_gateways(fleet: Fleet, operator: OperatorSettings) -> Manifest:
     """Anybody may read metrics."""
-    ingress = [{"from": _known(fleet, release), "ports": [_port("http")]}, {"ports": [_port("metrics")]}]
+    ingress = [{"from": _known(fleet, operator), "ports": [_port("http")]}, {"ports": [_port("metrics")]}]
     return _policy(fleet, fleet.gateway, Component.GATEWAY, ingress)
 
 
-def _known(fleet: Fleet, release: Release) -> list[Manifest]:
-    return [{"podSelector": {"matchLabels": {FLEET_LABEL: fleet.name}}}, _operator(release)]
+def _known(fleet: Fleet, operator: OperatorSettings) -> list[Manifest]:
+    return [{"podSelector": {"matchLabels": {FLEET_LABEL: fleet.name}}}, _operator(operator)]
 
 
 def _policy(fleet: Fleet, name: str, component: Component, ingress: list[Manifest]) -> Manifest:
@@ -62,9 +62,9 @@ def _policy(fleet: Fleet, name: str, component: Component, ingress: list[Manifes
     return child(fleet, "NetworkPolicy", name, component, spec=spec)
 
 
-def _operator(release: Release) -> Manifest:
+def _operator(operator: OperatorSettings) -> Manifest:
     return {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": release.operator_namespace}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator.lease_namespace}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": OPERATOR}},
     }
 

@@ -21,13 +21,13 @@ from rolloutfleet_operator.cluster.children.names import (
     TEMPLATE_HASH,
     Component,
     Fleet,
-    Release,
     child,
     labels,
     selector,
 )
 from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, get, place, pod_template, resources
 from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.policy.observed import RESTART_NOTE
 
 CONTAINER: Final = "proxy"
@@ -82,12 +82,12 @@ def _as_made(claim: Manifest) -> Manifest:
     return {"metadata": meta, "spec": {**spec, "resources": requests}}
 
 
-def template(fleet: Fleet, release: Release, settings: ProxySettings) -> Manifest:
+def template(fleet: Fleet, operator: OperatorSettings, settings: ProxySettings) -> Manifest:
     """The pods' template, the user's part merged in and its hash on it. Raises TemplateInvalid."""
     spec = fleet.spec
     grace = math.ceil(spec.disruption.drain_timeout) + GRACE_BEYOND_DRAIN
     annotations = {SETTINGS_HASH: settings_of.restart_hash(settings)}
-    made = pod_template(fleet, Component.PROXY, _container(fleet, release), grace=grace, annotations=annotations)
+    made = pod_template(fleet, Component.PROXY, _container(fleet, operator), grace=grace, annotations=annotations)
     made["spec"]["volumes"] += _volumes(fleet)
     place(made["spec"], spec.proxies.node_selector, spec.proxies.tolerations)
     merged = merge(made, spec.proxies.pod_template, path=PATH, fixed=_fixed(fleet, settings))
@@ -117,11 +117,11 @@ def _fixed(fleet: Fleet, settings: ProxySettings) -> Fixed:
     )
 
 
-def _container(fleet: Fleet, release: Release) -> Manifest:
+def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
     spec = fleet.spec
     return {
         "name": CONTAINER,
-        "image": spec.image or release.proxy_image,
+        "image": spec.image or operator.proxy_image,
         "args": ["--settings", f"{SETTINGS_PATH}/{SETTINGS_FILE}"],
         "env": _environment(spec),
         "ports": [{"name": "http", "containerPort": PROXY_PORT, "protocol": "TCP"}],

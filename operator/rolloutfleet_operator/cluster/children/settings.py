@@ -21,22 +21,22 @@ from rolloutfleet_operator.cluster.children.names import (
     STATE_PATH,
     Component,
     Fleet,
-    Release,
     child,
 )
 from rolloutfleet_operator.cluster.children.pods import Manifest
 from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.proxy_settings import proxy_settings as settings_by_spec
 
 
-def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettings:
+def proxy_settings(fleet: Fleet, operator: OperatorSettings, *, peers: int) -> ProxySettings:
     """What the proxies are told; each adds its ordinal by the environment. Raises pydantic.ValidationError.
 
     `peers` is how many proxies own sessions now.
     """
     spec = fleet.spec
     source = spec.gateway.engines
-    domain = release.host(fleet.headless, fleet.namespace)
+    domain = operator.host(fleet.headless, fleet.namespace)
     shipped = spec.model == SIMULATED_MODEL and spec.tokenizer.path is None
     return settings_by_spec(
         fleet.name,
@@ -50,7 +50,7 @@ def proxy_settings(fleet: Fleet, release: Release, *, peers: int) -> ProxySettin
         state_dir=Path(STATE_PATH),
         dump_dir=Path(DUMPS_PATH),
         peers=PeersSettings(template=f"http://{fleet.proxies}-{{ordinal}}.{domain}:{{port}}"),
-        gateway_url=gateway_url(fleet, release),
+        gateway_url=gateway_url(fleet, operator),
         gateway_api_key_file=Path(ENGINE_KEY.file) if spec.gateway.api_key_secret else None,
         gateway_control_key_file=Path(CONTROL_KEY.file) if asks_for_engines(spec) else None,
         engine_urls=list(source.urls or ()) if source is not None else [],
@@ -66,8 +66,8 @@ def asks_for_engines(spec: FleetSpec) -> bool:
     return spec.gateway.engines is None or spec.gateway.engines.urls is None
 
 
-def gateway_url(fleet: Fleet, release: Release) -> str:
-    return f"http://{release.host(fleet.gateway, fleet.namespace)}:{GATEWAY_PORT}"
+def gateway_url(fleet: Fleet, operator: OperatorSettings) -> str:
+    return f"http://{operator.host(fleet.gateway, fleet.namespace)}:{GATEWAY_PORT}"
 
 
 def restart_hash(settings: ProxySettings) -> str:
