@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from rolloutfleet.files.forms import FileForm, PartWriter, part_writer
-from rolloutfleet.fleet.arguments import by_lease
+from rolloutfleet.fleet.leases import by_lease
 from rolloutfleet.fleet.trajectories import Trajectory
 
 HELD: Final = ".held.json"

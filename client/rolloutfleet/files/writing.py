@@ -77,16 +77,16 @@ def export_to(
         folder.let_go()
 
 
+@dataclass
 class _Run:
-    def __init__(self, fleet: Fleet, folder: ExportFolder, part_bytes: int, tell: Callable[[Progress], None]) -> None:
-        self._fleet = fleet
-        self._folder = folder
-        self._part_bytes = part_bytes
-        self._tell = tell
-        self._summary = Summary(Progress())
-        self._taken: list[Taken] = []
-        """Finished parts that the fleet may not have heard of."""
-        self._last_session: str | None = None
+    _fleet: Fleet
+    _folder: ExportFolder
+    _part_bytes: int
+    _tell: Callable[[Progress], None]
+    _summary: Summary = field(default_factory=lambda: Summary(Progress()))
+    _taken: list[Taken] = field(default_factory=list)
+    """Finished parts that the fleet may not have heard of."""
+    _last_session: str | None = None
 
     @property
     def trajectories(self) -> int:

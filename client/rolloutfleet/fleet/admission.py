@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
-from rolloutfleet.fleet.budget_slots import BudgetSlots
+from rolloutfleet.fleet.budget_slots import BudgetSlots, Slot
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
 from rolloutfleet.fleet.proxies import Proxies, each, paged
 from rolloutfleet.fleet.trajectories import Trajectory
@@ -33,32 +33,44 @@ OPEN: Final = "open"
 HELD: Final = frozenset(("live", "leased"))
 
 
+@dataclass(eq=False)
 class Admission:
     """The budget of one fleet object. One event loop's; the manager may be shared with others."""
 
-    def __init__(
-        self, manager: StalenessManager, proxies: Proxies, weights: FleetWeights, *, lost_after: float, waiting: Waiting
-    ) -> None:
-        self.manager = manager
-        self.slots = BudgetSlots(manager, changed=self.changed)
-        self._proxies = proxies
-        self._weights = weights
-        weights.changed = self.changed
-        self._lost_after = lost_after
-        self._waiting = waiting
-        self._changed = asyncio.Event()
-        self._turn = asyncio.Lock()
-        self._polling: asyncio.Task[None] | None = None
+    manager: StalenessManager
+    _proxies: Proxies
+    _weights: FleetWeights
+    _waiting: Waiting
+    _lost_after: float
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _polling: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.slots = BudgetSlots(self.manager, changed=self.changed)
+        self._weights.changed = self.changed
 
     def changed(self) -> None:
         """There may be room now."""
         self._changed.set()
 
-    async def admit(self, sessions: int, *, timeout: float | None) -> None:
-        """Return once so many sessions may start; they count as submitted then. First come, first served.
+    @contextlib.asynccontextmanager
+    async def admitted(self, sessions: int, *, timeout: float | None) -> AsyncIterator[None]:
+        """Begin once so many sessions may start; they count as submitted then. First come, first served.
 
-        Raises BadArgument where there never will be room, TookTooLong.
+        A block that ends with an exception has started none. Raises BadArgument where there never will be room,
+        TookTooLong.
         """
+        await self._weights.learn()
+        await self._admit(sessions, timeout=timeout)
+        try:
+            yield
+        except BaseException:
+            self.manager.on_rejected(sessions)
+            self.changed()
+            raise
+
+    async def _admit(self, sessions: int, *, timeout: float | None) -> None:
         most = self.manager.max_concurrent
         if sessions > most:
             raise BadArgument("group_size", f"is {sessions}, and max_concurrent {most}: it would wait for ever")
@@ -70,13 +82,32 @@ class Admission:
         except TimeoutError:
             self.manager.on_dequeued(sessions)
             raise TookTooLong(
-                f"no room for {sessions} sessions within {timeout:g} s: {self.described()}{self._advice()}"
+                f"no room for {sessions} sessions within {timeout:g} s: {self._described()}{self._advice()}"
             ) from None
         except BaseException:
             self.manager.on_dequeued(sessions)
             raise
 
-    def described(self) -> str:
+    async def recovered(self, version: int, *, held: int | None) -> None:
+        """The trainer goes on at `version`; `held` ended sessions are with the fleet, or as many as are found."""
+        self.manager.on_version_recovered(version, held=await self._adopted() if held is None else held)
+        self.changed()
+
+    async def _adopted(self) -> int:
+        """Take over the sessions that the fleet holds; how many of them have ended."""
+        await self._poll_sessions()
+        for ordinal in await self._proxies.ordinals():
+            try:
+                async for shown in self._listed(ordinal):
+                    if shown.state == OPEN:
+                        self.slots.adopt(shown.session_id, ordinal=ordinal, ended=False)
+                    elif shown.fate in HELD:
+                        self.slots.adopt(shown.session_id, ordinal=ordinal, ended=True, left=_trajectory_ids(shown))
+            except FleetError as error:
+                log.warning("what proxy %d holds is not counted: %s", ordinal, error)
+        return sum(self.slots.slot(name) is Slot.ACCEPTED for name in self.slots.sessions())
+
+    def _described(self) -> str:
         counts, version = self.manager.counts, self._weights.version
         earlier = self.slots.adopted_running()
         return (
@@ -95,7 +126,7 @@ class Admission:
                 self._changed.clear()
                 if self.manager.submit_if_room(sessions, version=self._weights.version):
                     return
-                tell(f"waiting for room: {self.described()}", 0)
+                tell(f"waiting for room: {self._described()}", 0)
                 if self._polling is None or self._polling.done():
                     # Beside the wait: a proxy that is slow to say must not hold up a session that could start.
                     self._polling = asyncio.create_task(self._poll())
@@ -111,11 +142,11 @@ class Admission:
 
     async def _poll(self) -> None:
         """Learn version and sessions as they are now, and rest a moment."""
-        await each([self._weights.show(), self.poll_sessions()])
+        await each([self._weights.show(), self._poll_sessions()])
         self.changed()
         await asyncio.sleep(POLL_INTERVAL)
 
-    async def poll_sessions(self) -> None:
+    async def _poll_sessions(self) -> None:
         """Find out what became of the sessions that hold a place."""
         await self._proxies.refresh()
         await each([self._poll_proxy(ordinal) for ordinal in self.slots.ordinals()])
@@ -129,7 +160,7 @@ class Admission:
             self.slots.found(ordinal)
 
     async def _update_slots(self, ordinal: int) -> None:
-        listed = {shown.session_id: shown async for shown in self.listed(ordinal)}
+        listed = {shown.session_id: shown async for shown in self._listed(ordinal)}
         for name in self.slots.sessions(ordinal):
             shown = listed.get(name)
             if shown is None:
@@ -137,7 +168,7 @@ class Admission:
             elif shown.state != OPEN:
                 self._ended(shown)
 
-    async def listed(self, ordinal: int) -> AsyncIterator[SessionStatus]:
+    async def _listed(self, ordinal: int) -> AsyncIterator[SessionStatus]:
         """The sessions of a proxy, page by page. Raises Unreachable, Refused."""
 
         async def fetch(query: dict[str, str | int]) -> SessionList:
@@ -170,7 +201,7 @@ class Admission:
         if shown.fate is not None and shown.fate not in (*HELD, "acknowledged"):
             self.slots.gone(shown.session_id)
             return
-        self.slots.ended(shown.session_id, left=trajectory_ids(shown))
+        self.slots.ended(shown.session_id, left=_trajectory_ids(shown))
 
     def _poll_failed(self, ordinal: int, error: FleetError) -> None:
         """A proxy that does not answer keeps its places for a while; one that is no more gives them back at once."""
@@ -183,7 +214,7 @@ class Admission:
             self.slots.lost(ordinal)
 
 
-def trajectory_ids(shown: SessionStatus) -> list[str]:
+def _trajectory_ids(shown: SessionStatus) -> list[str]:
     """The names of the trajectories that a session has made so far."""
     return [f"{shown.session_id}-trajectory-{number}" for number in range(1, shown.trajectories + 1)]
 
@@ -201,21 +232,22 @@ class Counts:
     too_old_kept: int = 0
 
 
+@dataclass(eq=False)
 class StalenessFilter:
     """Judges and counts what a fleet object hands out, and tells the budget. Without a budget nothing is too old."""
 
-    def __init__(self, admission: Admission | None, weights: FleetWeights, *, too_old: TooOld) -> None:
-        self.counts = Counts()
-        self._admission = admission
-        self._too_old = too_old
-        self._weights = weights
+    _budget: StalenessManager | None
+    _slots: BudgetSlots
+    _weights: FleetWeights
+    _too_old: TooOld
+    counts: Counts = field(default=Counts(), init=False)
 
     def drops(self, trajectory: Trajectory) -> bool:
         """Whether it is not to be handed out; counted either way."""
         late = (
-            self._admission is not None
+            self._budget is not None
             and trajectory.oldest_version is not None
-            and self._weights.version - trajectory.oldest_version > self._admission.manager.max_staleness
+            and self._weights.version - trajectory.oldest_version > self._budget.max_staleness
         )
         dropped = late and self._too_old == "drop"
         counts = self.counts
@@ -225,14 +257,12 @@ class StalenessFilter:
             too_old_dropped=counts.too_old_dropped + dropped,
             too_old_kept=counts.too_old_kept + (late and not dropped),
         )
-        if self._admission is not None:
-            self._admission.slots.judged(trajectory.session_id, trajectory.trajectory_id, too_old=dropped)
+        self._slots.judged(trajectory.session_id, trajectory.trajectory_id, too_old=dropped)
         return dropped
 
     def acknowledged(self, trajectory_ids: Iterable[str]) -> None:
         """They are trained."""
         names = list(trajectory_ids)
         self.counts = replace(self.counts, acknowledged=self.counts.acknowledged + len(names))
-        if self._admission is not None:
-            for name in names:
-                self._admission.slots.trained(name.rpartition("-trajectory-")[0], name)
+        for name in names:
+            self._slots.trained(name.rpartition("-trajectory-")[0], name)

@@ -5,37 +5,24 @@
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from types import TracebackType
-from typing import BinaryIO, Final, Literal, Self, Unpack
+from typing import Any, BinaryIO, Final, Literal, Self, Unpack
 
 from pydantic import JsonValue
 
 from rolloutfleet import wire
 from rolloutfleet.fleet import dumps
-from rolloutfleet.fleet.admission import HELD, OPEN, Admission, StalenessFilter, trajectory_ids
-from rolloutfleet.fleet.arguments import (
-    LOST_AFTER,
-    RETRY_SECONDS,
-    Named,
-    ask_export,
-    by_lease,
-    check_choice,
-    check_export_options,
-    checked,
-    checked_options,
-    name_of,
-    number,
-    positive,
-    whole,
-)
+from rolloutfleet.fleet.admission import Admission, StalenessFilter
+from rolloutfleet.fleet.arguments import FleetOptions, Named, check_choice, name_of, valid
 from rolloutfleet.fleet.base import FleetBase, Options
-from rolloutfleet.fleet.budget_slots import Slot
-from rolloutfleet.fleet.exceptions import FleetError
+from rolloutfleet.fleet.budget_slots import BudgetSlots
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown
 from rolloutfleet.fleet.exporting import AsyncExport
-from rolloutfleet.fleet.leases import ExportFile, Format, Leases, export_file
+from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
-from rolloutfleet.fleet.proxies import FLEET, Proxies
-from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession, OnError, Sessions
+from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of, raise_first
+from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession, ListSessions, OnError, list_sessions, list_turns
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import AsyncWeightUpdate, FleetWeights
@@ -54,22 +41,19 @@ class AsyncFleet(FleetBase):
     """
 
     def __init__(self, where: Whereabouts, **options: Unpack[Options]) -> None:
-        checked_options(options)
+        given = valid(FleetOptions, options)
         self.whereabouts = where
-        self.staleness = options.get("staleness")
+        self.staleness = given.staleness
         self._closed = False
-        self._waiting = Waiting(options.get("progress"))
-        self._proxies = Proxies(where, patience=options.get("patience", RETRY_SECONDS))
+        self._waiting = Waiting(given.progress)
+        self._proxies = Proxies(where, patience=given.patience)
         self._leases = Leases(self._proxies)
         self._weights = FleetWeights(self._proxies, self._waiting)
         self._admission: Admission | None = None
-        if self.staleness is not None:
-            lost_after = options.get("lost_after", LOST_AFTER)
-            self._admission = Admission(
-                self.staleness, self._proxies, self._weights, lost_after=lost_after, waiting=self._waiting
-            )
-        self._sessions = Sessions(self._proxies, self._admission)
-        self._filter = StalenessFilter(self._admission, self._weights, too_old=options.get("too_old", "drop"))
+        if given.staleness is not None:
+            self._admission = Admission(given.staleness, self._proxies, self._weights, self._waiting, given.lost_after)
+        self._slots = BudgetSlots(None) if self._admission is None else self._admission.slots
+        self._filter = StalenessFilter(self.staleness, self._slots, self._weights, given.too_old)
 
     async def __aenter__(self) -> Self:
         return self
@@ -164,12 +148,17 @@ class AsyncFleet(FleetBase):
             "limits": {name: value for name, value in limits.items() if value is not None},
             "agent_may": list(agent_may),
         }
-        asked = checked(wire.StartSessions, values)
+        asked = valid(wire.StartSessions, values)
         check_choice("on_error", on_error, ("close", "delete"))
         self._proxies.check_open()
-        if self._admission is not None:
-            await self._weights.learn()
-        started = await self._sessions.start(asked, timeout=timeout)
+        admission = self._admission
+        async with nullcontext() if admission is None else admission.admitted(size, timeout=timeout):
+            # A key belongs to one proxy, and where that is down another key's may be up.
+            started = await self._proxies.call(
+                "POST", "/sessions", wire.StartedSessions, body=asked, key=new_key(), new_keys=True
+            )
+        names = [session.session_id for session in started.sessions]
+        self._slots.started(names, ordinal=owner_of(started.group_id))
 
         def made(session: wire.StartedSession) -> AsyncSession:
             return AsyncSession(
@@ -191,28 +180,37 @@ class AsyncFleet(FleetBase):
 
         By default it does where no turn is named. The session goes on either way: `close_session` ends it.
         """
-        asked = checked(wire.GiveReward, {"reward": number(reward), "turn_id": turn_id, "close": close})
-        return await self._sessions.reward(name_of(session), asked)
+        asked, name = valid(wire.GiveReward, {"reward": reward, "turn_id": turn_id, "close": close}), name_of(session)
+        done = await self._of_session("POST", name, "/reward", wire.Rewarded, body=asked, key=new_key())
+        self._slots.closed_trajectory(name, done.trajectory_id)
+        return done
 
     async def close_session(self, session: Named) -> str | None:
         """End a session; returns the trajectory that was made of its open turns, None where there were none."""
-        return await self._sessions.close(name_of(session))
+        name = name_of(session)
+        done = await self._of_session("POST", name, "/close", wire.Closed)
+        self._slots.ended(name, left=[done.trajectory_id] if done.trajectory_id else [])
+        return done.trajectory_id
 
     async def delete(self, session: Named) -> None:
         """End a session, and discard all of it that is not leased."""
-        await self._sessions.delete(name_of(session))
+        name = name_of(session)
+        with suppress(Gone):
+            await self._proxies.send("DELETE", f"/sessions/{name}", owner=owner_of(name))
+        self._slots.gone(name)
 
     async def touch(self, session: Named) -> None:
         """Keep a session from going stale."""
-        await self._sessions.touch(name_of(session))
+        await self._of_session("POST", name_of(session), "/touch", wire.Answered)
 
     async def status(self, session: Named) -> wire.SessionStatus:
         """What the fleet says of a session. Raises Gone, NotKnown."""
-        return await self._sessions.status(name_of(session))
+        return await self._of_session("GET", name_of(session), "", wire.SessionStatus)
 
     async def statuses(self, sessions: Iterable[Named]) -> dict[str, wire.SessionStatus | FleetError]:
         """Of each session what the fleet says, or the error that it answers with. Never raises for one of them."""
-        return await self._sessions.statuses([name_of(session) for session in sessions])
+        names = [name_of(session) for session in sessions]
+        return dict(zip(names, await each(map(self.status, names)), strict=True))
 
     def sessions(
         self,
@@ -227,23 +225,37 @@ class AsyncFleet(FleetBase):
         `state` and `task_id` choose among them, `limit` is how many at most; those that ended are listed until all of
         them has been acknowledged or discarded. Raises NotEverywhere at the end where a proxy did not answer.
         """
-        check_choice("state", state, (None, "open", "closed", "deleted"))
-        return self._sessions.listed(
-            state=state, task_id=task_id, newest=newest, limit=None if limit is None else whole("limit", limit)
-        )
+        asked = {"state": state, "task_id": task_id, "newest": newest, "limit": limit}
+        return list_sessions(self._proxies, valid(ListSessions, asked))
 
     def turns(self, session: Named) -> AsyncIterator[wire.Turn]:
         """A session's turns, in order of commit, with ids, log-probabilities and versions."""
-        return self._sessions.turns(name_of(session))
+        return list_turns(self._proxies, name_of(session))
+
+    async def _of_session(self, method: str, name: str, path: str, answer: type[Answer], **asked: Any) -> Answer:
+        return await self._proxies.call(method, f"/sessions/{name}{path}", answer, owner=owner_of(name), **asked)
 
     async def _end(self, session_ids: Sequence[str], error: BaseException | None, on_error: OnError) -> None:
         """The end of a `with` block. An exception of the block is never hidden by one of ours."""
+        delete = error is not None and on_error == "delete"
         try:
-            await self._sessions.end(session_ids, how="close" if error is None else on_error)
+            raise_first(await each([self._end_one(name, delete=delete) for name in session_ids]))
         except FleetError as problem:
             if error is None:
                 raise
             log.warning("a session could not be ended: %s", problem)
+
+    async def _end_one(self, session_id: str, *, delete: bool) -> None:
+        """What does not answer is told later, and not waited for."""
+
+        async def deliver() -> None:
+            try:
+                await (self.delete(session_id) if delete else self.close_session(session_id))
+            except (Gone, NotKnown):
+                # Stale, lost, or deleted by its agent: it has ended.
+                self._slots.gone(session_id)
+
+        await self._proxies.outbox.deliver(f"the end of session {session_id}", deliver)
 
     # Exports
 
@@ -276,33 +288,25 @@ class AsyncFleet(FleetBase):
         given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
         """
         check_choice("as_", as_, ("tensors", "shards"))
-        asked = ask_export(
-            session_ids=session_ids,
-            group_id=group_id,
-            style=style,
-            discount=discount,
-            as_=as_,
-            lease_seconds=lease_seconds,
-        )
-        wanted = ExportOptions(
-            asked=asked,
-            count=count,
-            wait=count is not None if wait is None else wait,
-            page=page,
-            prefetch=prefetch,
-            timeout=timeout,
-            grace=grace,
-            on_exit=on_exit,
-        )
-        check_export_options(wanted)
-        return AsyncExport(
-            self._proxies,
-            self._leases,
-            wanted,
-            staleness=self._filter,
-            heard=self._weights.heard,
-            waiting=self._waiting,
-        )
+        values = {
+            "session_ids": _names(session_ids),
+            "group_id": group_id,
+            "style": style,
+            "discount": discount,
+            "as_": as_,
+            "lease_seconds": lease_seconds,
+            "count": count,
+            "wait": count is not None if wait is None else wait,
+            "page": page,
+            "prefetch": prefetch,
+            "timeout": timeout,
+            "grace": grace,
+            "on_exit": on_exit,
+        }
+        wanted = valid(ExportOptions, values)
+        if count is not None and wanted.named:
+            raise BadArgument("count", "goes with neither session_ids nor group_id; keep one")
+        return AsyncExport(self._proxies, self._leases, wanted, self._filter, self._weights, self._waiting)
 
     async def acknowledge(self, trajectories: Iterable[Leased]) -> None:
         """They are trained. For what an export with `on_exit="keep"` handed out, in this process or another.
@@ -319,7 +323,8 @@ class AsyncFleet(FleetBase):
 
     async def renew(self, trajectories: Iterable[Leased], *, lease_seconds: float = 600.0) -> None:
         """Their leases run anew from now. Raises Conflict where one is over."""
-        await self._leases.renew(by_lease(trajectories), seconds=positive("lease_seconds", lease_seconds))
+        asked = valid(wire.RenewLease, {"lease_seconds": lease_seconds})
+        await self._leases.renew(by_lease(trajectories), seconds=asked.lease_seconds)
 
     async def end_lease(
         self, lease_id: str, *, acknowledge: bool, trajectory_ids: Iterable[str] | None = None
@@ -340,15 +345,15 @@ class AsyncFleet(FleetBase):
     ) -> ExportFile:
         """Lease once, at one proxy; the answer as it came, for a file. Nobody renews the lease: `end_lease` ends it."""
         check_choice("form", form, ("json", "safetensors"))
-        asked = ask_export(
-            session_ids=session_ids,
-            group_id=group_id,
-            max_trajectories=max_trajectories,
-            style=style,
-            discount=discount,
-            lease_seconds=lease_seconds,
-        )
-        return await export_file(self._proxies, asked, form=form)
+        values = {
+            "session_ids": _names(session_ids),
+            "group_id": group_id,
+            "max_trajectories": max_trajectories,
+            "style": style,
+            "discount": discount,
+            "lease_seconds": lease_seconds,
+        }
+        return await export_file(self._proxies, valid(wire.AskExport, values), form=form)
 
     # Dumps
 
@@ -368,7 +373,7 @@ class AsyncFleet(FleetBase):
 
         With `incomplete` also those whose shards are missing, without them.
         """
-        asked = checked(wire.ImportDumps, {"names": list(names), "incomplete": incomplete})
+        asked = valid(wire.ImportDumps, {"names": list(names), "incomplete": incomplete})
         return await dumps.import_dumps(self._proxies, ordinal, asked)
 
     # Weights
@@ -382,8 +387,9 @@ class AsyncFleet(FleetBase):
 
         Proxies that it did not reach are under `failed`; with `strict` that raises NotEverywhere.
         """
-        checked(wire.SetVersion, {"version": version, "epoch": epoch})
-        return await self._weights.set_version(version, epoch=epoch, strict=strict)
+        return await self._weights.set_version(
+            valid(wire.SetVersion, {"version": version, "epoch": epoch}), strict=strict
+        )
 
     async def pause(
         self, mode: wire.PauseMode = "abort", *, timeout: float = 60.0, epoch: int | None = None, strict: bool = False
@@ -392,9 +398,8 @@ class AsyncFleet(FleetBase):
 
         The modes are in docs/weights.md; `timeout` is in seconds. `failed` and `strict` as in `set_version`.
         """
-        checked(wire.Pause, {"mode": mode, "timeout": number(timeout), "epoch": epoch})
-        named = epoch if epoch is not None else (await self._weights.show()).epoch + 1
-        return await self._weights.pause(mode=mode, timeout=timeout, epoch=named, strict=strict)
+        asked = valid(wire.Pause, {"mode": mode, "timeout": timeout, "epoch": epoch})
+        return await self._weights.pause(asked, strict=strict)
 
     async def resume(self, *, epoch: int | None = None, strict: bool = False) -> wire.Weights:
         """Engines go on, then proxies. `engines_failed` names engines that did not confirm."""
@@ -409,9 +414,9 @@ class AsyncFleet(FleetBase):
         fails, or what comes after it, the fleet stays paused: nobody knows what is in the engines. The exception says
         so.
         """
-        checked(wire.SetVersion, {"version": version})
-        checked(wire.Pause, {"mode": mode, "timeout": number(timeout)})
-        return AsyncWeightUpdate(self, version, mode=mode, timeout=timeout, strict=strict)
+        valid(wire.SetVersion, {"version": version})
+        pause = valid(wire.Pause, {"mode": mode, "timeout": timeout})
+        return AsyncWeightUpdate(version, self._weights, pause, strict)
 
     async def recover(
         self,
@@ -436,28 +441,14 @@ class AsyncFleet(FleetBase):
         each its share.
         """
         values = {"version": version, "run": run if run is not None else 0, "newer": newer}
-        asked = checked(wire.Recover, {**values, "open": open, "confirm": confirm})
+        asked = valid(wire.Recover, {**values, "open": open, "confirm": confirm})
         if run is None:
             asked = asked.model_copy(update={"run": (await self._weights.show()).run + 1})
         answer = await self._weights.recover(asked, strict=strict)
-        if self._admission is not None and self.staleness is not None:
-            if held is None:
-                held = await self._adopted(self._admission)
-            self.staleness.on_version_recovered(version, held=held)
-            self._admission.changed()
+        if self._admission is not None:
+            await self._admission.recovered(version, held=held)
         return answer
 
-    async def _adopted(self, admission: Admission) -> int:
-        """Take over the sessions that the fleet holds; how many of them have ended."""
-        await admission.poll_sessions()
-        for ordinal in await self._proxies.ordinals():
-            try:
-                async for shown in admission.listed(ordinal):
-                    if shown.state == OPEN:
-                        admission.slots.adopt(shown.session_id, ordinal=ordinal, ended=False)
-                    elif shown.fate in HELD:
-                        left = trajectory_ids(shown)
-                        admission.slots.adopt(shown.session_id, ordinal=ordinal, ended=True, left=left)
-            except FleetError as error:
-                log.warning("what proxy %d holds is not counted: %s", ordinal, error)
-        return sum(admission.slots.slot(name) is Slot.ACCEPTED for name in admission.slots.sessions())
+
+def _names(sessions: Iterable[Named] | None) -> list[str] | None:
+    return None if sessions is None else list(map(name_of, sessions))

@@ -52,8 +52,8 @@ class _Known:
 class BudgetSlots:
     """Tells the manager of every change. Holds the sessions that are not settled yet, and forgets the others."""
 
-    def __init__(self, manager: StalenessManager, *, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is called after each of them."""
+    def __init__(self, manager: StalenessManager | None, *, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called after each of them. Without a manager it holds nothing."""
         self._manager = manager
         self._changed = changed
         self._known: dict[str, _Known] = {}
@@ -78,8 +78,8 @@ class BudgetSlots:
 
     def started(self, session_ids: Iterable[str], *, ordinal: int | None) -> None:
         """Sessions whose places the manager has as submitted already."""
-        for name in session_ids:
-            self._known[name] = _Known(ordinal, Slot.RUNNING)
+        if self._manager is not None:
+            self._known |= {name: _Known(ordinal, Slot.RUNNING) for name in session_ids}
 
     def adopt(self, session_id: str, *, ordinal: int | None, ended: bool, left: Iterable[str] = ()) -> None:
         """A session that was there before this trainer. The manager counts an ended one as held already."""
@@ -150,7 +150,7 @@ class BudgetSlots:
     def _settle(self, session_id: str) -> None:
         known = self._known[session_id]
         before, known.slot = known.slot, known.deserved
-        if before is not known.slot:
+        if before is not known.slot and self._manager is not None:
             _tell(self._manager, before, known.slot)
             self._changed()
         if known.settled and not known.lost:

@@ -2,7 +2,8 @@
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
@@ -13,6 +14,7 @@ from rolloutfleet.fleet.prefetching import ExportOptions, Prefetcher
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
+from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.wire import ExportStatus
 
 log = logging.getLogger("rolloutfleet.fleet")
@@ -23,6 +25,7 @@ Names = Iterable[Trajectory | str] | Trajectory | str
 """Trajectories, or their ids."""
 
 
+@dataclass(eq=False, repr=False)
 class AsyncExport:
     """`async with fleet.export(…) as export: async for trajectory in export: …`
 
@@ -30,28 +33,22 @@ class AsyncExport:
     exception, all of it is given back that was not acknowledged before.
     """
 
-    def __init__(
-        self,
-        proxies: Proxies,
-        leases: Leases,
-        wanted: ExportOptions,
-        *,
-        staleness: StalenessFilter,
-        heard: Callable[[int, int], None],
-        waiting: Waiting,
-    ) -> None:
-        self.dropped: list[str] = []
-        """Trajectories that were too old, and so not handed out. They are acknowledged with the others."""
-        self._proxies = proxies
-        self._leases = leases
-        self._wanted = wanted
-        self._staleness = staleness
-        self._waiting = waiting
-        self._queue: deque[Trajectory] = deque()
-        self._leased: dict[str, str] = {}
-        """The lease of what was handed out or dropped, and neither acknowledged nor given back."""
-        self._count = 0
-        self._prefetcher = Prefetcher(proxies, leases, wanted, still_wanted=self._still_wanted, heard=heard)
+    _proxies: Proxies
+    _leases: Leases
+    _wanted: ExportOptions
+    _staleness: StalenessFilter
+    _weights: FleetWeights
+    _waiting: Waiting
+    dropped: list[str] = field(default_factory=list, init=False)
+    """Trajectories that were too old, and so not handed out. They are acknowledged with the others."""
+    _queue: deque[Trajectory] = field(default_factory=deque, init=False)
+    _leased: dict[str, str] = field(default_factory=dict, init=False)
+    """The lease of what was handed out or dropped, and neither acknowledged nor given back."""
+    _count: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        heard = self._weights.heard
+        self._prefetcher = Prefetcher(self._proxies, self._leases, self._wanted, self._still_wanted, heard)
 
     @property
     def statuses(self) -> dict[str, ExportStatus]:

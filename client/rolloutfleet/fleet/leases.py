@@ -15,6 +15,7 @@ from rolloutfleet import wire
 from rolloutfleet.errors import ALREADY_LEASED, LEASE_EXPIRED, LEASE_UNKNOWN
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, Gone, LeaseLost, NotKnown
 from rolloutfleet.fleet.proxies import Answer, Proxies, ProxyRequest, each, new_key, owner_of, raise_first
+from rolloutfleet.fleet.trajectories import Leased
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -23,6 +24,13 @@ RENEWALS: Final = 3
 
 ByLease = Mapping[str, Iterable[str]]
 """Trajectories by lease."""
+
+
+def by_lease(trajectories: Iterable[Leased]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in trajectories:
+        found.setdefault(one.lease_id, []).append(one.trajectory_id)
+    return found
 
 
 class Leases:

@@ -21,7 +21,15 @@ from rolloutfleet.fleet.outbox import Deliver
 from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
 from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
-from rolloutfleet.wire import JSON_MEDIA_TYPE, LEASE_ID_HEADER, TENSORS_MEDIA_TYPE, AskExport, ExportStatus
+from rolloutfleet.wire import (
+    JSON_MEDIA_TYPE,
+    LEASE_ID_HEADER,
+    TENSORS_MEDIA_TYPE,
+    AboveZero,
+    AskExport,
+    AtLeastOne,
+    ExportStatus,
+)
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -37,29 +45,27 @@ _OF_NOBODY: Final = AskExport(session_ids=["nobody"])
 """No session has that name: it leases nothing, and is refused where its key was used for anything else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """What an export is to bring."""
+class ExportOptions(AskExport):
+    """What an export is to bring. Whose sessions, and how many trajectories, is said anew in each call."""
 
-    asked: AskExport
-    """What proxies are asked for; whose sessions, and how many trajectories, is said anew in each call."""
-    count: int | None
+    count: AtLeastOne | None = None
     wait: bool
-    page: int
-    prefetch: int
-    timeout: float | None
+    page: AtLeastOne
+    prefetch: AtLeastOne
+    timeout: AboveZero | None = None
     grace: float
     on_exit: OnExit
 
     @property
     def named(self) -> bool:
-        return self.asked.session_ids is not None or self.asked.group_id is not None
+        return self.session_ids is not None or self.group_id is not None
 
     def request(self, session_ids: tuple[str, ...] | None, most: int) -> AskExport:
         """The body of a call. Raises pydantic's ValidationError."""
+        of_every_call = {name: getattr(self, name) for name in AskExport.model_fields}
         names = None if session_ids is None else list(session_ids)
         of_this_call = {"session_ids": names, "max_trajectories": None if self.named else most}
-        return AskExport.model_validate(dict(self.asked) | of_this_call)
+        return AskExport.model_validate(of_every_call | of_this_call)
 
 
 class Signal:
@@ -98,34 +104,27 @@ class _Part:
     error: FleetError | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Prefetcher:
     """All parts of an export. One event loop's; begun once and stopped once."""
 
-    def __init__(
-        self,
-        proxies: Proxies,
-        leases: Leases,
-        wanted: ExportOptions,
-        *,
-        still_wanted: Callable[[], int | None],
-        heard: Callable[[int, int], None],
-    ) -> None:
-        """`still_wanted` is how many more the trainer wants of what is not `ready` yet; None: all there are."""
-        self.held: dict[str, set[str]] = {}
-        """What is leased and neither acknowledged nor given back: trajectories by lease."""
-        self.statuses: dict[str, ExportStatus] = {}
-        self.signal = Signal()
-        self._proxies = proxies
-        self._leases = leases
-        self._wanted = wanted
-        self._still_wanted = still_wanted
-        self._heard = heard
-        self._parts: deque[_Part] = deque()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._telling: list[asyncio.Task[None]] = []
-        """Acknowledgements of what came again; they are never cancelled."""
-        self._broken_off: list[tuple[str, Deliver]] = []
-        """Asks whose answers nobody has seen, and how to give back what they leased."""
+    _proxies: Proxies
+    _leases: Leases
+    _wanted: ExportOptions
+    _still_wanted: Callable[[], int | None]
+    """How many more the trainer wants of what is not `ready` yet; None: all there are."""
+    _heard: Callable[[int, int], None]
+    """Told the run and version of each answer."""
+    held: dict[str, set[str]] = field(default_factory=dict, init=False)
+    """What is leased and neither acknowledged nor given back: trajectories by lease."""
+    statuses: dict[str, ExportStatus] = field(default_factory=dict, init=False)
+    signal: Signal = field(default_factory=Signal, init=False)
+    _parts: deque[_Part] = field(default_factory=deque, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _telling: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    """Acknowledgements of what came again; they are never cancelled."""
+    _broken_off: list[tuple[str, Deliver]] = field(default_factory=list, init=False)
+    """Asks whose answers nobody has seen, and how to give back what they leased."""
 
     async def begin(self) -> None:
         """Ask everyone who may have something. Raises Unreachable where nobody is known."""
@@ -134,7 +133,7 @@ class Prefetcher:
             self._begin(part)
         if not self._wanted.named:
             self._tasks.append(asyncio.create_task(self._follow()))
-        self._tasks.append(asyncio.create_task(self._leases.keep(self.held, seconds=self._wanted.asked.lease_seconds)))
+        self._tasks.append(asyncio.create_task(self._leases.keep(self.held, seconds=self._wanted.lease_seconds)))
 
     async def stop(self) -> None:
         """Ask for nothing more. A lease whose answer was under way is given back."""
@@ -185,7 +184,7 @@ class Prefetcher:
     # Whom to ask
 
     def _plan(self, ordinals: list[int]) -> list[_Part]:
-        asked = self._wanted.asked
+        asked = self._wanted
         if asked.group_id is not None:
             return [_Part(_at(asked.group_id, ordinals))]
         if asked.session_ids is None:
@@ -305,7 +304,7 @@ class Prefetcher:
             attempt += 1
 
     async def _once(self, part: _Part, body: AskExport, key: str) -> Page:
-        accept = JSON_MEDIA_TYPE if self._wanted.asked.as_ == "shards" else TENSORS_MEDIA_TYPE
+        accept = JSON_MEDIA_TYPE if self._wanted.as_ == "shards" else TENSORS_MEDIA_TYPE
         answer = await self._proxies.ask(
             part.ordinal, "POST", "/export", body=body, key=key, accept=accept, timeout=READ_TIMEOUT
         )

@@ -1,24 +1,15 @@
-"""Sessions in a trainer's hands: started under the budget, rewarded, closed, deleted.
+"""Sessions in a trainer's hands: `AsyncSession` and `AsyncGroup`, for asyncio code; and lists of sessions and turns."""
 
-`AsyncSession` and `AsyncGroup`: sessions in the hands of a trainer's asyncio code.
-"""
-
-import contextlib
-import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from rolloutfleet import wire
-from rolloutfleet.fleet.admission import Admission
-from rolloutfleet.fleet.exceptions import FleetError, Gone, NotKnown
-from rolloutfleet.fleet.proxies import Answer, Proxies, each, new_key, owner_of, paged, raise_first
+from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
 
 if TYPE_CHECKING:
     from rolloutfleet.fleet.async_fleet import AsyncFleet
-
-log = logging.getLogger("rolloutfleet.fleet")
 
 OnError = Literal["close", "delete"]
 PAGE: Final = 1000
@@ -36,129 +27,6 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id})"
-
-
-class Sessions:
-    """Calls about sessions, which keep the budget's books. One event loop's."""
-
-    def __init__(self, proxies: Proxies, admission: Admission | None) -> None:
-        self._proxies = proxies
-        self._admission = admission
-
-    async def start(self, asked: wire.StartSessions, *, timeout: float | None) -> wire.StartedSessions:
-        """A group, once there is room for it. Raises TookTooLong, Refused, Unreachable."""
-        admission, size = self._admission, asked.group_size
-        if admission is not None:
-            await admission.admit(size, timeout=timeout)
-        try:
-            # A key belongs to one proxy, and where that is down another key's may be up.
-            started = await self._proxies.call(
-                "POST", "/sessions", wire.StartedSessions, body=asked, key=new_key(), new_keys=True
-            )
-        except BaseException:
-            if admission is not None:
-                admission.manager.on_rejected(size)
-                admission.changed()
-            raise
-        if admission is not None:
-            admission.slots.started(
-                [session.session_id for session in started.sessions], ordinal=owner_of(started.group_id)
-            )
-        return started
-
-    async def reward(self, session_id: str, asked: wire.GiveReward) -> wire.Rewarded:
-        """Raises Refused: 400 `no_turn`, 409 `reward_frozen`, 410."""
-        path = f"/sessions/{session_id}/reward"
-        done = await self._call("POST", path, wire.Rewarded, session_id, body=asked, key=new_key())
-        if self._admission is not None:
-            self._admission.slots.closed_trajectory(session_id, done.trajectory_id)
-        return done
-
-    async def close(self, session_id: str) -> str | None:
-        """End it; the trajectory that this made of what was open, if anything was."""
-        done = await self._call("POST", f"/sessions/{session_id}/close", wire.Closed, session_id)
-        if self._admission is not None:
-            self._admission.slots.ended(session_id, left=[done.trajectory_id] if done.trajectory_id else [])
-        return done.trajectory_id
-
-    async def delete(self, session_id: str) -> None:
-        """End it and discard what is not leased. One that is gone already is none the worse."""
-        with contextlib.suppress(Gone):
-            await self._proxies.send("DELETE", f"/sessions/{session_id}", owner=owner_of(session_id))
-        if self._admission is not None:
-            self._admission.slots.gone(session_id)
-
-    async def end(self, session_ids: Iterable[str], *, how: OnError) -> None:
-        """Close or delete them at the end of a block. What does not answer is told later, and not waited for."""
-        raise_first(await each([self._end(name, how) for name in session_ids]))
-
-    async def _end(self, session_id: str, how: OnError) -> None:
-        async def deliver() -> None:
-            try:
-                await (self.close(session_id) if how == "close" else self.delete(session_id))
-            except (Gone, NotKnown):
-                # Stale, lost, or deleted by its agent: it has ended.
-                if self._admission is not None:
-                    self._admission.slots.gone(session_id)
-
-        await self._proxies.outbox.deliver(f"the end of session {session_id}", deliver)
-
-    async def touch(self, session_id: str) -> None:
-        await self._call("POST", f"/sessions/{session_id}/touch", wire.Answered, session_id)
-
-    async def status(self, session_id: str) -> wire.SessionStatus:
-        return await self._call("GET", f"/sessions/{session_id}", wire.SessionStatus, session_id)
-
-    async def statuses(self, session_ids: Sequence[str]) -> dict[str, wire.SessionStatus | FleetError]:
-        """One each: what the fleet says, or the error that it answers with."""
-        answers = await each([self.status(name) for name in session_ids])
-        return dict(zip(session_ids, answers, strict=True))
-
-    async def listed(
-        self, *, state: wire.SessionState | None, task_id: str | None, newest: bool, limit: int | None
-    ) -> AsyncIterator[wire.SessionStatus]:
-        """Those of every proxy, up to `limit`: each one's oldest first, or the newest of all.
-
-        Raises NotEverywhere at the end, where some did not answer.
-        """
-        asked = {"state": state, "task_id": task_id, "order": "newest" if newest else None}
-        page = PAGE if limit is None else min(limit, PAGE)
-        query: dict[str, str | int] = {"limit": page} | {name: of for name, of in asked.items() if of}
-        lists = self._proxies.pages("/sessions", wire.SessionList, query)
-        count = 0
-        async for sessions in _newest_first(lists, page=page) if newest else (found.sessions async for found in lists):
-            for shown in sessions:
-                if count == limit:
-                    return
-                count += 1
-                yield shown
-
-    async def turns(self, session_id: str) -> AsyncIterator[wire.Turn]:
-        """In order of commit."""
-        path = f"/sessions/{session_id}/turns"
-        pages = paged(lambda asked: self._call("GET", path, wire.TurnList, session_id, query=asked), {"limit": PAGE})
-        async for page in pages:
-            for turn in page.turns:
-                yield turn
-
-    async def _call(self, method: str, path: str, answer: type[Answer], session_id: str, **asked: Any) -> Answer:
-        return await self._proxies.call(method, path, answer, owner=owner_of(session_id), **asked)
-
-
-async def _newest_first(
-    lists: AsyncIterator[wire.SessionList], *, page: int
-) -> AsyncIterator[list[wire.SessionStatus]]:
-    """Of lists that have up to `page` sessions of each proxy: those that no proxy can have a newer one than."""
-    held: list[wire.SessionStatus] = []
-    async for found in lists:
-        held = sorted([*held, *found.sessions], key=lambda shown: -shown.created_at)
-        of_proxy: dict[int, list[float]] = {}
-        for shown in found.sessions:
-            of_proxy.setdefault(shown.ordinal, []).append(shown.created_at)
-        still_to_come = max((min(times) for times in of_proxy.values() if len(times) == page), default=float("-inf"))
-        sure = [shown for shown in held if shown.created_at >= still_to_come]
-        held = held[len(sure) :]
-        yield sure
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -225,3 +93,60 @@ class AsyncGroup:
     ) -> None:
         first = self.sessions[0]
         await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
+
+
+class ListSessions(wire.Request):
+    """Which sessions are listed, and how."""
+
+    state: wire.SessionState | None = None
+    task_id: str | None = None
+    newest: bool = False
+    limit: wire.AtLeastOne | None = None
+
+
+async def list_sessions(proxies: Proxies, asked: ListSessions) -> AsyncIterator[wire.SessionStatus]:
+    """Those of every proxy, up to `limit`: each one's oldest first, or the newest of all.
+
+    Raises NotEverywhere at the end, where some did not answer.
+    """
+    page = PAGE if asked.limit is None else min(asked.limit, PAGE)
+    chosen = {"state": asked.state, "task_id": asked.task_id, "order": "newest" if asked.newest else None}
+    query: dict[str, str | int] = {"limit": page} | {name: of for name, of in chosen.items() if of}
+    lists = proxies.pages("/sessions", wire.SessionList, query)
+    count = 0
+    async for sessions in (
+        _newest_first(lists, page=page) if asked.newest else (found.sessions async for found in lists)
+    ):
+        for shown in sessions:
+            if count == asked.limit:
+                return
+            count += 1
+            yield shown
+
+
+async def _newest_first(
+    lists: AsyncIterator[wire.SessionList], *, page: int
+) -> AsyncIterator[list[wire.SessionStatus]]:
+    """Of lists that have up to `page` sessions of each proxy: those that no proxy can have a newer one than."""
+    held: list[wire.SessionStatus] = []
+    async for found in lists:
+        held = sorted([*held, *found.sessions], key=lambda shown: -shown.created_at)
+        of_proxy: dict[int, list[float]] = {}
+        for shown in found.sessions:
+            of_proxy.setdefault(shown.ordinal, []).append(shown.created_at)
+        still_to_come = max((min(times) for times in of_proxy.values() if len(times) == page), default=float("-inf"))
+        sure = [shown for shown in held if shown.created_at >= still_to_come]
+        held = held[len(sure) :]
+        yield sure
+
+
+async def list_turns(proxies: Proxies, session_id: str) -> AsyncIterator[wire.Turn]:
+    """In order of commit."""
+
+    async def fetch(query: dict[str, str | int]) -> wire.TurnList:
+        path = f"/sessions/{session_id}/turns"
+        return await proxies.call("GET", path, wire.TurnList, owner=owner_of(session_id), query=query)
+
+    async for page in paged(fetch, {"limit": PAGE}):
+        for turn in page.turns:
+            yield turn

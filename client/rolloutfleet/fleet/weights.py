@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from pydantic import BaseModel
 
@@ -32,10 +32,7 @@ from rolloutfleet.fleet.exceptions import (
 )
 from rolloutfleet.fleet.proxies import ANSWER_TIMEOUT, FLEET, Proxies
 from rolloutfleet.fleet.waiting import Waiting
-from rolloutfleet.wire import Continue, ErrorDetail, Failed, Pause, PauseMode, Recover, SetVersion, Weights
-
-if TYPE_CHECKING:
-    from rolloutfleet.fleet.async_fleet import AsyncFleet
+from rolloutfleet.wire import Continue, ErrorDetail, Failed, Pause, Recover, SetVersion, Weights
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -104,16 +101,17 @@ class FleetWeights:
             self._newest = (run, version)
             self.changed()
 
-    async def set_version(self, version: int, *, epoch: int | None, strict: bool) -> Weights:
-        asked = SetVersion(version=version, epoch=epoch)
+    async def set_version(self, asked: SetVersion, *, strict: bool) -> Weights:
         return await self._everywhere(_Call("the version", "PUT", "/version", asked), strict=strict)
 
-    async def pause(self, *, mode: PauseMode, timeout: float, epoch: int, strict: bool) -> Weights:
+    async def pause(self, asked: Pause, *, strict: bool) -> Weights:
         """With an epoch always, so that the call can be made again without being another pause.
 
         Where it is broken off, or fails after some proxies have paused, they are told to go on.
         """
-        call = _Call("the pause", "POST", _PAUSE, Pause(mode=mode, timeout=timeout, epoch=epoch), timeout + MARGIN)
+        epoch = asked.epoch if asked.epoch is not None else (await self.show()).epoch + 1
+        body = asked.model_copy(update={"epoch": epoch})
+        call = _Call("the pause", "POST", _PAUSE, body, asked.timeout + MARGIN)
         broken_off, end = "the end of a pause that was broken off", partial(self._end_pause, epoch)
         try:
             answer = await self._lead(call)
@@ -249,29 +247,27 @@ def _failed(ordinal: int, why: str, code: str | None = None) -> Failed:
     return Failed(ordinal=ordinal, error=ErrorDetail(message=why, type="server_error", code=code))
 
 
+@dataclass
 class AsyncWeightUpdate:
     """The whole of an update; see AsyncFleet.weight_update."""
 
-    def __init__(self, fleet: "AsyncFleet", version: int, *, mode: PauseMode, timeout: float, strict: bool) -> None:
-        self.version = version
-        self.epoch: int | None = None
-        """The pause's, once there is one."""
-        self.paused: Weights | None = None
-        """What the pause answered; `failed` names proxies that it did not reach."""
-        self._fleet = fleet
-        self._mode: PauseMode = mode
-        self._timeout = timeout
-        self._strict = strict
+    version: int
+    _weights: FleetWeights
+    _pause: Pause
+    _strict: bool
+    epoch: int | None = None
+    """The pause's, once there is one."""
+    paused: Weights | None = None
+    """What the pause answered; `failed` names proxies that it did not reach."""
 
     async def __aenter__(self) -> Self:
-        known = await self._fleet.weights()
+        known = await self._weights.show()
         if self.version < known.version:
             raise BadArgument(
                 "version", f"{self.version} would go back: the fleet is at {known.version}. After a crash say recover()"
             )
-        self.paused = await self._fleet.pause(
-            self._mode, timeout=self._timeout, epoch=known.epoch + 1, strict=self._strict
-        )
+        asked = self._pause.model_copy(update={"epoch": known.epoch + 1})
+        self.paused = await self._weights.pause(asked, strict=self._strict)
         self.epoch = self.paused.epoch
         return self
 
@@ -286,14 +282,14 @@ class AsyncWeightUpdate:
             error.add_note(f"{text}. Once the engines are right: set_version(), then resume()")
             return
         try:
-            await self._fleet.set_version(self.version, epoch=epoch, strict=self._strict)
+            await self._weights.set_version(SetVersion(version=self.version, epoch=epoch), strict=self._strict)
         except FleetError as problem:
             raise StillPaused(
                 f"the fleet stays paused (epoch {epoch}): version {self.version} could not be set: {problem}",
                 epoch=epoch,
             ) from problem
         try:
-            await self._fleet.resume(epoch=epoch, strict=self._strict)
+            await self._weights.resume(epoch=epoch, strict=self._strict)
         except FleetError as problem:
             raise StillPaused(
                 f"the fleet may still be paused (epoch {epoch}), at version {self.version}: {problem}", epoch=epoch

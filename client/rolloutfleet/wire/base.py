@@ -14,6 +14,8 @@ YEAR: Final = 365 * 86400.0
 Id = Annotated[str, Field(min_length=1, max_length=128)]
 Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """Versions are exported as int32, so no whole number here is larger."""
+AtLeastOne = Annotated[int, Field(ge=1)]
+AboveZero = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, le=100 * YEAR)]
 
 

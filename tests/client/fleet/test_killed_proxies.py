@@ -71,7 +71,7 @@ def starts_by_turns() -> Iterator[None]:
     """Sessions fall to one proxy and the other by turns: left to chance, all may fall to one."""
     keys = keys_by_turns()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("rolloutfleet.fleet.sessions.new_key", lambda: next(keys))
+        patched.setattr("rolloutfleet.fleet.async_fleet.new_key", lambda: next(keys))
         yield
 
 
@@ -148,7 +148,7 @@ async def test_a_start_whose_proxy_died_over_it_is_asked_of_that_proxy_until_it_
         dying.start()
         two.wait_until_complete()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("rolloutfleet.fleet.sessions.new_key", lambda: key)
+            patched.setattr("rolloutfleet.fleet.async_fleet.new_key", lambda: key)
             starting = asyncio.create_task(fleet.start_session())
             await asyncio.sleep(0)
         await asyncio.to_thread(dying.wait_until_killed, 30)
