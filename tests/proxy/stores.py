@@ -30,6 +30,7 @@ class SyncStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.seconds = 0.0
+        self.freed: list[str] = []
         self._runner = asyncio.Runner()
         self._open()
 
@@ -61,8 +62,9 @@ class SyncStore:
         self.seconds += seconds
 
     def run(self, operation: Callable[[Transaction], T]) -> T:
-        """Commit one operation, or raise what it raised."""
-        return self._runner.run(self.writer.run(operation))
+        """Commit one operation, or raise what it raised. `freed` are the sessions whose rows went with it."""
+        result, self.freed = self._runner.run(self.writer.free(operation))
+        return result
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, beside the writer."""

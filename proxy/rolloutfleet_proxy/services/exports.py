@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from rolloutfleet.wire import JSON_MEDIA_TYPE, AskExport
 from rolloutfleet_proxy import failpoints
@@ -23,6 +23,8 @@ from rolloutfleet_proxy.store.leases import Grant, LeaseChange
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+
+T = TypeVar("T")
 
 SHARDS: Final = "shards"
 
@@ -57,10 +59,7 @@ class ExportService:
         """
         call = keyed_call(idempotency_key, scope="export", body=asked.model_dump_json().encode())
         # What can't be leased can't be acknowledged, which is how a full disk gets room.
-        granted = await self.writer.run(
-            lambda transaction: leases.grant(transaction, self.owner, asked, call), frees=True
-        )
-        self.sessions.forget(granted.freed)
+        granted = await self._change(lambda transaction: leases.grant(transaction, self.owner, asked, call))
         if granted.lease is not None:
             failpoints.reach(failpoints.AFTER_EXPORT)
         return await self._body(granted, as_json=as_json)
@@ -81,11 +80,11 @@ class ExportService:
 
     async def expire(self) -> None:
         """Take back what leases hold whose time is up."""
-        self.sessions.forget(await self.writer.run(leases.expire, frees=True))
+        await self._change(leases.expire)
 
-    async def _change(self, operation: Callable[[Transaction], LeaseChange]) -> LeaseChange:
-        done = await self.writer.run(operation, frees=True)
-        self.sessions.forget(done.freed)
+    async def _change(self, operation: Callable[[Transaction], T]) -> T:
+        done, freed = await self.writer.free(operation)
+        self.sessions.forget(freed)
         return done
 
     async def _body(self, granted: Grant, *, as_json: bool) -> Exported:

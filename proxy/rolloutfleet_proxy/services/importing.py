@@ -129,7 +129,7 @@ class Importer:
             # In the order of their first life, which exports keep; later trajectories then find what they extend.
             staged = {dump.name: await self._stage(dump) for dump in sorted(dumps, key=_in_order)}
             coming = [staged[dump.name] for dump in dumps]
-            arrived, freed = await self.writer.run(partial(self._arrive, coming=coming))
+            arrived, freed = await self.writer.free(partial(self._arrive, coming=coming))
         except BaseException:
             await self._undo()
             for name in claimed:
@@ -165,7 +165,7 @@ class Importer:
         failpoints.reach(failpoints.IMPORT_STAGED)
         return staged
 
-    def _arrive(self, transaction: Transaction, coming: Sequence[Staged]) -> tuple[list[Arrived], list[str]]:
+    def _arrive(self, transaction: Transaction, coming: Sequence[Staged]) -> list[Arrived]:
         self.adopted.note(transaction, [each.name.session_id for each in coming])
         return imports.arrive(transaction, coming)
 
@@ -178,7 +178,7 @@ class Importer:
     async def _undo(self) -> None:
         more = True
         while more:
-            more, freed = await self.writer.run(imports.undo, frees=True)
+            more, freed = await self.writer.free(imports.undo)
             self.forget(freed)
 
     def _arrived_before(self, name: DumpName, connection: Connection) -> bool:

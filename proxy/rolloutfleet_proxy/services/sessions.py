@@ -142,17 +142,15 @@ class SessionService:
         """
         ordinals = [self.owner.ordinal]
         if isinstance(found, Gone):
-            before = await self.reader.run(lambda connection: trajectories.closed_before(connection, name))
-            if before is not None:
-                return Closed(session_id=name, trajectory_id=before.trajectory_id, ordinals=ordinals)
+            was_closed, before = await self.reader.run(lambda connection: trajectories.closed_before(connection, name))
+            if was_closed:
+                return Closed(session_id=name, trajectory_id=before, ordinals=ordinals)
         session = there(found, name)
         if session.state == DELETED:
             raise ended(session)
-        done = await self.writer.run(
-            lambda transaction: trajectories.close_session(transaction, session.id), frees=True
-        )
-        self._end(session, CLOSED, freed=done.freed)
-        return Closed(session_id=session.name, trajectory_id=done.trajectory_id, ordinals=ordinals)
+        closing, freed = await self.writer.free(partial(trajectories.close_session, session=session.id))
+        self._end(session, CLOSED, freed=freed)
+        return Closed(session_id=session.name, trajectory_id=closing, ordinals=ordinals)
 
     async def delete(self, session: Session) -> None:
         """End a session and discard its turns; what is leased stays with its lease. Raises what `ended` says.
@@ -165,10 +163,8 @@ class SessionService:
         """
         if session.state == DELETED:
             raise ended(session)
-        done = await self.writer.run(
-            lambda transaction: trajectories.delete_session(transaction, session.id), frees=True
-        )
-        self._end(session, DELETED, freed=done.freed)
+        _, freed = await self.writer.free(partial(trajectories.delete_session, session=session.id))
+        self._end(session, DELETED, freed=freed)
 
     def note_use(self, session: Session) -> None:
         """Count a call that committed nothing as use of its session all the same."""

@@ -85,15 +85,15 @@ def free(transaction: Transaction, chosen: Due, *, files: Sequence[str] | None, 
         held = _held(transaction, session)
         turns += _count(transaction, session, sum(held.values()), dumped=dumped)
         went[session.id] = list(held) if dumped else []
-    names = bury(transaction, went, reclaimed=chosen.reason, dumped=went)
+    bury(transaction, went, reclaimed=chosen.reason, dumped=went)
     if any(session.is_open for session in chosen.sessions):
         # Those that ended before have waited for these; only from now on for a trainer.
         wait_to_be_claimed(transaction, [member.id for member in chosen.group.members])
-    names += free_group(transaction, chosen.group.name)
+    free_group(transaction, chosen.group.name)
     if files and since is not None:
         note_files(transaction, files, since=since)
     reclaimed = tuple((session.id, session.turns) for session in chosen.sessions)
-    return Freed(names, sum(session.is_open for session in chosen.sessions), turns, reclaimed)
+    return Freed(tuple(transaction.freed), sum(session.is_open for session in chosen.sessions), turns, reclaimed)
 
 
 def load_group(source: Source, name: str) -> Group:

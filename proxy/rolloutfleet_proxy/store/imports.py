@@ -157,11 +157,10 @@ def add_turns(transaction: Transaction, staged: Staged, turns: Iterable[TurnRow]
             transaction.execute(_INSERT_TURN, (staged.session, b"", *columns))
 
 
-def arrive(transaction: Transaction, dumps: Sequence[Staged]) -> tuple[list[Arrived], list[str]]:
-    """Make staged trajectories count.
+def arrive(transaction: Transaction, dumps: Sequence[Staged]) -> list[Arrived]:
+    """Make staged trajectories count. It may free sessions: a recovery may have nothing left of them.
 
-    Returns what arrived, and the sessions whose rows were freed: a recovery may have nothing left of them. Raises
-    ImportConflict where a session was deleted meanwhile.
+    Raises ImportConflict where a session was deleted meanwhile.
     """
     arrived = []
     for dump in dumps:
@@ -171,18 +170,19 @@ def arrive(transaction: Transaction, dumps: Sequence[Staged]) -> tuple[list[Arri
             (str(dump.name), dump.digest, transaction.served),
         )
     transaction.prune("imports", "imported", most=IMPORTS, age=IMPORT_AGE)
-    return arrived, list(settle_all(transaction, (dump.session for dump in dumps)))
+    settle_all(transaction, (dump.session for dump in dumps))
+    return arrived
 
 
-def undo(transaction: Transaction) -> tuple[bool, list[str]]:
-    """Sweep out some of what is staged, of any import; returns whether more is left, and the sessions freed by it."""
+def undo(transaction: Transaction) -> bool:
+    """Sweep out some of what is staged, of any import; returns whether more is left. It may free sessions."""
     rows = transaction.execute(
         "DELETE FROM turns WHERE id IN (SELECT turns.id FROM turns JOIN sessions ON sessions.id = turns.session"
         " WHERE fate = 'importing' LIMIT ?)",
         (_UNDONE_AT_ONCE,),
     )
     if rows.rowcount:
-        return True, []
+        return True
     # A turn that is left behind in a session that goes on is nobody's: its trajectory is elsewhere.
     kept = transaction.rows(
         "UPDATE trajectories SET state = ?, turns = 0 WHERE state = ?"
@@ -192,7 +192,8 @@ def undo(transaction: Transaction) -> tuple[bool, list[str]]:
     for table in ("shards", "trajectories"):
         transaction.execute(f"DELETE FROM {table} WHERE session IN (SELECT id FROM sessions WHERE fate = 'importing')")
     transaction.execute("DELETE FROM sessions WHERE fate = 'importing'")
-    return False, list(settle_all(transaction, (session for (session,) in kept)))
+    settle_all(transaction, (session for (session,) in kept))
+    return False
 
 
 def _arrive(transaction: Transaction, staged: Staged) -> Arrived:

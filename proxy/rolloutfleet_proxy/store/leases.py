@@ -70,8 +70,6 @@ class Grant:
     statuses: Statuses
     members: list[Member]
     """In order of the sessions' start, then of closing."""
-    freed: tuple[str, ...]
-    """Sessions whose rows are gone since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,6 @@ class LeaseChange:
     trajectory_ids: list[str]
     """Those that it was about, in the lease's order."""
     expires_in: float = 0.0
-    freed: tuple[str, ...] = ()
 
 
 def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedCall | None = None) -> Grant:
@@ -96,17 +93,17 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
     expired, they are leased again. Raises GroupNotFound, LeaseExpired or AlreadyLeased where the same call can't
     have them again, and IdempotencyKeyReused.
     """
-    freed = expire(transaction)
+    expire(transaction)
     before = None if call is None else recall(transaction, call)
     if before is not None:
-        return _granted_again(transaction, json.loads(before), freed)
+        return _granted_again(transaction, json.loads(before))
     candidates = _candidates(transaction, asked)
     statuses: Statuses = [
         (name, _status(state, ready, leased, stone)) for name, _, state, ready, leased, stone in candidates
     ]
     members = _ready(transaction, [session for _, session, _, ready, _, _ in candidates if ready])
     if not members:
-        return Grant(lease=None, expires_in=None, asked=asked, statuses=statuses, members=[], freed=freed)
+        return Grant(lease=None, expires_in=None, asked=asked, statuses=statuses, members=[])
     lease = owner.name(LEASE)
     transaction.execute(
         "INSERT INTO leases (name, request, statuses, state, expires, changed) VALUES (?, ?, ?, 'open', ?, ?)",
@@ -133,7 +130,6 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
         asked=asked,
         statuses=statuses,
         members=members,
-        freed=freed,
     )
 
 
@@ -144,7 +140,7 @@ def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[s
     raises LeaseNotFound, TrajectoryNotFound for one that is not of it, AlreadyLeased or LeaseExpired where one was
     leased again or discarded.
     """
-    freed = expire(transaction)
+    expire(transaction)
     state = _state(transaction, lease)
     named = _named(transaction, lease, trajectory_ids)
     todo = [member for member, done in named if not done]
@@ -155,10 +151,10 @@ def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[s
         "UPDATE leased SET acknowledged = 1 WHERE lease = ? AND session = ? AND number = ?",
         [(lease, member.session, member.number) for member in todo],
     )
-    freed += settle_all(transaction, (member.session for member in todo))
+    settle_all(transaction, (member.session for member in todo))
     _close_if_done(transaction, lease, state)
     failpoints.reach(failpoints.MID_ACK)
-    return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member, _ in named], freed=freed)
+    return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member, _ in named])
 
 
 def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None = None) -> LeaseChange:
@@ -168,37 +164,35 @@ def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] 
     LeaseNotFound, TrajectoryNotFound for one that is not of it, LeaseExpired where the lease expired or was
     acknowledged whole.
     """
-    freed = expire(transaction)
+    expire(transaction)
     state = _state(transaction, lease)
     if state not in (LEASE_OPEN, RELEASED):
         raise _no_longer_holds(lease, state)
     named = [member for member, done in _named(transaction, lease, trajectory_ids) if not done]
     held = _held(transaction, lease)
-    freed += _give_back(transaction, [member for member in named if member in held])
+    _give_back(transaction, [member for member in named if member in held])
     _close_if_done(transaction, lease, state)
-    return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member in named], freed=freed)
+    return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member in named])
 
 
 def renew(transaction: Transaction, lease: str, *, seconds: float) -> LeaseChange:
     """Let a lease run for `seconds` from now on. Raises LeaseNotFound, and LeaseExpired for one that ended."""
-    freed = expire(transaction)
+    expire(transaction)
     state = _state(transaction, lease)
     if state != LEASE_OPEN:
         raise _no_longer_holds(lease, state)
     transaction.execute("UPDATE leases SET expires = ? WHERE name = ?", (transaction.served + seconds, lease))
     shards.renew(transaction, lease, ttl=seconds + SHARDS_AFTER_LEASE)
     held = [member.trajectory_id for member in sorted(_held(transaction, lease), key=_in_order)]
-    return LeaseChange(lease=lease, trajectory_ids=held, expires_in=seconds, freed=freed)
+    return LeaseChange(lease=lease, trajectory_ids=held, expires_in=seconds)
 
 
-def expire(transaction: Transaction) -> tuple[str, ...]:
-    """End every lease whose time is up; returns the sessions freed by that (deleted ones that were still leased)."""
+def expire(transaction: Transaction) -> None:
+    """End every lease whose time is up. That may free sessions: deleted ones that were still leased."""
     late = transaction.rows("SELECT name FROM leases WHERE state = 'open' AND expires <= ?", (transaction.served,))
-    freed: tuple[str, ...] = ()
     for (lease,) in late:
         _set_state(transaction, lease, EXPIRED)
-        freed += _give_back(transaction, _held(transaction, lease))
-    return freed
+        _give_back(transaction, _held(transaction, lease))
 
 
 # Choosing
@@ -286,7 +280,7 @@ def _ready(transaction: Transaction, sessions: Iterable[int]) -> list[Member]:
 # Changing
 
 
-def _granted_again(transaction: Transaction, lease: str, freed: tuple[str, ...]) -> Grant:
+def _granted_again(transaction: Transaction, lease: str) -> Grant:
     row = transaction.row("SELECT request, statuses, state, expires FROM leases WHERE name = ?", (lease,))
     if row is None:
         raise LeaseExpired(f"Lease {lease} ended too long ago to be had again.")
@@ -308,7 +302,6 @@ def _granted_again(transaction: Transaction, lease: str, freed: tuple[str, ...])
         asked=asked,
         statuses=[(name, status) for name, status in json.loads(row[1])],
         members=members,
-        freed=freed,
     )
 
 
@@ -373,7 +366,7 @@ def _take(transaction: Transaction, lease: str, members: Iterable[Member]) -> No
     settle_all(transaction, (member.session for member in members))
 
 
-def _give_back(transaction: Transaction, members: Iterable[Member]) -> tuple[str, ...]:
+def _give_back(transaction: Transaction, members: Iterable[Member]) -> None:
     members = sorted(members, key=_in_order)
     for member in members:
         state = transaction.value("SELECT state FROM sessions WHERE id = ?", (member.session,))
@@ -383,7 +376,7 @@ def _give_back(transaction: Transaction, members: Iterable[Member]) -> tuple[str
         elif not drop_marked(transaction, member.session, member.number, mark):
             move_trajectory(transaction, member.session, member.number, READY)
     wait_to_be_claimed(transaction, {member.session for member in members})
-    return settle_all(transaction, (member.session for member in members))
+    settle_all(transaction, (member.session for member in members))
 
 
 def _close_if_done(transaction: Transaction, lease: str, state: str) -> None:

@@ -28,14 +28,13 @@ def bury(
     *,
     reclaimed: str | None = None,
     dumped: Mapping[int, Sequence[int]] | None = None,
-) -> tuple[str, ...]:
-    """Delete the rows of sessions, by row id, and leave tombstones; returns their names.
+) -> None:
+    """Delete the rows of sessions, by row id, and leave tombstones.
 
     Of turns there may be many: those that this operation may not delete any more are left to `remains`.
 
     Their reason is `reclaimed`, else what became of each. `dumped` says which trajectories went to dumps.
     """
-    names: list[str] = []
     for session in sessions:
         transaction.execute(
             "INSERT OR REPLACE INTO tombstones (name, key_hash, group_name, reason, dumped, trajectory, buried)"
@@ -45,12 +44,11 @@ def bury(
             " FROM sessions WHERE id = ?",
             (reclaimed, json.dumps(list((dumped or {}).get(session, ()))), transaction.served, session),
         )
-        names.append(transaction.value("SELECT name FROM sessions WHERE id = ?", (session,)))
+        transaction.freed.append(transaction.value("SELECT name FROM sessions WHERE id = ?", (session,)))
         for table, column in _OF_A_SESSION:
             transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (session,))
         remains.leave(transaction, session)
     prune(transaction)
-    return tuple(names)
 
 
 def prune(transaction: Transaction) -> None:

@@ -5,7 +5,6 @@ Rows are freed once every session of a group has ended with nothing left to deci
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rolloutfleet_proxy.domain.errors import SessionDeleted
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE, SESSIONS, TURNS
@@ -32,16 +31,6 @@ _TERM = {READY: LIVE, LEASED: LEASED, ACKNOWLEDGED: ACKNOWLEDGED, DISCARDED: DIS
 """The term of the ledger that the turns of a trajectory in this state are counted under."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What ending a session did."""
-
-    trajectory_id: str | None
-    """The trajectory that closing it made; None where nothing was left to close, and after a delete."""
-    freed: tuple[str, ...] = ()
-    """Sessions whose rows are gone now: this one and its group, where it was the last."""
-
-
 def close_turns(
     transaction: Transaction, session: int, *, closed_by: str, reward_turn: int | None = None
 ) -> int | None:
@@ -66,21 +55,25 @@ def close_turns(
     return number
 
 
-def close_session(transaction: Transaction, session: int) -> Ended:
-    """End a session: what is open becomes a trajectory. Again, it answers the same.
+def close_session(transaction: Transaction, session: int) -> str | None:
+    """End a session: what is open becomes a trajectory, whose id is returned; None where nothing was left to close.
+
+    Again, it answers the same.
 
     Calls in flight are the caller's business: none of them can commit from here on. Raises SessionDeleted, and
     SessionClosed where its rows are gone.
     """
     name, state = _session(transaction, session)
-    if state == CLOSED:
-        return Ended(_closing(transaction, name, session))
-    close_turns(transaction, session, closed_by=BY_CLOSE)
-    end(transaction, session, CLOSED)
-    return Ended(_closing(transaction, name, session), settle(transaction, session))
+    if state != CLOSED:
+        close_turns(transaction, session, closed_by=BY_CLOSE)
+        end(transaction, session, CLOSED)
+    row = transaction.row("SELECT number FROM trajectories WHERE session = ? AND closed_by = 'close'", (session,))
+    if state != CLOSED:
+        settle(transaction, session)
+    return None if row is None else trajectory_name(name, row[0])
 
 
-def delete_session(transaction: Transaction, session: int) -> Ended:
+def delete_session(transaction: Transaction, session: int) -> None:
     """End a session and discard all of it that is neither leased nor acknowledged.
 
     What is leased is left to its lease: acknowledged it counts, given back it is discarded. Raises SessionDeleted
@@ -93,7 +86,7 @@ def delete_session(transaction: Transaction, session: int) -> Ended:
     for (number,) in ready:
         move_trajectory(transaction, session, number, DISCARDED, reason=DELETED)
     end(transaction, session, DELETED)
-    return Ended(None, settle(transaction, session))
+    settle(transaction, session)
 
 
 def drop_marked(transaction: Transaction, session: int, number: int, mark: Mark | None) -> bool:
@@ -124,47 +117,48 @@ def move_trajectory(
         transaction.move(TURNS, _TERM[before], _TERM[after], turns, reason=reason)
 
 
-def settle(transaction: Transaction, session: int) -> tuple[str, ...]:
+def settle(transaction: Transaction, session: int) -> None:
     """Recompute what became of a session and count it there; free its group if that was the last to decide.
 
-    Returns the names of the sessions whose rows were freed. One whose rows are gone already has nothing to settle.
+    One whose rows are gone already has nothing to settle.
     """
     row = transaction.row("SELECT state, fate, turns, group_name FROM sessions WHERE id = ?", (session,))
     if row is None or row[1] == IMPORTING:
-        return ()
+        return
     state, before, turns, group = row
     held = transaction.rows("SELECT state, reason FROM trajectories WHERE session = ? ORDER BY number DESC", (session,))
     after, reason = fate(state=state, turns=turns, trajectories=held)
     if after != before:
         transaction.move(SESSIONS, before, after, reason=reason)
         transaction.execute("UPDATE sessions SET fate = ?, reason = ? WHERE id = ?", (after, reason or None, session))
-    return free_group(transaction, group) if after in (ACKNOWLEDGED, DISCARDED) else ()
+    if after in (ACKNOWLEDGED, DISCARDED):
+        free_group(transaction, group)
 
 
-def settle_all(transaction: Transaction, sessions: Iterable[int]) -> tuple[str, ...]:
-    """Settle each of them; returns as `settle` does. Settling one member of a group may free all of it."""
-    return tuple(name for session in sorted(set(sessions)) for name in settle(transaction, session))
+def settle_all(transaction: Transaction, sessions: Iterable[int]) -> None:
+    """Settle each of them. Settling one member of a group may free all of it."""
+    for session in sorted(set(sessions)):
+        settle(transaction, session)
 
 
-def free_group(transaction: Transaction, group: str) -> tuple[str, ...]:
-    """Free the rows of a group that has nothing left to decide; returns the names of its sessions, or none."""
+def free_group(transaction: Transaction, group: str) -> None:
+    """Free the rows of a group that has nothing left to decide."""
     unresolved = transaction.row(
         "SELECT 1 FROM sessions WHERE group_name = ?"
         " AND (state = 'open' OR fate IN ('live', 'leased', 'importing')) LIMIT 1",
         (group,),
     )
-    if unresolved:
-        return ()
-    members = transaction.rows("SELECT id FROM sessions WHERE group_name = ?", (group,))
-    return bury(transaction, [session for (session,) in members])
+    if not unresolved:
+        members = transaction.rows("SELECT id FROM sessions WHERE group_name = ?", (group,))
+        bury(transaction, [session for (session,) in members])
 
 
-def closed_before(connection: sqlite3.Connection, name: str) -> Ended | None:
-    """What closing a session answered whose rows are gone; None where it was deleted, reclaimed or never known."""
+def closed_before(connection: sqlite3.Connection, name: str) -> tuple[bool, str | None]:
+    """(whether a session whose rows are gone was closed, what that answered); not if it was deleted or reclaimed."""
     row = connection.execute("SELECT reason, trajectory FROM tombstones WHERE name = ?", (name,)).fetchone()
     if row is None or row[0] == DELETED or row[0] in RECLAIMED:
-        return None
-    return Ended(None if row[1] is None else trajectory_name(name, row[1]))
+        return False, None
+    return True, None if row[1] is None else trajectory_name(name, row[1])
 
 
 def _session(transaction: Transaction, session: int) -> tuple[str, str]:
@@ -174,11 +168,6 @@ def _session(transaction: Transaction, session: int) -> tuple[str, str]:
     if row[1] == DELETED:
         raise SessionDeleted(f"Session {row[0]} has been deleted.")
     return row[0], row[1]
-
-
-def _closing(transaction: Transaction, name: str, session: int) -> str | None:
-    row = transaction.row("SELECT number FROM trajectories WHERE session = ? AND closed_by = 'close'", (session,))
-    return None if row is None else trajectory_name(name, row[0])
 
 
 def count_live(transaction: Transaction, session: int, number: int | None = None) -> int:

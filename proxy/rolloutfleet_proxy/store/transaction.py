@@ -21,6 +21,8 @@ class Transaction:
         """Seconds since the epoch, for people to read."""
         self.deleted = 0, 0
         """Turns, and their bytes, that this operation has deleted; it may delete only so many (`remains`)."""
+        self.freed: list[str] = []
+        """Sessions whose rows this operation has deleted: memory is to forget them once it is committed."""
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def execute(self, sql: str, values: Values = ()) -> sqlite3.Cursor:

@@ -58,15 +58,12 @@ class AtStake:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a recovery did to sessions, for what memory holds of them."""
+    """What recoveries did to sessions, for what memory holds of them."""
 
     ended: tuple[tuple[str, str], ...] = ()
     """Those that were open: (name, the state that they are in now)."""
     freed: tuple[str, ...] = ()
     """Those whose rows are gone."""
-
-    def __add__(self, more: "Applied") -> "Applied":
-        return Applied(self.ended + more.ended, self.freed + more.freed)
 
 
 def load(transaction: Transaction) -> tuple[WeightState, float]:
@@ -102,7 +99,8 @@ def save(transaction: Transaction, *, before: WeightState, after: WeightState) -
     heard = [one for one in after.versions.recoveries if one not in before.versions.recoveries]
     if heard:
         transaction.set_fact(_LEFT_OPEN, msgspec.json.encode(form["open"]).decode())
-    return sum((apply(transaction, one) for one in heard), Applied())
+    ended = tuple(session for one in heard for session in apply(transaction, one))
+    return Applied(ended, tuple(transaction.freed))
 
 
 def at_stake(transaction: Transaction, *, run: int, version: int) -> AtStake:
@@ -111,10 +109,11 @@ def at_stake(transaction: Transaction, *, run: int, version: int) -> AtStake:
     return AtStake(ready=found.get(READY, 0), leased=found.get(LEASED, 0), open=found.get(OPEN, 0))
 
 
-def apply(transaction: Transaction, recovery: Recovery) -> Applied:
+def apply(transaction: Transaction, recovery: Recovery) -> list[tuple[str, str]]:
     """Mark what is of weights that no longer are, and discard of it what is ready, where the recovery drops.
 
-    Then end the sessions that are open, where it says so: they are of runs that are over.
+    Then end the sessions that are open, where it says so: they are of runs that are over. Returns them as `Applied` has
+    them.
     """
     lineage.add_recovery(transaction, recovery.run, recovery.version, recovery.newer)
     dropped = set()
@@ -122,14 +121,14 @@ def apply(transaction: Transaction, recovery: Recovery) -> Applied:
         mark = lineage.mark(transaction, session, number)
         if state == READY and drop_marked(transaction, session, number, mark):
             dropped.add(session)
-    return Applied(freed=settle_all(transaction, dropped)) + _end_open(transaction, recovery)
+    settle_all(transaction, dropped)
+    return [] if recovery.open == "keep" else _end_open(transaction, recovery)
 
 
-def _end_open(transaction: Transaction, recovery: Recovery) -> Applied:
-    if recovery.open == "keep":
-        return Applied()
+def _end_open(transaction: Transaction, recovery: Recovery) -> list[tuple[str, str]]:
     end, state = (close_session, CLOSED) if recovery.open == "close" else (delete_session, DELETED)
     left = transaction.rows("SELECT id, name FROM sessions WHERE state = 'open' ORDER BY id")
-    freed = tuple(name for session, _ in left for name in end(transaction, session).freed)
+    for session, _ in left:
+        end(transaction, session)
     lineage.count_ended(transaction, recovery.run, len(left))
-    return Applied(ended=tuple((name, state) for _, name in left), freed=freed)
+    return [(name, state) for _, name in left]

@@ -103,6 +103,10 @@ class Writer:
     async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
         return await self.submit(operation, frees=frees)
 
+    async def free(self, operation: Callable[[Transaction], T]) -> tuple[T, list[str]]:
+        """Run what may free sessions; returns also those whose rows are gone by now, which memory is to forget."""
+        return await self.run(lambda transaction: (operation(transaction), transaction.freed), frees=True)
+
     async def close(self) -> None:
         """Commit what is queued, save the served clock, and end the thread."""
         if not self._closed:

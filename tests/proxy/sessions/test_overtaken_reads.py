@@ -82,10 +82,10 @@ class House:
         self.sessions.committed(session)
 
     async def close(self, session: Session) -> None:
-        ended = await self.writer.run(partial(close_session, session=session.id))
+        _, freed = await self.writer.free(partial(close_session, session=session.id))
         session.state = CLOSED
         self.sessions.committed(session)
-        for name in ended.freed:
+        for name in freed:
             self.sessions.forget(name)
 
     async def free(self, row: int, name: str) -> None:

@@ -54,7 +54,8 @@ class House:
         session = self.sessions.started(started.record)
         found = await self.sessions.with_key(started.key)
         assert found is session
-        for name in (await self.writer.run(partial(delete_session, session=found.id))).freed:
+        _, freed = await self.writer.free(partial(delete_session, session=found.id))
+        for name in freed:
             self.sessions.forget(name)
         assert isinstance(await self.sessions.with_key(started.key), Gone)
 

@@ -205,7 +205,7 @@ def test_an_acknowledgement_counts_once_and_frees(store: SyncStore) -> None:
     granted = ask(store)
     first = ack(store, granted.lease)
     assert first.trajectory_ids == [f"{name}-trajectory-1"]
-    assert first.freed == (name,)
+    assert store.freed == [name]
     assert sums(store)["turns"]["acknowledged"] == 2
     assert sums(store)["sessions"]["acknowledged"] == 1
     assert store.rows("SELECT * FROM turns") == []
@@ -311,10 +311,13 @@ def test_a_deleted_session_is_left_to_its_lease(store: SyncStore) -> None:
         granted.append(ask(store, session_ids=[name], lease_seconds=10))
         delete(store, session)
     assert sums(store)["sessions"]["leased"] == 3
-    assert ack(store, granted[0].lease).freed == (sessions[0][1],)
-    assert give_back(store, granted[1].lease).freed == (sessions[1][1],)
+    ack(store, granted[0].lease)
+    assert store.freed == [sessions[0][1]]
+    give_back(store, granted[1].lease)
+    assert store.freed == [sessions[1][1]]
     store.advance(11)
-    assert store.run(expire) == (sessions[2][1],)
+    store.run(expire)
+    assert store.freed == [sessions[2][1]]
     found = sums(store)["turns"]
     assert (found["acknowledged"], found["discarded"]) == (1, {"deleted": 2})
     assert refused(lambda: ack(store, granted[2].lease)) == (409, "lease_expired")

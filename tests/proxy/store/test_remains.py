@@ -16,6 +16,7 @@ from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.database import PAGE
 from rolloutfleet_proxy.store.remains import BYTES_AT_ONCE, TURNS_AT_ONCE, clear, clear_some, piece
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, delete_session
+from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.weights import at_stake
 
@@ -81,7 +82,12 @@ def test_pieces_are_bounded_and_come_to_an_end(sizes: list[int], after: tuple[in
 def test_the_rest_of_many_sessions_goes_in_as_few_pieces_as_one_long_ones(store: SyncStore) -> None:
     sessions = [session for _ in range(12) for session, _ in store.start()]
     talk(store, sessions, turns=20)
-    store.run(lambda transaction: [delete_session(transaction, session) for session in sessions])
+
+    def delete_all(transaction: Transaction) -> None:
+        for session in sessions:
+            delete_session(transaction, session)
+
+    store.run(delete_all)
     left, pieces = turns_left(store), 0
     assert left == 240 - TURNS_AT_ONCE
     while store.run(clear_some):

@@ -117,7 +117,7 @@ def test_a_frozen_trajectory_does_not_keep_a_new_turn_from_its_reward(store: Syn
 def test_a_closed_session_takes_rewards_until_the_first_lease(store: SyncStore, session: int) -> None:
     store.commit(session, name="a")
     closed = store.run(lambda transaction: close_session(transaction, session))
-    assert reward(store, session, 0.5).trajectory_id == closed.trajectory_id
+    assert reward(store, session, 0.5).trajectory_id == closed
     lease(store, session)
     assert refused(store, session, 1.0) == (409, "reward_frozen")
 

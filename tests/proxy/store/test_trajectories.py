@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.proxy.stores import SyncStore
@@ -16,7 +16,6 @@ from rolloutfleet_proxy.store import tombstones
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.sessions import load_figures
 from rolloutfleet_proxy.store.trajectories import (
-    Ended,
     close_session,
     close_turns,
     closed_before,
@@ -33,12 +32,19 @@ def store(tmp_path: Path) -> Iterator[SyncStore]:
     store.close()
 
 
+class Ended(NamedTuple):
+    trajectory_id: str | None
+    freed: tuple[str, ...] = ()
+
+
 def close(store: SyncStore, session: int) -> Ended:
-    return store.run(lambda transaction: close_session(transaction, session))
+    trajectory_id = store.run(lambda transaction: close_session(transaction, session))
+    return Ended(trajectory_id, tuple(store.freed))
 
 
 def delete(store: SyncStore, session: int) -> Ended:
-    return store.run(lambda transaction: delete_session(transaction, session))
+    store.run(lambda transaction: delete_session(transaction, session))
+    return Ended(None, tuple(store.freed))
 
 
 def turns(store: SyncStore, session: int) -> list[tuple[Any, ...]]:
@@ -89,7 +95,7 @@ def test_an_empty_session_is_freed_when_closed_and_still_answers(store: SyncStor
     assert store.rows("SELECT * FROM sessions") == []
     assert store.rows("SELECT name, reason FROM tombstones") == [(name, "empty")]
     assert sums(store)["sessions"]["discarded"] == {"empty": 1}
-    assert store.read(lambda connection: closed_before(connection, name)) == Ended(None)
+    assert store.read(lambda connection: closed_before(connection, name)) == (True, None)
     with pytest.raises(DomainError) as refused:
         close(store, session)
     assert status_of(refused.value) == 410
@@ -105,7 +111,7 @@ def test_a_delete_discards_what_is_open_and_what_is_ready(store: SyncStore) -> N
     assert found["turns"]["discarded"] == {"deleted": 2}
     assert found["sessions"]["discarded"] == {"deleted": 1}
     assert store.rows("SELECT * FROM turns") == []
-    assert store.read(lambda connection: closed_before(connection, name)) is None
+    assert store.read(lambda connection: closed_before(connection, name)) == (False, None)
 
 
 def test_a_second_delete_is_gone_and_so_is_a_close_after_it(store: SyncStore) -> None:
@@ -143,13 +149,14 @@ def test_an_open_session_keeps_the_rows_of_what_was_acknowledged(store: SyncStor
     [(session, name)] = store.start()
     store.commit(session, name="a")
 
-    def acknowledge(transaction: Any) -> tuple[str, ...]:
+    def acknowledge(transaction: Any) -> None:
         close_turns(transaction, session, closed_by=BY_REWARD)
         move_trajectory(transaction, session, 1, LEASED, lease="l")
         move_trajectory(transaction, session, 1, ACKNOWLEDGED, lease="l")
-        return settle(transaction, session)
+        settle(transaction, session)
 
-    assert store.run(acknowledge) == ()
+    store.run(acknowledge)
+    assert store.freed == []
     assert sums(store)["turns"]["acknowledged"] == 1
     assert sums(store)["sessions"]["live"] == 1
     assert close(store, session) == Ended(None, (name,))
@@ -161,11 +168,12 @@ def test_a_discarded_trajectory_is_counted_by_its_reason(store: SyncStore) -> No
     store.commit(session, name="a")
     close(store, session)
 
-    def discard(transaction: Any) -> tuple[str, ...]:
+    def discard(transaction: Any) -> None:
         move_trajectory(transaction, session, 1, DISCARDED, reason="newer")
-        return settle(transaction, session)
+        settle(transaction, session)
 
-    assert store.run(discard) == (name,)
+    store.run(discard)
+    assert store.freed == [name]
     assert sums(store)["turns"]["discarded"] == sums(store)["sessions"]["discarded"] == {"newer": 1}
 
 
