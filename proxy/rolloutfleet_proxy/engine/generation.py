@@ -94,22 +94,33 @@ class Submission(Protocol):
 
 
 class Cut(asyncio.Event):
-    """An event that can also call back: to wait for it would take a task."""
+    """A context that ends early, and quietly, once it is set: to wait for an event would take a task."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: Callable[[], object] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        """The one that is within."""
+        self._cancelling = 0
 
     def set(self) -> None:
+        if self._task is not None and not self.is_set():
+            self._task.cancel()
         super().set()
-        if self._told is not None:
-            self._told()
 
-    def tell(self, callback: Callable[[], object] | None) -> None:
-        """Call `callback` when the event is set, at once if it is; None for nobody."""
-        self._told = callback
-        if callback is not None and self.is_set():
-            callback()
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        if self.is_set():
+            task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        # As asyncio.timeout does it: somebody else may have cancelled the task as well.
+        return self.is_set() and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
 
 
 class Generation(Struct, frozen=True, kw_only=True):
@@ -166,7 +177,7 @@ class Generation(Struct, frozen=True, kw_only=True):
         began = perf_counter()
         evidence: Evidence | None = None
         try:
-            with _UntilCut(self.submission.cut):
+            with self.submission.cut:
                 evidence = await self.engine.generate(request, arrivals.streamed, clock=self.weights.served)
         except BaseException as error:
             if isinstance(error, DomainError | Refused):
@@ -192,32 +203,6 @@ class Generation(Struct, frozen=True, kw_only=True):
                 break
             await asyncio.sleep(PAUSED_POLL)
         await self.submission.resumed()
-
-
-class _UntilCut:
-    """A context that ends early, and quietly, when the event is set."""
-
-    def __init__(self, event: Cut) -> None:
-        self._event = event
-        self._fired = False
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._event.tell(self._fire)
-
-    def _fire(self) -> None:
-        self._fired = True
-        self._task.cancel()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self._event.tell(None)
-        # As asyncio.timeout does it: somebody else may have cancelled the task as well.
-        return self._fired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
 
 
 class _Arrivals:
