@@ -13,28 +13,24 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 from yarl import URL
 
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.domain.errors import DomainError, EngineError, EngineTimeout, EngineUnreachable
 from rolloutfleet_proxy.engine import big_reply
 from rolloutfleet_proxy.engine.connections import BrokenOff, Connections, Response, Unreachable, new_session
-from rolloutfleet_proxy.engine.cutting import Cutter
+from rolloutfleet_proxy.engine.cutting import CutText
 from rolloutfleet_proxy.engine.errors import NO_ENGINE, engine_failure, error_code, error_message
 from rolloutfleet_proxy.engine.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
 from rolloutfleet_proxy.engine.reply_stream import BigEvent, Chunk, EventSplitter, StreamedReply
 from rolloutfleet_proxy.engine.request import ROUTING_KEY_HEADER, GenerateRequest
 from rolloutfleet_proxy.engine.token_watch import TokenWatch
-
-
-class _Unconfirmed(Exception):
-    """An engine or the gateway answered with an error status."""
-
 
 PauseMode = Literal["abort", "retract", "in_place"]
 OnChunk = Callable[[Chunk], None]
@@ -61,7 +57,20 @@ _SHOWN_AT_ONCE = 1000
 _MAX_ERROR_BODY = 1 << 16
 _KEYS_REMEMBERED = 16
 
+_UNCONFIRMED = "it answered with status {}"
+
 _encode = msgspec.json.Encoder().encode
+
+
+class _Worker(Struct):
+    url: str
+
+
+class _Workers(Struct):
+    workers: list[_Worker]
+
+
+_decode_workers = msgspec.json.Decoder(_Workers).decode
 
 
 class GatewayKey:
@@ -121,7 +130,7 @@ class Engine:
         self._known: tuple[float, tuple[str, ...]] | None = None
         self._readers = asyncio.Semaphore(READERS)
         self._streams = 0
-        self._aborts: set[asyncio.Task[dict[str, str]]] = set()
+        self._aborts: set[asyncio.Task[None]] = set()
 
     def use_key(self, api_key: str | None) -> None:
         """Send this key with requests from now on."""
@@ -197,13 +206,13 @@ class Engine:
     async def _read_whole(self, response: Response, expected: Expected) -> Evidence:
         if response.length is not None and response.length <= self._big_reply:
             return check(decode(await response.read()), expected)
-        head = bytearray()
-        pieces = _pieces(response, big=self._big_reply)
+        reply = CutText(what="The reply", big=self._big_reply, max_bytes=MAX_REPLY)
+        pieces = response.pieces()
         async for data in pieces:
-            head += data
-            if len(head) > self._big_reply:
-                return await self._read_apart(_each([bytes(head)], pieces), expected)
-        return check(decode(bytes(head)), expected)
+            reply.add(data)
+            if reply.is_big:
+                return await self._read_apart(_with_rest(reply, pieces), expected)
+        return check(decode(b"".join(reply.pieces)), expected)
 
     async def _read_apart(self, reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
         """In a process of its own. Whoever waits for one leaves the rest of his reply where it is, at the gateway."""
@@ -283,16 +292,15 @@ class Engine:
         if self._known is not None and self._clock() - self._known[0] < WORKERS_FRESH:
             return self._known[1]
         try:
-            listing = self._control("GET", f"{self._gateway}/workers", timeout=CONTROL_TIMEOUT, key=self._control_key())
-            async with listing as response:
-                listed = msgspec.json.decode(await response.read())
-            urls = tuple(worker["url"].rstrip("/") for worker in listed["workers"])
-        except _Unconfirmed as error:
-            raise _no_engines(str(error)) from None
+            status, body = await self._ask("GET", f"{self._gateway}/workers", key=self._control_key())
+            listed = _decode_workers(body) if _confirms(status) else None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _no_engines(failure_in_words(error)) from None
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, RecursionError):
             raise _no_engines("what it answered is no such list") from None
+        if listed is None:
+            raise _no_engines(_UNCONFIRMED.format(status))
+        urls = tuple(worker.url.rstrip("/") for worker in listed.workers)
         self._known = (self._clock(), urls)
         return urls
 
@@ -336,16 +344,13 @@ class Engine:
     async def _answer(self, method: str, url: str, content: dict[str, Any] | None = None) -> tuple[int, bytes]:
         """Status and beginning of whatever is answered; status 0 where nothing is."""
         try:
-            async with self._control(method, url, timeout=CONTROL_TIMEOUT, content=content, check=False) as response:
-                return response.status, await response.content.read(_MAX_ERROR_BODY)
+            return await self._ask(method, url, content, most=_MAX_ERROR_BODY)
         except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, b""
 
-    async def _abort_quietly(self, rid: str) -> dict[str, str]:
-        try:
-            return await self.abort(rid)
-        except DomainError as error:
-            return {self._gateway: error.message}
+    async def _abort_quietly(self, rid: str) -> None:
+        with suppress(DomainError):
+            await self.abort(rid)
 
     async def _tell_all(self, path: str, content: dict[str, Any], *, timeout: float) -> dict[str, str]:
         urls = await self.engines()
@@ -354,27 +359,25 @@ class Engine:
 
     async def _tell(self, url: str, content: dict[str, Any], *, timeout: float) -> str | None:
         try:
-            async with self._control("POST", url, timeout=timeout, content=content) as response:
-                await response.read()
+            status, _ = await self._ask("POST", url, content, timeout=timeout)
         except TimeoutError:
             return f"no answer within {timeout:g} s"
-        except _Unconfirmed as error:
-            return str(error)
         except (aiohttp.ClientError, OSError) as error:
             return failure_in_words(error)
-        return None
+        return None if _confirms(status) else _UNCONFIRMED.format(status)
 
-    @asynccontextmanager
-    async def _control(
+    async def _ask(
         self,
         method: str,
         url: str,
-        *,
-        timeout: float,
         content: dict[str, Any] | None = None,
-        check: bool = True,
+        *,
+        timeout: float = CONTROL_TIMEOUT,
         key: str | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        most: int = -1,
+    ) -> tuple[int, bytes]:
+        """Status and body of an answer, of this `most` bytes at once. Raises aiohttp.ClientError, OSError and
+        TimeoutError."""
         async with self._http().request(
             method,
             url,
@@ -383,9 +386,7 @@ class Engine:
             timeout=aiohttp.ClientTimeout(total=timeout),
             allow_redirects=False,
         ) as response:
-            if check and not 200 <= response.status < 300:
-                raise _Unconfirmed(f"it answered with status {response.status}")
-            yield response
+            return response.status, await response.content.read(most)
 
     def _http(self) -> aiohttp.ClientSession:
         # Made at the first use: aiohttp wants the running loop.
@@ -397,6 +398,10 @@ class Engine:
 def shown(url: str) -> str:
     """An address as it may be named: without the user and password that there may be in it."""
     return str(URL(url).with_user(None))
+
+
+def _confirms(status: int) -> bool:
+    return 200 <= status < 300
 
 
 def _bearer(key: str) -> dict[str, str]:
@@ -434,31 +439,16 @@ async def _drained(response: Response) -> None:
         pass
 
 
-async def _pieces(response: Response, *, big: int) -> AsyncIterator[bytes]:
-    """A reply as it comes; from `big` bytes on without its long strings, those before included."""
-    cutter: Cutter | None = None
-    held: list[bytes] = []
-    total = 0
-    async for data in response.pieces():
-        total += len(data)
-        if total > MAX_REPLY:
-            raise Refused(Reason.TOO_BIG, f"The reply is larger than {MAX_REPLY} bytes.")
-        if cutter is not None:
-            yield cutter.feed(data)
-            continue
-        held.append(data)
-        if total > big:
-            cutter = Cutter()
-            for piece in held:
-                yield cutter.feed(piece)
-            held.clear()
-    for piece in held:
+async def _with_rest(begun: CutText, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """What has come of a reply, and what still comes."""
+    for piece in begun.taken():
         yield piece
+    async for data in rest:
+        begun.add(data)
+        for piece in begun.taken():
+            yield piece
 
 
-async def _each(pieces: Iterable[bytes], rest: AsyncIterator[bytes] | None = None) -> AsyncIterator[bytes]:
+async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece
-    if rest is not None:
-        async for piece in rest:
-            yield piece

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rolloutfleet_proxy.engine.cutting import Cutter
+from rolloutfleet_proxy.engine.cutting import CutText
 from rolloutfleet_proxy.engine.evidence import (
     AbortedWithError,
     Alternative,
@@ -77,46 +77,32 @@ class EventSplitter:
     def __init__(self, *, big: int, max_bytes: int) -> None:
         self._big = big
         self._max_bytes = max_bytes
-        self._pieces: list[bytes] = []
-        self._bytes = 0
-        self._came = 0
-        self._cutter: Cutter | None = None
+        self._begun = self._new_line()
 
     def feed(self, data: bytes) -> list[bytes | BigEvent]:
         """The events that `data` completes, comments left out. Raises Refused where one is beyond all bounds."""
         # One byte is searched for many times quicker than two, which is why lines are cut and not events.
         lines = data.split(b"\n")
         events: list[bytes | BigEvent] = []
-        if self._came or len(lines) == 1 or len(data) > self._big:
-            self._keep(lines.pop(0))
+        if self._begun.came or len(lines) == 1 or len(data) > self._big:
+            self._begun.add(lines.pop(0))
             if not lines:
                 return []
             events += self._line()
-            self._pieces, self._bytes, self._came, self._cutter = [], 0, 0, None
+            self._begun = self._new_line()
         rest = lines.pop()
         events += [line[len(_DATA) :] for line in lines if line.startswith(_DATA)]
         if rest:
-            self._keep(rest)
+            self._begun.add(rest)
         return events
 
-    def _keep(self, data: bytes) -> None:
-        self._came += len(data)
-        if self._came > self._max_bytes:
-            raise Refused(Reason.TOO_BIG, f"An event of the stream is larger than {self._max_bytes} bytes.")
-        if self._cutter is not None:
-            data = self._cutter.feed(data)
-        if data:
-            self._pieces.append(data)
-            self._bytes += len(data)
-        if self._cutter is None and self._bytes > self._big:
-            self._cutter = Cutter()
-            self._pieces = [self._cutter.feed(piece) for piece in self._pieces]
-            self._bytes = sum(map(len, self._pieces))
+    def _new_line(self) -> CutText:
+        return CutText(what="An event of the stream", big=self._big, max_bytes=self._max_bytes)
 
     def _line(self) -> list[bytes | BigEvent]:
         """What the pieces make together."""
-        pieces = self._pieces
-        if self._bytes <= self._big:
+        pieces = self._begun.pieces
+        if not self._begun.is_big:
             line = b"".join(pieces)
             return [line[len(_DATA) :]] if line.startswith(_DATA) else []
         head = b""
