@@ -4,8 +4,7 @@ Parsing holds the interpreter: 36 MB of JSON stop a process for a second and mor
 such a reply go straight into `python -m rolloutfleet_proxy.engine.big_reply`, and what comes back is the evidence,
 packed: a few bytes a token. It lives for one reply; they are rare, and a process that stays would keep the memory.
 
-In:  a length of 4 bytes, that many bytes of msgpack (what is expected), then the reply's JSON.
-Out: msgpack, one of `_Outcome`.
+As its argument it gets the JSON of what is expected, as its input the reply's; its output is msgpack, of an `_Outcome`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from rolloutfleet_proxy.engine.evidence import (
     AbortedWithError,
@@ -31,13 +31,10 @@ from rolloutfleet_proxy.engine.evidence import (
 )
 from rolloutfleet_proxy.telemetry.log_setup import helpers_environment, helpers_log
 
-_LENGTH_BYTES = 4
-
-
-_AS_THEY_ARE = ("finish_reason", "prompt_tokens", "matched", "cached_tokens", "top_logprobs", "spans")
-
 
 class _TakenReply(Struct):
+    """`Evidence`, its arrays as bytes."""
+
     output_ids: bytes
     logprobs: bytes
     finish_reason: Finish
@@ -46,6 +43,7 @@ class _TakenReply(Struct):
     cached_tokens: int | None
     top_logprobs: list[list[tuple[float, int]]] | None
     spans: tuple[Span, ...] | None
+    version_differs: bool
 
 
 _Outcome = _TakenReply | tuple[int | str, str]
@@ -59,6 +57,7 @@ async def read(reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
         sys.executable,
         "-m",
         "rolloutfleet_proxy.engine.big_reply",
+        msgspec.json.encode(expected).decode(),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env=helpers_environment(),
@@ -66,7 +65,6 @@ async def read(reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
     assert process.stdin is not None and process.stdout is not None
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            process.stdin.write(_framed(expected))
             async for data in reply:
                 process.stdin.write(data)
                 await process.stdin.drain()
@@ -82,20 +80,12 @@ async def read(reply: AsyncIterator[bytes], expected: Expected) -> Evidence:
     return _evidence(_decode_outcome.decode(outcome))
 
 
-def _framed(expected: Expected) -> bytes:
-    content = msgspec.msgpack.encode(expected)
-    return len(content).to_bytes(_LENGTH_BYTES, "big") + content
-
-
 def _evidence(outcome: _Outcome) -> Evidence:
     if isinstance(outcome, tuple):
         what, message = outcome
         raise AbortedWithError(what, message) if isinstance(what, int) else Refused(what, message)
-    return Evidence(
-        array("i", outcome.output_ids),
-        array("f", outcome.logprobs),
-        **{name: getattr(outcome, name) for name in _AS_THEY_ARE},
-    )
+    arrays = {"output_ids": array("i", outcome.output_ids), "logprobs": array("f", outcome.logprobs)}
+    return Evidence(**asdict(outcome) | arrays)
 
 
 def _outcome(expected: Expected, body: bytes) -> _Outcome:
@@ -105,16 +95,14 @@ def _outcome(expected: Expected, body: bytes) -> _Outcome:
         return error.reason, error.message
     except AbortedWithError as error:
         return error.status, error.message
-    as_they_are = {name: getattr(evidence, name) for name in _AS_THEY_ARE}
-    return _TakenReply(evidence.output_ids.tobytes(), evidence.logprobs.tobytes(), **as_they_are)
+    packed = {"output_ids": evidence.output_ids.tobytes(), "logprobs": evidence.logprobs.tobytes()}
+    return _TakenReply(**asdict(evidence) | packed)
 
 
 def main() -> None:
     """The process's work."""
-    source = sys.stdin.buffer
-    length = int.from_bytes(source.read(_LENGTH_BYTES), "big")
-    expected = msgspec.msgpack.decode(source.read(length), type=Expected)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(_outcome(expected, source.read())))
+    expected = msgspec.json.decode(sys.argv[1], type=Expected)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(_outcome(expected, sys.stdin.buffer.read())))
 
 
 if __name__ == "__main__":

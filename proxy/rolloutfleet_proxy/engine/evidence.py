@@ -69,9 +69,6 @@ class Refused(Exception):
         self.reason = reason
         self.message = message
 
-    def __reduce__(self) -> tuple[type[Refused], tuple[str, str]]:
-        return (Refused, (self.reason, self.message))
-
 
 class AbortedWithError(Exception):
     """The engine ended a request or stream with an error of its own; `status` is an HTTP status from 400 to 599."""
@@ -80,9 +77,6 @@ class AbortedWithError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-
-    def __reduce__(self) -> tuple[type[AbortedWithError], tuple[int, str]]:
-        return (AbortedWithError, (self.status, self.message))
 
 
 class Token(Struct, array_like=True, frozen=True, gc=False):

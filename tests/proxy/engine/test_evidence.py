@@ -2,7 +2,6 @@
 
 import json
 import math
-import pickle
 from array import array
 from typing import Any
 
@@ -374,9 +373,3 @@ def test_joined_spans_cover_the_joined_tokens(lengths: list[int], versions: list
     by_token = [span.version for span in joined.spans for _ in range(span.start, span.end)]
     expected = [version for length, version in zip(lengths, versions, strict=False) for _ in range(length)]
     assert by_token == expected
-
-
-def test_refusals_travel_between_processes() -> None:
-    for error in (Refused(Reason.NAN, "why"), AbortedWithError(400, "why")):
-        again = pickle.loads(pickle.dumps(error))
-        assert vars(again) == vars(error)

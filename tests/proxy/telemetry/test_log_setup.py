@@ -51,18 +51,16 @@ def test_a_warning_is_a_line() -> None:
     assert status == 0 and line["logger"] == "py.warnings" and "careful" in line["message"]
 
 
-NO_MESSAGE = b"what the user said"
-FRAMES = {
-    "engine.big_reply": len(NO_MESSAGE).to_bytes(4, "big") + NO_MESSAGE,
-    "tokens.render_process": len(NO_MESSAGE).to_bytes(4, "little") + NO_MESSAGE,
-}
-
-
-@pytest.mark.parametrize("helper", FRAMES)
-def test_a_helper_that_fails_says_so_in_its_starters_form(helper: str) -> None:
-    status, [line] = said_by(
-        "-m", f"rolloutfleet_proxy.{helper}", stdin=FRAMES[helper], environment=os.environ | AS_JSON
-    )
+@pytest.mark.parametrize(
+    ("helper", "argument", "stdin"),
+    [
+        ("engine.big_reply", QUOTE, b""),
+        ("tokens.render_process", "0", len(QUOTE).to_bytes(4, "big") + QUOTE.encode()),
+    ],
+)
+def test_a_helper_that_fails_says_so_in_its_starters_form(helper: str, argument: str, stdin: bytes) -> None:
+    module = f"rolloutfleet_proxy.{helper}"
+    status, [line] = said_by("-m", module, argument, stdin=stdin, environment=os.environ | AS_JSON)
     assert status == 1
     assert (line["event"], line["level"], line["ordinal"]) == ("message", "critical", 3)
     assert "Traceback" in line["trace"] and QUOTE not in json.dumps(line)
