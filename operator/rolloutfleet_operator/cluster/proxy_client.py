@@ -7,11 +7,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-
+from rolloutfleet.wire import Boot, Drain
 from rolloutfleet_operator.cluster.http_client import Answer, HttpClient, RequestFailed
 from rolloutfleet_operator.policy.actions import AskDrain, UndoDrain
-from rolloutfleet_operator.policy.observed import Boot, ObservedDrain, ProxyStats
+from rolloutfleet_operator.policy.observed import ProxyStats
 
 POLL_TIMEOUT: Final = 5.0
 """Seconds for a proxy's figures."""
@@ -97,8 +96,8 @@ def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> 
         in_flight=int(figures["in_flight"]),
         held_sessions=None if audit is None else _held(audit["sessions"]),
         held_turns=None if audit is None else _held(audit["turns"]),
-        drain=_DRAIN.validate_python(figures.get("drain")),
-        boots=_BOOTS.validate_python(figures["boots"]),
+        drain=None if figures.get("drain") is None else Drain.model_validate(figures["drain"]),
+        boots=tuple(Boot.model_validate(each) for each in figures["boots"]),
         dump_failing=bool(dump["failing"]),
         dump_error=dump.get("error"),
         paused=bool(figures["paused"]),
@@ -113,7 +112,3 @@ def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> 
 
 def _held(sums: Mapping[str, Any]) -> int:
     return int(sums["live"]) + int(sums["leased"])
-
-
-_DRAIN: Final = TypeAdapter[ObservedDrain | None](ObservedDrain | None)
-_BOOTS: Final = TypeAdapter(tuple[Boot, ...])

@@ -61,7 +61,7 @@ from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
-from rolloutfleet_operator.policy.memory import Sample, sampled
+from rolloutfleet_operator.policy.memory import sampled
 from rolloutfleet_operator.policy.observed import (
     ALLOW_LOSS,
     ObservedDeployment,
@@ -281,15 +281,11 @@ class Reconciler:
                 stats = await self._shared.executor.proxies.stats(url, key, audit=name in self._audit)
             except KeyRefused:
                 refused = True
-            sample = Sample(time=self._now(), rss=None)
-            if stats is not None:
-                boot = stats.boots[-1].time if stats.boots else None
-                sample = replace(sample, rss=stats.rss, boot=boot, draining=stats.drain is not None)
             self._polled[uids[name]] = Polled(
                 stats=stats,
                 key_refused=refused,
                 unanswered=0 if stats is not None or refused else before.unanswered + 1,
-                run=sampled(before.run, sample, rule),
+                run=sampled(before.run, stats, rule, self._now()),
             )
 
         if endpoints.admin_key is not None:

@@ -16,11 +16,11 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.status import RestartStatus
+from rolloutfleet.wire import Boot
 from rolloutfleet_operator.policy import memory
 from rolloutfleet_operator.policy.memory import Rule, Standing, Verdict
 from rolloutfleet_operator.policy.observed import (
     RESTART_NOTE,
-    Boot,
     ObservedFleet,
     ObservedPod,
     is_down,

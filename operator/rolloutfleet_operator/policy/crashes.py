@@ -9,9 +9,10 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
+from rolloutfleet.wire import Boot
 from rolloutfleet_operator.policy.actions import Action, EmitEvent, PatchMetadata
 from rolloutfleet_operator.policy.causes import CRASHES, OOM
-from rolloutfleet_operator.policy.observed import BOOTS_NOTE, Boot, ObservedFleet, ObservedPod, seconds_of, text_of
+from rolloutfleet_operator.policy.observed import BOOTS_NOTE, ObservedFleet, ObservedPod, seconds_of, text_of
 from rolloutfleet_operator.policy.reasons import EventReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.restarts import noted, open_entries
 

@@ -11,7 +11,7 @@ better for it. Nor does a sample taken while the proxy drains.
 import hashlib
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -19,7 +19,7 @@ from typing import Final
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy.actions import PatchMetadata
-from rolloutfleet_operator.policy.observed import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, Boot, ObservedPod, Run
+from rolloutfleet_operator.policy.observed import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, ObservedPod, ProxyStats, Run
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
 FIRST_BOOT: Final = "first"
@@ -49,29 +49,20 @@ class Rule:
         return hashlib.sha256(f"{self.budget} {self.template}".encode()).hexdigest()[:8]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One poll. `rss` is None where it failed; `boot` is the time of the newest boot in the proxy's log."""
-
-    time: float
-    rss: int | None
-    boot: float | None = None
-    draining: bool = False
-
-
-def sampled(run: Run, sample: Sample, rule: Rule) -> Run:
-    """The run with one more sample. Another life of the proxy, and another budget, begin anew."""
-    if sample.rss is None:
+def sampled(run: Run, stats: ProxyStats | None, rule: Rule, now: float) -> Run:
+    """The run with one more poll, None where that failed. Another life of the proxy, and another budget, begin anew."""
+    if stats is None:
         return run
-    if (run.budget, run.boot) != (rule.budget, sample.boot):
-        run = Run(budget=rule.budget, boot=sample.boot)
-    if sample.draining or (run.at is not None and sample.time - run.at < EARLY * rule.interval):
+    boot = stats.boots[-1].time if stats.boots else None
+    if (run.budget, run.boot) != (rule.budget, boot):
+        run = Run(budget=rule.budget, boot=boot)
+    if stats.drain is not None or (run.at is not None and now - run.at < EARLY * rule.interval):
         return run
-    over = run.over + 1 if sample.rss > rule.budget else 0
+    over = run.over + 1 if stats.rss > rule.budget else 0
     full_at = None
     if over >= rule.samples:
-        full_at = sample.time if run.full_at is None else run.full_at
-    return replace(run, taken=run.taken + 1, at=sample.time, over=over, full_at=full_at)
+        full_at = now if run.full_at is None else run.full_at
+    return replace(run, taken=run.taken + 1, at=now, over=over, full_at=full_at)
 
 
 class Standing(StrEnum):
@@ -89,20 +80,6 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What is known of a proxy besides its run."""
-
-    boots: Sequence[Boot] = ()
-    """Oldest first."""
-    again: str | None = None
-    """The id of a restart after which it was seen over its budget again before the cool-down ended."""
-    given_up: str | None = None
-    """The terms under which it was found that restarts don't help."""
-    first_boot_counts: bool = False
-    """True where a store does not outlive its proxy, so that the first boot may have followed a restart."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     standing: Standing
     until: float | None = None
@@ -110,23 +87,28 @@ class Verdict:
     row: int = 1
     """The number in its row that a restart now would have."""
     again: str | None = None
-    """To be kept as `Known.again`, if it is not already."""
+    """The id of a restart after which it was seen over its budget again before the cool-down ended; to be noted."""
     after_boot: int | None = None
     """Resident bytes just after the newest boot."""
     since: float | None = None
     """When the restart came to be due."""
 
 
-def judge(run: Run, known: Known, rule: Rule, now: float) -> Verdict:
-    """How the proxy stands to its budget now. Nothing is decided of one whose log of boots is not known."""
-    standing = Standing.TOO_SMALL if known.given_up == rule.terms else Standing.UNKNOWN
-    if not known.boots or run.taken == 0 or run.boot != known.boots[-1].time or run.budget != rule.budget:
-        return Verdict(standing=standing, after_boot=known.boots[-1].rss_after if known.boots else None)
-    newest = known.boots[-1]
-    cool_until = newest.time + rule.cooldown if newest.reason != FIRST_BOOT or known.first_boot_counts else None
+def judge(pod: ObservedPod, rule: Rule, now: float, *, ephemeral: bool) -> Verdict:
+    """How the proxy stands to its budget now. Nothing is decided of one whose log of boots is not known.
+
+    Of an `ephemeral` one the store does not outlive the pod, so the first boot may have followed a restart.
+    """
+    run, boots = pod.run, () if pod.stats is None else pod.stats.boots
+    given_up = _given_up(pod).get(_TERMS) == rule.terms
+    standing = Standing.TOO_SMALL if given_up else Standing.UNKNOWN
+    if not boots or run.taken == 0 or run.boot != boots[-1].time or run.budget != rule.budget:
+        return Verdict(standing=standing, after_boot=boots[-1].rss_after if boots else None)
+    newest = boots[-1]
+    cool_until = newest.time + rule.cooldown if newest.reason != FIRST_BOOT or ephemeral else None
     before = row_of(newest.id, rule)
     early = run.full_at is not None and cool_until is not None and run.full_at <= cool_until
-    again = newest.id if before > 0 and (early or known.again == newest.id) else None
+    again = newest.id if before > 0 and (early or pod.notes.get(OVER_AGAIN_NOTE) == newest.id) else None
     row = before + 1 if again is not None else 1
     verdict = Verdict(
         standing=_standing(run, cool_until, now),
@@ -136,7 +118,7 @@ def judge(run: Run, known: Known, rule: Rule, now: float) -> Verdict:
         after_boot=newest.rss_after,
         since=None if run.full_at is None else max(run.full_at, cool_until or 0.0),
     )
-    if known.given_up == rule.terms or row > MOST_IN_A_ROW:
+    if given_up or row > MOST_IN_A_ROW:
         return replace(verdict, standing=Standing.TOO_SMALL, since=None)
     return verdict
 
@@ -179,7 +161,7 @@ def rule_of(spec: FleetSpec, template_hash: str) -> Rule:
 
 def verdicts_of(members: Iterable[ObservedPod], spec: FleetSpec, rule: Rule, now: float) -> dict[str, Verdict]:
     """By pod."""
-    return {pod.name: judge(pod.run, _known(pod, spec), rule, now) for pod in members}
+    return {pod.name: judge(pod, rule, now, ephemeral=spec.proxies.storage.ephemeral) for pod in members}
 
 
 def marks_of(members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], rule: Rule) -> Iterator[PatchMetadata]:
@@ -215,16 +197,6 @@ def problems_of(
         elif verdict.standing is not Standing.WITHIN and (verdict.standing in _HOW or pod.name in known):
             how = "it is being restarted" if pod.name in busy else _HOW.get(verdict.standing, "too few samples since")
             yield Problem(ProblemReason.OVER_BUDGET, f"over memory.rssBudget; {how}", pod.name)
-
-
-def _known(pod: ObservedPod, spec: FleetSpec) -> Known:
-    terms = _given_up(pod).get(_TERMS)
-    return Known(
-        boots=() if pod.stats is None else pod.stats.boots,
-        again=pod.notes.get(OVER_AGAIN_NOTE),
-        given_up=terms if isinstance(terms, str) else None,
-        first_boot_counts=spec.proxies.storage.ephemeral,
-    )
 
 
 def _given_up(pod: ObservedPod) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from rolloutfleet.spec import API_VERSION
 from rolloutfleet.status import FleetStatus
+from rolloutfleet.wire import Boot, Drain
 from rolloutfleet_operator.policy.reasons import Problem
 
 GROUP: Final = API_VERSION.partition("/")[0]
@@ -40,18 +41,6 @@ SILENT_POLLS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boot:
-    """One entry of a proxy's log of boots: when, why the life before ended, and by which drain."""
-
-    time: float
-    reason: str
-    id: str | None = None
-    rss_before: int | None = None
-    rss_after: int | None = None
-    """Resident bytes just after this boot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The samples over budget at the end of those taken."""
 
@@ -72,25 +61,6 @@ NO_RUN: Final = Run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedDrain:
-    """The drain that a proxy is in; see docs/restarts.md."""
-
-    id: str
-    mode: str
-    """`cordon` or `quiesce`."""
-    then: str
-    """`stay`, `restart` or `exit`."""
-    since: float
-    deadline: float | None = None
-    """When calls in flight are cut; None while none are held."""
-    expires: float | None = None
-    """When it is undone unless renewed."""
-    holding: bool = False
-    under_way: int | None = None
-    """Calls that are waited for; None while none are held."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyStats:
     """A proxy's answers: /stats, and /audit where the executor asked for it."""
 
@@ -102,9 +72,10 @@ class ProxyStats:
     """Sessions live or leased, by /audit; None where it was not asked."""
     held_turns: int | None = None
     """Turns live or leased (neither acknowledged nor dumped), by /audit; None where it was not asked."""
-    drain: ObservedDrain | None = None
+    drain: Drain | None = None
+    """The one that it is in; see docs/restarts.md."""
     boots: tuple[Boot, ...] = ()
-    """Oldest first."""
+    """Its log of them, oldest first: when, why the life before ended, and by which drain."""
     dump_failing: bool = False
     dump_error: str | None = None
     paused: bool = False
@@ -183,7 +154,7 @@ class ObservedPod(ObservedOtherPod):
     """Its samples of memory, folded by `memory.sampled` at each poll; begins anew with another uid."""
 
     @property
-    def drain(self) -> ObservedDrain | None:
+    def drain(self) -> Drain | None:
         """The drain that it is in, as far as is known."""
         return None if self.stats is None else self.stats.drain
 

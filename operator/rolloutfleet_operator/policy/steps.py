@@ -13,11 +13,10 @@ from typing import Final, Literal
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import RestartStatus
-from rolloutfleet.wire import DrainMode, DrainThen
+from rolloutfleet.wire import Drain, DrainMode, DrainThen
 from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Evict, UndoDrain
 from rolloutfleet_operator.policy.observed import (
     READY_WITHIN,
-    ObservedDrain,
     ObservedPod,
     has_booted,
     holds_turns,
@@ -75,7 +74,7 @@ class Restart:
         return seconds_of(self.entry.time)
 
     @property
-    def drain(self) -> ObservedDrain | None:
+    def drain(self) -> Drain | None:
         """Its own drain, where the proxy is in it."""
         found = None if self.pod is None else self.pod.drain
         return found if found is not None and found.id == self.id else None
@@ -144,7 +143,7 @@ def dumps_outlive(spec: FleetSpec) -> bool:
     return spec.sessions.dump.volume is not None and spec.sessions.dump.path != ""
 
 
-def is_quiet(drain: ObservedDrain, now: float) -> bool:
+def is_quiet(drain: Drain, now: float) -> bool:
     """Whether nothing is in flight any more at a proxy that holds calls, or the time for that is up."""
     return drain.holding and (drain.under_way == 0 or (drain.deadline is not None and now >= drain.deadline))
 
@@ -183,7 +182,7 @@ def _ask(restart: Restart, pod: ObservedPod, now: float) -> AskDrain:
     return AskDrain(pod=pod.name, id=restart.id, mode=mode, then=then, ttl=DRAIN_TTL, reason=restart.entry.reason)
 
 
-def _as_asked(drain: ObservedDrain, ask: AskDrain, now: float) -> bool:
+def _as_asked(drain: Drain, ask: AskDrain, now: float) -> bool:
     """Whether a drain in force is the one that is asked for, and lasts long enough."""
     lasts = drain.expires is None or drain.expires - now > ask.ttl / 2
     return lasts and (drain.mode, drain.then) == (ask.mode, ask.then)

@@ -6,7 +6,7 @@ from typing import Literal
 from tests.operator.policy.world import World
 
 from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
-from rolloutfleet_operator.policy.memory import Sample, sampled
+from rolloutfleet_operator.policy.memory import sampled
 from rolloutfleet_operator.policy.observed import NO_RUN, ObservedFleet, ObservedPod, OtherFleets, Run, SlotRequest
 from rolloutfleet_operator.policy.status import status
 
@@ -107,14 +107,8 @@ class Operator:
             self.unanswered[pod.uid] = self.unanswered.get(pod.uid, 0) + 1
             return
         self.unanswered[pod.uid] = 0
-        sample = Sample(
-            time=world.now,
-            rss=pod.stats.rss,
-            boot=pod.stats.boots[-1].time if pod.stats.boots else None,
-            draining=pod.stats.drain is not None,
-        )
         rule = rule_of(world.spec, world.template)
-        self.runs[pod.uid] = sampled(self.runs.get(pod.uid, NO_RUN), sample, rule)
+        self.runs[pod.uid] = sampled(self.runs.get(pod.uid, NO_RUN), pod.stats, rule, world.now)
 
 
 def settle(worlds: list[World], operator: Operator, *, passes: int, every: float = 5.0) -> int:

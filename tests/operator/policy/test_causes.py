@@ -9,11 +9,12 @@ from tests.operator.policy.fleets import condition, fleet
 from tests.operator.policy.world import World
 
 from rolloutfleet.status import FleetStatus, RestartsStatus, RestartStatus
+from rolloutfleet.wire import Boot
 from rolloutfleet_operator import crd
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.policy import causes
 from rolloutfleet_operator.policy.causes import CAUSES, FleetState, Need, RestartCause
-from rolloutfleet_operator.policy.observed import STATE_LABEL, Boot, ObservedPod
+from rolloutfleet_operator.policy.observed import STATE_LABEL, ObservedPod
 from rolloutfleet_operator.policy.reasons import EventReason
 
 WAYS = ["Process", "Container", "Pod"]

@@ -1,16 +1,17 @@
 """The rule "Restart on memory", in the words of the design."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rolloutfleet.wire import Boot, Drain
 from rolloutfleet_operator.policy.memory import (
     MOST_IN_A_ROW,
-    Known,
     Rule,
-    Sample,
     Standing,
     Verdict,
     judge,
@@ -18,7 +19,7 @@ from rolloutfleet_operator.policy.memory import (
     row_of,
     sampled,
 )
-from rolloutfleet_operator.policy.observed import NO_RUN, Boot, Run
+from rolloutfleet_operator.policy.observed import NO_RUN, OVER_AGAIN_NOTE, TOO_SMALL_NOTE, ObservedPod, ProxyStats, Run
 
 GIB = 2**30
 RULE = Rule(budget=4 * GIB, samples=3, cooldown=600.0, template="t1")
@@ -28,19 +29,46 @@ OVER, WITHIN, FAILED = 5 * GIB, GIB, None
 EVERY = 15.0
 
 
+def polled(rss: int | None, *, boot: float = STARTED, draining: bool = False) -> ProxyStats | None:
+    """A poll; one that failed has no reading."""
+    drain = Drain(id="d", mode="cordon", since=boot) if draining else None
+    return (
+        None
+        if rss is None
+        else ProxyStats(store_id="s", rss=rss, boots=(Boot(time=boot, reason="first"),), drain=drain)
+    )
+
+
 def run_of(
     *readings: int | None, boot: float = STARTED, start: float = 0.0, rule: Rule = RULE, run: Run = NO_RUN
 ) -> Run:
     """The run after these readings, one each 15 s from `start` seconds after the boot."""
     for place, rss in enumerate(readings):
-        run = sampled(run, Sample(time=boot + start + EVERY * (place + 1), rss=rss, boot=boot), rule)
+        run = sampled(run, polled(rss, boot=boot), rule, boot + start + EVERY * (place + 1))
     return run
 
 
+def pod_with(run: Run, boots: Sequence[Boot], *, again: str | None = None, given_up: str | None = None) -> ObservedPod:
+    """A pod with that log of boots, and what the rule has noted on it; no boots: its proxy gave no answer."""
+    notes = {} if again is None else {OVER_AGAIN_NOTE: again}
+    notes |= {} if given_up is None else {TOO_SMALL_NOTE: json.dumps({"terms": given_up})}
+    stats = ProxyStats(store_id="s", rss=WITHIN, boots=tuple(boots)) if boots else None
+    return ObservedPod(
+        name="p", uid="u", ordinal=0, created=STARTED, template_hash="t1", run=run, notes=notes, stats=stats
+    )
+
+
 def verdict(
-    run: Run, *boots: Boot, now: float = STARTED + 1e6, rule: Rule = RULE, **known: str | bool | None
+    run: Run,
+    *boots: Boot,
+    now: float = STARTED + 1e6,
+    rule: Rule = RULE,
+    ephemeral: bool = False,
+    again: str | None = None,
+    given_up: str | None = None,
 ) -> Verdict:
-    return judge(run, Known(boots=boots or (FIRST,), **known), rule, now)  # type: ignore[arg-type]
+    pod = pod_with(run, boots or (FIRST,), again=again, given_up=given_up)
+    return judge(pod, rule, now, ephemeral=ephemeral)
 
 
 def restarted(row: int, at: float, rule: Rule = RULE) -> Boot:
@@ -75,9 +103,9 @@ def test_a_failed_poll_is_unknown_it_neither_counts_nor_breaks_a_run() -> None:
 
 def test_samples_while_draining_do_not_count() -> None:
     run = run_of(OVER, OVER)
-    drained = sampled(run, Sample(time=2000.0, rss=OVER, boot=STARTED, draining=True), RULE)
+    drained = sampled(run, polled(OVER, draining=True), RULE, 2000.0)
     assert drained == run
-    freed = sampled(run_of(OVER, OVER, OVER), Sample(time=2000.0, rss=WITHIN, boot=STARTED, draining=True), RULE)
+    freed = sampled(run_of(OVER, OVER, OVER), polled(WITHIN, draining=True), RULE, 2000.0)
     assert verdict(freed).standing is Standing.DUE
 
 
@@ -85,14 +113,14 @@ def test_samples_that_come_too_close_together_are_one() -> None:
     rule = replace(RULE, interval=15.0)
     run = NO_RUN
     for place in range(29):
-        run = sampled(run, Sample(time=STARTED + place, rss=OVER, boot=STARTED), rule)
+        run = sampled(run, polled(OVER), rule, STARTED + place)
     assert (run.over, run.full_at) == (3, STARTED + 28)
 
 
 def test_a_run_belongs_to_one_life_and_one_budget() -> None:
     run = run_of(OVER, OVER)
-    assert sampled(run, Sample(time=2000.0, rss=OVER, boot=STARTED + 50), RULE).over == 1
-    assert sampled(run, Sample(time=2000.0, rss=OVER, boot=STARTED), replace(RULE, budget=2 * GIB)).over == 1
+    assert sampled(run, polled(OVER, boot=STARTED + 50), RULE, 2000.0).over == 1
+    assert sampled(run, polled(OVER), replace(RULE, budget=2 * GIB), 2000.0).over == 1
     # A run of the life before says nothing of this one.
     assert verdict(run_of(OVER, OVER, OVER), FIRST, restarted(1, 2000.0)).standing is Standing.UNKNOWN
 
@@ -110,7 +138,7 @@ def test_the_first_boot_is_no_restart_save_where_a_store_may_have_gone_with_its_
     run = run_of(OVER, OVER, OVER)
     now = STARTED + 60.0
     assert verdict(run, now=now).standing is Standing.DUE
-    assert verdict(run, now=now, first_boot_counts=True).standing is Standing.COOLING
+    assert verdict(run, now=now, ephemeral=True).standing is Standing.COOLING
 
 
 def test_two_restarts_in_a_row_that_do_not_help_are_the_last() -> None:
@@ -161,8 +189,8 @@ def test_a_changed_budget_or_template_clears_it(other: Rule) -> None:
 
 
 def test_what_was_given_up_stays_so_while_nothing_is_known() -> None:
-    assert judge(NO_RUN, Known(given_up=RULE.terms), RULE, 0.0).standing is Standing.TOO_SMALL
-    assert judge(NO_RUN, Known(), RULE, 0.0).standing is Standing.UNKNOWN
+    assert judge(pod_with(NO_RUN, (), given_up=RULE.terms), RULE, 0.0, ephemeral=False).standing is Standing.TOO_SMALL
+    assert judge(pod_with(NO_RUN, ()), RULE, 0.0, ephemeral=False).standing is Standing.UNKNOWN
 
 
 def test_an_id_says_its_place_in_the_row_to_those_of_the_same_terms() -> None:
@@ -182,7 +210,7 @@ def test_a_run_is_full_exactly_when_the_last_known_samples_are_over(
     rule = replace(RULE, samples=samples)
     run = NO_RUN
     for place, (rss, draining) in enumerate(readings):
-        run = sampled(run, Sample(time=STARTED + place, rss=rss, boot=STARTED, draining=draining), rule)
+        run = sampled(run, polled(rss, draining=draining), rule, STARTED + place)
     known = [rss for rss, draining in readings if rss is not None and not draining]
     tail = known[-samples:]
     assert (run.full_at is not None) == (len(tail) == samples and all(rss == OVER for rss in tail))
@@ -200,14 +228,14 @@ def test_it_is_never_restarted_within_the_cool_down_nor_more_than_so_often_in_va
         run = Run(budget=RULE.budget, boot=boot.time, taken=3, over=3, full_at=boot.time + until_full)
         early = boot is not FIRST and until_full <= RULE.cooldown
         vain = vain + 1 if early else 0
-        found = judge(run, Known(boots=boots, again=again), RULE, boot.time + until_full)
+        found = verdict(run, *boots, again=again, now=boot.time + until_full)
         again = found.again or again
         if found.standing is Standing.TOO_SMALL:
             assert vain == MOST_IN_A_ROW
             return
         assert vain < MOST_IN_A_ROW
         now = max(boot.time + until_full, found.until or 0.0) + slot
-        due = judge(run, Known(boots=boots, again=again), RULE, now)
+        due = verdict(run, *boots, again=again, now=now)
         assert due.standing is Standing.DUE
         assert boot is FIRST or now - boot.time >= RULE.cooldown
         boots.append(restarted(due.row, now))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
-from rolloutfleet.wire import DrainMode
+from rolloutfleet.wire import Boot, Drain, DrainMode
 from rolloutfleet_operator.policy.actions import (
     Action,
     AddWorker,
@@ -27,10 +27,8 @@ from rolloutfleet_operator.policy.actions import (
 )
 from rolloutfleet_operator.policy.observed import (
     RESTART_NOTE,
-    Boot,
     ObservedContainer,
     ObservedDeployment,
-    ObservedDrain,
     ObservedEngines,
     ObservedFleet,
     ObservedGateway,
@@ -61,7 +59,7 @@ class Store:
     """What is on a volume."""
 
     boots: list[Boot] = field(default_factory=list)
-    cordon: ObservedDrain | None = None
+    cordon: Drain | None = None
     sessions: int = 0
     turns: int = 0
     last_words: tuple[str, str | None] | None = None
@@ -81,7 +79,7 @@ class Pod:
     up_at: float
     """When its proxy serves."""
     generation: int
-    drain: ObservedDrain | None = None
+    drain: Drain | None = None
     warm_at: float = 0.0
     in_flight: int = 0
     rss: float = BASE_RSS
@@ -219,10 +217,10 @@ class World:
         pod.in_flight = max(0, pod.in_flight - 1)
         if drain.mode == "quiesce" and not drain.holding and (drain.then != "restart" or self.now >= pod.warm_at):
             deadline = self.now + self.spec.disruption.drain_timeout
-            drain = pod.drain = replace(drain, holding=True, deadline=deadline)
+            drain = pod.drain = drain.model_copy(update={"holding": True, "deadline": deadline})
             self._taken_down(pod, by_us=drain.id != BY_HAND)
         if drain.holding:
-            pod.drain = replace(drain, under_way=pod.in_flight)
+            pod.drain = drain.model_copy(update={"under_way": pod.in_flight})
             quiet = pod.in_flight == 0 or (drain.deadline is not None and self.now >= drain.deadline)
             if drain.then != "stay" and quiet:
                 self.deeds.restarted.append((pod.name, drain.id))
@@ -396,7 +394,7 @@ class World:
         same = before is not None and (before.mode, before.then) == (asked.mode, asked.then)
         if before is None or not same:
             pod.warm_at = self.now + WARM
-        pod.drain = ObservedDrain(
+        pod.drain = Drain(
             id=asked.id,
             mode=asked.mode,
             then=asked.then,
