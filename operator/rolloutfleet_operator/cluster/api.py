@@ -7,7 +7,7 @@ dictionaries that manifests are, so nothing of the generated models is used.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -21,6 +21,8 @@ from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_operator.cluster.children.names import API_KINDS, OPERATOR
 
 Object = dict[str, Any]
+Body = Mapping[str, Any] | Sequence[Any]
+PatchForm = Literal["merge", "strategic-merge", "json"]
 
 TIMEOUT: Final = 30.0
 """Seconds for one request."""
@@ -99,27 +101,13 @@ class Api:
         meta = manifest["metadata"]
         return await self._call("PUT", _path(manifest["kind"], meta.get("namespace"), meta["name"]), {}, manifest)
 
-    async def merge(
-        self, kind: str, namespace: str, name: str, patch: Mapping[str, Any], *, subresource: str = ""
-    ) -> Object:
-        path = _path(kind, namespace, name, subresource)
-        return await self._call("PATCH", path, {"fieldManager": OPERATOR}, dict(patch), "application/merge-patch+json")
-
     async def patch(
-        self, kind: str, namespace: str, name: str, steps: Sequence[Mapping[str, Any]], *, subresource: str = ""
+        self, kind: str, namespace: str, name: str, patch: Body, *, form: PatchForm = "merge", subresource: str = ""
     ) -> Object:
-        """By JSON Patch. Refused with 409 where a resourceVersion is put in that is not the newest."""
+        """By JSON Patch it is refused with 409 where a resourceVersion is put in that is not the newest."""
         path = _path(kind, namespace, name, subresource)
-        content_type = "application/json-patch+json"
-        return await self._call("PATCH", path, {"fieldManager": OPERATOR}, steps, content_type)
-
-    async def resize(self, namespace: str, pod: str, container: str, resources: Mapping[str, Any]) -> Object:
-        """Change what a running pod's container may use."""
-        body = {"spec": {"containers": [{"name": container, "resources": resources}]}}
-        path = _path("Pod", namespace, pod, "resize")
-        return await self._call(
-            "PATCH", path, {"fieldManager": OPERATOR}, body, "application/strategic-merge-patch+json"
-        )
+        content_type = f"application/{form}-patch+json"
+        return await self._call("PATCH", path, {"fieldManager": OPERATOR}, patch, content_type)
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
         """Delete the object of that uid; nothing happens where it is gone."""
@@ -135,7 +123,7 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Object | Sequence[Any] | None = None,
+        body: Body | None = None,
         content_type: str = "application/json",
     ) -> Object:
         headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if body is not None else {})

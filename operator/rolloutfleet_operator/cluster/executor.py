@@ -76,7 +76,7 @@ class Executor:
                 await self.api.create("Pod", fleet.namespace, eviction, name=action.pod, subresource="eviction")
             case PatchMetadata():
                 body = {"metadata": {"uid": action.uid, "annotations": action.annotations, "labels": action.labels}}
-                await self.api.merge("Pod", fleet.namespace, action.pod, body)
+                await self.api.patch("Pod", fleet.namespace, action.pod, body)
             case RemoveWorker():
                 await self.gateways.remove(action, endpoints.gateway_key)
             case AddWorker():

@@ -401,7 +401,7 @@ class Reconciler:
             larger = {"resources": {"requests": {"storage": format_quantity(asked)}}}
             patch = {"metadata": {"uid": meta["uid"]}, "spec": larger}
             try:
-                await self._shared.api.merge("PersistentVolumeClaim", fleet.namespace, meta["name"], patch)
+                await self._shared.api.patch("PersistentVolumeClaim", fleet.namespace, meta["name"], patch)
             except ApiRefused as refused:
                 self._ungrown[meta["name"]] = refused.message
 

@@ -43,7 +43,8 @@ class Resizer:
             if memory is None or self._refused.get(meta["uid"]) == memory:
                 continue
             try:
-                await self.api.resize(namespace, meta["name"], CONTAINER, memory)
+                body = {"spec": {"containers": [{"name": CONTAINER, "resources": memory}]}}
+                await self.api.patch("Pod", namespace, meta["name"], body, form="strategic-merge", subresource="resize")
             except ApiRefused as refused:
                 self._refused[meta["uid"]] = memory
                 logger.info("%s/%s keeps its memory limit until its next start: %s", namespace, meta["name"], refused)

@@ -22,7 +22,7 @@ async def write(api: Api, body: Mapping[str, Any], status: FleetStatus) -> Objec
         {"op": "add", "path": "/status", "value": said},
     ]
     try:
-        return await api.patch(KIND, meta["namespace"], meta["name"], steps, subresource="status")
+        return await api.patch(KIND, meta["namespace"], meta["name"], steps, form="json", subresource="status")
     except ApiRefused as refused:
         if refused.status in (404, 409):
             return None
