@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rolloutfleet_operator.cluster.http_client import Answer, HttpClient, RequestFailed
+from rolloutfleet_operator.cluster.http_client import Answer, HttpClient
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.observed import ObservedWorker
@@ -32,22 +32,15 @@ class GatewayClient:
         await self._request("DELETE", f"{action.gateway}/workers/{action.id}", key)
 
     async def _list(self, url: str, key: str | None) -> tuple[ObservedWorker, ...] | None:
-        answer = await self._request("GET", f"{url}/workers", key)
-        if answer is None or not answer.is_success:
-            return None
+        found = (await self._request("GET", f"{url}/workers", key)).json()
         try:
-            return tuple(_worker(each) for each in answer.json()["workers"])
+            return None if found is None else tuple(_worker(each) for each in found["workers"])
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
-    async def _request(
-        self, method: str, url: str, key: str | None, asked: Mapping[str, Any] | None = None
-    ) -> Answer | None:
-        try:
-            answer = await self._http.ask(method, url, key, timeout=TIMEOUT, json=asked)
-        except RequestFailed:
-            return None
-        if not answer.is_success and answer.status != 409:
+    async def _request(self, method: str, url: str, key: str | None, asked: Mapping[str, Any] | None = None) -> Answer:
+        answer = await self._http.ask(method, url, key, timeout=TIMEOUT, json=asked)
+        if not (answer.failure or answer.is_success or answer.status == 409):
             logger.warning("%s %s was answered with %s", method, url, answer.status)
         return answer
 

@@ -16,26 +16,26 @@ IDLE: Final = 30.0
 """Seconds after which a connection that nobody uses is closed."""
 
 
-class RequestFailed(Exception):
-    """None came, or one that is too large; or the question could not be sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    status: int
-    content: bytes
+    """What was answered."""
+
+    status: int = 0
+    """0 where no answer came, or one that is too large, or the question could not be sent: `failure` says why."""
+    content: bytes = b""
+    failure: str = ""
 
     @property
     def is_success(self) -> bool:
         return 200 <= self.status < 300
 
-    @property
-    def text(self) -> str:
-        return self.content.decode(errors="replace")
-
-    def json(self) -> Any:
-        """Raises ValueError."""
-        return msgspec.json.decode(self.content)
+    def json(self) -> dict[str, Any] | None:
+        """The object in it; None where there is none, or it is not of a success."""
+        try:
+            found = msgspec.json.decode(self.content) if self.is_success else None
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
 
 
 class HttpClient:
@@ -58,18 +58,21 @@ class HttpClient:
         json: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> Answer:
-        """`timeout`: seconds for all of it. Raises RequestFailed."""
+        """`timeout`: seconds for all of it."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         within = aiohttp.ClientTimeout(total=timeout)
         try:
             async with self._session.request(
                 method, url, headers=headers, json=json, params=params, timeout=within, allow_redirects=False
             ) as answer:
-                return Answer(answer.status, _without_key(await _content(answer), key))
+                content = await _content(answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise RequestFailed(failure_in_words(error)) from None
+            return Answer(failure=failure_in_words(error))
         except ValueError:
-            raise RequestFailed("its key can't stand in a header") from None
+            return Answer(failure="its key can't stand in a header")
+        if content is None:
+            return Answer(failure=f"more than {LARGEST} bytes")
+        return Answer(answer.status, _without_key(content, key))
 
 
 def _without_key(content: bytes, key: str | None) -> bytes:
@@ -77,10 +80,11 @@ def _without_key(content: bytes, key: str | None) -> bytes:
     return content.replace(key.encode(), b"[key]") if key else content
 
 
-async def _content(answer: aiohttp.ClientResponse) -> bytes:
+async def _content(answer: aiohttp.ClientResponse) -> bytes | None:
+    """None where it is too large."""
     content = bytearray()
     async for piece in answer.content.iter_any():
         content += piece
         if len(content) > LARGEST:
-            raise RequestFailed(f"more than {LARGEST} bytes")
+            return None
     return bytes(content)

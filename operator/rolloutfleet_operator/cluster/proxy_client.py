@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rolloutfleet.wire import Boot, Drain
-from rolloutfleet_operator.cluster.http_client import Answer, HttpClient, RequestFailed
+from rolloutfleet_operator.cluster.http_client import Answer, HttpClient
 from rolloutfleet_operator.policy.actions import AskDrain, UndoDrain
 from rolloutfleet_operator.policy.observed import ProxyStats
 
@@ -33,23 +33,19 @@ class ProxyClient:
 
     async def stats(self, url: str, key: str, *, audit: bool) -> ProxyStats | None:
         """None where it did not answer, or not with figures. Raises KeyRefused."""
-        async with asyncio.TaskGroup() as group:
-            asked = group.create_task(self._answer(f"{url}/stats", key))
-            recounted = group.create_task(self._answer(f"{url}/audit", key)) if audit else None
-        answer = asked.result()
-        if answer is not None and answer.status in _REFUSALS:
+        paths = ("/stats", "/audit") if audit else ("/stats",)
+        answer, *recounted = await asyncio.gather(*(self._get(url + path, key) for path in paths))
+        if answer.status in _REFUSALS:
             raise KeyRefused(url)
-        figures = _figures(answer)
-        if figures is None:
-            return None
+        figures = answer.json()
         try:
-            return proxy_stats(figures, None if recounted is None else _figures(recounted.result()))
+            return None if figures is None else proxy_stats(figures, recounted[0].json() if recounted else None)
         except (KeyError, TypeError, ValueError):
             return None
 
     async def takes(self, url: str, key: str) -> bool:
         """Whether the proxy takes that key."""
-        return _figures(await self._answer(f"{url}/stats", key)) is not None
+        return (await self._get(f"{url}/stats", key)).json() is not None
 
     async def drain(self, url: str, key: str, asked: AskDrain) -> str:
         """What became of it, in words; empty where it was heard, or where the next pass will see why not."""
@@ -64,26 +60,14 @@ class ProxyClient:
         return await self._said("POST", f"{url}/dumps", key)
 
     async def _said(self, method: str, url: str, key: str, **more: Any) -> str:
-        try:
-            answer = await self._http.ask(method, url, key, timeout=DRAIN_TIMEOUT, **more)
-        except RequestFailed as error:
-            return f"no answer: {error}"
+        answer = await self._http.ask(method, url, key, timeout=DRAIN_TIMEOUT, **more)
+        if answer.failure:
+            return f"no answer: {answer.failure}"
         expected = answer.is_success or answer.status in (400, 409)
-        return "" if expected else f"{answer.status} {answer.text[:200]}"
+        return "" if expected else f"{answer.status} {answer.content.decode(errors='replace')[:200]}"
 
-    async def _answer(self, url: str, key: str) -> Answer | None:
-        try:
-            return await self._http.ask("GET", url, key, timeout=POLL_TIMEOUT)
-        except RequestFailed:
-            return None
-
-
-def _figures(answer: Answer | None) -> Mapping[str, Any] | None:
-    try:
-        found = answer.json() if answer is not None and answer.is_success else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    async def _get(self, url: str, key: str) -> Answer:
+        return await self._http.ask("GET", url, key, timeout=POLL_TIMEOUT)
 
 
 def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> ProxyStats:
