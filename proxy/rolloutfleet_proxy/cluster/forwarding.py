@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 import aiohttp
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from yarl import URL
 
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
-from rolloutfleet_proxy.cluster.peers import NOT_CONNECTED, Peers
+from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.dialects.registry import DialectCall, dialect_call
 from rolloutfleet_proxy.domain.errors import (
     BodyTooLarge,
@@ -38,7 +37,7 @@ from rolloutfleet_proxy.http.headers import (
 )
 from rolloutfleet_proxy.http.request_bodies import CheckKey
 from rolloutfleet_proxy.telemetry import logger
-from rolloutfleet_proxy.telemetry.calls import ChatCall, PassedCall
+from rolloutfleet_proxy.telemetry.calls import ANSWERED, CUT_SHORT, ChatCall, PassedCall
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
 
@@ -100,7 +99,7 @@ class Forwarding:
     async def _pass_on(self, ordinal: int, scope: Scope, receive: Receive, send: Send) -> None:
         call = dialect_call(scope)
         told = None if call is None else PassedCall(self.metrics, request_id=request_id(scope), to=ordinal)
-        answer = _PassedAnswer(send if told is None else told.watched(send), call)
+        answer, refused = _PassedAnswer(send, call), ""
         try:
             async with self.passing(scope):
                 await pass_on(
@@ -108,12 +107,11 @@ class Forwarding:
                 )
         except DomainError as error:
             self.metrics.refused.labels(error.code).inc()
-            if told is not None:
-                told.outcome = error.code
+            refused = error.code
             await answer.end_with(error)
         finally:
             if told is not None:
-                told.ended()
+                told.ended(status=answer.status, outcome=refused or (ANSWERED if answer.whole else CUT_SHORT))
 
     async def _is_here(self, scope: Scope) -> bool:
         session = session_of(scope["path"]) or session_in(scope["query_string"])
@@ -126,22 +124,26 @@ class _PassedAnswer:
 
     out: Send
     call: DialectCall | None
-    _begun: bool = field(init=False, default=False)
-    _is_stream: bool = field(init=False, default=False)
+    status: int = -1
+    """Sent to the caller; -1 where nothing was."""
+    whole: bool = False
+    _is_stream: bool = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._begun = True
+            self.status = message["status"]
             self._is_stream = any(
                 name == b"content-type" and value.startswith(b"text/event-stream") for name, value in message["headers"]
             )
+        elif not message.get("more_body", False):
+            self.whole = True
         await self.out(message)
 
     async def end_with(self, error: DomainError) -> None:
         """Say the error: as the answer, or a stream's last event. Of other answers the server closes the connection."""
         call = self.call
-        if not self._begun:
-            await send_answer(answer_to(error) if call is None else call.dialect.answer_to(error), self.out)
+        if self.status < 0:
+            await send_answer(answer_to(error) if call is None else call.dialect.answer_to(error), self.send)
         elif self._is_stream and call is not None:
             await self.out({"type": "http.response.body", "body": call.dialect.error_event(error)})
 
@@ -197,29 +199,23 @@ async def pass_on(
 
 
 async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send) -> None:
-    headers = passed(scope["headers"], FORWARDED, peers.own)
     query = scope["query_string"].decode("latin-1")
-    url = URL(f"{peers.address(ordinal)}{_raw_path(scope)}{'?' if query else ''}{query}", encoded=True)
+    path = f"{_raw_path(scope)}{'?' if query else ''}{query}"
+    headers, data = passed(scope["headers"], FORWARDED, peers.own), upload.data(scope["headers"])
     try:
-        response = await peers.http.request(
-            scope["method"], url, headers=headers, data=upload.data(scope["headers"]), allow_redirects=False
-        )
-    except NOT_CONNECTED:
-        peers.note_unreachable(ordinal)
-        raise OwnerUnreachable(ordinal) from None
-    except (aiohttp.ClientError, OSError) as error:
+        async with peers.request(ordinal, scope["method"], path, headers=headers, data=data) as response:
+            await _pass_back(response, ordinal, send)
+    except (OwnerUnreachable, OwnerUnavailable):
         if upload.ended is not None:
             raise upload.ended from None
         peers.note_unreachable(ordinal)
-        raise OwnerUnavailable(ordinal, failure_in_words(error)) from None
+        raise
+
+
+async def _pass_back(response: aiohttp.ClientResponse, ordinal: int, send: Send) -> None:
+    headers = end_to_end(response.raw_headers)
     try:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": end_to_end(response.raw_headers),
-            }
-        )
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         async for data in response.content.iter_any():
             await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

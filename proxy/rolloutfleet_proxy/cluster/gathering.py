@@ -12,11 +12,9 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-import aiohttp
-
-from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
-from rolloutfleet_proxy.cluster.peers import CONNECT_TIMEOUT, Peers
+from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.domain.errors import OwnerUnavailable, OwnerUnreachable
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.shards.files import NotOneTensor
@@ -32,14 +30,7 @@ AT_ONCE: Final = 4
 """Tensors that are fetched at the same time."""
 
 
-class _Refused(Exception):
-    """A proxy answered with this status. (aiohttp's own error for it would show the key in a log.)"""
-
-
-_NOT_NOW: Final = (
-    *(aiohttp.ClientError, OSError, TimeoutError, _Refused),
-    *(NotOneTensor, StoreFull, StoreBroken, BadKeyFile),
-)
+_NOT_NOW: Final = (OwnerUnreachable, OwnerUnavailable, NotOneTensor, StoreFull, StoreBroken, BadKeyFile)
 
 
 @dataclass(eq=False, slots=True)
@@ -110,9 +101,9 @@ class Gatherer:
                     found.unreachable.append(name)
                     return
                 try:
-                    readable = await asyncio.wait_for(self._fetch(ordinal, name, fetched), TIMEOUT)
+                    readable = await self._fetch(ordinal, name, fetched)
                 except _NOT_NOW as error:
-                    logger.warning("shard %s could not be had from proxy %d: %s", name, ordinal, _why(error))
+                    logger.warning("shard %s could not be had from proxy %d: %s", name, ordinal, error)
                     found.unreachable.append(name)
                     silent.add(ordinal)
                 else:
@@ -128,23 +119,16 @@ class Gatherer:
 
     async def _fetch(self, ordinal: int, name: str, fetched: AsyncExitStack) -> Readable | None:
         """None where its owner has it no longer."""
-        url = f"{self.peers.address(ordinal)}/shards/{quote(name, safe='')}"
+        path = f"/shards/{quote(name, safe='')}"
         headers = {"Authorization": f"Bearer {self.admin_key()}"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-        async with self.peers.http.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+        async with self.peers.request(ordinal, "GET", path, timeout=TIMEOUT, headers=headers) as response:
             if response.status in (404, 410):
                 return None
             if response.status != 200:
-                raise _Refused(response.status)
+                raise OwnerUnavailable(ordinal, f"it answered with status {response.status}")
             return await fetched.enter_async_context(
                 self.shards.borrowed(name, _limited(response.content.iter_any(), self.limit))
             )
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
-        return failure_in_words(error)
-    return f"it answered with status {error}" if isinstance(error, _Refused) else str(error)
 
 
 async def _limited(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:

@@ -5,13 +5,14 @@ Their addresses follow from the settings; how they are is asked of each one's `/
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from rolloutfleet.errors import EPOCH_STALE
 from rolloutfleet.http_failures import failure_in_words
@@ -35,9 +36,6 @@ ADOPTING_ROUNDS: Final = 3
 proxy listens, and a pause that is called meanwhile reaches it neither way."""
 KEEP_ALIVE: Final = 30.0
 """Seconds that an idle connection is kept; less than a proxy's server keeps its own end."""
-
-NOT_CONNECTED: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-"""What a request to a peer fails with before anything of it was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +72,6 @@ class Peers:
     @property
     def others(self) -> list[int]:
         return [ordinal for ordinal in range(self.replicas) if ordinal != self.own]
-
-    @property
-    def http(self) -> aiohttp.ClientSession:
-        """The client to the others. It changes nothing about a request or an answer by itself."""
-        # Made at the first use: aiohttp wants the running loop.
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-            self._session = new_session(kept=KEEP_ALIVE, dns_kept=5, skipped=("Content-Type",), timeout=timeout)
-        return self._session
 
     def table(self) -> list[Peer]:
         """All proxies by ordinal; a proxy that is scaled away counts itself too."""
@@ -125,40 +114,49 @@ class Peers:
         """It did not answer; nothing is placed there until the next look."""
         self._note(self._unseen(ordinal))
 
-    async def ask(
-        self,
-        ordinal: int,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str],
-        content: Any = None,
-        timeout: float,
-    ) -> Any:
-        """The JSON that a peer answers. Raises PeerError or EpochStale for an error that it answers,
-        OwnerUnreachable where it can't be connected to, and OwnerUnavailable where it breaks off."""
+    @asynccontextmanager
+    async def request(
+        self, ordinal: int, method: str, path: str, *, timeout: float | None = None, **parts: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A peer's answer, whatever its status, while it is read. `path` is as it goes over the wire.
+
+        Raises OwnerUnreachable where nothing could be sent, and OwnerUnavailable where the peer broke off, or took more
+        than `timeout` seconds.
+        """
+        url = URL(f"{self.address(ordinal)}{path}", encoded=True)
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
         try:
-            async with self.http.request(
-                method,
-                self.address(ordinal) + path,
-                data=None if content is None else msgspec.json.encode(content),
-                headers={"Content-Type": "application/json", **headers},
-                timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT),
-                allow_redirects=False,
-            ) as response:
-                status, body = response.status, await response.read()
-            answer = msgspec.json.decode(body) if body else None
-        except NOT_CONNECTED:
+            async with self._http().request(method, url, timeout=limits, allow_redirects=False, **parts) as response:
+                yield response
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             raise OwnerUnreachable(ordinal) from None
-        except TimeoutError:
-            raise OwnerUnavailable(ordinal, f"it did not answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise OwnerUnavailable(ordinal, failure_in_words(error)) from None
+            late = timeout is not None and isinstance(error, TimeoutError)
+            why = f"no answer came within {timeout:g} s" if late else failure_in_words(error)
+            raise OwnerUnavailable(ordinal, why) from None
+
+    async def ask(
+        self, ordinal: int, method: str, path: str, *, headers: Mapping[str, str], content: Any = None, timeout: float
+    ) -> Any:
+        """The JSON that a peer answers. Raises PeerError or EpochStale for its error, and what `request` raises."""
+        data = None if content is None else msgspec.json.encode(content)
+        headers = {"Content-Type": "application/json", **headers}
+        async with self.request(ordinal, method, path, timeout=timeout, data=data, headers=headers) as response:
+            status, body = response.status, await response.read()
+        try:
+            answer = msgspec.json.decode(body) if body else None
         except ValueError:
             raise OwnerUnavailable(ordinal, "its answer is no JSON") from None
         if status >= 400:
             raise _answered(ordinal, status, answer)
         return answer
+
+    def _http(self) -> aiohttp.ClientSession:
+        """The client to the others. It changes nothing about a request or an answer by itself."""
+        # Made at the first use: aiohttp wants the running loop.
+        if self._session is None:
+            self._session = new_session(kept=KEEP_ALIVE, dns_kept=5, skipped=("Content-Type",))
+        return self._session
 
     def _unseen(self, ordinal: int) -> Peer:
         return Peer(ordinal=ordinal, url=self.address(ordinal))
@@ -176,16 +174,14 @@ class Peers:
 
     async def _look(self, ordinal: int) -> WeightState | None:
         """Note how a peer is; returns what it knows of the weights."""
-        timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT)
         try:
-            url = f"{self.address(ordinal)}/ready"
-            async with self.http.get(url, timeout=timeout, allow_redirects=False) as response:
+            async with self.request(ordinal, "GET", "/ready", timeout=POLL_TIMEOUT) as response:
                 said = msgspec.json.decode(await response.read())
             self._note(_described(said, ordinal, self.address(ordinal)))
             self.learn(int(said.get("proxies_ever", 0)))
             return WeightState.from_json(said["weights"]) if "weights" in said else None
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, LookupError):
-            self._note(self._unseen(ordinal))
+        except (OwnerUnreachable, OwnerUnavailable, ValueError, TypeError, LookupError):
+            self.note_unreachable(ordinal)
             return None
 
     def _note(self, peer: Peer) -> None:

@@ -15,13 +15,11 @@ from hashlib import blake2b
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-import aiohttp
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet_proxy.cluster.peers import CONNECT_TIMEOUT, NOT_CONNECTED, Peer, Peers
+from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerUnavailable, OwnerUnreachable
 from rolloutfleet_proxy.http.headers import KEPT, PASSED, PLACED, end_to_end, passed
 from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, withdraw_claim
@@ -130,26 +128,19 @@ class Placement:
 
     async def _there(self, start: "_Start", ordinal: int, how: str) -> Response:
         """The peer's answer. Raises OwnerUnreachable where nothing was sent, else OwnerUnavailable."""
-        request = start.request
+        request, peers = start.request, self._peers
         own = [header for header in request.scope["headers"] if header[0] not in PASSED]
+        headers, body = passed(own, how, ordinal), await request.body()
         try:
-            async with self._peers.http.post(
-                f"{self._peers.address(ordinal)}/sessions",
-                data=await request.body(),
-                headers=passed(own, how, ordinal),
-                timeout=aiohttp.ClientTimeout(total=_TIMEOUT[how], sock_connect=CONNECT_TIMEOUT),
-                allow_redirects=False,
+            async with peers.request(
+                ordinal, "POST", "/sessions", timeout=_TIMEOUT[how], data=body, headers=headers
             ) as response:
                 answer = Response(await response.read(), status_code=response.status)
                 answer.raw_headers = end_to_end(response.raw_headers)
-        except NOT_CONNECTED:
-            self._peers.note_unreachable(ordinal)
-            raise OwnerUnreachable(ordinal) from None
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self._peers.note_unreachable(ordinal)
-            why = f"it broke off while it started sessions ({failure_in_words(error)})"
-            raise OwnerUnavailable(ordinal, why) from None
-        self._peers.note_placed(ordinal, start.sessions if answer.status_code == 201 else 0)
+        except (OwnerUnreachable, OwnerUnavailable):
+            peers.note_unreachable(ordinal)
+            raise
+        peers.note_placed(ordinal, start.sessions if answer.status_code == 201 else 0)
         return answer
 
 

@@ -1,27 +1,24 @@
 """A chat call as the log and the metrics tell it: one line when it has been read, exactly one when it is over."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
-from typing import Any, Final
-
-from starlette.types import Message, Send
+from typing import Final
 
 from rolloutfleet.errors import CANCELLED
 from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.telemetry.events import CallEnded, CallStarted, PassEnded, PassStarted, emit
 from rolloutfleet_proxy.telemetry.metrics import COMMITTED, Metrics
-from rolloutfleet_proxy.telemetry.phases import DONE, STEPS, Phases
+from rolloutfleet_proxy.telemetry.phases import DONE, Phases
 
 ANSWERED: Final = "answered"
 CUT_SHORT: Final = "cut_short"
-"""A call that was passed on: the whole answer went back, or the caller or the owner left before that."""
+"""A call that was passed on: the whole answer went back, or the caller or the owner left before that; else an error."""
 
 LONGEST_NAME: Final = 80
 """Characters of a session's name: before it is found, it is whatever a path holds."""
 _NOTHING_REACHED = [-1.0] * DONE
-_STEPS_TOOK = [f"{step}_ms" for step in STEPS]
 
 
 def _call_id() -> str:
@@ -36,7 +33,6 @@ class ChatCall:
     _: KW_ONLY
     request_id: str
     session_id: str = ""
-    clock: Callable[[], float] = perf_counter
     call_id: str = field(default_factory=_call_id)
     turn_id: str = ""
     messages: int = -1
@@ -50,14 +46,13 @@ class ChatCall:
     """Of the turn that this call makes or waits for."""
     prompt_tokens: int = -1
     completion_tokens: int = -1
-    _arrived: float = field(init=False)
+    _arrived: float = field(default_factory=perf_counter)
     _held: float = -1.0
     _in_flight_before: int = field(init=False)
     _read: bool = False
 
     def __post_init__(self) -> None:
         self.session_id = self.session_id[:LONGEST_NAME]
-        self._arrived = self.clock()
         self._in_flight_before = self.metrics.in_flight
 
     def read(self, *, session_id: str, messages: int, stream: bool) -> None:
@@ -68,11 +63,11 @@ class ChatCall:
     @contextmanager
     def held(self) -> Iterator[None]:
         """A drain holds the call until the block ends; more than once adds up."""
-        began = self.clock()
+        began = perf_counter()
         try:
             yield
         finally:
-            self._held = max(self._held, 0.0) + self.clock() - began
+            self._held = max(self._held, 0.0) + perf_counter() - began
 
     def waits_for(self, turn_id: str, phases: Phases) -> None:
         self.turn_id, self.phases = turn_id, phases
@@ -86,13 +81,13 @@ class ChatCall:
         """Nothing more will be sent."""
         if not self._read:
             self._start()
-        total = self.clock() - self._arrived
+        total = perf_counter() - self._arrived
         self.metrics.call_ended(self.outcome, total)
         phases = self.phases
         if phases is not None and self.prompt_tokens < 0:
             self.prompt_tokens = phases.prompt_tokens
         seconds = _NOTHING_REACHED if phases is None else phases.seconds()
-        took: dict[str, Any] = dict(zip(_STEPS_TOOK, map(milliseconds, seconds), strict=True))
+        queue, tokenise_in, pause, engine, tokenise_out, commit = map(milliseconds, seconds)
         emit(
             CallEnded(
                 call_id=self.call_id,
@@ -105,10 +100,15 @@ class ChatCall:
                 outcome=self.outcome,
                 in_flight_after=self.metrics.in_flight,
                 held_ms=milliseconds(self._held),
+                queue_ms=queue,
+                tokenise_in_ms=tokenise_in,
+                pause_ms=pause,
+                engine_ms=engine,
+                tokenise_out_ms=tokenise_out,
+                commit_ms=commit,
                 total_ms=milliseconds(total),
                 prompt_tokens=self.prompt_tokens,
                 completion_tokens=self.completion_tokens,
-                **took,
             )
         )
 
@@ -134,42 +134,23 @@ class PassedCall:
     _: KW_ONLY
     request_id: str
     to: int
-    clock: Callable[[], float] = perf_counter
-    outcome: str = ""
-    """An error of this proxy's; else it follows from how far the owner's answer came."""
     _call_id: str = field(default_factory=_call_id)
-    _began: float = field(init=False)
-    _status: int = -1
-    _over: bool = False
+    _began: float = field(default_factory=perf_counter)
 
     def __post_init__(self) -> None:
-        self._began = self.clock()
         emit(PassStarted(call_id=self._call_id, request_id=self.request_id, passed_to=self.to))
 
-    def watched(self, send: Send) -> Send:
-        """`send`, with a note of what is sent."""
-
-        def noted(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
-                self._status = message["status"]
-            elif not message.get("more_body", False):
-                self._over = True
-            return send(message)
-
-        return noted
-
-    def ended(self) -> None:
-        """Nothing more will be sent."""
-        outcome = self.outcome or (ANSWERED if self._over else CUT_SHORT)
+    def ended(self, *, status: int, outcome: str) -> None:
+        """Nothing more will be sent; `status` is -1 where nothing was."""
         self.metrics.calls_passed_on.labels(outcome).inc()
         emit(
             PassEnded(
                 call_id=self._call_id,
                 request_id=self.request_id,
                 passed_to=self.to,
-                status=self._status,
+                status=status,
                 outcome=outcome,
-                total_ms=milliseconds(self.clock() - self._began),
+                total_ms=milliseconds(perf_counter() - self._began),
             )
         )
 
