@@ -19,16 +19,7 @@ from rolloutfleet.status import RestartStatus
 from rolloutfleet.wire import Boot
 from rolloutfleet_operator.policy import memory
 from rolloutfleet_operator.policy.memory import Rule, Standing, Verdict
-from rolloutfleet_operator.policy.observed import (
-    RESTART_NOTE,
-    ObservedFleet,
-    ObservedPod,
-    is_down,
-    is_late,
-    is_silent,
-    seconds_of,
-    serves,
-)
+from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod, seconds_of
 from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.steps import Way
 
@@ -99,7 +90,7 @@ class Replacement(RestartCause):
     """Of a proxy that serves nobody: nobody loses anything by it, so it needs no slot."""
 
     action: str = "Replacement"
-    wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool] = lambda entry, pod, state: is_down(pod)
+    wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool] = lambda entry, pod, state: pod.is_down
     way: Callable[[ObservedPod | None, FleetState], Way] = _by_a_new_pod
     slot: bool = False
 
@@ -119,7 +110,7 @@ def _unresponsive(pod: ObservedPod, state: FleetState) -> Need | None:
     """Once a cool-down: the pod before it may have been evicted for the same."""
     memory_of, rule, now = state.spec.memory, state.rule, state.now
     patience = max(state.spec.disruption.drain_timeout, memory_of.interval * rule.samples)
-    if not is_silent(pod, for_seconds=patience, samples=rule.samples, now=now):
+    if not pod.is_silent(for_seconds=patience, samples=rule.samples, now=now):
         return None
     tried = (entry for entry in state.observed.status.restarts.last if cause_of(entry) is UNRESPONSIVE)
     if any(entry.pod == pod.name and now - seconds_of(entry.time) < rule.cooldown for entry in tried):
@@ -129,7 +120,7 @@ def _unresponsive(pod: ObservedPod, state: FleetState) -> Need | None:
 
 def _is_silent(pod: ObservedPod, state: FleetState) -> bool:
     disruption, samples = state.spec.disruption, state.spec.memory.samples
-    return is_silent(pod, for_seconds=disruption.drain_timeout, samples=samples, now=state.now)
+    return pod.is_silent(for_seconds=disruption.drain_timeout, samples=samples, now=state.now)
 
 
 def _down_and_outdated(pod: ObservedPod, state: FleetState) -> Need | None:
@@ -137,7 +128,7 @@ def _down_and_outdated(pod: ObservedPod, state: FleetState) -> Need | None:
 
 
 def _down_and_requested(pod: ObservedPod, state: FleetState) -> Need | None:
-    waits = pod in state.roll.unasked and not _is_outdated(pod, state) and is_late(pod, state.now)
+    waits = pod in state.roll.unasked and not _is_outdated(pod, state) and pod.is_late(state.now)
     return Need(since=state.now, key=f"{int(state.now)}") if waits else None
 
 
@@ -317,7 +308,7 @@ def _due(pod: ObservedPod, state: FleetState) -> Due | None:
     """One at most for each proxy, as urgent as the first cause; of a proxy that serves, the last one does most."""
     asked = []
     for priority, cause in enumerate(CAUSES):
-        if (serves(pod) if cause.slot else is_down(pod)) and (need := cause.needed(pod, state)) is not None:
+        if (pod.serves if cause.slot else pod.is_down) and (need := cause.needed(pod, state)) is not None:
             asked.append((priority, cause, need))
     if not asked:
         return None

@@ -129,6 +129,10 @@ class ObservedOtherPod:
     """The scheduler's message, while it finds no node."""
     container: ObservedContainer = ObservedContainer()
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether it should have ended long ago."""
+        return self.terminating_since is not None and now - self.terminating_since > self.grace + STUCK_AFTER
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPod(ObservedOtherPod):
@@ -157,6 +161,58 @@ class ObservedPod(ObservedOtherPod):
     def drain(self) -> Drain | None:
         """The drain that it is in, as far as is known."""
         return None if self.stats is None else self.stats.drain
+
+    @property
+    def serves(self) -> bool:
+        """Whether its sessions are served, as far as is known.
+
+        Not every proxy that does is Ready: one that drains is not, nor one that did a moment ago. A failed poll is
+        unknown.
+        """
+        if self.terminating_since is not None:
+            return False
+        stats = self.stats
+        if stats is None:
+            return self.ready or (self.container.started and self.unanswered < SILENT_POLLS)
+        return self.ready or stats.drain is not None or stats.in_flight + stats.sessions_open > 0
+
+    @property
+    def is_down(self) -> bool:
+        """Whether nobody loses anything by its replacement: it is there, not on its way out, and does not serve."""
+        return self.terminating_since is None and not self.serves
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether its proxy was never started, so that an ephemeral volume of it is empty."""
+        container = self.container
+        return self.stats is None and not (
+            container.running or container.started or container.restarts or container.last_end
+        )
+
+    @property
+    def holds_turns(self) -> bool:
+        """Whether turns are lost with its volume. What was not asked, or not answered, is held."""
+        if self.never_ran:
+            return False
+        return self.stats is None or self.stats.held_turns is None or self.stats.held_turns > 0
+
+    def is_silent(self, *, for_seconds: float, samples: int, now: float) -> bool:
+        """Whether it gives no answer, and the kubelet, which saw it start, finds it unready as well."""
+        if self.ready or self.terminating_since is not None or self.node_lost or not self.container.started:
+            return False
+        if self.stats is not None or self.unanswered < max(samples, SILENT_POLLS):
+            return False
+        return self.ready_since is not None and now - self.ready_since >= for_seconds
+
+    def is_late(self, now: float) -> bool:
+        """Whether it is not Ready for longer than any start takes, and for no drain."""
+        if self.ready or self.terminating_since is not None or self.drain is not None:
+            return False
+        return now - max(self.created, self.ready_since or 0.0) > READY_WITHIN
+
+    def has_booted(self, id: str) -> bool:
+        """Whether a life of its proxy was ended by the drain of that id."""
+        return self.stats is not None and any(boot.id == id for boot in self.stats.boots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,65 +378,6 @@ class ObservedFleet:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-
-def serves(pod: ObservedPod) -> bool:
-    """Whether its sessions are served, as far as is known.
-
-    Not every proxy that does is Ready: one that drains is not, nor one that did a moment ago. A failed poll is unknown.
-    """
-    if pod.terminating_since is not None:
-        return False
-    stats = pod.stats
-    if stats is None:
-        return pod.ready or (pod.container.started and pod.unanswered < SILENT_POLLS)
-    return pod.ready or stats.drain is not None or stats.in_flight + stats.sessions_open > 0
-
-
-def is_down(pod: ObservedPod) -> bool:
-    """Whether nobody loses anything by its replacement: it is there, not on its way out, and does not serve."""
-    return pod.terminating_since is None and not serves(pod)
-
-
-def is_stuck(pod: ObservedOtherPod, now: float) -> bool:
-    """Whether it should have ended long ago."""
-    return pod.terminating_since is not None and now - pod.terminating_since > pod.grace + STUCK_AFTER
-
-
-def never_ran(pod: ObservedPod) -> bool:
-    """Whether its proxy was never started, so that an ephemeral volume of it is empty."""
-    container = pod.container
-    return pod.stats is None and not (
-        container.running or container.started or container.restarts or container.last_end
-    )
-
-
-def is_silent(pod: ObservedPod, *, for_seconds: float, samples: int, now: float) -> bool:
-    """Whether it gives no answer, and the kubelet, which saw it start, finds it unready as well."""
-    if pod.ready or pod.terminating_since is not None or pod.node_lost or not pod.container.started:
-        return False
-    if pod.stats is not None or pod.unanswered < max(samples, SILENT_POLLS):
-        return False
-    return pod.ready_since is not None and now - pod.ready_since >= for_seconds
-
-
-def is_late(pod: ObservedPod, now: float) -> bool:
-    """Whether it is not Ready for longer than any start takes, and for no drain."""
-    if pod.ready or pod.terminating_since is not None or pod.drain is not None:
-        return False
-    return now - max(pod.created, pod.ready_since or 0.0) > READY_WITHIN
-
-
-def has_booted(pod: ObservedPod, id: str) -> bool:
-    """Whether a life of its proxy was ended by the drain of that id."""
-    return pod.stats is not None and any(boot.id == id for boot in pod.stats.boots)
-
-
-def holds_turns(pod: ObservedPod) -> bool:
-    """Whether turns are lost with its volume. What was not asked, or not answered, is held."""
-    if never_ran(pod):
-        return False
-    return pod.stats is None or pod.stats.held_turns is None or pod.stats.held_turns > 0
 
 
 def ordinal_of(name: str) -> int:

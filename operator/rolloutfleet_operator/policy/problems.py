@@ -17,9 +17,6 @@ from rolloutfleet_operator.policy.observed import (
     ObservedFleet,
     ObservedOtherPod,
     ObservedPod,
-    is_late,
-    is_silent,
-    is_stuck,
 )
 from rolloutfleet_operator.policy.reasons import EventReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.scaling import SETTLE
@@ -87,11 +84,11 @@ def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: f
     found = _of_pod(pod, now)
     if found is not None:
         yield found
-    elif is_silent(pod, for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now):
+    elif pod.is_silent(for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now):
         yield Problem(
             ProblemReason.UNRESPONSIVE, "it answers neither the operator nor the kubelet; it is evicted", pod.name
         )
-    elif is_late(pod, now):
+    elif pod.is_late(now):
         yield Problem(ProblemReason.NOT_READY_IN_TIME, _late(pod.name), pod.name)
     elif pod.key_refused:
         secret = spec.auth.secret or f"{observed.name}-keys"
@@ -132,7 +129,7 @@ def _of_pod(pod: ObservedOtherPod, now: float) -> Problem | None:
     if pod.node_lost:
         gone = "if it is gone for good, kubectl delete node, and the pod starts elsewhere"
         return Problem(ProblemReason.NODE_LOST, f"its node gives no sign of life; {gone}", pod.name)
-    if is_stuck(pod, now):
+    if pod.is_stuck(now):
         return Problem(
             ProblemReason.STUCK_TERMINATING, "it should have ended; see its finalizers and its node", pod.name
         )

@@ -18,8 +18,6 @@ from rolloutfleet_operator.policy.observed import (
     ObservedFleet,
     ObservedPod,
     SlotRequest,
-    has_booted,
-    is_down,
     ordinal_of,
     seconds_of,
     text_of,
@@ -125,7 +123,7 @@ class Progress:
 def advance(state: FleetState) -> Progress:
     """One pass over the open entries of the ledger that was read."""
     spec, observed, now = state.spec, state.observed, state.now
-    replaced = [pod for pod in state.roll.replaceable if is_down(pod)]
+    replaced = [pod for pod in state.roll.replaceable if pod.is_down]
     restarts, going, actions = observed.status.restarts, list[RestartInProgress](), list[Action]()
     for entry in sorted(open_entries(restarts).values(), key=lambda entry: (entry.time, entry.pod)):
         cause = causes.cause_of(entry)
@@ -152,9 +150,9 @@ def stuck_of(progress: Progress) -> Iterator[Problem]:
     """What does not go on."""
     for each in progress.under_way:
         pod, name = each.restart.pod, each.restart.entry.pod
-        if each.step is Step.EMPTYING and (each.stuck or (pod is not None and is_down(pod))):
+        if each.step is Step.EMPTYING and (each.stuck or (pod is not None and pod.is_down)):
             yield undumped(name)
-        elif each.stuck and (pod is None or not is_down(pod)):
+        elif each.stuck and (pod is None or not pod.is_down):
             yield Problem(
                 ProblemReason.RESTART_STUCK, f"its restart ({each.restart.entry.reason}) stands at {each.step}", name
             )
@@ -303,7 +301,7 @@ def held_by(progress: Progress) -> int:
 def _made_already(state: FleetState) -> tuple[tuple[Action, ...], list[Due]]:
     """A proxy whose log has the restart that is due is only to be marked: the mark was lost."""
     spec, due = state.spec, dues(state)
-    made = [each for each in due if each.cause.marks(spec) and has_booted(each.pod, each.id)]
+    made = [each for each in due if each.cause.marks(spec) and each.pod.has_booted(each.id)]
     marks = tuple(
         PatchMetadata(pod=each.pod.name, uid=each.pod.uid, annotations=each.cause.marks(spec)) for each in made
     )

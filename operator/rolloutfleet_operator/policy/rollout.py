@@ -7,7 +7,7 @@ the new template and does not become Ready. A corrected template makes that one 
 from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod, is_down, is_late
+from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod
 
 _HOPELESS = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError")
@@ -43,7 +43,7 @@ def roll_of(spec: FleetSpec, observed: ObservedFleet, members: tuple[ObservedPod
     unasked = tuple(pod for pod in members if not has_restarted(pod, spec, observed))
     stopped_by = next((pod for pod in updated if outdated and _fails(pod, now)), None)
     may = (pod for pod in outdated if spec.update_policy == "Automatic" or _is_asked_for(pod, unasked, spec, observed))
-    replaceable = tuple(pod for pod in may if stopped_by is None or is_down(pod))
+    replaceable = tuple(pod for pod in may if stopped_by is None or pod.is_down)
     return Roll(
         members=members,
         outdated=outdated,
@@ -74,9 +74,9 @@ def _is_applied(spec: FleetSpec, observed: ObservedFleet) -> bool:
 def _is_asked_for(pod: ObservedPod, unasked: tuple[ObservedPod, ...], spec: FleetSpec, observed: ObservedFleet) -> bool:
     """Whether a restart by id is asked for, and not made; what one made and left broken is part of it."""
     unanswered = spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
-    return pod in unasked or (unanswered and is_down(pod))
+    return pod in unasked or (unanswered and pod.is_down)
 
 
 def _fails(pod: ObservedPod, now: float) -> bool:
     hopeless = pod.container.waiting in _HOPELESS or pod.container.waiting == "CrashLoopBackOff"
-    return is_late(pod, now) or (is_down(pod) and hopeless)
+    return pod.is_late(now) or (pod.is_down and hopeless)

@@ -16,15 +16,7 @@ from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import ParkedStatus
 from rolloutfleet.wire import DrainMode
 from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, EmitEvent, UndoDrain
-from rolloutfleet_operator.policy.observed import (
-    ObservedFleet,
-    ObservedPod,
-    holds_turns,
-    is_down,
-    is_stuck,
-    never_ran,
-    seconds_of,
-)
+from rolloutfleet_operator.policy.observed import ObservedFleet, ObservedPod, seconds_of
 from rolloutfleet_operator.policy.reasons import EventReason
 from rolloutfleet_operator.policy.steps import dumps_outlive, is_quiet
 
@@ -119,7 +111,7 @@ def _may_grow(observed: ObservedFleet, present: int, now: float) -> bool:
 def _may_go(pod: ObservedPod, leaving: dict[str, RetireStep], now: float) -> bool:
     """One that ends for another reason comes back first, so that what it holds can be counted; if it ends at all."""
     if pod.terminating_since is not None:
-        return is_stuck(pod, now)
+        return pod.is_stuck(now)
     return leaving[pod.name] is RetireStep.MAY_GO
 
 
@@ -132,19 +124,19 @@ def _leaving(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: fl
     drain = pod.stats.drain
     if drain is None or not (spec.suspend or _is_over(pod, spec, now)):
         return RetireStep.CORDONED
-    if ephemeral and holds_turns(pod) and not dumps_outlive(spec):
+    if ephemeral and pod.holds_turns and not dumps_outlive(spec):
         return RetireStep.HOLDING_TURNS
     quiet = drain.id != RETIRE_ID or (drain.mode == "quiesce" and is_quiet(drain, now))
     if not quiet or pod.stats.held_turns is None:
         return RetireStep.QUIESCING
-    return RetireStep.DUMPING if ephemeral and holds_turns(pod) else RetireStep.MAY_GO
+    return RetireStep.DUMPING if ephemeral and pod.holds_turns else RetireStep.MAY_GO
 
 
 def _without_an_answer(
     pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, ephemeral: bool, now: float
 ) -> RetireStep:
     """One that serves nobody is let go, and one that has had its time: on a claim, all that it holds stays."""
-    if never_ran(pod):
+    if pod.never_ran:
         return RetireStep.MAY_GO
     current = observed.status.current
     waits = current is not None and current.pod == pod.name and current.step == RetireStep.SILENT
@@ -152,7 +144,7 @@ def _without_an_answer(
     if not ephemeral and waited > spec.disruption.retire_timeout:
         return RetireStep.MAY_GO
     down_for = now - max(pod.created, pod.ready_since or 0.0)
-    if is_down(pod) and not ephemeral and down_for > spec.disruption.drain_timeout:
+    if pod.is_down and not ephemeral and down_for > spec.disruption.drain_timeout:
         return RetireStep.MAY_GO
     return RetireStep.SILENT
 
@@ -205,7 +197,7 @@ def _undrains(observed: ObservedFleet, desired: int) -> Iterator[Action]:
 
 def _parked(parked: ParkedStatus, pod: ObservedPod, spec: FleetSpec) -> ParkedStatus:
     """With what that one leaves on its claim."""
-    if spec.proxies.storage.ephemeral or pod.ordinal in parked.ordinals or never_ran(pod):
+    if spec.proxies.storage.ephemeral or pod.ordinal in parked.ordinals or pod.never_ran:
         return parked
     sessions = 0 if pod.stats is None else pod.stats.held_sessions or 0
     turns = 0 if pod.stats is None else pod.stats.held_turns or 0

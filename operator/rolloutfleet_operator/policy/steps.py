@@ -15,14 +15,7 @@ from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import RestartStatus
 from rolloutfleet.wire import Drain, DrainMode, DrainThen
 from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, Evict, UndoDrain
-from rolloutfleet_operator.policy.observed import (
-    READY_WITHIN,
-    ObservedPod,
-    has_booted,
-    holds_turns,
-    is_down,
-    seconds_of,
-)
+from rolloutfleet_operator.policy.observed import READY_WITHIN, ObservedPod, seconds_of
 from rolloutfleet_operator.policy.reasons import EventReason
 
 DRAIN_TTL: Final = 300.0
@@ -88,7 +81,7 @@ class Restart:
     def keeps_turns(self) -> bool:
         """Whether the pod has to stay, for the sake of turns that would go with it."""
         goes = self.way == "Pod" and self.ephemeral and not self.may_lose
-        return goes and self.pod is not None and holds_turns(self.pod)
+        return goes and self.pod is not None and self.pod.holds_turns
 
 
 def step_of(restart: Restart, now: float) -> Step:
@@ -96,7 +89,7 @@ def step_of(restart: Restart, now: float) -> Step:
     pod = restart.pod
     if pod is None:
         return Step.BOOTING
-    if pod.uid != restart.entry.uid or (restart.way != "Pod" and has_booted(pod, restart.id)):
+    if pod.uid != restart.entry.uid or (restart.way != "Pod" and pod.has_booted(restart.id)):
         return Step.DONE if _settled(restart, pod) else Step.BOOTING
     if pod.terminating_since is not None:
         return Step.ENDING
@@ -154,7 +147,7 @@ def _settled(restart: Restart, pod: ObservedPod) -> bool:
 
 
 def _before_eviction(restart: Restart, pod: ObservedPod, now: float) -> Step:
-    if is_down(pod):
+    if pod.is_down:
         return Step.EMPTYING if restart.keeps_turns else Step.EVICTING
     drain = restart.drain
     if drain is None:
