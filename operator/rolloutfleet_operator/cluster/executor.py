@@ -12,17 +12,7 @@ from rolloutfleet_operator.cluster.children.names import OPERATOR, Fleet
 from rolloutfleet_operator.cluster.gateway_client import GatewayClient
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.proxy_client import ProxyClient
-from rolloutfleet_operator.policy.actions import (
-    Action,
-    AddWorker,
-    AskDrain,
-    AskDumps,
-    EmitEvent,
-    Evict,
-    PatchMetadata,
-    RemoveWorker,
-    UndoDrain,
-)
+from rolloutfleet_operator.policy import actions
 from rolloutfleet_operator.policy.observed import text_of
 from rolloutfleet_operator.policy.reasons import EventReason
 
@@ -51,10 +41,12 @@ class Executor:
     proxies: ProxyClient
     gateways: GatewayClient
 
-    async def execute(self, fleet: Fleet, actions: Sequence[Action], endpoints: Endpoints, *, now: float) -> None:
+    async def execute(
+        self, fleet: Fleet, decided: Sequence[actions.Action], endpoints: Endpoints, *, now: float
+    ) -> None:
         """In order. Raises ApiUnreachable; what the API server refuses is logged."""
-        for action in actions:
-            if isinstance(action, Evict):
+        for action in decided:
+            if isinstance(action, actions.Evict):
                 failpoints.reach(failpoints.QUIESCED)
             try:
                 await self._one(fleet, action, endpoints, now)
@@ -63,25 +55,25 @@ class Executor:
                     logger.warning("%s was refused: %s", type(action).__name__, refused, extra=_about(fleet))
             failpoints.reach(_failpoint(action))
 
-    async def _one(self, fleet: Fleet, action: Action, endpoints: Endpoints, now: float) -> None:
+    async def _one(self, fleet: Fleet, action: actions.Action, endpoints: Endpoints, now: float) -> None:
         match action:
-            case AskDrain():
+            case actions.AskDrain():
                 await self._tell(fleet, action.pod, endpoints, lambda url, key: self.proxies.drain(url, key, action))
-            case UndoDrain():
+            case actions.UndoDrain():
                 await self._tell(fleet, action.pod, endpoints, lambda url, key: self.proxies.undo(url, key, action))
-            case AskDumps():
+            case actions.AskDumps():
                 await self._tell(fleet, action.pod, endpoints, self.proxies.dump)
-            case Evict():
+            case actions.Evict():
                 eviction = _eviction(fleet, action)
                 await self.api.create("Pod", fleet.namespace, eviction, name=action.pod, subresource="eviction")
-            case PatchMetadata():
+            case actions.PatchMetadata():
                 body = {"metadata": {"uid": action.uid, "annotations": action.annotations, "labels": action.labels}}
                 await self.api.patch("Pod", fleet.namespace, action.pod, body)
-            case RemoveWorker():
+            case actions.RemoveWorker():
                 await self.gateways.remove(action, endpoints.gateway_key)
-            case AddWorker():
+            case actions.AddWorker():
                 await self.gateways.add(action, endpoints.gateway_key, endpoints.engine_key)
-            case EmitEvent():
+            case actions.EmitEvent():
                 await self._say(fleet, action, endpoints, now)
 
     async def _tell(
@@ -94,7 +86,7 @@ class Executor:
         if answer:
             logger.info("%s answered what it was asked with %s", pod, answer, extra=_about(fleet))
 
-    async def _say(self, fleet: Fleet, said: EmitEvent, endpoints: Endpoints, now: float) -> None:
+    async def _say(self, fleet: Fleet, said: actions.EmitEvent, endpoints: Endpoints, now: float) -> None:
         logger.info("%s: %s", said.reason, worded(said), extra=_about(fleet))
         about = [{"apiVersion": API_VERSION, "kind": KIND, "name": fleet.name, "uid": fleet.uid}]
         pod = endpoints.pods.get(said.pod) if said.pod else None
@@ -106,16 +98,16 @@ class Executor:
             await self.api.create("Event", fleet.namespace, event(fleet, said, each, now))
 
 
-def _failpoint(done: Action) -> str | None:
+def _failpoint(done: actions.Action) -> str | None:
     """The place that is reached with that action."""
     match done:
-        case AskDrain(then="stay"):
+        case actions.AskDrain(then="stay"):
             return failpoints.DRAIN_ASKED
-        case AskDrain():
+        case actions.AskDrain():
             return failpoints.RESTART_ASKED
-        case Evict():
+        case actions.Evict():
             return failpoints.EVICTION_SENT
-        case EmitEvent(reason=EventReason.BOOTING):
+        case actions.EmitEvent(reason=EventReason.BOOTING):
             return failpoints.BOOTING
     return None
 
@@ -130,7 +122,7 @@ def _about(fleet: Fleet) -> dict[str, Any]:
     return {"fleet": f"{fleet.namespace}/{fleet.name}", "generation": fleet.generation}
 
 
-def _eviction(fleet: Fleet, evict: Evict) -> Object:
+def _eviction(fleet: Fleet, evict: actions.Evict) -> Object:
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -139,13 +131,13 @@ def _eviction(fleet: Fleet, evict: Evict) -> Object:
     }
 
 
-def worded(said: EmitEvent) -> str:
+def worded(said: actions.EmitEvent) -> str:
     """With its pod named, for whoever reads it elsewhere."""
     named = said.pod is None or said.pod in said.message
     return said.message if named else f"{said.pod}: {said.message}"
 
 
-def event(fleet: Fleet, said: EmitEvent, about: Mapping[str, Any], now: float) -> Object:
+def event(fleet: Fleet, said: actions.EmitEvent, about: Mapping[str, Any], now: float) -> Object:
     """A core/v1 Event."""
     return {
         "apiVersion": "v1",

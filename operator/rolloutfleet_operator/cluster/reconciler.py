@@ -14,26 +14,16 @@ from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import KIND, FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet.units import format_quantity, parse_quantity
-from rolloutfleet_operator.cluster import failpoints, observe, statuses
+from rolloutfleet_operator.cluster import failpoints, observe, reading, statuses
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Children, Id, identity
 from rolloutfleet_operator.cluster.children import all as every
+from rolloutfleet_operator.cluster.children import names
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.merging import TemplateInvalid
-from rolloutfleet_operator.cluster.children.names import (
-    CONTROL_KEY_HASH,
-    ENGINE_PORT,
-    GATEWAY_PORT,
-    GENERATION,
-    OPERATOR,
-    PROXY_PORT,
-    TEMPLATE_HASH,
-    Component,
-    Fleet,
-    selector,
-)
+from rolloutfleet_operator.cluster.children.names import Component, Fleet, selector
 from rolloutfleet_operator.cluster.children.network import FieldInvalid
 from rolloutfleet_operator.cluster.executor import Endpoints, Executor
 from rolloutfleet_operator.cluster.keys import KeyMaker
@@ -42,19 +32,7 @@ from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.cluster.observe import Polled
 from rolloutfleet_operator.cluster.other_operators import Watch
 from rolloutfleet_operator.cluster.proxy_client import KeyRefused
-from rolloutfleet_operator.cluster.reading import (
-    WATCHED,
-    FleetObjects,
-    Snapshot,
-    SpecInvalid,
-    deleted,
-    find,
-    fleet_of,
-    objects_of,
-    read_more,
-    status_of,
-    understood,
-)
+from rolloutfleet_operator.cluster.reading import FleetObjects, Snapshot, SpecInvalid
 from rolloutfleet_operator.cluster.refreshing import refreshes
 from rolloutfleet_operator.cluster.resizing import Resizer
 from rolloutfleet_operator.cluster.settings import OperatorSettings
@@ -163,7 +141,7 @@ class Reconciler:
         changed, self._touched = changed | self._touched, frozenset()
         if snapshot is not None and self._now() - snapshot.since < self._reread:
             return await self._read_and_pass(snapshot, changed)
-        return await self._read_and_pass(None, WATCHED)
+        return await self._read_and_pass(None, reading.WATCHED)
 
     async def _read_and_pass(
         self, snapshot: Snapshot | None, changed: Set[str], *, polled: bool = False
@@ -172,22 +150,24 @@ class Reconciler:
         since, body, known = (self._now(), None, {}) if snapshot is None else (snapshot.since, *snapshot.unpacked())
         if body is None or KIND in changed:
             body = await self._shared.api.get(KIND, self._namespace, self._name)
-        if body is None or deleted(body):
+        if body is None or reading.deleted(body):
             self._shared.slots.forget(self.key)
             self._shared.metrics.forget(self._namespace, self._name)
             return None  # garbage collection ends it
         self.generation = body["metadata"]["generation"]
         try:
-            spec, unknown = understood(body)
+            spec, unknown = reading.understood(body)
         except SpecInvalid as error:
-            await self._write(body, unusable(status_of(body), str(error), self.generation, self._now()))
+            await self._write(body, unusable(reading.status_of(body), str(error), self.generation, self._now()))
             return RESYNC
-        fleet = fleet_of(body, spec, unknown)
-        found = {**known, **await find(self._shared.api, fleet, WATCHED & changed)}
-        there = await read_more(self._shared.api, self._shared.warning_events, fleet, objects_of(fleet, found))
+        fleet = reading.fleet_of(body, spec, unknown)
+        found = {**known, **await reading.find(self._shared.api, fleet, reading.WATCHED & changed)}
+        there = await reading.read_more(
+            self._shared.api, self._shared.warning_events, fleet, reading.objects_of(fleet, found)
+        )
         passed = await self._pass(body, fleet, there, sure=snapshot is None, polled=polled)
         if passed.unsure:
-            return await self._read_and_pass(None, WATCHED, polled=True)
+            return await self._read_and_pass(None, reading.WATCHED, polled=True)
         as_it_was = not changed and passed.body is body
         self._snapshot = snapshot if as_it_was else Snapshot.of(passed.body or body, found, since=since)
         self._touched = passed.touched
@@ -228,7 +208,7 @@ class Reconciler:
         actions = (*decision.actions, *refreshes(observed.pods, settings, objects.secret, rotating=rotating))
         await self._shared.executor.execute(fleet, actions, endpoints, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
-        if status_of(written) != observed.status or actions or self._unsaid(observed, wanted, problems):
+        if reading.status_of(written) != observed.status or actions or self._unsaid(observed, wanted, problems):
             return PassResult(next_in=SOON, touched=touched, body=written)
         return PassResult(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
 
@@ -255,7 +235,7 @@ class Reconciler:
         return max(SOON, min([RESYNC if spec.suspend else spec.memory.interval, *due]))
 
     async def _write(self, body: Object, new: FleetStatus) -> Object | None:
-        if new == status_of(body):
+        if new == reading.status_of(body):
             return body
         failpoints.reach(failpoints.STATUS_UNWRITTEN)
         return await statuses.write(self._shared.api, body, new)
@@ -264,8 +244,8 @@ class Reconciler:
 
     def _endpoints(self, there: FleetObjects) -> Endpoints:
         pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
-        proxies = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, PROXY_PORT))}
-        gateways = [url for pod in there.gateways if (url := observe.address_of(pod, GATEWAY_PORT))]
+        proxies = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, names.PROXY_PORT))}
+        gateways = [url for pod in there.gateways if (url := observe.address_of(pod, names.GATEWAY_PORT))]
         return Endpoints(pods=pods, proxies=proxies, gateways=gateways)
 
     async def _poll(self, fleet: Fleet, there: FleetObjects, endpoints: Endpoints, template_hash: str) -> None:
@@ -303,7 +283,7 @@ class Reconciler:
             problems = (*problems, Problem(ProblemReason.TEMPLATE_INVALID, str(error)))
             hash_there = "" if stays is None else stays.template_hash
             return DesiredState(settings=settings, template=None, template_hash=hash_there, problems=problems)
-        made = template["metadata"]["annotations"][TEMPLATE_HASH]
+        made = template["metadata"]["annotations"][names.TEMPLATE_HASH]
         return DesiredState(settings=settings, template=template, template_hash=made, problems=problems)
 
     def _observe(self, body: Object, fleet: Fleet, there: FleetObjects, wanted: DesiredState) -> ObservedFleet:
@@ -315,7 +295,7 @@ class Reconciler:
             name=fleet.name,
             generation=fleet.generation,
             template_hash=wanted.template_hash,
-            status=status_of(body),
+            status=reading.status_of(body),
             pods=observe.proxy_pods(there.proxies, self._polled, there.lost_nodes),
             workload=observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=now),
             claims=tuple(replace(each, message=each.message or self._ungrown.get(each.name, "")) for each in claims),
@@ -335,8 +315,8 @@ class Reconciler:
             pods = there.engines or ()
             made = self._deployment(fleet, there, fleet.engine, pods)
             return ObservedEngines(
-                urls=observe.engine_urls(pods, ENGINE_PORT),
-                ready=observe.ready_engine_urls(pods, ENGINE_PORT),
+                urls=observe.engine_urls(pods, names.ENGINE_PORT),
+                ready=observe.ready_engine_urls(pods, names.ENGINE_PORT),
                 deployment=made,
             )
         assert source is not None
@@ -436,7 +416,7 @@ def _anew(deployment: Object, fleet: Fleet, operator: OperatorSettings) -> Objec
     replicas = deployment["spec"]["replicas"]
     counts = every.Replicas(proxies=0, gateways=replicas, engines=replicas)
     # A new key comes with the next apply, and is rolled out then.
-    key = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get(CONTROL_KEY_HASH, "")
+    key = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get(names.CONTROL_KEY_HASH, "")
     parts = every.workloads(fleet, operator, None, counts, None, key)
     part = next(each for each in parts if (each.kind, each.name) == identity(deployment))
     try:
@@ -447,7 +427,7 @@ def _anew(deployment: Object, fleet: Fleet, operator: OperatorSettings) -> Objec
 
 def _addresses(there: FleetObjects) -> list[str | None]:
     """Of each proxy's pod; None where it has none yet."""
-    return [observe.address_of(pod, PROXY_PORT) for pod in there.proxies]
+    return [observe.address_of(pod, names.PROXY_PORT) for pod in there.proxies]
 
 
 def _allowed_losses(body: Mapping[str, Any]) -> frozenset[str]:
@@ -457,11 +437,11 @@ def _allowed_losses(body: Mapping[str, Any]) -> frozenset[str]:
 
 def _settings_since(config_map: Object | None, generation: int) -> float | None:
     """When the settings of that generation were written: the API server notes the time of our last change."""
-    if config_map is None or (config_map["metadata"].get("annotations") or {}).get(GENERATION) != str(generation):
+    if config_map is None or (config_map["metadata"].get("annotations") or {}).get(names.GENERATION) != str(generation):
         return None
     times = (each.get("time", "") for each in _ours(config_map))
     return max((seconds_of(text) for text in times), default=None)
 
 
 def _ours(live: Object) -> Iterator[Mapping[str, Any]]:
-    return (each for each in live["metadata"].get("managedFields") or () if each.get("manager") == OPERATOR)
+    return (each for each in live["metadata"].get("managedFields") or () if each.get("manager") == names.OPERATOR)

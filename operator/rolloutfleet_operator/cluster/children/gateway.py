@@ -3,25 +3,10 @@
 from typing import Final
 
 from rolloutfleet_operator import commands, smg
+from rolloutfleet_operator.cluster.children import names, pods
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
-from rolloutfleet_operator.cluster.children.names import (
-    CONTROL_KEY_HASH,
-    GATEWAY_METRICS_PORT,
-    GATEWAY_PORT,
-    Component,
-    Fleet,
-    labels,
-)
-from rolloutfleet_operator.cluster.children.pods import (
-    INIT,
-    TMP,
-    Manifest,
-    deployment_of,
-    get,
-    place,
-    pod_template,
-    resources,
-)
+from rolloutfleet_operator.cluster.children.names import Component, Fleet, labels
+from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest
 from rolloutfleet_operator.cluster.children.secret import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 
@@ -37,18 +22,17 @@ GRACE: Final = SHUTDOWN + _LEAVING + 10
 def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, control_key: str) -> Manifest:
     """`control_key` changes with the key of the control plane, which is read at the start. Raises TemplateInvalid."""
     spec = fleet.spec.gateway
-    template = pod_template(
-        fleet, Component.GATEWAY, _container(fleet, operator), grace=GRACE, annotations={CONTROL_KEY_HASH: control_key}
-    )
+    container, annotations = _container(fleet, operator), {names.CONTROL_KEY_HASH: control_key}
+    template = pods.pod_template(fleet, Component.GATEWAY, container, grace=GRACE, annotations=annotations)
     pod = template["spec"]
-    place(pod, spec.node_selector, spec.tolerations)
+    pods.place(pod, spec.node_selector, spec.tolerations)
     pod["volumes"].append(CONTROL_KEY.volume(fleet.control_key))
     if spec.api_key_secret is not None:
         pod["volumes"].append(ENGINE_KEY.volume(spec.api_key_secret))
     volumes = frozenset((TMP, CONTROL_KEY.name, ENGINE_KEY.name))
     fixed = Fixed(container=CONTAINER, volumes=volumes, labels=labels(fleet, Component.GATEWAY))
     # The next one serves before the last one goes.
-    return deployment_of(
+    return pods.deployment_of(
         fleet,
         fleet.gateway,
         Component.GATEWAY,
@@ -64,9 +48,9 @@ def arguments(fleet: Fleet) -> list[str]:
     words = commands.flags(
         {
             "--host": "0.0.0.0",
-            "--port": GATEWAY_PORT,
+            "--port": names.GATEWAY_PORT,
             "--prometheus-host": "0.0.0.0",
-            "--prometheus-port": GATEWAY_METRICS_PORT,
+            "--prometheus-port": names.GATEWAY_METRICS_PORT,
             **smg.flags(fleet.spec),
             "--health-check-interval-secs": 5,
             "--health-check-timeout-secs": 5,
@@ -92,14 +76,14 @@ def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
         "command": [*INIT, *smg.command("python3", control_key=CONTROL_KEY.file, api_key=api_key)],
         "args": arguments(fleet),
         "ports": [
-            {"name": "http", "containerPort": GATEWAY_PORT, "protocol": "TCP"},
-            {"name": "metrics", "containerPort": GATEWAY_METRICS_PORT, "protocol": "TCP"},
+            {"name": "http", "containerPort": names.GATEWAY_PORT, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": names.GATEWAY_METRICS_PORT, "protocol": "TCP"},
         ],
-        "resources": resources(spec.resources),
+        "resources": pods.resources(spec.resources),
         "volumeMounts": mounts,
-        "startupProbe": get("/liveness", "http", period=2, timeout=5, failures=150),
-        "livenessProbe": get("/liveness", "http", period=10, timeout=5, failures=6),
-        "readinessProbe": get("/readiness", "http", period=5, timeout=5, failures=2),
+        "startupProbe": pods.get("/liveness", "http", period=2, timeout=5, failures=150),
+        "livenessProbe": pods.get("/liveness", "http", period=10, timeout=5, failures=6),
+        "readinessProbe": pods.get("/readiness", "http", period=5, timeout=5, failures=2),
         "lifecycle": {"preStop": {"sleep": {"seconds": _LEAVING}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }

@@ -12,18 +12,8 @@ Through the Ingress any ready proxy may take a call: the one that is not its ses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rolloutfleet_operator.cluster.children.names import (
-    ENGINE_PORT,
-    FLEET_LABEL,
-    GATEWAY_PORT,
-    OPERATOR,
-    PROXY_PORT,
-    SERVICE_PORT,
-    Component,
-    Fleet,
-    child,
-    selector,
-)
+from rolloutfleet_operator.cluster.children import names
+from rolloutfleet_operator.cluster.children.names import Component, Fleet, child, selector
 from rolloutfleet_operator.cluster.children.pods import Manifest
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 
@@ -53,7 +43,7 @@ def of_gateways(fleet: Fleet, operator: OperatorSettings) -> Manifest:
 
 
 def _known(fleet: Fleet, operator: OperatorSettings) -> list[Manifest]:
-    return [{"podSelector": {"matchLabels": {FLEET_LABEL: fleet.name}}}, _operator(operator)]
+    return [{"podSelector": {"matchLabels": {names.FLEET_LABEL: fleet.name}}}, _operator(operator)]
 
 
 def _policy(fleet: Fleet, name: str, component: Component, ingress: list[Manifest]) -> Manifest:
@@ -65,7 +55,7 @@ def _policy(fleet: Fleet, name: str, component: Component, ingress: list[Manifes
 def _operator(operator: OperatorSettings) -> Manifest:
     return {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator.lease_namespace}},
-        "podSelector": {"matchLabels": {"app.kubernetes.io/name": OPERATOR}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": names.OPERATOR}},
     }
 
 
@@ -100,21 +90,23 @@ def _check_names(given: Mapping[str, Any], known: Mapping[str, type], path: str)
 
 def proxies_by_name(fleet: Fleet) -> Manifest:
     """Each proxy under its own name, unready ones too: sessions have one owner, and others pass calls on to it."""
-    return _service(fleet, fleet.headless, Component.PROXY, PROXY_PORT, clusterIP="None", publishNotReadyAddresses=True)
+    return _service(
+        fleet, fleet.headless, Component.PROXY, names.PROXY_PORT, clusterIP="None", publishNotReadyAddresses=True
+    )
 
 
 def ready_proxies(fleet: Fleet) -> Manifest:
     """Any ready proxy: where sessions are started."""
-    return _service(fleet, fleet.service, Component.PROXY, SERVICE_PORT, type="ClusterIP")
+    return _service(fleet, fleet.service, Component.PROXY, names.SERVICE_PORT, type="ClusterIP")
 
 
 def gateway_service(fleet: Fleet) -> Manifest:
-    return _service(fleet, fleet.gateway, Component.GATEWAY, GATEWAY_PORT, type="ClusterIP")
+    return _service(fleet, fleet.gateway, Component.GATEWAY, names.GATEWAY_PORT, type="ClusterIP")
 
 
 def engine_service(fleet: Fleet) -> Manifest:
     """Managed engines; the gateway finds them by their labels."""
-    return _service(fleet, fleet.engines, Component.ENGINE, ENGINE_PORT, type="ClusterIP")
+    return _service(fleet, fleet.engines, Component.ENGINE, names.ENGINE_PORT, type="ClusterIP")
 
 
 def _service(fleet: Fleet, name: str, component: Component, port: int, **more: object) -> Manifest:

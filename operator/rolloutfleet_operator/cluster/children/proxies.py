@@ -7,24 +7,11 @@ from typing import Any, Final
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.units import format_quantity
+from rolloutfleet_operator.cluster.children import names
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import template_hash
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
-from rolloutfleet_operator.cluster.children.names import (
-    DUMPS_PATH,
-    POD_INDEX_LABEL,
-    PROXY_PORT,
-    SETTINGS_FILE,
-    SETTINGS_HASH,
-    SETTINGS_PATH,
-    STATE_PATH,
-    TEMPLATE_HASH,
-    Component,
-    Fleet,
-    child,
-    labels,
-    selector,
-)
+from rolloutfleet_operator.cluster.children.names import Component, Fleet, child, labels, selector
 from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, get, place, pod_template, resources
 from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
@@ -86,12 +73,12 @@ def template(fleet: Fleet, operator: OperatorSettings, settings: ProxySettings) 
     """The pods' template, the user's part merged in and its hash on it. Raises TemplateInvalid."""
     spec = fleet.spec
     grace = math.ceil(spec.disruption.drain_timeout) + GRACE_BEYOND_DRAIN
-    annotations = {SETTINGS_HASH: settings_of.restart_hash(settings)}
+    annotations = {names.SETTINGS_HASH: settings_of.restart_hash(settings)}
     made = pod_template(fleet, Component.PROXY, _container(fleet, operator), grace=grace, annotations=annotations)
     made["spec"]["volumes"] += _volumes(fleet)
     place(made["spec"], spec.proxies.node_selector, spec.proxies.tolerations)
     merged = merge(made, spec.proxies.pod_template, path=PATH, fixed=_fixed(fleet, settings))
-    merged["metadata"]["annotations"][TEMPLATE_HASH] = template_hash(
+    merged["metadata"]["annotations"][names.TEMPLATE_HASH] = template_hash(
         merged, container=CONTAINER, derived=derived_amounts(spec)
     )
     if spec.restart is not None:
@@ -122,9 +109,9 @@ def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
     return {
         "name": CONTAINER,
         "image": spec.image or operator.proxy_image,
-        "args": ["--settings", f"{SETTINGS_PATH}/{SETTINGS_FILE}"],
+        "args": ["--settings", f"{names.SETTINGS_PATH}/{names.SETTINGS_FILE}"],
         "env": _environment(spec),
-        "ports": [{"name": "http", "containerPort": PROXY_PORT, "protocol": "TCP"}],
+        "ports": [{"name": "http", "containerPort": names.PROXY_PORT, "protocol": "TCP"}],
         "resources": _resources(spec),
         "volumeMounts": _mounts(fleet),
         "startupProbe": get("/health", "http", period=START_PERIOD, timeout=5, failures=START_TRIES),
@@ -139,7 +126,7 @@ def _environment(spec: FleetSpec) -> list[Manifest]:
     variables: list[Manifest] = [
         {
             "name": f"{ENVIRONMENT}ORDINAL",
-            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX_LABEL}']"}},
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.POD_INDEX_LABEL}']"}},
         }
     ]
     if spec.tokenizer.token_secret is not None:
@@ -166,13 +153,13 @@ def _resources(spec: FleetSpec) -> Manifest:
 
 def _mounts(fleet: Fleet) -> list[Manifest]:
     own_dumps = fleet.spec.sessions.dump.volume is not None
-    dumps: Manifest = {"name": DUMPS if own_dumps else STATE, "mountPath": DUMPS_PATH}
+    dumps: Manifest = {"name": DUMPS if own_dumps else STATE, "mountPath": names.DUMPS_PATH}
     if not own_dumps:
         dumps["subPath"] = "dumps"
     mounts: list[Manifest] = [
-        {"name": STATE, "mountPath": STATE_PATH},
+        {"name": STATE, "mountPath": names.STATE_PATH},
         dumps,
-        {"name": "settings", "mountPath": SETTINGS_PATH, "readOnly": True},
+        {"name": "settings", "mountPath": names.SETTINGS_PATH, "readOnly": True},
         ADMIN_KEYS.mount(),
         {"name": TMP, "mountPath": "/tmp"},
     ]

@@ -10,19 +10,9 @@ from typing import Any
 
 from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec
+from rolloutfleet_operator.cluster.children import names
 from rolloutfleet_operator.cluster.children.hashes import content_hash
-from rolloutfleet_operator.cluster.children.names import (
-    DUMPS_PATH,
-    GATEWAY_PORT,
-    GENERATION,
-    PROXY_PORT,
-    SETTINGS_FILE,
-    SIMULATED_MODEL_PATH,
-    STATE_PATH,
-    Component,
-    Fleet,
-    child,
-)
+from rolloutfleet_operator.cluster.children.names import Component, Fleet, child
 from rolloutfleet_operator.cluster.children.pods import Manifest
 from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
@@ -41,14 +31,14 @@ def proxy_settings(fleet: Fleet, operator: OperatorSettings, *, peers: int) -> P
     return settings_by_spec(
         fleet.name,
         spec,
-        tokenizer=SIMULATED_MODEL_PATH if shipped else None,
+        tokenizer=names.SIMULATED_MODEL_PATH if shipped else None,
         fleet_uid=fleet.uid,
         adopt=spec.proxies.storage.adopt,
         replicas=max(peers, 1),
         host="0.0.0.0",
-        port=PROXY_PORT,
-        state_dir=Path(STATE_PATH),
-        dump_dir=Path(DUMPS_PATH),
+        port=names.PROXY_PORT,
+        state_dir=Path(names.STATE_PATH),
+        dump_dir=Path(names.DUMPS_PATH),
         peers=PeersSettings(template=f"http://{fleet.proxies}-{{ordinal}}.{domain}:{{port}}"),
         gateway_url=gateway_url(fleet, operator),
         gateway_api_key_file=Path(ENGINE_KEY.file) if spec.gateway.api_key_secret else None,
@@ -67,7 +57,7 @@ def asks_for_engines(spec: FleetSpec) -> bool:
 
 
 def gateway_url(fleet: Fleet, operator: OperatorSettings) -> str:
-    return f"http://{operator.host(fleet.gateway, fleet.namespace)}:{GATEWAY_PORT}"
+    return f"http://{operator.host(fleet.gateway, fleet.namespace)}:{names.GATEWAY_PORT}"
 
 
 def restart_hash(settings: ProxySettings) -> str:
@@ -95,5 +85,5 @@ def set_here(settings: ProxySettings) -> frozenset[str]:
 
 def config_map(fleet: Fleet, settings: ProxySettings) -> Manifest:
     text = json.dumps(_said(settings), indent=1)
-    notes = {GENERATION: str(fleet.generation)}
-    return child(fleet, "ConfigMap", fleet.settings, Component.PROXY, notes, data={SETTINGS_FILE: f"{text}\n"})
+    notes = {names.GENERATION: str(fleet.generation)}
+    return child(fleet, "ConfigMap", fleet.settings, Component.PROXY, notes, data={names.SETTINGS_FILE: f"{text}\n"})
