@@ -14,7 +14,7 @@ from rolloutfleet_proxy.engine.evidence import Reason, Refused
 LONGEST: Final = 1 << 16
 """Bytes of a string that stays."""
 
-_QUOTE, _BACKSLASH = b'"', ord("\\")
+_QUOTE, _BACKSLASH = b'"', b"\\"
 
 
 class Cutter:
@@ -28,58 +28,33 @@ class Cutter:
         self._within = False
         self._string: list[bytes] = []
         self._length = 0
-        self._escaped = False
-        """The last piece of the string ended with a backslash that stands for itself no longer."""
+        self._escapes = False
+        """The string ends, so far, with a backslash that does not stand for itself."""
 
     def feed(self, data: bytes) -> bytes:
         """What stays of more text. A string is held back until its end, or until it is too long to stay."""
         kept: list[bytes] = []
-        at = 0
-        while at < len(data):
+        for index, part in enumerate(data.split(_QUOTE)):
+            if index and self._escapes:
+                self._take(_QUOTE)
+            elif index:
+                kept += [*self._string, _QUOTE]
+                self._string, self._length, self._within = [], 0, not self._within
             if self._within:
-                end = self._end_of_string(data, at)
-                self._take(data[at:] if end < 0 else data[at:end])
-                if end < 0:
-                    break
-                kept += self._string
-                kept.append(_QUOTE)
-                self._string, self._length, self._within = [], 0, False
-                at = end + 1
+                self._take(part)
             else:
-                quote = data.find(_QUOTE, at)
-                if quote < 0:
-                    kept.append(data[at:])
-                    break
-                kept.append(data[at : quote + 1])
-                self._within = True
-                at = quote + 1
+                kept.append(part)
         return b"".join(kept)
 
     def _take(self, piece: bytes) -> None:
+        backslashes = len(piece) - len(piece.rstrip(_BACKSLASH))
+        goes_on = backslashes == len(piece) and self._escapes
+        self._escapes = (backslashes % 2 == 1) != goes_on
         self._length += len(piece)
         if self._length <= self._longest:
             self._string.append(piece)
         else:
             self._string.clear()
-
-    def _end_of_string(self, data: bytes, start: int) -> int:
-        """Where the closing quote stands; -1 where it is still to come."""
-        quote = data.find(_QUOTE, start)
-        while quote >= 0:
-            if not self._is_escaped(data, start, quote):
-                self._escaped = False
-                return quote
-            quote = data.find(_QUOTE, quote + 1)
-        self._escaped = self._is_escaped(data, start, len(data))
-        return -1
-
-    def _is_escaped(self, data: bytes, start: int, place: int) -> bool:
-        """Whether an odd number of backslashes stands before `place`, those of the pieces before included."""
-        first = place
-        while first > start and data[first - 1] == _BACKSLASH:
-            first -= 1
-        odd = (place - first) % 2 == 1
-        return odd != self._escaped if first == start else odd
 
 
 class CutText:
