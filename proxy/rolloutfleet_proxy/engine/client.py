@@ -24,7 +24,7 @@ from yarl import URL
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.domain.errors import DomainError, EngineError, EngineTimeout, EngineUnreachable
 from rolloutfleet_proxy.engine import big_reply
-from rolloutfleet_proxy.engine.connections import BrokenOff, Connections, Response, Unreachable, new_session
+from rolloutfleet_proxy.engine.connections import BrokenOff, Connections, Response, Unreachable
 from rolloutfleet_proxy.engine.cutting import CutText
 from rolloutfleet_proxy.engine.errors import NO_ENGINE, engine_failure, error_code, error_message
 from rolloutfleet_proxy.engine.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
@@ -117,7 +117,7 @@ class Engine:
         self._fixed_engines = tuple(url.rstrip("/") for url in engine_urls)
         self._key = GatewayKey(api_key)
         self._control_key = control_key
-        self._generations = Connections(
+        self._connections = Connections(
             self._gateway,
             headers={"Content-Type": "application/json"},
             silence=silence,
@@ -126,7 +126,6 @@ class Engine:
         self._silence = silence
         self._big_reply = big_reply
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
         self._known: tuple[float, tuple[str, ...]] | None = None
         self._readers = asyncio.Semaphore(READERS)
         self._streams = 0
@@ -140,9 +139,7 @@ class Engine:
         """Let aborts under way end, then close all connections."""
         if self._aborts:
             await asyncio.wait(self._aborts, timeout=ABORT_TIMEOUT)
-        await self._generations.aclose()
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.aclose()
 
     # Generation
 
@@ -194,7 +191,7 @@ class Engine:
         headers = {ROUTING_KEY_HEADER: request.routing_key, **request.headers, **self._key.headers}
         for delay in (*CONNECT_DELAYS, None):
             try:
-                return await self._generations.post("/generate", body, headers, timed=not stream)
+                return await self._connections.post("/generate", body, headers, timed=not stream)
             except Unreachable as error:
                 if delay is None:
                     raise EngineUnreachable(f"The gateway can't be reached: {error}.") from None
@@ -378,7 +375,7 @@ class Engine:
     ) -> tuple[int, bytes]:
         """Status and body of an answer, of this `most` bytes at once. Raises aiohttp.ClientError, OSError and
         TimeoutError."""
-        async with self._http().request(
+        async with self._connections.session().request(
             method,
             url,
             json=content,
@@ -387,12 +384,6 @@ class Engine:
             allow_redirects=False,
         ) as response:
             return response.status, await response.content.read(most)
-
-    def _http(self) -> aiohttp.ClientSession:
-        # Made at the first use: aiohttp wants the running loop.
-        if self._session is None:
-            self._session = new_session()
-        return self._session
 
 
 def shown(url: str) -> str:

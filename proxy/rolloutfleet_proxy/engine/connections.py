@@ -108,7 +108,7 @@ def new_session(
 
 
 class Connections:
-    """Kept connections to one server."""
+    """Kept connections to one server, and through `session` to any other."""
 
     def __init__(self, url: str, *, headers: Mapping[str, str], silence: float, connect_timeout: float) -> None:
         """`headers` go with every request. `silence`: seconds without a byte after which a response is given up."""
@@ -131,7 +131,7 @@ class Connections:
         # aiohttp warns of large bodies given as bytes, because it would write them in one go.
         data: Any = body if len(body) < _LARGE_BODY else BytesIO(body)
         try:
-            response = await self._http().post(
+            response = await self.session().post(
                 self._url + path,
                 data=data,
                 headers={**self._headers, **headers},
@@ -151,8 +151,8 @@ class Connections:
         if self._session is not None:
             await self._session.close()
 
-    def _http(self) -> aiohttp.ClientSession:
-        # Made at the first use: aiohttp wants the running loop.
+    def session(self) -> aiohttp.ClientSession:
+        """What they are kept by; made at the first use, as aiohttp wants the running loop."""
         if self._session is None:
             self._session = new_session(read_bufsize=_MOST_BUFFERED)
         return self._session
