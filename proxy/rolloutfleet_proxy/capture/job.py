@@ -7,6 +7,7 @@ from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +22,9 @@ class TurnJob:
     call: Call
     began: float
     """Seconds since the epoch."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Of request, session and turn, as events of the log have them."""
+        request = self.headers.get(REQUEST_ID, "")
+        return {"request_id": request, "session_id": self.session.name, "turn_id": self.call.turn_name}

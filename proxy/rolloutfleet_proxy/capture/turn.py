@@ -27,7 +27,6 @@ from rolloutfleet_proxy.capture.prompting import Prompted, Prompting
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.capture.streaming import TurnStream
 from rolloutfleet_proxy.dialects.base import TurnRequest
-from rolloutfleet_proxy.domain.branching import BranchReason
 from rolloutfleet_proxy.domain.errors import DomainError, TokenLimitReached, TurnLimitReached
 from rolloutfleet_proxy.domain.events import Started
 from rolloutfleet_proxy.domain.matching import Matching
@@ -48,7 +47,6 @@ from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited, emit
 from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST, Metrics
 from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_OUT
-from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 from rolloutfleet_proxy.tokens.reading import Parsed
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
@@ -74,15 +72,10 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             check_served(request.model, self.settings.current)
         _check_limits(session)
         self.turns.check_room()
-        asked = partial(TurnJob, session=session, request=request, attempt=attempt, headers=headers, began=time.time())
-        return session.calls.start(
-            turn_name=f"turn-{random_hex()}",
-            body=attempt.body,
-            idempotency_key=attempt.idempotency_key,
-            streams=request.stream,
-            work=lambda call: self._counted(asked(call=call)),
-            held=held.share(),
-        )
+        call = Call(f"turn-{random_hex()}", attempt.body, attempt.idempotency_key, request.stream, held.share())
+        job = TurnJob(session=session, request=request, attempt=attempt, headers=headers, call=call, began=time.time())
+        session.calls.start(call, partial(self._counted, job))
+        return call
 
     async def _counted(self, job: TurnJob) -> Turn:
         """The turn, and what became of it in metrics and log."""
@@ -104,7 +97,9 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
                 if outcome != COMMITTED:
                     self.sessions.note_use(job.session)
                 if call.abandoned:
-                    self._tell_unwaited(job, outcome)
+                    # Its caller has gone: no call's line will say what became of it.
+                    self.metrics.turns_unwaited.labels(outcome).inc()
+                    emit(TurnEndedUnwaited(**job.names, outcome=outcome))
 
     async def _made(self, job: TurnJob) -> Turn:
         call, phases = job.call, job.call.phases
@@ -205,7 +200,8 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             metrics.follow_ups.labels(kind).inc()
         if reason is not None:
             metrics.branches.labels(reason.field).inc()
-            emit(_branched(job, reason))
+            message = -1 if reason.message is None else reason.message
+            emit(TurnBranched(**job.names, message=message, field=reason.field))
         metrics.committed(
             kind,
             prompt_tokens=made.prompt_tokens,
@@ -214,28 +210,6 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         )
         metrics.prefix_checks.labels("passed").inc(prompt.passed)
         metrics.prefix_checks.labels("failed").inc(prompt.checked - prompt.passed)
-
-    def _tell_unwaited(self, job: TurnJob, outcome: str) -> None:
-        """What became of a turn whose caller has gone: no call's line will say it."""
-        self.metrics.turns_unwaited.labels(outcome).inc()
-        emit(
-            TurnEndedUnwaited(
-                request_id=job.headers.get(REQUEST_ID, ""),
-                session_id=job.session.name,
-                turn_id=job.call.turn_name,
-                outcome=outcome,
-            )
-        )
-
-
-def _branched(job: TurnJob, reason: BranchReason) -> TurnBranched:
-    return TurnBranched(
-        request_id=job.headers.get(REQUEST_ID, ""),
-        session_id=job.session.name,
-        turn_id=job.call.turn_name,
-        message=-1 if reason.message is None else reason.message,
-        field=reason.field,
-    )
 
 
 def _check_limits(session: Session) -> None:

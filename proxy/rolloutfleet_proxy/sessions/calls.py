@@ -195,23 +195,13 @@ class Calls:
         """The newest call with this body whose caller has gone."""
         return next((call for call in reversed(self._calls) if call.body == body and call.abandoned), None)
 
-    def start(
-        self,
-        *,
-        turn_name: str,
-        body: bytes,
-        idempotency_key: str | None,
-        streams: bool,
-        work: Callable[[Call], Coroutine[Any, Any, Turn]],
-        held: Held | None = None,
-    ) -> Call:
-        """Begin `work`, which returns the committed turn or raises an error. `held` is released when it has ended."""
-        call = Call(turn_name, body, idempotency_key, streams, held)
+    def start(self, call: Call, work: Callable[[], Coroutine[Any, Any, Turn]]) -> None:
+        """Begin `work`, which returns the committed turn or raises an error. `call.held` is released when it has
+        ended."""
         self._calls.append(call)
-        call.task = asyncio.create_task(_ending(call, work), name=f"turn {turn_name}")
+        call.task = asyncio.create_task(_ending(call, work), name=f"turn {call.turn_name}")
         # Not in the task itself: one that is cancelled before it begins runs nothing.
         call.task.add_done_callback(partial(self._ended, call))
-        return call
 
     def end_all(self, error: DomainError) -> None:
         for call in list(self._calls):
@@ -230,10 +220,10 @@ class Calls:
         call.finish(_cut(call) if task.cancelled() else task.result())
 
 
-async def _ending(call: Call, work: Callable[[Call], Coroutine[Any, Any, Turn]]) -> Committed | Failed:
+async def _ending(call: Call, work: Callable[[], Coroutine[Any, Any, Turn]]) -> Committed | Failed:
     """How a call's work ends. Nothing is raised: a task keeps its error, whose frames would keep task and call."""
     try:
-        return Committed(await work(call))
+        return Committed(await work())
     except asyncio.CancelledError:
         return _cut(call)
     except Exception as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from functools import partial
 
 import uvloop
 
@@ -21,7 +22,8 @@ async def test_who_joins_a_silent_call_sees_what_came_before_at_once() -> None:
         raise AssertionError
 
     calls = Calls()
-    call = calls.start(turn_name="t", body=b"", idempotency_key=None, streams=True, work=work)
+    call = Call(turn_name="t", body=b"", idempotency_key=None, streams=True)
+    calls.start(call, partial(work, call))
     await said.wait()
     async with asyncio.timeout(5):
         await call.listen().wait()
@@ -31,11 +33,12 @@ async def test_who_joins_a_silent_call_sees_what_came_before_at_once() -> None:
 
 
 async def test_a_call_that_is_ended_before_it_begins_tells_all_who_wait() -> None:
-    async def work(call: Call) -> Turn:
+    async def work() -> Turn:
         raise AssertionError("it never began")
 
     calls = Calls()
-    call = calls.start(turn_name="t", body=b"", idempotency_key=None, streams=False, work=work)
+    call = Call(turn_name="t", body=b"", idempotency_key=None, streams=False)
+    calls.start(call, work)
     call.end(SessionDeleted("gone"))
     async with asyncio.timeout(5):
         await call.listen().wait()
