@@ -81,14 +81,12 @@ def load(
     return Session.of(found, load_nodes(connection, found.id, rules)) if isinstance(found, SessionRecord) else found
 
 
+@dataclass(eq=False, slots=True)
 class _Read:
     """A read of the store that is under way."""
 
-    __slots__ = ("followed",)
-
-    def __init__(self) -> None:
-        self.followed: set[str] = set()
-        """Sessions of which memory has followed a commit since the read began: it may have seen older rows."""
+    followed: set[str] = field(default_factory=set)
+    """Sessions of which memory has followed a commit since the read began: it may have seen older rows."""
 
 
 class Sessions:
