@@ -215,9 +215,8 @@ def _is_empty(observed: ObservedFleet) -> bool:
 
 def _to_be_asked(spec: FleetSpec, observed: ObservedFleet, progress: Progress, scaled: ScalePlan) -> frozenset[str]:
     parked = {pod.name for pod in observed.pods if pod.ordinal in observed.status.parked.ordinals}
-    replaced = {
-        each.restart.entry.pod for each in progress.under_way if each.restart.way == "Pod" and each.restart.ephemeral
-    }
+    ephemeral = spec.proxies.storage.ephemeral
+    replaced = {each.restart.entry.pod for each in progress.under_way if ephemeral and each.restart.way == "Pod"}
     return frozenset(parked | replaced | scaled.leaving.keys())
 
 

@@ -173,7 +173,6 @@ def _restart(entry: RestartStatus, cause: RestartCause, state: FleetState) -> Re
         entry=entry,
         pod=pod,
         way=cause.way(pod, state),
-        ephemeral=spec.proxies.storage.ephemeral,
         may_lose=entry.pod in observed.allow_loss,
         spec=spec,
     )

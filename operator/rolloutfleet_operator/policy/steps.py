@@ -24,6 +24,8 @@ WARM_WITHIN: Final = 180.0
 """Seconds that a next worker has to load in, beside the drain's own time."""
 
 Way = Literal["Process", "Container", "Pod"]
+_THEN: Final[dict[Way, DrainThen]] = {"Process": "restart", "Container": "exit", "Pod": "stay"}
+"""How the drain of a restart ends."""
 
 
 class Step(StrEnum):
@@ -52,7 +54,6 @@ class Restart:
     entry: RestartStatus
     pod: ObservedPod | None
     way: Way
-    ephemeral: bool
     may_lose: bool
     """The loss of the pod's turns is allowed by name."""
     spec: FleetSpec
@@ -73,14 +74,14 @@ class Restart:
         return found if found is not None and found.id == self.id else None
 
     @property
-    def patience(self) -> float:
+    def emptied_by(self) -> float:
         """Until when an ephemeral pod's sessions are left to end by themselves."""
         return self.asked + self.spec.disruption.retire_timeout
 
     @property
     def keeps_turns(self) -> bool:
         """Whether the pod has to stay, for the sake of turns that would go with it."""
-        goes = self.way == "Pod" and self.ephemeral and not self.may_lose
+        goes = self.way == "Pod" and self.spec.proxies.storage.ephemeral and not self.may_lose
         return goes and self.pod is not None and self.pod.holds_turns
 
 
@@ -126,7 +127,7 @@ def deadline_of(restart: Restart, step: Step) -> float:
     """When the step takes longer than it can: then it is said, and holds no slot of other fleets."""
     disruption = restart.spec.disruption
     due = restart.asked + disruption.drain_timeout + WARM_WITHIN
-    if restart.way == "Pod" and restart.ephemeral:
+    if restart.way == "Pod" and restart.spec.proxies.storage.ephemeral:
         due += disruption.retire_timeout
     return due if step in BEFORE_THE_END or step is Step.EVICTING else due + READY_WITHIN
 
@@ -167,11 +168,9 @@ def _before_boot(restart: Restart, pod: ObservedPod) -> Step:
 
 
 def _ask(restart: Restart, pod: ObservedPod, now: float) -> AskDrain:
-    empties = restart.keeps_turns and not (dumps_outlive(restart.spec) and now >= restart.patience)
+    empties = restart.keeps_turns and not (dumps_outlive(restart.spec) and now >= restart.emptied_by)
     mode: DrainMode = "cordon" if empties else "quiesce"
-    then: DrainThen = "stay"
-    if restart.way != "Pod":
-        then = "restart" if restart.way == "Process" else "exit"
+    then = _THEN[restart.way]
     return AskDrain(pod=pod.name, id=restart.id, mode=mode, then=then, ttl=DRAIN_TTL, reason=restart.entry.reason)
 
 
