@@ -14,7 +14,6 @@ from rolloutfleet.backoff import Backoff
 from rolloutfleet_operator.cluster.api import ApiRefused, ApiUnreachable
 from rolloutfleet_operator.cluster.health import Health
 from rolloutfleet_operator.cluster.logs import logger
-from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.cluster.reconciler import Reconciler, Shared
 
 AT_ONCE: Final = 8
@@ -47,8 +46,8 @@ class _Wake:
 class Fleets:
     """All fleets that this operator looks after. Passes are made while `leading` is set."""
 
-    def __init__(self, shared: Shared, leading: asyncio.Event, health: Health, metrics: OperatorMetrics) -> None:
-        self._shared, self._leading, self._health, self._metrics = shared, leading, health, metrics
+    def __init__(self, shared: Shared, leading: asyncio.Event, health: Health) -> None:
+        self._shared, self._leading, self._health = shared, leading, health
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._wakes: dict[Key, _Wake] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -106,7 +105,7 @@ class Fleets:
         extra = {"fleet": reconciler.key, "generation": reconciler.generation}
         async with self._turns:
             try:
-                with self._metrics.passes.time():
+                with self._shared.metrics.passes.time():
                     next_in = await reconciler.reconcile(wake.taken())
             except ApiUnreachable as error:
                 logger.warning("the API server does not answer: %s", error, extra=extra)
@@ -117,7 +116,7 @@ class Fleets:
             else:
                 self._health.passed()
                 return next_in, True
-        self._metrics.errors.inc()
+        self._shared.metrics.errors.inc()
         self._health.failed()
         return 0.0, False
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.children.names import OPERATOR
 from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.policy.observed import GROUP
 
 DURATION: Final = 15
@@ -27,11 +28,9 @@ LABELS: Final = {"app.kubernetes.io/name": OPERATOR}
 class Lease:
     """One operator's place in the queue. `leading` is set while it may act."""
 
-    def __init__(
-        self, api: Api, *, namespace: str, name: str, identity: str, scope: str | None, clock: Callable[[], float]
-    ) -> None:
-        self._api, self._namespace, self._name = api, namespace, name
-        self._identity, self._scope, self._clock = identity, scope, clock
+    def __init__(self, api: Api, settings: OperatorSettings, *, identity: str, clock: Callable[[], float]) -> None:
+        self._api, self._namespace, self._name = api, settings.lease_namespace, settings.lease_name
+        self._identity, self._scope, self._clock = identity, settings.namespace, clock
         self.leading = asyncio.Event()
         self._renewed = 0.0
         self._seen: tuple[Any, float] = (None, 0.0)

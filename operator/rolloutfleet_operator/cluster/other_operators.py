@@ -13,6 +13,7 @@ from typing import Final
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.lease import DURATION, LABELS, SCOPE
 from rolloutfleet_operator.cluster.logs import logger
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
 INTERVAL: Final = 30.0
@@ -62,8 +63,9 @@ def others_of(leases: Sequence[Object], *, own: Name, scope: str | None, now: fl
 class Watch:
     """Looks at the Leases again and again; `now` is what the last look found. Until the first one, nothing is ours."""
 
-    def __init__(self, api: Api, *, own: Name, scope: str | None, clock: Callable[[], float]) -> None:
-        self._api, self._own, self._scope, self._clock = api, own, scope, clock
+    def __init__(self, api: Api, settings: OperatorSettings, clock: Callable[[], float]) -> None:
+        self._api, self._scope, self._clock = api, settings.namespace, clock
+        self._own = (settings.lease_namespace, settings.lease_name)
         self.now = OtherOperators(goes_first=False)
 
     async def follow(self, changed: Callable[[], None]) -> None:

@@ -65,40 +65,26 @@ async def run(settings: OperatorSettings) -> None:
             slots=slots,
             clock=time.time,
             metrics=metrics,
-            others=Watch(
-                api,
-                own=(settings.lease_namespace, settings.lease_name),
-                scope=settings.namespace,
-                clock=time.time,
-            ),
+            others=Watch(api, settings, time.time),
             warning_events=WarningEvents(api, time.monotonic),
         )
-        lease = Lease(
-            for_the_lease,
-            namespace=settings.lease_namespace,
-            name=settings.lease_name,
-            identity=f"{socket.gethostname()}-{secrets.token_hex(4)}",
-            scope=settings.namespace,
-            clock=time.time,
-        )
-        await _look_after(settings, shared, lease, health, metrics)
+        identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        await _look_after(shared, Lease(for_the_lease, settings, identity=identity, clock=time.time), health)
 
 
-async def _look_after(
-    settings: OperatorSettings, shared: Shared, lease: Lease, health: Health, metrics: OperatorMetrics
-) -> None:
-    fleets = Fleets(shared, lease.leading, health, metrics)
-    where = f"namespace {settings.namespace}" if settings.namespace else "all namespaces"
+async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
+    fleets, namespace = Fleets(shared, lease.leading, health), shared.operator.namespace
+    where = f"namespace {namespace}" if namespace else "all namespaces"
     logger.info("rolloutfleet-operator %s looks after fleets in %s", shared.version, where)
     tasks = [
         asyncio.create_task(lease.hold(), name="lease"),
-        asyncio.create_task(_tell(lease, metrics), name="leading"),
+        asyncio.create_task(_tell(lease, shared.metrics), name="leading"),
         asyncio.create_task(shared.others.follow(fleets.wake_all), name="others"),
     ]
     try:
-        await _until_known(shared.api, settings.namespace)
-        stopped = await _watch(fleets, settings.namespace)
-        if not stopped and not await _is_known(shared.api, settings.namespace):
+        await _until_known(shared.api, namespace)
+        stopped = await _watch(fleets, namespace)
+        if not stopped and not await _is_known(shared.api, namespace):
             raise CantRun(DEFINITION_GONE)
     except DefinitionGone:
         # kopf does not come back from that. Begun again, the operator waits for a definition as at any start.
