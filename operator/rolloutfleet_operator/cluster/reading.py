@@ -105,7 +105,7 @@ async def find(api: Api, fleet: Fleet, kinds: Iterable[str]) -> Found:
     return dict(zip(kinds, lists, strict=True))
 
 
-def objects_of(fleet: Fleet, found: Found) -> FleetObjects:
+def _sorted(fleet: Fleet, found: Found) -> FleetObjects:
     """What was found of all kinds that are watched, sorted; without what is not."""
     children = {identity(each): each for kind in KINDS for each in found[kind] if owned(each, fleet)}
     ours = found["Pod"]
@@ -115,13 +115,14 @@ def objects_of(fleet: Fleet, found: Found) -> FleetObjects:
         gateways=_of(ours, Component.GATEWAY),
         managed=_of(ours, Component.ENGINE),
         claims=tuple(
-            each for each in found["PersistentVolumeClaim"] if each["metadata"]["name"].startswith(_claims(fleet))
+            each for each in found["PersistentVolumeClaim"] if each["metadata"]["name"].startswith(fleet.claims)
         ),
     )
 
 
-async def read_more(api: Api, warning_events: WarningEvents, fleet: Fleet, there: FleetObjects) -> FleetObjects:
-    """The same with what is not watched. Raises as `find`."""
+async def read_more(api: Api, warning_events: WarningEvents, fleet: Fleet, found: Found) -> FleetObjects:
+    """What was found, and what is not watched. Raises as `find`."""
+    there = _sorted(fleet, found)
     pods = (*there.proxies, *there.gateways, *there.managed)
     engines, secret, warnings, lost_nodes = await asyncio.gather(
         _engines(api, fleet, there),
@@ -130,10 +131,6 @@ async def read_more(api: Api, warning_events: WarningEvents, fleet: Fleet, there
         _lost_nodes(api, pods),
     )
     return replace(there, engines=engines, secret=secret, warnings=warnings, lost_nodes=lost_nodes)
-
-
-def _claims(fleet: Fleet) -> str:
-    return fleet.claim(0).removesuffix("0")
 
 
 def _of(pods: Iterable[Object], component: Component) -> tuple[Object, ...]:

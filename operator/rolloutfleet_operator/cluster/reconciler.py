@@ -162,9 +162,7 @@ class Reconciler:
             return RESYNC
         fleet = reading.fleet_of(body, spec, unknown)
         found = {**known, **await reading.find(self._shared.api, fleet, reading.WATCHED & changed)}
-        there = await reading.read_more(
-            self._shared.api, self._shared.warning_events, fleet, reading.objects_of(fleet, found)
-        )
+        there = await reading.read_more(self._shared.api, self._shared.warning_events, fleet, found)
         passed = await self._pass(body, fleet, there, sure=snapshot is None, polled=polled)
         if passed.unsure:
             return await self._read_and_pass(None, reading.WATCHED, polled=True)
@@ -310,23 +308,16 @@ class Reconciler:
         )
 
     def _engines(self, fleet: Fleet, there: FleetObjects) -> ObservedEngines:
-        source = fleet.spec.gateway.engines
-        if fleet.spec.engine is not None:
-            pods = there.engines or ()
-            made = self._deployment(fleet, there, fleet.engine, pods)
-            return ObservedEngines(
-                urls=observe.engine_urls(pods, names.ENGINE_PORT),
-                ready=observe.ready_engine_urls(pods, names.ENGINE_PORT),
-                deployment=made,
-            )
-        assert source is not None
-        if source.urls is not None:
+        own, source = fleet.spec.engine is not None, fleet.spec.gateway.engines
+        if not own and source is not None and source.urls is not None:
             return ObservedEngines(urls=tuple(source.urls))
         if there.engines is None:
             return ObservedEngines()
+        port = names.ENGINE_PORT if own or source is None else source.port
         return ObservedEngines(
-            urls=observe.engine_urls(there.engines, source.port),
-            ready=observe.ready_engine_urls(there.engines, source.port),
+            urls=observe.engine_urls(there.engines, port),
+            ready=observe.ready_engine_urls(there.engines, port),
+            deployment=self._deployment(fleet, there, fleet.engine, there.engines) if own else None,
         )
 
     def _deployment(
@@ -396,10 +387,7 @@ def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list
             made.append(part.make())
         except (TemplateInvalid, FieldInvalid) as error:
             kept.append((part.kind, part.name))
-            reason = (
-                ProblemReason.TEMPLATE_INVALID if isinstance(error, TemplateInvalid) else ProblemReason.SPEC_INVALID
-            )
-            problems.append(Problem(reason, str(error)))
+            problems.append(Problem(error.reason, str(error)))
     return made, kept, problems
 
 

@@ -5,7 +5,6 @@ fleets take the same slot. After a start nothing new is begun until every fleet 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rolloutfleet_operator.policy.observed import OtherFleets, SlotRequest
 
@@ -13,16 +12,11 @@ START_GRACE = 60.0
 """Seconds after which a fleet that could not be looked at holds up the others no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Note:
-    held: int
-    slot_requests: tuple[SlotRequest, ...]
-
-
 class Slots:
     def __init__(self, started: float) -> None:
         self._started = started
-        self._notes: dict[str, _Note] = {}
+        self._notes: dict[str, tuple[int, tuple[SlotRequest, ...]]] = {}
+        """What each fleet holds, and what it waits for."""
         self._expected: set[str] = set()
 
     def expect(self, fleet: str) -> None:
@@ -34,18 +28,18 @@ class Slots:
         self._notes.pop(fleet, None)
 
     def note(self, fleet: str, *, held: int, slot_requests: Iterable[SlotRequest]) -> None:
-        self._notes[fleet] = _Note(held, tuple(slot_requests))
+        self._notes[fleet] = held, tuple(slot_requests)
 
     def other_fleets(self, fleet: str, now: float) -> OtherFleets:
         """What the other fleets do."""
         others = [note for name, note in self._notes.items() if name != fleet]
         everyone = self._expected - {fleet} <= self._notes.keys()
         return OtherFleets(
-            held=sum(note.held for note in others),
-            slot_requests=tuple(want for note in others for want in note.slot_requests),
+            held=sum(held for held, _ in others),
+            slot_requests=tuple(each for _, slot_requests in others for each in slot_requests),
             known=everyone or now - self._started > START_GRACE,
         )
 
     @property
     def held(self) -> int:
-        return sum(note.held for note in self._notes.values())
+        return sum(held for held, _ in self._notes.values())

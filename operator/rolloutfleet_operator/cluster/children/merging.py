@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rolloutfleet_operator.policy.reasons import ProblemReason
+
 Template = dict[str, Any]
 
 MERGE_KEYS: Final[Mapping[str, str]] = {
@@ -33,6 +35,8 @@ _WHOLE: Final = frozenset(("volumes",))
 
 class TemplateInvalid(Exception):
     """A podTemplate that can't be merged; the message names the field by its path."""
+
+    reason: Final = ProblemReason.TEMPLATE_INVALID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

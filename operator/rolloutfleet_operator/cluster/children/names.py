@@ -121,11 +121,10 @@ class Fleet:
         """The Secret with admin keys that pods mount."""
         return self.spec.auth.secret or self.own_keys
 
-    def pod(self, ordinal: int) -> str:
-        return f"{self.proxies}-{ordinal}"
-
-    def claim(self, ordinal: int) -> str:
-        return f"state-{self.pod(ordinal)}"
+    @property
+    def claims(self) -> str:
+        """How the claims of the proxies' volumes begin; the ordinal follows."""
+        return f"state-{self.proxies}-"
 
 
 def selector(fleet: Fleet, component: Component) -> dict[str, str]:

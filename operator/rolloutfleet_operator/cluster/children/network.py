@@ -16,6 +16,7 @@ from rolloutfleet_operator.cluster.children import names
 from rolloutfleet_operator.cluster.children.names import Component, Fleet, child, selector
 from rolloutfleet_operator.cluster.children.pods import Manifest
 from rolloutfleet_operator.cluster.settings import OperatorSettings
+from rolloutfleet_operator.policy.reasons import ProblemReason
 
 POLICY_PATH: Final = "spec.networkPolicy"
 INGRESS_PATH: Final = "spec.endpoint.ingress"
@@ -25,6 +26,8 @@ _KINDS: Final[Mapping[type, str]] = {str: "text", list: "a list", dict: "a mappi
 
 class FieldInvalid(Exception):
     """A field that can't be used; the message names it by its path."""
+
+    reason: Final = ProblemReason.SPEC_INVALID
 
 
 def of_proxies(fleet: Fleet, operator: OperatorSettings) -> Manifest:
