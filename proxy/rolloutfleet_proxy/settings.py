@@ -46,6 +46,11 @@ class SettingsInForce:
     waiting: tuple[str, ...] = ()
     """Settings that a restart would change, or another release has."""
 
+    @property
+    def public_address(self) -> str:
+        """Where users reach this proxy: at the public address where there is one, else at its own."""
+        return self.current.public_url or self.current.address_of(self.current.ordinal)
+
 
 class SettingsSource:
     """The command line and environment of this process, which may name a file."""

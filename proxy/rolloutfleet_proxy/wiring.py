@@ -29,7 +29,6 @@ from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.errors import CallGrammars
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.http.in_flight import InFlight
-from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, folder_of
 from rolloutfleet_proxy.lifecycle.sealing import Seals
@@ -54,6 +53,7 @@ from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.auth import (
+    AdminKeys,
     admin_key_file,
     control_key,
     first_admin_key,
@@ -67,11 +67,10 @@ from rolloutfleet_proxy.settings import SettingsInForce, SettingsSource
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import boots, extent, remains
 from rolloutfleet_proxy.store.boots import Crash
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.compacting import compact
-from rolloutfleet_proxy.store.database import Belonging, Database, open_database
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.database import Belonging, open_database
 from rolloutfleet_proxy.store.sessions import count_by_state
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.weights import load
 from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
 from rolloutfleet_proxy.telemetry import logger
@@ -115,43 +114,36 @@ class Start:
     """Loaded already."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Work:
     """What a drain waits for, and what it cuts."""
 
-    def __init__(self, metrics: Metrics, gate: PauseGate, under_way: UnderWay, registry: Sessions) -> None:
-        self._metrics = metrics
-        self._gate = gate
-        self._others = under_way
-        self._registry = registry
+    metrics: Metrics
+    gate: PauseGate
+    others: UnderWay
+    registry: Sessions
 
     def under_way(self, before: float) -> int:
-        calls = self._metrics.in_flight - self._gate.unbegun
-        return max(0, calls) + self._others.before(before)
+        calls = self.metrics.in_flight - self.gate.unbegun
+        return max(0, calls) + self.others.before(before)
 
     def cut(self) -> None:
-        self._registry.end_calls(Stopping())
-        self._others.cut()
+        self.registry.end_calls(Stopping())
+        self.others.cut()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Storage:
-    """What is on disk, and who reads and writes it."""
-
-    database: Database
-    owner: Owner
-    clock: ServedClock
-    writer: Writer
-    reader: Reader
-    recounting: Reader
-    """For reads that may look at all there is, and take as long as there is much."""
-    shards: Shards
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Memory:
-    """What is held in memory of sessions and of calls under way."""
+class _Parts:
+    """What the services and the generation path are made of."""
 
     settings: SettingsInForce
+    store: Store
+    shards: Shards
+    tokenizing: Tokenizing
+    engine: Engine
+    probing: Probing
+    peers: Peers
+    access: Access
     registry: Sessions
     paths: Paths
     admission: Admission
@@ -176,75 +168,117 @@ async def open_proxy(
     """
     admin = own_admin_keys(settings)
     async with AsyncExitStack() as stack:
-        storage = await _open_storage(stack, settings)
-        tokenizing = await _open_tokenizing(settings, start.chat_format)
-        stack.push_async_callback(tokenizing.close)
-        engine = _engine(settings)
-        stack.push_async_callback(engine.aclose)
-        peers = await _peers(storage, settings)
-        stack.push_async_callback(peers.close)
-        memory = await _memory(stack, storage, tokenizing, settings, start.host)
-        access = Access(admin=admin, registry=memory.registry, seals=memory.seals)
-        probing = Probing()
-        services = await _services(stack, storage, memory, tokenizing, engine, probing, peers, access)
-        endpoint = _endpoint(storage, memory, tokenizing, engine, services)
-        stack.push_async_callback(_write_last_words, storage.writer, memory.drains)
+        parts = await _parts(stack, settings, start, admin)
+        services = await _services(stack, parts)
+        endpoint = _endpoint(parts, services)
+        stack.push_async_callback(_write_last_words, parts.store.writer, parts.drains)
         stack.push_async_callback(services.dumps.retire_at_the_end)
-        stack.push_async_callback(_end_calls, memory.registry)
-        await memory.drains.boot(start.crash)
-        stack.push_async_callback(memory.drains.close)
-        peers.begin(services.weights, own=partial(_as_peer, peers, memory))
-        lines = StatsLines(memory.metrics, memory.admission)
+        stack.push_async_callback(_end_calls, parts.registry)
+        await parts.drains.boot(start.crash)
+        stack.push_async_callback(parts.drains.close)
+        parts.peers.begin(services.weights, own=partial(_as_peer, parts))
+        lines = StatsLines(parts.metrics, parts.admission)
         # With the memory of the line before: whoever starts the next proxy waits for this one's end.
         stack.callback(lines.tell)
-        work = _background_work(storage, memory, services, engine, probing)
-        work |= _following(memory, access, engine, peers, source)
+        work = _background_work(parts, services)
+        work |= _following(parts, source)
         work["stats line"] = lines.keep_telling(settings.log.stats_interval)
         await stack.enter_async_context(running(work))
-        yield Opened(services=services, endpoint=endpoint, in_flight=memory.in_flight, under_way=memory.under_way)
+        yield Opened(services=services, endpoint=endpoint, in_flight=parts.in_flight, under_way=parts.under_way)
 
 
-def _background_work(
-    storage: _Storage, memory: _Memory, services: Services, engine: Engine, probing: Probing
-) -> dict[str, Work]:
-    settings, writer = memory.settings, storage.writer
+def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
+    settings, writer = parts.settings, parts.store.writer
     often = partial(every, lambda: EVERY)
     work = {
         "boot": _note_boot(writer),
         "leases": often(services.exports.expire),
-        "shards": often(storage.shards.tick),
+        "shards": often(parts.shards.tick),
         "sweep": sweeping(services.dumps, settings),
         "remains": often(partial(remains.clear, writer)),
-        "compact": often(partial(compact, storage.database, writer)),
-        "probe": probing.run(engine),
+        "compact": often(partial(compact, parts.store.database, writer)),
+        "probe": parts.probing.run(parts.engine),
     }
     if settings.current.allocator.trim:
         work["trimming"] = every(lambda: allocator.EVERY, services.figures.trimming.look)
     return work
 
 
-def _following(
-    memory: _Memory, access: Access, engine: Engine, peers: Peers, source: SettingsSource | None
-) -> dict[str, Work]:
+def _following(parts: _Parts, source: SettingsSource | None) -> dict[str, Work]:
     """What makes the settings follow their source, and keys their files."""
-    settings = memory.settings.current
+    settings = parts.settings.current
 
     def use(changed: ProxySettings) -> None:
-        memory.admission.limits = changed.sessions.limits
-        memory.gate.hold_for(changed.sessions.max_hold)
-        peers.follow(changed.replicas)
+        parts.admission.limits = changed.sessions.limits
+        parts.gate.hold_for(changed.sessions.max_hold)
+        parts.peers.follow(changed.replicas)
 
-    admin_keys = follow_key(admin_key_file(settings), load_admin_keys, access.use_admin_keys, what="the admin keys")
+    use_admin_keys = parts.access.use_admin_keys
+    admin_keys = follow_key(admin_key_file(settings), load_admin_keys, use_admin_keys, what="the admin keys")
     work: dict[str, Work] = {"admin keys": admin_keys}
     if settings.gateway_api_key_file is not None:
-        key = follow_key(settings.gateway_api_key_file, gateway_key, engine.use_key, what="the gateway's keys")
+        key = follow_key(settings.gateway_api_key_file, gateway_key, parts.engine.use_key, what="the gateway's keys")
         work["gateway's keys"] = key
     if source is not None:
-        work["settings"] = follow_settings(memory.settings, source, use)
+        work["settings"] = follow_settings(parts.settings, source, use)
     return work
 
 
-async def _open_storage(stack: AsyncExitStack, settings: ProxySettings) -> _Storage:
+async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, admin: AdminKeys) -> _Parts:
+    store = _open_store(stack, settings)
+    shards = await Shards.open(settings.state_dir / SHARDS_FOLDER, store)
+    stack.callback(shards.close)
+    tokenizing = await _open_tokenizing(settings, start.chat_format)
+    stack.push_async_callback(tokenizing.close)
+    engine = _engine(settings)
+    stack.push_async_callback(engine.aclose)
+    peers = await _peers(store, settings)
+    stack.push_async_callback(peers.close)
+    large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large bodies")
+    stack.callback(large_bodies.shutdown, wait=False, cancel_futures=True)
+    reader, max_hold = store.reader, settings.sessions.max_hold
+    state, paused_for = await store.write(load)
+    gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for)
+    metrics, under_way, seals = Metrics(), UnderWay(), Seals()
+    registry = Sessions(
+        reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes), rules=tokenizing.chat_format.rules
+    )
+    return _Parts(
+        settings=SettingsInForce(settings),
+        store=store,
+        shards=shards,
+        tokenizing=tokenizing,
+        engine=engine,
+        probing=Probing(),
+        peers=peers,
+        access=Access(admin=admin, registry=registry, seals=seals),
+        registry=registry,
+        paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
+        admission=Admission(
+            settings.sessions.limits,
+            store.database,
+            sessions_open=(await reader.run(count_by_state))["open"],
+            shard_bytes=lambda: shards.nbytes,
+        ),
+        adopted=await Adopted.load(reader, store.owner),
+        seals=seals,
+        gate=gate,
+        drains=Drains(
+            store=store.writer,
+            work=_Work(metrics, gate, under_way, registry),
+            host=start.host,
+            timeout=settings.drain_timeout,
+            max_hold=max_hold,
+            served=store.clock.now,
+        ),
+        metrics=metrics,
+        under_way=under_way,
+        in_flight=InFlight(settings.in_flight_bytes),
+        large_bodies=large_bodies,
+    )
+
+
+def _open_store(stack: AsyncExitStack, settings: ProxySettings) -> Store:
     database = open_database(
         settings.state_dir / STORE_FOLDER,
         _belonging(settings),
@@ -252,24 +286,9 @@ async def _open_storage(stack: AsyncExitStack, settings: ProxySettings) -> _Stor
         with_reserve=True,
     )
     stack.callback(database.close)
-    clock = ServedClock(database.connect(read_only=True))
-    writer = Writer(database, clock)
-    stack.push_async_callback(writer.close)
-    reader = Reader(database)
-    stack.callback(reader.close)
-    recounting = Reader(database, name="store-recount")
-    stack.callback(recounting.close)
-    shards = await Shards.open(settings.state_dir / SHARDS_FOLDER, writer, reader)
-    stack.callback(shards.close)
-    return _Storage(
-        database=database,
-        owner=Owner(settings.ordinal, database.store_id),
-        clock=clock,
-        writer=writer,
-        reader=reader,
-        recounting=recounting,
-        shards=shards,
-    )
+    store = Store.over(database, ordinal=settings.ordinal)
+    stack.push_async_callback(store.close)
+    return store
 
 
 def _engine(settings: ProxySettings) -> Engine:
@@ -282,199 +301,111 @@ def _engine(settings: ProxySettings) -> Engine:
     )
 
 
-async def _peers(storage: _Storage, settings: ProxySettings) -> Peers:
+async def _peers(store: Store, settings: ProxySettings) -> Peers:
     return Peers(
         settings,
-        ever=await storage.reader.run(extent.load),
-        grown=lambda ever: write_soon(storage.writer, partial(extent.save, ever=ever)),
+        ever=await store.read(extent.load),
+        grown=lambda ever: write_soon(store.writer, partial(extent.save, ever=ever)),
     )
 
 
-async def _memory(
-    stack: AsyncExitStack, storage: _Storage, tokenizing: Tokenizing, settings: ProxySettings, host: Host
-) -> _Memory:
-    reader, max_hold = storage.reader, settings.sessions.max_hold
-    state, paused_for = await storage.writer.run(load)
-    gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for)
-    metrics, under_way = Metrics(), UnderWay()
-    registry = Sessions(
-        reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes), rules=tokenizing.chat_format.rules
-    )
-    large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large bodies")
-    stack.callback(large_bodies.shutdown, wait=False, cancel_futures=True)
-    return _Memory(
-        settings=SettingsInForce(settings),
-        registry=registry,
-        paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
-        admission=Admission(
-            settings.sessions.limits,
-            storage.database,
-            sessions_open=(await reader.run(count_by_state))["open"],
-            shard_bytes=lambda: storage.shards.nbytes,
-        ),
-        adopted=await Adopted.load(reader, storage.owner),
-        seals=Seals(),
-        gate=gate,
-        drains=Drains(
-            store=storage.writer,
-            work=_Work(metrics, gate, under_way, registry),
-            host=host,
-            timeout=settings.drain_timeout,
-            max_hold=max_hold,
-            served=storage.clock.now,
-        ),
-        metrics=metrics,
-        under_way=under_way,
-        in_flight=InFlight(settings.in_flight_bytes),
-        large_bodies=large_bodies,
-    )
-
-
-async def _services(
-    stack: AsyncExitStack,
-    storage: _Storage,
-    memory: _Memory,
-    tokenizing: Tokenizing,
-    engine: Engine,
-    probing: Probing,
-    peers: Peers,
-    access: Access,
-) -> Services:
+async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     """An import that a kill cut short is finished first."""
-    settings, owner, writer, reader = memory.settings, storage.owner, storage.writer, storage.reader
+    settings, store, shards, peers = parts.settings, parts.store, parts.shards, parts.peers
     sessions = SessionService(
-        writer=writer,
-        reader=reader,
-        recounting=storage.recounting,
-        registry=memory.registry,
-        paths=memory.paths,
-        admission=memory.admission,
-        drains=memory.drains,
-        clock=storage.clock,
-        owner=owner,
+        store=store,
+        registry=parts.registry,
+        paths=parts.paths,
+        admission=parts.admission,
+        drains=parts.drains,
         settings=settings,
     )
-    weights = WeightService(gate=memory.gate, store=writer, follow=sessions.follow_recovery)
-    sweeper = _sweeper(storage, memory, sessions, peers)
+    weights = WeightService(gate=parts.gate, writer=store.writer, follow=sessions.follow_recovery)
+    sweeper = _sweeper(parts, sessions)
     stack.push_async_callback(sweeper.close)
-    folder = DumpFolder(folder_of(settings.current), owner)
-    importer = Importer(writer, reader, storage.shards, folder=folder, adopted=memory.adopted, forget=sessions.forget)
+    folder = DumpFolder(folder_of(settings.current), store.owner)
+    importer = Importer(store, shards, folder=folder, adopted=parts.adopted, forget=sessions.forget)
     dumps = DumpService(
-        folder=folder,
-        importer=importer,
-        sweeper=sweeper,
-        drains=memory.drains,
-        database=storage.database,
-        owner=owner,
-        settings=settings,
+        folder=folder, importer=importer, sweeper=sweeper, drains=parts.drains, store=store, settings=settings
     )
     collections = Collections()
     collections.watch()
     stack.callback(collections.end)
-    in_flight, metrics = memory.in_flight, memory.metrics
+    in_flight, metrics = parts.in_flight, parts.metrics
     trimming = Trimming(freed=lambda: in_flight.released + sweeper.released, quiet=lambda: metrics.in_flight == 0)
-    exports = ExportService(
-        writer=writer,
-        reader=reader,
-        shards=storage.shards,
-        sessions=sessions,
-        gate=memory.gate,
-        owner=owner,
-        settings=settings,
-    )
     figures = Figures(
-        settings=settings,
-        owner=owner,
-        database=storage.database,
-        writer=writer,
-        reader=reader,
-        recounting=storage.recounting,
-        registry=memory.registry,
-        paths=memory.paths,
-        tokenizing=tokenizing,
-        admission=memory.admission,
-        gate=memory.gate,
-        metrics=memory.metrics,
-        drains=memory.drains,
+        sessions=sessions,
+        tokenizing=parts.tokenizing,
+        gate=parts.gate,
+        metrics=metrics,
         dumps=dumps,
-        shards=storage.shards,
-        in_flight=memory.in_flight,
+        shards=shards,
+        in_flight=in_flight,
         trimming=trimming,
         collections=collections,
-        probing=probing,
+        probing=parts.probing,
     )
     await importer.recover()
+    context_length = parts.tokenizing.chat_format.context_length
     return Services(
-        access=access,
+        access=parts.access,
         sessions=sessions,
-        exports=exports,
+        exports=ExportService(store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings),
         dumps=dumps,
-        shards=ShardService(shelf=storage.shards, admission=memory.admission, owner=owner, settings=settings),
+        shards=ShardService(shelf=shards, admission=parts.admission, owner=store.owner, settings=settings),
         weights=weights,
         fleet_weights=FleetWeights(
-            weights, ordinal=owner.ordinal, engines=EngineCommands(engine), clock=time.monotonic
+            weights, ordinal=peers.own, engines=EngineCommands(parts.engine), clock=time.monotonic
         ),
         peers=peers,
-        placement=Placement(peers, writer),
-        ownership=Ownership(own=owner, peers=peers, adopted=memory.adopted, ephemeral=settings.current.ephemeral),
-        drains=memory.drains,
+        placement=Placement(peers, store.writer),
+        ownership=Ownership(own=store.owner, peers=peers, adopted=parts.adopted, ephemeral=settings.current.ephemeral),
+        drains=parts.drains,
         figures=figures,
-        models=Models(
-            settings=settings, context_length=tokenizing.chat_format.context_length, created=int(time.time())
-        ),
-        metrics=memory.metrics,
+        models=Models(settings=settings, context_length=context_length, created=int(time.time())),
+        metrics=metrics,
     )
 
 
-def _sweeper(storage: _Storage, memory: _Memory, sessions: SessionService, peers: Peers) -> Sweeper:
-    settings = memory.settings.current
+def _sweeper(parts: _Parts, sessions: SessionService) -> Sweeper:
+    settings = parts.settings.current
     gatherer = Gatherer(
-        storage.shards,
-        storage.reader,
-        peers,
-        storage.owner,
+        parts.shards,
+        parts.store.reader,
+        parts.peers,
+        parts.store.owner,
         admin_key=lambda: first_admin_key(admin_key_file(settings)),
         limit=settings.shard_limit,
     )
     return Sweeper(
-        reader=storage.reader,
-        writer=storage.writer,
-        registry=memory.registry,
+        store=parts.store,
+        registry=parts.registry,
         follow=sessions.follow_freed,
-        seals=memory.seals,
-        clock=storage.clock,
-        owner=storage.owner,
-        metrics=memory.metrics,
+        seals=parts.seals,
+        metrics=parts.metrics,
         gather=gatherer.of_session,
     )
 
 
-def _endpoint(
-    storage: _Storage, memory: _Memory, tokenizing: Tokenizing, engine: Engine, services: Services
-) -> Endpoint:
+def _endpoint(parts: _Parts, services: Services) -> Endpoint:
     """The generation path."""
-    settings, metrics, chat_format = memory.settings, memory.metrics, tokenizing.chat_format
-    turns = TurnService(
-        writer=storage.writer,
-        reader=storage.reader,
-        sessions=memory.registry,
-        paths=memory.paths,
-        admission=memory.admission,
-    )
+    settings, metrics, tokenizing = parts.settings, parts.metrics, parts.tokenizing
+    chat_format = tokenizing.chat_format
+    turns = TurnService(store=parts.store, sessions=parts.registry, paths=parts.paths, admission=parts.admission)
     maker = TurnMaker(
         prompting=Prompting(
-            tokenizing=tokenizing, paths=memory.paths, reader=storage.reader, large_bodies=memory.large_bodies
+            tokenizing=tokenizing, paths=parts.paths, reader=parts.store.reader, large_bodies=parts.large_bodies
         ),
         generator=Generator(
-            engine=engine,
-            gate=memory.gate,
+            engine=parts.engine,
+            gate=parts.gate,
             chat_format=chat_format,
             call_grammars=CallGrammars(time.monotonic),
             metrics=metrics,
             settings=settings,
         ),
         tokenizing=tokenizing,
-        gate=memory.gate,
+        gate=parts.gate,
         turns=turns,
         metrics=metrics,
         settings=settings,
@@ -498,18 +429,18 @@ def _endpoint(
             holds_calls=chat_format.holds_calls,
         ),
         metrics=metrics,
-        in_flight=memory.in_flight,
-        drains=memory.drains,
-        seals=memory.seals,
+        in_flight=parts.in_flight,
+        drains=parts.drains,
+        seals=parts.seals,
         pace=Pace(),
-        large_bodies=memory.large_bodies,
+        large_bodies=parts.large_bodies,
         settings=settings,
     )
 
 
-def _as_peer(peers: Peers, memory: _Memory) -> Peer:
+def _as_peer(parts: _Parts) -> Peer:
     """This proxy, as its peers see it."""
-    drains, gate, admission = memory.drains, memory.gate, memory.admission
+    drains, gate, admission, peers = parts.drains, parts.gate, parts.admission, parts.peers
     return Peer(
         ordinal=peers.own,
         url=peers.address(peers.own),

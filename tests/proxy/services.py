@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import LimitsSpec
-from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.process.drain import Drains, NoHost
 from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
@@ -14,11 +13,10 @@ from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.settings import SettingsInForce
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.weights import Applied, load
-from rolloutfleet_proxy.store.writer import Store, Writer
+from rolloutfleet_proxy.store.writer import Writer
 
 
 class Idle:
@@ -37,19 +35,15 @@ def in_force(database: Database) -> SettingsInForce:
     )
 
 
-def session_service(database: Database, writer: Writer, reader: Reader, registry: Sessions) -> SessionService:
+def session_service(store: Store, registry: Sessions) -> SessionService:
     """With real parts, of which no test of these looks at memory or disk."""
     return SessionService(
-        writer=writer,
-        reader=reader,
-        recounting=reader,
+        store=store,
         registry=registry,
-        paths=Paths(reader, cache_bytes=1_000_000),
-        admission=Admission(LimitsSpec(), database, sessions_open=0),
-        drains=Drains(store=writer, work=Idle(), host=NoHost(), timeout=1.0, max_hold=1.0, served=time.monotonic),
-        clock=ServedClock(database.connect(read_only=True)),
-        owner=Owner(0, database.store_id),
-        settings=in_force(database),
+        paths=Paths(store.reader, cache_bytes=1_000_000),
+        admission=Admission(LimitsSpec(), store.database, sessions_open=0),
+        drains=Drains(store=store.writer, work=Idle(), host=NoHost(), timeout=1.0, max_hold=1.0, served=time.monotonic),
+        settings=in_force(store.database),
     )
 
 
@@ -58,13 +52,13 @@ class Told(list[Applied]):
 
 
 async def open_weights(
-    store: Store,
+    writer: Writer,
     *,
     max_hold: float,
     clock: Callable[[], float] = time.monotonic,
     told: Told | None = None,
 ) -> WeightService:
     """As a store has them."""
-    state, paused_for = await store.run(load)
+    state, paused_for = await writer.run(load)
     gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for, clock=clock)
-    return WeightService(gate=gate, store=store, follow=(Told() if told is None else told).append)
+    return WeightService(gate=gate, writer=writer, follow=(Told() if told is None else told).append)

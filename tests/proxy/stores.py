@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from array import array
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +14,9 @@ from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.domain.turn import Extras, NewTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import schema
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.sessions import start
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.writer import Writer
@@ -38,11 +38,11 @@ class SyncStore:
         self.database: Database = open_database(self.folder)
         self.owner = Owner(0, self.database.store_id)
         self.connection = self.database.connect(read_only=True)
-        clock = ServedClock(self.connection, monotonic=lambda: self.seconds)
-        self.writer: Writer = self._runner.run(self._start(clock))
+        self.store: Store = self._runner.run(self._start())
+        self.writer = self.store.writer
 
-    async def _start(self, clock: ServedClock) -> Writer:
-        return Writer(self.database, clock, wall=lambda: 1e9 + self.seconds)
+    async def _start(self) -> Store:
+        return Store.over(self.database, monotonic=lambda: self.seconds, wall=lambda: 1e9 + self.seconds)
 
     def reopen(self) -> None:
         """Close the store and open it again, as a restart does."""
@@ -54,7 +54,7 @@ class SyncStore:
         self._runner.close()
 
     def _shut(self) -> None:
-        self._runner.run(self.writer.close())
+        self._runner.run(self.store.close())
         self.connection.close()
         self.database.close()
 
@@ -104,17 +104,15 @@ class SyncStore:
         return self.run(lambda transaction: commit_turn(transaction, turn)).number
 
 
-class InlineStore:
+class InlineStore(Writer):
     """A store in memory that commits at once."""
 
     def __init__(self) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         schema.migrate(self.connection)
 
-    def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> Awaitable[T]:
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        done.set_result(operation(Transaction(self.connection, served=0.0, wall=0.0)))
-        return done
+    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
+        return operation(Transaction(self.connection, served=0.0, wall=0.0))
 
 
 def new_turn(

@@ -322,7 +322,7 @@ async def test_all_of_it_is_there_after_a_restart(tmp_path: Path) -> None:
 @given(st.lists(states, max_size=4), states)
 def test_a_starting_proxy_takes_the_newest(answers: list[WeightState], own: WeightState) -> None:
     async def adopted() -> WeightState:
-        weights = WeightService(gate=PauseGate(own, max_hold=1.0), store=InlineStore(), follow=Told().append)
+        weights = WeightService(gate=PauseGate(own, max_hold=1.0), writer=InlineStore(), follow=Told().append)
         await weights.adopt(answers)
         return weights.gate.state
 
@@ -338,11 +338,11 @@ async def test_a_caller_that_goes_away_leaves_memory_and_disk_the_same() -> None
     gate = asyncio.Event()
 
     class SlowStore(InlineStore):
-        async def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> T:
+        async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
             await gate.wait()
             return await super().run(operation, frees=frees)
 
-    weights = WeightService(gate=PauseGate(WeightState(), max_hold=1.0), store=SlowStore(), follow=Told().append)
+    weights = WeightService(gate=PauseGate(WeightState(), max_hold=1.0), writer=SlowStore(), follow=Told().append)
     advance = await begun(weights.advance(3))
     advance.cancel()
     gate.set()

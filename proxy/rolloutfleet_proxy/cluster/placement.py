@@ -23,7 +23,7 @@ from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerUnavailable, OwnerUnreachable
 from rolloutfleet_proxy.http.headers import KEPT, PASSED, PLACED, end_to_end, passed
 from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, withdraw_claim
-from rolloutfleet_proxy.store.writer import Store
+from rolloutfleet_proxy.store.writer import Writer
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def keeper_of(key: str, replicas: int) -> int:
 class Placement:
     """Starts sessions where they belong."""
 
-    def __init__(self, peers: Peers, store: Store, rng: random.Random | None = None) -> None:
+    def __init__(self, peers: Peers, store: Writer, rng: random.Random | None = None) -> None:
         self._peers = peers
         self._store = store
         self._rng = rng or random.Random()

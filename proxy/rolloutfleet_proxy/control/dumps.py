@@ -53,7 +53,7 @@ async def list_dumps(
 async def retire(dumps: TheDumps) -> Retired:
     """Dump and free all sessions that have no call in flight and are not leased, before this proxy's storage goes."""
     reclaimed = await dumps.retire()
-    return Retired(reclaimed=reclaimed, failing=dict(dumps.failing), ordinals=[dumps.owner.ordinal])
+    return Retired(reclaimed=reclaimed, failing=dict(dumps.failing), ordinals=[dumps.store.owner.ordinal])
 
 
 @router.post("/dumps/import")
@@ -66,7 +66,7 @@ async def import_dumps(asked: ImportDumps, dumps: TheDumps) -> ImportedDumps:
                 {"name": name, "session_id": each.session_id, "trajectory_id": each.trajectory_id, "turns": each.turns}
                 for name, each in arrived
             ],
-            "ordinals": [dumps.owner.ordinal],
+            "ordinals": [dumps.store.owner.ordinal],
         }
     )
 
@@ -92,7 +92,7 @@ async def show_dump(name: str, request: Request, dumps: TheDumps, peers: ThePeer
 async def _page(dumps: DumpService, *, state: DumpState | None, cursor: str, limit: int) -> dict[str, Any]:
     files = await dumps.page(after=cursor, limit=limit, state=state)
     return {
-        "dumps": [_shown(each, dumps.owner) for each in files],
+        "dumps": [_shown(each, dumps.store.owner) for each in files],
         "cursor": files[-1].file if len(files) == limit else None,
     }
 

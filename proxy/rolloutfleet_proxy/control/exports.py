@@ -72,21 +72,21 @@ async def export(
 async def acknowledge(lease_id: LeaseId, exports: TheExports, asked: AckLease | None = None) -> Acknowledged:
     """Trained: the trajectories named, or all of the lease. Again, it answers the same."""
     done = await exports.acknowledge(lease_id, (asked or AckLease()).trajectory_ids)
-    return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids, ordinals=[exports.owner.ordinal])
+    return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids, ordinals=[exports.store.owner.ordinal])
 
 
 @router.post("/leases/{lease_id}/release")
 async def release(lease_id: LeaseId, exports: TheExports, asked: AckLease | None = None) -> Released:
     """Give back the trajectories named, or all of the lease: they can be exported again."""
     done = await exports.release(lease_id, (asked or AckLease()).trajectory_ids)
-    return Released(lease_id=lease_id, released=done.trajectory_ids, ordinals=[exports.owner.ordinal])
+    return Released(lease_id=lease_id, released=done.trajectory_ids, ordinals=[exports.store.owner.ordinal])
 
 
 @router.post("/leases/{lease_id}/renew")
 async def renew(lease_id: LeaseId, exports: TheExports, asked: RenewLease | None = None) -> Renewed:
     """Let the lease run anew from now."""
     done = await exports.renew(lease_id, seconds=(asked or RenewLease()).lease_seconds)
-    return Renewed(lease_id=lease_id, expires_in=done.expires_in, ordinals=[exports.owner.ordinal])
+    return Renewed(lease_id=lease_id, expires_in=done.expires_in, ordinals=[exports.store.owner.ordinal])
 
 
 async def _elsewhere(ownership: Ownership, asked: AskExport) -> int | None:

@@ -43,7 +43,7 @@ async def ready(figures: TheFigures, peers: ThePeers, weights: TheWeights, respo
         "ready": seen.state == "ready",
         "state": seen.state,
         "ordinal": seen.ordinal,
-        "store_id": figures.owner.store_id,
+        "store_id": figures.sessions.store.owner.store_id,
         "sessions_open": seen.sessions_open,
         "room": seen.room,
         "proxies_ever": peers.ever,

@@ -150,7 +150,7 @@ async def show_session(session: AnySession, sessions: TheSessions) -> dict[str, 
         "session_id": session.name,
         "group_id": session.group,
         "task_id": session.task_id,
-        "ordinal": sessions.owner.ordinal,
+        "ordinal": sessions.store.owner.ordinal,
         "state": session.state,
         "created_at": session.created_at,
         "idle_seconds": idle,
@@ -163,7 +163,7 @@ async def show_session(session: AnySession, sessions: TheSessions) -> dict[str, 
         "limits": session.limits,
         "metadata": session.metadata or {},
         "agent_may": sorted(session.agent_may),
-        "ordinals": [sessions.owner.ordinal],
+        "ordinals": [sessions.store.owner.ordinal],
     }
 
 
@@ -176,7 +176,7 @@ async def show_turns(
     return {
         "turns": [_shown(session, turn) for turn in turns],
         "cursor": str(turns[-1].number) if len(turns) == limit else None,
-        "ordinals": [sessions.owner.ordinal],
+        "ordinals": [sessions.store.owner.ordinal],
     }
 
 
@@ -184,7 +184,7 @@ async def show_turns(
 async def touch_session(session: AnySession, sessions: TheSessions) -> dict[str, Any]:
     """Keep a session from going stale."""
     await sessions.touch(session)
-    return {"session_id": session.name, "ordinals": [sessions.owner.ordinal]}
+    return {"session_id": session.name, "ordinals": [sessions.store.owner.ordinal]}
 
 
 @router.post("/sessions/{session_id}/reward")
@@ -199,7 +199,7 @@ async def give_reward(
     caller = "admin" if access.is_admin(presented_key(request.headers)) else "session"
     key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
     done = await sessions.reward(session, asked, idempotency_key=key, caller=caller)
-    return done.model_copy(update={"ordinals": [sessions.owner.ordinal]})
+    return done.model_copy(update={"ordinals": [sessions.store.owner.ordinal]})
 
 
 @router.post("/sessions/{session_id}/close")

@@ -6,6 +6,7 @@ tensors. So the same export, made again for whatever reason, finds what it put b
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,8 @@ from rolloutfleet_proxy.ids import TENSOR, Owner
 from rolloutfleet_proxy.shards.shelf import Made, Shards
 from rolloutfleet_proxy.store import shards as shard_rows
 from rolloutfleet_proxy.store.leases import SHARDS_AFTER_LEASE, Grant
-from rolloutfleet_proxy.store.reader import Connection, Read, Reader
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.reader import Connection, Read
+from rolloutfleet_proxy.store.store import Store
 
 
 def references(owner: Owner, address: str) -> References:
@@ -35,14 +36,12 @@ def references(owner: Owner, address: str) -> References:
     return of_row
 
 
+@dataclass(frozen=True, slots=True)
 class ExportShards:
     """Puts the tensors of exports, those that are not there yet."""
 
-    def __init__(self, shards: Shards, writer: Writer, reader: Reader, owner: Owner) -> None:
-        self._shards = shards
-        self._writer = writer
-        self._reader = reader
-        self._owner = owner
+    shards: Shards
+    store: Store
 
     async def put(self, granted: Grant) -> None:
         """Every tensor of the export is a shard when this returns, and lives for its lease and an hour more.
@@ -51,27 +50,27 @@ class ExportShards:
         """
         if granted.lease is None or granted.expires_in is None:
             return
-        before = await self._reader.run(shard_rows.newest)
+        before = await self.store.read(shard_rows.newest)
         try:
             for member in granted.members:
-                plan: Plan = await self._reader.run(partial(_load, member=member, asked=granted.asked))
+                plan: Plan = await self.store.read(partial(_load, member=member, asked=granted.asked))
                 await self._put(plan, lease=granted.lease, ttl=granted.expires_in + SHARDS_AFTER_LEASE)
         except Exception:
-            await self._shards.take_back(lease=granted.lease, newer_than=before)
+            await self.shards.take_back(lease=granted.lease, newer_than=before)
             raise
 
     async def _put(self, plan: Plan, *, lease: str, ttl: float) -> None:
-        names = [_name(self._owner, plan, row, name) for row in plan.rows for name in TENSORS]
-        there = await self._writer.run(partial(shard_rows.keep_longer, names=names, lease=lease, ttl=ttl))
+        names = [_name(self.store.owner, plan, row, name) for row in plan.rows for name in TENSORS]
+        there = await self.store.write(partial(shard_rows.keep_longer, names=names, lease=lease, ttl=ttl))
         if len(there) < len(names):
-            made = self._made(self._reader.run_blocking, plan, frozenset(there))
-            await self._shards.put_for_lease(made, lease=lease, ttl=ttl)
+            made = self._made(self.store.reader.run_blocking, plan, frozenset(there))
+            await self.shards.put_for_lease(made, lease=lease, ttl=ttl)
 
     def _made(self, read: Read[Any], plan: Plan, there: Collection[str]) -> Iterator[Made]:
         for name, dtype in TENSORS.items():
             values: dict[int, Any] | None = None
             for row in plan.rows:
-                shard = _name(self._owner, plan, row, name)
+                shard = _name(self.store.owner, plan, row, name)
                 if shard not in there:
                     values = values_of(read, plan, name) if values is None else values
                     tensor = tensor_of(plan, row, name, values)

@@ -11,14 +11,13 @@ from rolloutfleet.dumps import Damaged, DumpName
 from rolloutfleet.wire import DumpState, ImportDumps
 from rolloutfleet_proxy.domain.errors import DumpDamaged, InvalidParameter, NotDraining, TemporaryFailure
 from rolloutfleet_proxy.domain.stale import Patience
-from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, DumpWriter, Listed, folder_of
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.sweeping import Orders, Sweeper
 from rolloutfleet_proxy.settings import SettingsInForce
-from rolloutfleet_proxy.store.database import Database
 from rolloutfleet_proxy.store.imports import Arrived
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.telemetry import logger
 
 RETIRING: Final = 20.0
@@ -34,8 +33,7 @@ class DumpService:
     importer: Importer
     sweeper: Sweeper
     drains: Drains
-    database: Database
-    owner: Owner
+    store: Store
     settings: SettingsInForce
 
     @property
@@ -102,15 +100,15 @@ class DumpService:
         sessions, folder = settings.sessions, folder_of(settings)
         return Orders(
             Patience(sessions.stale_after, sessions.unclaimed_after),
-            None if folder is None else DumpWriter(folder, ordinal=self.owner.ordinal, owed=self._owed_on(folder)),
+            None if folder is None else DumpWriter(folder, ordinal=settings.ordinal, owed=self._owed_on(folder)),
             keep_age=sessions.dump.keep.age,
             keep_bytes=sessions.dump.keep.bytes,
         )
 
     def _owed_on(self, folder: Path) -> Callable[[], int]:
         """What the disk of a folder owes to the store, where it is the store's own."""
-        reserve = self.database.reserve
-        if reserve is None or not _on_one_disk(folder, self.database.folder):
+        reserve = self.store.database.reserve
+        if reserve is None or not _on_one_disk(folder, self.store.database.folder):
             return lambda: 0
         return lambda: reserve.owed
 

@@ -13,16 +13,15 @@ from rolloutfleet_proxy.domain.errors import InvalidRequest
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
 from rolloutfleet_proxy.exports.shards import ExportShards, references
-from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.leases import Grant, LeaseChange
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 T = TypeVar("T")
 
@@ -43,12 +42,10 @@ class Exported:
 class ExportService:
     """Leases trajectories to trainers. What is freed by what becomes of a lease, memory forgets."""
 
-    writer: Writer
-    reader: Reader
+    store: Store
     shards: Shards
     sessions: SessionService
     gate: PauseGate
-    owner: Owner
     settings: SettingsInForce
 
     async def export(self, asked: AskExport, *, idempotency_key: str | None, as_json: bool) -> Exported:
@@ -59,7 +56,7 @@ class ExportService:
         """
         call = keyed_call(idempotency_key, scope="export", body=asked.model_dump_json().encode())
         # What can't be leased can't be acknowledged, which is how a full disk gets room.
-        granted = await self._change(lambda transaction: leases.grant(transaction, self.owner, asked, call))
+        granted = await self._change(lambda transaction: leases.grant(transaction, self.store.owner, asked, call))
         if granted.lease is not None:
             failpoints.reach(failpoints.AFTER_EXPORT)
         return await self._body(granted, as_json=as_json)
@@ -83,7 +80,7 @@ class ExportService:
         await self._change(leases.expire)
 
     async def _change(self, operation: Callable[[Transaction], T]) -> T:
-        done, freed = await self.writer.free(operation)
+        done, freed = await self.store.free(operation)
         self.sessions.forget(freed)
         return done
 
@@ -94,14 +91,13 @@ class ExportService:
             "run": self.gate.run,
             "version": self.gate.version,
             "sessions": [{"session_id": name, "status": status} for name, status in granted.statuses],
-            "ordinals": [self.owner.ordinal],
+            "ordinals": [self.store.owner.ordinal],
             "failed": [],
         }
-        read = self.reader.run_blocking
+        read = self.store.reader.run_blocking
         if granted.asked.as_ == SHARDS:
             await self._put_shards(granted)
-            settings = self.settings.current
-            refer = references(self.owner, settings.public_url or settings.address_of(self.owner.ordinal))
+            refer = references(self.store.owner, self.settings.public_address)
             return Exported(granted.lease, json_pieces(read, granted, head, references=refer))
         if as_json:
             return Exported(granted.lease, json_pieces(read, granted, head))
@@ -117,7 +113,7 @@ class ExportService:
 
     async def _put_shards(self, granted: Grant) -> None:
         try:
-            await ExportShards(self.shards, self.writer, self.reader, self.owner).put(granted)
+            await ExportShards(self.shards, self.store).put(granted)
         except (StoreFull, StoreBroken):
             with contextlib.suppress(StoreFull, StoreBroken):
                 await self._give_back(granted)

@@ -11,24 +11,17 @@ from prometheus_client import Gauge
 from rolloutfleet_proxy.domain.ledger import SESSIONS, TURNS
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.http.in_flight import InFlight
-from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.process import resident
 from rolloutfleet_proxy.process.allocator import Trimming
 from rolloutfleet_proxy.process.collector import Collections
-from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.pause_gate import PauseGate
-from rolloutfleet_proxy.sessions.admission import Admission
-from rolloutfleet_proxy.sessions.paths import Paths
-from rolloutfleet_proxy.sessions.sessions import Sessions
-from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import boots
 from rolloutfleet_proxy.store.audit import audit, ledger
-from rolloutfleet_proxy.store.database import Database, store_bytes
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.database import store_bytes
 from rolloutfleet_proxy.store.sessions import count_by_state
-from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import events
 from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label, total
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
@@ -38,19 +31,10 @@ from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 class Figures:
     """Reads them where they are."""
 
-    settings: SettingsInForce
-    owner: Owner
-    database: Database
-    writer: Writer
-    reader: Reader
-    recounting: Reader
-    registry: Sessions
-    paths: Paths
+    sessions: SessionService
     tokenizing: Tokenizing
-    admission: Admission
     gate: PauseGate
     metrics: Metrics
-    drains: Drains
     dumps: DumpService
     shards: Shards
     in_flight: InFlight
@@ -60,14 +44,15 @@ class Figures:
 
     async def stats(self) -> dict[str, Any]:
         """What /stats answers of this proxy. Memory is that of a whole process tree."""
+        store, admission = self.sessions.store, self.sessions.admission
         sessions, booted, taken = await asyncio.gather(
-            self.recounting.run(count_by_state), self.reader.run(boots.load), asyncio.to_thread(resident.of_tree)
+            store.recounting.run(count_by_state), store.read(boots.load), asyncio.to_thread(resident.of_tree)
         )
         weights = self.gate
         return {
-            "ordinal": self.owner.ordinal,
-            "ordinals": [self.owner.ordinal],
-            "store_id": self.owner.store_id,
+            "ordinal": store.owner.ordinal,
+            "ordinals": [store.owner.ordinal],
+            "store_id": store.owner.store_id,
             "pid": os.getpid(),
             "run": weights.run,
             "version": weights.version,
@@ -82,14 +67,14 @@ class Figures:
             "most_in_flight_bytes": self.in_flight.most,
             "trims": self.trimming.figures(),
             "collections": self.collections.figures(),
-            "drain": self.drains.shown(),
+            "drain": self.sessions.drains.shown(),
             "boots": booted,
-            "store": {"full": await asyncio.to_thread(self.admission.is_full), "reserved": self._is_reserved()},
+            "store": {"full": await asyncio.to_thread(admission.is_full), "reserved": self._is_reserved()},
             "dump": self._dump(),
             "settings": {
-                "generation": self.settings.current.generation,
-                "error": self.settings.error,
-                "needs_restart": list(self.settings.waiting),
+                "generation": self.sessions.settings.current.generation,
+                "error": self.sessions.settings.error,
+                "needs_restart": list(self.sessions.settings.waiting),
             },
             "gateway": {"loses": self.probing.loses, "probes": self.probing.requests},
             "refused": by_label(self.metrics.refused),
@@ -100,20 +85,21 @@ class Figures:
 
     async def audit(self) -> dict[str, Any]:
         """Promise 5: what came and what became of it, from counters and recounted from rows."""
-        sums = await self.recounting.run(audit)
+        sums: dict[str, Any] = await self.sessions.store.recounting.run(audit)
         sums["shards"]["orphans"] = await self.shards.orphans.count()
         return sums
 
     async def prometheus(self) -> bytes:
         """What /metrics answers: it needs no key, so nothing is read that grows with the store."""
-        sums, taken = await asyncio.gather(self.reader.run(ledger), asyncio.to_thread(resident.of_tree))
+        store = self.sessions.store
+        sums, taken = await asyncio.gather(store.read(ledger), asyncio.to_thread(resident.of_tree))
         measured, weights = self.metrics, self.gate
-        _set(measured.calls_held, {"pause": weights.waiting, "drain": self.drains.held})
+        _set(measured.calls_held, {"pause": weights.waiting, "drain": self.sessions.drains.held})
         measured.request_bytes.set(self.in_flight.nbytes)
-        measured.draining.set(self.drains.draining)
+        measured.draining.set(self.sessions.drains.draining)
         measured.paused.set(weights.paused)
         _set(measured.weights, {"version": weights.version, "run": weights.run, "epoch": weights.epoch})
-        measured.sessions_open.set(self.admission.sessions_open)
+        measured.sessions_open.set(self.sessions.admission.sessions_open)
         for kind in (TURNS, SESSIONS):
             for term, n in sums[kind].items():
                 for reason, count in n.items() if isinstance(n, dict) else [("", n)]:
@@ -122,7 +108,7 @@ class Figures:
         _set(measured.shards, sums["shards"])
         _set(measured.memory_bytes, {name.removesuffix("_bytes"): size for name, size in asdict(taken).items()})
         _set(measured.cache_bytes, self.cache_sizes())
-        measured.store_bytes.set(store_bytes(self.database.folder))
+        measured.store_bytes.set(store_bytes(store.database.folder))
         _set(measured.queue_length, self._queue_lengths())
         measured.log_dropped.inc(events.dropped() - total(measured.log_dropped))
         return measured.text()
@@ -130,19 +116,19 @@ class Figures:
     def cache_sizes(self) -> dict[str, int]:
         """Bytes of each cache."""
         return {
-            "sessions": self.registry.cached_bytes,
-            "ids": self.paths.cached_bytes,
+            "sessions": self.sessions.registry.cached_bytes,
+            "ids": self.sessions.paths.cached_bytes,
             "text": self.tokenizing.cache_nbytes,
-            "pages": self.database.cached_bytes,
+            "pages": self.sessions.store.database.cached_bytes,
         }
 
     def _queue_lengths(self) -> dict[str, int]:
         """What waits for each thread."""
-        return {**self.tokenizing.waiting, "store_writer": self.writer.waiting, "log": events.waiting()}
+        return {**self.tokenizing.waiting, "store_writer": self.sessions.store.writer.waiting, "log": events.waiting()}
 
     def _is_reserved(self) -> bool:
         """Whether the room that freeing needs on a full disk is held as a whole."""
-        reserve = self.database.reserve
+        reserve = self.sessions.store.database.reserve
         return reserve is not None and not reserve.owed
 
     def _dump(self) -> dict[str, Any]:

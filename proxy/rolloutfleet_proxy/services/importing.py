@@ -32,9 +32,9 @@ from rolloutfleet_proxy.lifecycle.folder import DumpFolder, NotClaimed
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import imports
 from rolloutfleet_proxy.store.imports import Arrived, Staged
-from rolloutfleet_proxy.store.reader import Connection, Reader
+from rolloutfleet_proxy.store.reader import Connection
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
@@ -53,8 +53,7 @@ class _Checked:
 class Importer:
     """Imports of one proxy, one after the other."""
 
-    writer: Writer
-    reader: Reader
+    store: Store
     shards: Shards
     folder: DumpFolder
     adopted: Adopted
@@ -90,7 +89,7 @@ class Importer:
             logger.warning("whether an import was cut short is not known, as the folder can't be read: %s", error)
             return
         for name in claimed:
-            arrived = await self.reader.run(partial(self._arrived_before, name))
+            arrived = await self.store.read(partial(self._arrived_before, name))
             await self._put_away(self.folder.finish if arrived else self.folder.give_back, name)
             logger.info("an import of %s was cut short; it %s", name, "had arrived" if arrived else "can be made again")
 
@@ -105,7 +104,7 @@ class Importer:
                 f"({missing}). With incomplete: true it is imported without them."
             )
         head = DumpHead.model_validate_json(found.head)
-        await self.reader.run(lambda connection: imports.refuse_known(connection, head, found.digest))
+        await self.store.read(lambda connection: imports.refuse_known(connection, head, found.digest))
         return _Checked(name, head, found.digest, found.shards)
 
     def _look(self, name: DumpName) -> Looked:
@@ -129,7 +128,7 @@ class Importer:
             # In the order of their first life, which exports keep; later trajectories then find what they extend.
             staged = {dump.name: await self._stage(dump) for dump in sorted(dumps, key=_in_order)}
             coming = [staged[dump.name] for dump in dumps]
-            arrived, freed = await self.writer.free(partial(self._arrive, coming=coming))
+            arrived, freed = await self.store.free(partial(self._arrive, coming=coming))
         except BaseException:
             await self._undo()
             for name in claimed:
@@ -150,12 +149,12 @@ class Importer:
             raise _not_there(name, refused.state) from None
 
     async def _stage(self, dump: _Checked) -> Staged:
-        staged = await self.writer.run(lambda transaction: imports.begin(transaction, dump.head, dump.digest))
+        staged = await self.store.write(lambda transaction: imports.begin(transaction, dump.head, dump.digest))
         file = self.folder.claimed_file(dump.name)
         batches = contents.turns(file, dump.digest)
         try:
             while batch := await asyncio.to_thread(next, batches, None):
-                await self.writer.run(partial(imports.add_turns, staged=staged, turns=batch))
+                await self.store.write(partial(imports.add_turns, staged=staged, turns=batch))
             if dump.shards:
                 found = contents.shards(file, dump.digest)
                 made = ((shard.shard_id, Form(shard.dtype, shard.shape), shard.pieces) for shard in found)
@@ -178,7 +177,7 @@ class Importer:
     async def _undo(self) -> None:
         more = True
         while more:
-            more, freed = await self.writer.free(imports.undo)
+            more, freed = await self.store.free(imports.undo)
             self.forget(freed)
 
     def _arrived_before(self, name: DumpName, connection: Connection) -> bool:

@@ -28,15 +28,14 @@ from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.store import rewards, tombstones, trajectories
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.groups import Freed
 from rolloutfleet_proxy.store.idempotency import check_claim, once, recall, remember
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import Figures, Listing, list_sessions, load_figures, replace_keys, start, touch
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import load_turns
 from rolloutfleet_proxy.store.weights import Applied
-from rolloutfleet_proxy.store.writer import StoreClosed, Writer
+from rolloutfleet_proxy.store.writer import StoreClosed
 
 KEPT_AT_ONCE: Final = 64
 """Sessions of a new group that are held in memory from the start: a large one must not push out those in use."""
@@ -53,16 +52,11 @@ class Names(BaseModel):
 class SessionService:
     """The sessions of this proxy."""
 
-    writer: Writer
-    reader: Reader
-    recounting: Reader
-    """For reads that may look at all there is, and take as long as there is much."""
+    store: Store
     registry: Sessions
     paths: Paths
     admission: Admission
     drains: Drains
-    clock: ServedClock
-    owner: Owner
     settings: SettingsInForce
 
     async def start(self, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
@@ -81,7 +75,7 @@ class SessionService:
         call = keyed_call(idempotency_key, scope="start", body=body)
         with self.admission.places(asked.group_size) as places:
             work = partial(self._start_once, asked=asked, call=call, places=places, draining=self.drains.draining)
-            names, started, is_new = await self.writer.run(work)
+            names, started, is_new = await self.store.write(work)
         failpoints.reach(failpoints.AFTER_START)
         if is_new:
             for session in started[:KEPT_AT_ONCE]:
@@ -95,29 +89,29 @@ class SessionService:
             for session in started
         ]
         alone = sessions[0].model_dump() if asked.group_size == 1 else {}
-        return StartedSessions(group_id=names.group, sessions=sessions, ordinals=[self.owner.ordinal], **alone)
+        return StartedSessions(group_id=names.group, sessions=sessions, ordinals=[self.store.owner.ordinal], **alone)
 
     async def page(self, asked: Listing) -> list[tuple[int, dict[str, Any]]]:
         """(row id, what the list shows) of sessions in the order that is asked for."""
         # To find some of all is to look at each: calls that are coming must not wait for that.
-        reader = self.recounting if asked.is_chosen else self.reader
-        rows = await reader.run(lambda connection: list_sessions(connection, asked, served=self.clock.now()))
+        reader = self.store.recounting if asked.is_chosen else self.store.reader
+        rows = await reader.run(lambda connection: list_sessions(connection, asked, served=self.store.clock.now()))
         return [(row, self._listed(shown)) for row, shown in rows]
 
     async def figures(self, session: Session) -> tuple[Figures, float]:
         """What a session's row says, and for how many seconds nobody has used it."""
-        figures = await self.reader.run(lambda connection: load_figures(connection, session.id))
-        return figures, 0.0 if len(session.calls) else max(0.0, self.clock.now() - figures.touched)
+        figures = await self.store.read(lambda connection: load_figures(connection, session.id))
+        return figures, 0.0 if len(session.calls) else max(0.0, self.store.clock.now() - figures.touched)
 
     async def turns(self, session: Session, *, after: int, limit: int) -> list[Turn]:
         """A session's turns in order of commit, those behind number `after`."""
-        return await self.reader.run(lambda connection: load_turns(connection, session.id, after=after, limit=limit))
+        return await self.store.read(lambda connection: load_turns(connection, session.id, after=after, limit=limit))
 
     async def touch(self, session: Session) -> None:
         """Keep a session from going stale. Raises what `ended` and `gone` say where it is over."""
         if session.state != OPEN:
             raise ended(session)
-        if not await self.writer.run(lambda transaction: touch(transaction, session.id)):
+        if not await self.store.write(lambda transaction: touch(transaction, session.id)):
             there(await self.registry.named(session.name), session.name)
 
     async def reward(
@@ -128,7 +122,7 @@ class SessionService:
         call = keyed_call(
             idempotency_key, scope=f"reward {session.name} {caller}", body=asked.model_dump_json().encode()
         )
-        return await self.writer.run(
+        return await self.store.write(
             lambda transaction: once(
                 transaction, call, Rewarded, lambda transaction: rewards.give_reward(transaction, session.id, asked)
             ),
@@ -140,15 +134,15 @@ class SessionService:
 
         Raises SessionNotFound, and what `ended` and `gone` say where it was deleted, or went some other way.
         """
-        ordinals = [self.owner.ordinal]
+        ordinals = [self.store.owner.ordinal]
         if isinstance(found, Gone):
-            was_closed, before = await self.reader.run(lambda connection: trajectories.closed_before(connection, name))
+            was_closed, before = await self.store.read(lambda connection: trajectories.closed_before(connection, name))
             if was_closed:
                 return Closed(session_id=name, trajectory_id=before, ordinals=ordinals)
         session = there(found, name)
         if session.state == DELETED:
             raise ended(session)
-        closing, freed = await self.writer.free(partial(trajectories.close_session, session=session.id))
+        closing, freed = await self.store.free(partial(trajectories.close_session, session=session.id))
         self._end(session, CLOSED, freed=freed)
         return Closed(session_id=session.name, trajectory_id=closing, ordinals=ordinals)
 
@@ -163,13 +157,13 @@ class SessionService:
         """
         if session.state == DELETED:
             raise ended(session)
-        _, freed = await self.writer.free(partial(trajectories.delete_session, session=session.id))
+        _, freed = await self.store.free(partial(trajectories.delete_session, session=session.id))
         self._end(session, DELETED, freed=freed)
 
     def note_use(self, session: Session) -> None:
         """Count a call that committed nothing as use of its session all the same."""
         with contextlib.suppress(StoreClosed):
-            write_soon(self.writer, partial(touch, session=session.id))
+            write_soon(self.store.writer, partial(touch, session=session.id))
 
     def follow_freed(self, freed: Freed) -> None:
         """Follow the store: sessions have been reclaimed."""
@@ -205,7 +199,7 @@ class SessionService:
         before = None if call is None else recall(transaction, call)
         if before is not None:
             names = Names.model_validate_json(before)
-            return names, _again(transaction, self.owner, names.sessions), False
+            return names, _again(transaction, self.store.owner, names.sessions), False
         if call is not None:
             check_claim(transaction, call.key)
         if draining:
@@ -220,7 +214,7 @@ class SessionService:
             agent_may=asked.agent_may,
             stale_after=asked.stale_after,
         )
-        group, started = start(transaction, self.owner, new)
+        group, started = start(transaction, self.store.owner, new)
         names = Names(group=group, sessions=[session.name for session in started])
         if call is not None:
             remember(transaction, call, names.model_dump_json())
@@ -240,13 +234,11 @@ class SessionService:
     def _listed(self, shown: dict[str, Any]) -> dict[str, Any]:
         in_flight = self.registry.calls_in_flight(shown["session_id"])
         idle = {"idle_seconds": 0.0} if in_flight else {}
-        return {**shown, **idle, "in_flight": in_flight, "ordinal": self.owner.ordinal}
+        return {**shown, **idle, "in_flight": in_flight, "ordinal": self.store.owner.ordinal}
 
     def _base_url(self, session: str) -> str:
-        """What an OpenAI SDK takes: the public address where there is one, else the owner's own."""
-        settings = self.settings.current
-        address = settings.public_url or settings.address_of(self.owner.ordinal)
-        return f"{address}/sessions/{session}/v1"
+        """What an OpenAI SDK takes."""
+        return f"{self.settings.public_address}/sessions/{session}/v1"
 
 
 def _limits(asked: StartSessions, fleet: LimitsSpec) -> dict[str, int]:

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.stale import Due, Group, Patience, due, late_groups, shortest_wait
-from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle import retention
 from rolloutfleet_proxy.lifecycle.dumping import dump
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, DumpWriter, FolderFull
@@ -27,11 +26,10 @@ from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.shards.shelf import Gathered
 from rolloutfleet_proxy.store import tombstones
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.dumps import keep_files, load_files, metadata_with_shards
 from rolloutfleet_proxy.store.groups import Freed, Spared, free, load_candidates, load_group
-from rolloutfleet_proxy.store.reader import Connection, Reader
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.reader import Connection
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
@@ -84,14 +82,11 @@ def look(connection: Connection, *, after: int, now: float, patience: Patience) 
 class Sweeper:
     """Reclaims sessions when told to, and counts what came of it."""
 
-    reader: Reader
-    writer: Writer
+    store: Store
     registry: Sessions
     follow: Callable[[Freed], None]
     """Follows in memory what became of the rows, before anybody who waited for them goes on."""
     seals: Seals
-    clock: ServedClock
-    owner: Owner
     metrics: Metrics
     gather: Callable[[int, Any], AbstractAsyncContextManager[Gathered]]
     """Brings the shards of a session, by its row id and metadata."""
@@ -112,7 +107,7 @@ class Sweeper:
     async def sweep(self, orders: Orders) -> None:
         """Reclaim what is due. Never raises for what is wrong with a group or the folder: that is in `failing`."""
         async with self._one_at_a_time:
-            began = self.clock.now()
+            began = self.store.clock.now()
             await self._sweep(orders, began)
             await self._forget(orders, this_sweep=began)
 
@@ -123,7 +118,7 @@ class Sweeper:
         """
         at_once = replace(orders, patience=replace(orders.patience, at_once=True))
         async with self._one_at_a_time:
-            began = self.clock.now()
+            began = self.store.clock.now()
             # Once for members that are open, and once for those of the same groups that had ended.
             retired = await self._sweep(at_once, began) + await self._sweep(at_once, began)
             await self._forget(orders, this_sweep=began)
@@ -134,8 +129,8 @@ class Sweeper:
         sweep = _Sweep(orders, began=began, put_off=frozenset(self.failing))
         after: int | None = 0
         while after is not None:
-            groups, after = await self.reader.run(
-                partial(look, after=after, now=self.clock.now(), patience=orders.patience)
+            groups, after = await self.store.read(
+                partial(look, after=after, now=self.store.clock.now(), patience=orders.patience)
             )
             sweep.put_off_those_that_failed(groups)
             await self._reclaim(sweep)
@@ -154,28 +149,28 @@ class Sweeper:
                 await self._remove_dumps(orders, orders.folder, this_sweep=this_sweep)
             except OSError as error:
                 logger.warning("old dumps could not be removed: %s", error)
-        await self.writer.run(tombstones.prune, frees=True)
+        await self.store.write(tombstones.prune, frees=True)
 
     async def tidy(self, orders: Orders) -> None:
         """Remove from the folder what earlier processes of this proxy left behind."""
         if orders.folder is not None:
             try:
-                await self.in_thread(partial(retention.tidy, orders.folder, self.reader.run_blocking))
+                await self.in_thread(partial(retention.tidy, orders.folder, self.store.reader.run_blocking))
             except OSError as error:
                 logger.warning("the folder of dumps could not be tidied: %s", error)
 
     async def _remove_dumps(self, orders: Orders, folder: DumpWriter, *, this_sweep: float) -> None:
         """Remove the dumps that are too old, or too much."""
-        now, known = self.clock.now(), await self.reader.run(load_files)
-        listed = partial(DumpFolder(folder.path, self.owner).listed, after="", limit=sys.maxsize)
-        files = retention.kept(await self.in_thread(listed), known, ordinal=self.owner.ordinal, now=now)
+        now, known = self.store.clock.now(), await self.store.read(load_files)
+        listed = partial(DumpFolder(folder.path, self.store.owner).listed, after="", limit=sys.maxsize)
+        files = retention.kept(await self.in_thread(listed), known, ordinal=self.store.owner.ordinal, now=now)
         going = retention.removable(
             files, now=now, age=orders.keep_age, most_bytes=orders.keep_bytes, this_sweep=this_sweep
         )
         await self.in_thread(partial(folder.remove, going))
         left = [file for file in files if file.file not in set(going)]
         if {file.file for file in left} != known.keys():
-            await self.writer.run(partial(keep_files, files={file.file: file.since for file in left}), frees=True)
+            await self.store.write(partial(keep_files, files={file.file: file.since for file in left}), frees=True)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do what takes files; one at a time."""
@@ -192,12 +187,12 @@ class Sweeper:
             return
         names = frozenset(chain.from_iterable(one.names for one in chosen))
         with self.seals.sealed(names):
-            fresh = await self.reader.run(lambda connection: [load_group(connection, g.group.name) for g in chosen])
+            fresh = await self.store.read(lambda connection: [load_group(connection, g.group.name) for g in chosen])
             still = [one for group in fresh if (one := self._due(group, sweep)) and names.issuperset(one.names)]
             await self._free(sweep, await self._dump(sweep, still))
 
     def _due(self, group: Group, sweep: "_Sweep") -> Due | None:
-        return due(group, now=self.clock.now(), patience=sweep.orders.patience, busy=self.registry.is_busy)
+        return due(group, now=self.store.clock.now(), patience=sweep.orders.patience, busy=self.registry.is_busy)
 
     async def _dump(self, sweep: "_Sweep", chosen: Sequence[Due]) -> list[_Dumped]:
         folder = sweep.orders.folder
@@ -205,7 +200,7 @@ class Sweeper:
             return [_Dumped(one, []) for one in chosen]
         dumped: list[_Dumped] = []
         ids = [session.id for one in chosen for session in one.sessions]
-        with_shards = await self.reader.run(partial(metadata_with_shards, sessions=ids))
+        with_shards = await self.store.read(partial(metadata_with_shards, sessions=ids))
         ends = time.monotonic() + BATCH_SECONDS
         for place, one in enumerate(chosen):
             if place and time.monotonic() > ends:
@@ -234,7 +229,7 @@ class Sweeper:
                 session: await gathering.enter_async_context(self.gather(session, metadata))
                 for session, metadata in with_shards.items()
             }
-            work = partial(dump, folder, self.reader.run_blocking, chosen, owner=self.owner, shards=shards)
+            work = partial(dump, folder, self.store.reader.run_blocking, chosen, owner=self.store.owner, shards=shards)
             files = await self.in_thread(partial(work, wall=self.wall()))
             return _Dumped(chosen, files, [name for found in shards.values() for name in found.unreachable])
 
@@ -263,7 +258,7 @@ class Sweeper:
         work = [
             partial(free, chosen=one.chosen, files=None if folder is None else one.files, since=since) for one in dumped
         ]
-        results = await asyncio.gather(*(self.writer.run(each, frees=True) for each in work), return_exceptions=True)
+        results = await asyncio.gather(*(self.store.write(each, frees=True) for each in work), return_exceptions=True)
         for one, result in zip(dumped, results, strict=True):
             if isinstance(result, Freed):
                 sweep.failed_in_a_row = min(0, sweep.failed_in_a_row)

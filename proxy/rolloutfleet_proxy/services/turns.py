@@ -15,17 +15,16 @@ from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Path, Paths
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.turns import SessionOver, commit_turn, load_turn, set_delivered
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnService:
     """The turns of this proxy's sessions."""
 
-    writer: Writer
-    reader: Reader
+    store: Store
     sessions: Sessions
     paths: Paths
     admission: Admission
@@ -43,7 +42,7 @@ class TurnService:
         Raises what `ended` says where the session ended first; DiskFull, DiskFailed.
         """
         try:
-            made = await self.writer.run(partial(commit_turn, turn=new))
+            made = await self.store.write(partial(commit_turn, turn=new))
         except SessionOver:
             raise ended(session) from None
         except (StoreFull, StoreBroken) as error:
@@ -57,7 +56,7 @@ class TurnService:
 
     async def again(self, session: Session, number: int) -> Turn:
         """A committed turn, from its row. Raises what `ended` says where it is gone with its session."""
-        made = await self.reader.run(lambda connection: load_turn(connection, session.id, number))
+        made = await self.store.read(lambda connection: load_turn(connection, session.id, number))
         if made is None:
             raise ended(session)
         self.note_delivery(session, number, delivered=True)
@@ -69,4 +68,4 @@ class TurnService:
         if brief is None or brief.delivered == delivered:
             return
         brief.delivered = delivered
-        write_soon(self.writer, partial(set_delivered, session=session.id, number=number, delivered=delivered))
+        write_soon(self.store.writer, partial(set_delivered, session=session.id, number=number, delivered=delivered))

@@ -13,7 +13,7 @@ from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightSt
 from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.store import lineage
 from rolloutfleet_proxy.store.weights import Applied, AtStake, at_stake, save
-from rolloutfleet_proxy.store.writer import Store
+from rolloutfleet_proxy.store.writer import Writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class WeightService:
     """Changes version, run, epoch and pause, and ends the sessions that a recovery ends."""
 
     gate: PauseGate
-    store: Store
+    writer: Writer
     follow: Callable[[Applied], None]
     """Follows in memory what a recovery did to sessions."""
     wall: Callable[[], float] = time.time
@@ -45,11 +45,11 @@ class WeightService:
 
     async def at_stake(self, *, run: int, version: int) -> AtStake:
         """What a recovery would drop here."""
-        return await self.store.run(partial(at_stake, run=run, version=version))
+        return await self.writer.run(partial(at_stake, run=run, version=version))
 
     async def recovery_counts(self, run: int) -> Counts:
         """What the recovery that began this run has done here so far."""
-        return await self.store.run(partial(lineage.counts, run=run))
+        return await self.writer.run(partial(lineage.counts, run=run))
 
     async def join_gate(self, heard: Gate) -> None:
         """Take another proxy's epoch and pause where they are newer."""
@@ -79,6 +79,6 @@ class WeightService:
             after = transition(self.gate.state)
             if after != self.gate.state:
                 # A recovery frees. So does a trainer, which takes what there is as long as it can pause and go on.
-                applied = await self.store.run(partial(save, before=self.gate.state, after=after), frees=True)
+                applied = await self.writer.run(partial(save, before=self.gate.state, after=after), frees=True)
                 self.gate.apply(after)
                 self.follow(applied)

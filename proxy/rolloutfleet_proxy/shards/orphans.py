@@ -14,8 +14,7 @@ from typing import Final
 
 from rolloutfleet_proxy.shards.files import ShardFiles
 from rolloutfleet_proxy.store import shards as rows
-from rolloutfleet_proxy.store.reader import Reader
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.telemetry import logger
 
 GRACE: Final = 60.0
@@ -40,8 +39,7 @@ class Orphans:
     """What is left over on either side. `arriving` are files that are written just now and get their row yet."""
 
     files: ShardFiles
-    writer: Writer
-    reader: Reader
+    store: Store
     _: KW_ONLY
     arriving: Collection[str]
     clock: Callable[[], float] = time.monotonic
@@ -73,7 +71,7 @@ class Orphans:
                 await asyncio.to_thread(self._remove, orphan.file)
             else:
                 logger.warning("the file %s of a shard is gone, and so the shard", orphan.file)
-                await self.writer.run(partial(rows.delete_row, row=orphan.row, file=orphan.file), frees=True)
+                await self.store.write(partial(rows.delete_row, row=orphan.row, file=orphan.file), frees=True)
 
     def _look(self) -> Iterator[Orphan]:
         names = self.files.names()
@@ -82,15 +80,15 @@ class Orphans:
             settled = [file for file in files if file not in self.arriving]
             yield from map(Orphan, self._unknown(settled))
         after = 0
-        while page := self.reader.run_blocking(partial(rows.pages, after=after, limit=_PAGE)):
+        while page := self.store.reader.run_blocking(partial(rows.pages, after=after, limit=_PAGE)):
             after = page[-1][0]
             lost = {row: file for row, file in page if not self.files.is_there(file)}
             if lost:
-                still = self.reader.run_blocking(partial(rows.files_of_rows, ids=list(lost)))
+                still = self.store.reader.run_blocking(partial(rows.files_of_rows, ids=list(lost)))
                 yield from (Orphan(file, row) for row, file in lost.items() if still.get(row) == file)
 
     def _unknown(self, files: list[str]) -> list[str]:
-        known = self.reader.run_blocking(partial(rows.known_files, files=files))
+        known = self.store.reader.run_blocking(partial(rows.known_files, files=files))
         # A file that was just removed is not known either.
         return [file for file in files if file not in known and self.files.is_there(file)]
 

@@ -21,10 +21,10 @@ from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles
 from rolloutfleet_proxy.shards.orphans import Orphans
 from rolloutfleet_proxy.store import shards as rows
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.shards import Put, Shard
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
@@ -72,21 +72,20 @@ class Gathered:
 class Shards:
     """The shards of a proxy. `nbytes` is what their tensors take of the disk."""
 
-    def __init__(self, folder: Path, writer: Writer, reader: Reader) -> None:
+    def __init__(self, folder: Path, store: Store) -> None:
         self.nbytes = 0
         self._files = ShardFiles(folder)
-        self._writer = writer
-        self._reader = reader
+        self._store = store
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="shards")
         self._syncing = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="shards' disk")
         self._arriving: set[str] = set()
         self._in_use = _InUse()
         self._removing = asyncio.Lock()
-        self.orphans = Orphans(self._files, writer, reader, arriving=self._arriving)
+        self.orphans = Orphans(self._files, store, arriving=self._arriving)
 
     @classmethod
-    async def open(cls, folder: Path, writer: Writer, reader: Reader) -> "Shards":
-        shards = cls(folder, writer, reader)
+    async def open(cls, folder: Path, store: Store) -> "Shards":
+        shards = cls(folder, store)
         await shards._count()
         return shards
 
@@ -139,7 +138,7 @@ class Shards:
 
     async def find(self, names: Sequence[str]) -> dict[str, Shard]:
         """Those of these names that are kept."""
-        return await self._reader.run(lambda connection: rows.find(connection, names))
+        return await self._store.read(lambda connection: rows.find(connection, names))
 
     def pieces(self, shard: Shard) -> Iterator[bytes]:
         """A tensor's bytes, without a header; for a worker thread. Raises OSError where its file is gone."""
@@ -171,43 +170,43 @@ class Shards:
 
     async def delete(self, names: Sequence[str]) -> tuple[int, int]:
         """(how many of these there were, their bytes)."""
-        done = await self._writer.run(lambda transaction: rows.delete(transaction, names), frees=True)
+        done = await self._store.write(lambda transaction: rows.delete(transaction, names), frees=True)
         await self.collect()
         return done
 
     async def take_back(self, *, lease: str, newer_than: int) -> None:
         """Let go of what an export put behind row `newer_than` before it failed. Never raises for a full disk."""
         with contextlib.suppress(StoreFull, StoreBroken):
-            await self._writer.run(partial(rows.delete_newer, than=newer_than, lease=lease), frees=True)
+            await self._store.write(partial(rows.delete_newer, than=newer_than, lease=lease), frees=True)
             await self.collect()
 
     async def collect(self) -> None:
         """Remove the files whose rows are gone, but for those that somebody reads just now."""
         async with self._removing:
             while True:
-                freed = await self._reader.run(
+                freed = await self._store.read(
                     lambda connection: rows.freed_files(connection, limit=_REMOVED_AT_ONCE + len(self._in_use))
                 )
                 gone = await self._run(self._remove, [file for file in freed if file not in self._in_use])
                 if not gone:
                     break
-                await self._writer.run(partial(rows.forget_freed, files=gone), frees=True)
+                await self._store.write(partial(rows.forget_freed, files=gone), frees=True)
         await self._count()
 
     async def tick(self) -> None:
         """Free what has lived its time, remove files, and look after orphans. For every few seconds."""
-        while await self._writer.run(rows.free_expired, frees=True) == rows.EXPIRED_AT_ONCE:
+        while await self._store.write(rows.free_expired, frees=True) == rows.EXPIRED_AT_ONCE:
             pass
         await self.collect()
         await self.orphans.tick()
 
     async def _count(self) -> None:
-        self.nbytes = await self._reader.run(rows.held_bytes)
+        self.nbytes = await self._store.read(rows.held_bytes)
 
     async def _commit(self, pending: list[Incoming], operation: Callable[[Transaction], T]) -> T:
         """Write the rows of these files; once that is done, they are pending no more."""
         failpoints.reach(failpoints.AFTER_SHARD_FILE)
-        future = self._writer.submit(operation)
+        future = self._store.writer.submit(operation)
         try:
             done = await _to_its_end(future)
         finally:

@@ -8,9 +8,9 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -56,13 +56,6 @@ class _Job:
     frees: bool = False
     result: Any = None
     error: BaseException | None = None
-
-
-class Store(Protocol):
-    """What those need that write: a Writer, or what stands in for one."""
-
-    def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> Awaitable[T]:
-        """As `Writer.run`."""
 
 
 class Writer:

@@ -30,10 +30,10 @@ from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.shards.shelf import Shards
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import start
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.writer import Writer
 
 KEY = "an-admin-key-for-tests-alone"
@@ -61,13 +61,11 @@ class Fleet:
 async def opened(stack: AsyncExitStack, folder: Path) -> tuple[Writer, Reader, Shards, str]:
     database = open_database(folder / "store")
     stack.callback(database.close)
-    writer = Writer(database, ServedClock(database.connect(read_only=True)))
-    stack.push_async_callback(writer.close)
-    reader = Reader(database)
-    stack.callback(reader.close)
-    shards = await Shards.open(folder / "shards", writer, reader)
+    store = Store.over(database)
+    stack.push_async_callback(store.close)
+    shards = await Shards.open(folder / "shards", store)
     stack.callback(shards.close)
-    return writer, reader, shards, database.store_id
+    return store.writer, store.reader, shards, database.store_id
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
 from rolloutfleet_proxy.store.weights import AtStake
+from rolloutfleet_proxy.store.writer import Writer
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ def simulate(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return runner.run(work())
 
 
-class MemoryStore:
+class MemoryStore(Writer):
     """Commits after a while, and checks that what it is given never goes back."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -90,7 +91,7 @@ class MemoryStore:
         self.orders: list[tuple[int, bool]] = []
         schema.migrate(self.connection)
 
-    async def run(self, operation: Callable[[Transaction], T], /, *, frees: bool = False) -> T:
+    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
         await asyncio.sleep(self.chance.uniform(0, 0.01))
         return operation(Transaction(self.connection, served=0.0, wall=0.0))
 
@@ -236,7 +237,7 @@ class Fleet:
     def _node(self, ordinal: int) -> Node:
         self.stores.append(MemoryStore(self.chance))
         gate = PauseGate(WeightState(), max_hold=1e6, clock=self.clock)
-        weights = WeightService(gate=gate, store=self.stores[-1], follow=Told().append, wall=self.clock)
+        weights = WeightService(gate=gate, writer=self.stores[-1], follow=Told().append, wall=self.clock)
         leads = FleetWeights(weights, ordinal=ordinal, engines=self.engines, clock=self.clock)
         return Node(ordinal, weights, leads)
 

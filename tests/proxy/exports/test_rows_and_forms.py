@@ -45,16 +45,14 @@ from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.audit import audit
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.leases import Grant, grant
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.rewards import give_reward
 from rolloutfleet_proxy.store.sessions import start
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
-from rolloutfleet_proxy.store.writer import Writer
 
 # Rows and returns
 
@@ -319,22 +317,19 @@ async def api(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
     made = await served(tmp_path)
     async with made.client:
         yield made
-    await made.writer.close()
-    made.reader.close()
-    made.database.close()
+    await made.store.close()
+    made.store.database.close()
 
 
 async def served(folder: Path) -> SimpleNamespace:
-    database = open_database(folder)
-    reader = Reader(database)
-    sessions = Sessions(reader, cache_bytes=1_000_000)
-    writer = Writer(database, ServedClock(database.connect()))
-    service = session_service(database, writer, reader, sessions)
+    store = Store.over(open_database(folder))
+    sessions = Sessions(store.reader, cache_bytes=1_000_000)
+    service = session_service(store, sessions)
     proxy = SimpleNamespace(
-        database=database,
-        owner=Owner(0, database.store_id),
-        reader=reader,
-        writer=writer,
+        store=store,
+        owner=store.owner,
+        reader=store.reader,
+        writer=store.writer,
         sessions=sessions,
     )
 
@@ -344,20 +339,18 @@ async def served(folder: Path) -> SimpleNamespace:
 
     app = FastAPI()
     access = Access(admin=AdminKeys([ADMIN]), registry=sessions, seals=Seals())
-    own, live = proxy.owner, in_force(database)
+    own, live = store.owner, in_force(store.database)
     app.state.services = SimpleNamespace(
         access=access,
         sessions=service,
         exports=ExportService(
-            writer=writer,
-            reader=reader,
-            shards=await Shards.open(folder / "shards", writer, reader),
+            store=store,
+            shards=await Shards.open(folder / "shards", store),
             sessions=service,
             gate=PauseGate(WeightState(versions=Versions(run=2, version=7)), max_hold=1.0),
-            owner=own,
             settings=live,
         ),
-        ownership=Ownership(own=own, peers=Peers(live.current), adopted=Adopted(reader, own), ephemeral=False),
+        ownership=Ownership(own=own, peers=Peers(live.current), adopted=Adopted(store.reader, own), ephemeral=False),
     )
     app.include_router(exports.router)
     app.include_router(sessions_api.router)

@@ -45,7 +45,7 @@ def release(shelf: Shelf, granted: Grant) -> None:
 def export(shelf: Shelf, granted: Grant) -> Json:
     """What a trainer is answered; its shards are there by then."""
     owner = shelf.store.owner
-    shelf.run(ExportShards(shelf.shards, shelf.store.writer, shelf.reader, owner).put(granted))
+    shelf.run(ExportShards(shelf.shards, shelf.store.store).put(granted))
     head: Json = {"lease_id": granted.lease, "expires_in": 1.0, "run": 0, "version": 7, "sessions": []}
     pieces = json_pieces(shelf.store.read, granted, head, references=references(owner, ADDRESS))
     answer: Json = json.loads(b"".join(pieces))

@@ -21,7 +21,6 @@ from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.imports import Arrived
 from rolloutfleet_proxy.store.leases import Grant, acknowledge, grant, release
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.trajectories import close_turns
 from rolloutfleet_proxy.store.transaction import Transaction
 
@@ -37,27 +36,25 @@ class Store(SyncStore):
     def _open(self) -> None:
         super()._open()
         self.owner = type(self.owner)(self.ordinal, self.database.store_id)
-        self.reader = Reader(self.database)
+        self.reader = self.store.reader
         self.folder_of_dumps = DumpFolder(self.dumps, self.owner)
         self.adopted = self.wait(Adopted.load(self.reader, self.owner))
         self.wait(self._open_importer())
 
     async def _open_importer(self) -> None:
-        self.shards = await Shards.open(self.folder / "shards", self.writer, self.reader)
+        self.shards = await Shards.open(self.folder / "shards", self.store)
         registry = Sessions(self.reader, cache_bytes=0)
         self.importer = Importer(
-            self.writer,
-            self.reader,
+            self.store,
             self.shards,
             folder=self.folder_of_dumps,
             adopted=self.adopted,
-            forget=session_service(self.database, self.writer, self.reader, registry).forget,
+            forget=session_service(self.store, registry).forget,
         )
         await self.importer.recover()
 
     def _shut(self) -> None:
         self.shards.close()
-        self.reader.close()
         super()._shut()
 
     def import_dumps(self, names: Iterable[str], *, incomplete: bool = False) -> list[tuple[str, Arrived]]:

@@ -16,7 +16,6 @@ from rolloutfleet.dumps import decode
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy.domain.session import REST, Gone, NewSessions
 from rolloutfleet_proxy.domain.stale import Patience, due
-from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.dumping import dump
 from rolloutfleet_proxy.lifecycle.folder import DumpWriter
 from rolloutfleet_proxy.lifecycle.sealing import Seals
@@ -24,18 +23,16 @@ from rolloutfleet_proxy.services.sweeping import HOPELESS, RECLAIMED_BYTES, Orde
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions
 from rolloutfleet_proxy.shards.shelf import Gathered
 from rolloutfleet_proxy.store.audit import audit
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import open_database, store_bytes
 from rolloutfleet_proxy.store.groups import Freed
 from rolloutfleet_proxy.store.leases import grant, release
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import start, touch
+from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.tombstones import TOMBSTONE_AGE
 from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
-from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label, total
 
 STALE, UNCLAIMED = 10.0, 100.0
@@ -55,20 +52,16 @@ class House:
 
     def __post_init__(self) -> None:
         self.database = open_database(self.folder / "store")
-        self.owner = Owner(0, self.database.store_id)
-        clock = ServedClock(self.database.connect(read_only=True), monotonic=lambda: self.seconds)
-        self.writer, self.reader = Writer(self.database, clock), Reader(self.database)
+        self.store = Store.over(self.database, monotonic=lambda: self.seconds)
+        self.owner, self.writer, self.reader = self.store.owner, self.store.writer, self.store.reader
         self.sessions, self.seals = Sessions(self.reader, cache_bytes=1_000_000), Seals()
         self.metrics = Metrics()
         self.dumps = self.folder / "dumps"
         self.sweeper = Sweeper(
-            reader=self.reader,
-            writer=self.writer,
+            store=self.store,
             registry=self.sessions,
             follow=self.freed.append,
             seals=self.seals,
-            clock=clock,
-            owner=self.owner,
             metrics=self.metrics,
             gather=self._gather,
             wall=self._wall,
@@ -84,8 +77,7 @@ class House:
 
     async def close(self) -> None:
         await self.sweeper.close()
-        await self.writer.close()
-        self.reader.close()
+        await self.store.close()
         self.database.close()
 
     @property

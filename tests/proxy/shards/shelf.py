@@ -12,7 +12,6 @@ from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.shards.shelf import Shards
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.shards import Put
 
@@ -39,13 +38,12 @@ class Shelf:
         self._open()
 
     def _open(self) -> None:
-        self.reader = Reader(self.store.database)
-        self.shards: Shards = self.run(Shards.open(self.folder / "shards", self.store.writer, self.reader))
+        self.reader = self.store.store.reader
+        self.shards: Shards = self.run(Shards.open(self.folder / "shards", self.store.store))
         self.shards.orphans.clock = lambda: self.seconds
 
     def _shut(self) -> None:
         self.shards.close()
-        self.reader.close()
 
     def run(self, work: Any) -> Any:
         return self.store._runner.run(work)
