@@ -30,17 +30,21 @@ from rolloutfleet_proxy.control import (
 from rolloutfleet_proxy.control.dependencies import require_key_of_somewhere, services_of
 from rolloutfleet_proxy.control.no_route import which_are_there
 from rolloutfleet_proxy.dialects.registry import dialect_call
-from rolloutfleet_proxy.domain.errors import DomainError, InternalError, InvalidRequest, Stopping, UnreadableJson
+from rolloutfleet_proxy.domain.errors import (
+    DomainError,
+    InternalError,
+    InvalidRequest,
+    Stopping,
+    UnreadableJson,
+)
 from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, response_to
 from rolloutfleet_proxy.http.headers import LimitOf
 from rolloutfleet_proxy.http.request_bodies import BodyRefused, BodyTime, RequestBodies
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.process.under_way import UnderWay
-from rolloutfleet_proxy.refusals import not_written
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.store.database import StoreUnusable
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.telemetry.request_ids import Requests
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.wiring import Opened, Start, open_proxy
@@ -195,8 +199,6 @@ def _control(lifespan: Callable[[FastAPI], object], settings: ProxySettings) -> 
     app.add_exception_handler(DomainError, _answer)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _answer_http_error)  # type: ignore[arg-type]
-    app.add_exception_handler(StoreFull, _answer_store_error)
-    app.add_exception_handler(StoreBroken, _answer_store_error)
     app.add_exception_handler(Exception, _answer_unexpected)
     return app
 
@@ -238,8 +240,3 @@ async def _answer_http_error(request: Request, error: HTTPException) -> Response
     kind = RouteNotFound if error.status_code == 404 else MethodNotAllowed
     message = f"{request.method} {request.url.path}: {error.detail.rstrip('.')}."
     return await _answer(request, kind(f"{message} {which_are_there(request.url.path, _TEMPLATES)}"))
-
-
-async def _answer_store_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, StoreFull | StoreBroken)
-    return await _answer(request, not_written(error))

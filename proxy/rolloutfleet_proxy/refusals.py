@@ -1,12 +1,10 @@
-"""What a call is answered because of what became of its session, or of the disk."""
+"""What a call is answered because of what became of its session."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from rolloutfleet.dumps import dump_names
 from rolloutfleet_proxy.domain.errors import (
-    DiskFailed,
-    DiskFull,
     DomainError,
     SessionClosed,
     SessionDeleted,
@@ -14,7 +12,6 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.domain.session import DELETED, RECLAIMED, REST, RETIRED, STALE, UNCLAIMED, Gone
 from rolloutfleet_proxy.sessions.sessions import Session
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 _WHY: Final = {
     STALE: "it was not used for too long",
@@ -58,10 +55,3 @@ def _reclaimed(tombstone: Gone) -> DomainError:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
-def not_written(error: StoreFull | StoreBroken) -> DomainError:
-    """The disk is full, or fails otherwise; nothing of the request was kept."""
-    if isinstance(error, StoreFull):
-        return DiskFull(f"Nothing was recorded: {error}.")
-    return DiskFailed(f"Nothing was recorded: {error}.")

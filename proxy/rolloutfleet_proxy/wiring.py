@@ -24,7 +24,7 @@ from rolloutfleet_proxy.cluster.placement import Placement
 from rolloutfleet_proxy.cluster.weights import EngineCommands, FleetWeights
 from rolloutfleet_proxy.control.dependencies import Services
 from rolloutfleet_proxy.dialects.base import Reading
-from rolloutfleet_proxy.domain.errors import Stopping
+from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, Stopping
 from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.errors import CallGrammars
 from rolloutfleet_proxy.engine.probing import Probing
@@ -72,7 +72,7 @@ from rolloutfleet_proxy.store.database import Belonging, open_database
 from rolloutfleet_proxy.store.sessions import count_by_state
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.weights import load
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.tokens.render import ChatFormat
@@ -468,7 +468,7 @@ async def _write_last_words(writer: Writer, drains: Drains) -> None:
     reason, drain = drains.last_words
     try:
         await writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=taken.rss_bytes))
-    except (StoreFull, StoreBroken) as error:
+    except (DiskFull, DiskFailed) as error:
         logger.warning("why this life ends could not be written: %s", error)
 
 

@@ -14,14 +14,13 @@ from urllib.parse import quote
 
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
 from rolloutfleet_proxy.cluster.peers import Peers
-from rolloutfleet_proxy.domain.errors import OwnerUnavailable, OwnerUnreachable
+from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, OwnerUnavailable, OwnerUnreachable
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.shards.files import NotOneTensor
 from rolloutfleet_proxy.shards.shelf import Gathered, Readable, Shards
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.shards import Shard, shards_of_session
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.telemetry import logger
 
 TIMEOUT: Final = 60.0
@@ -30,7 +29,7 @@ AT_ONCE: Final = 4
 """Tensors that are fetched at the same time."""
 
 
-_NOT_NOW: Final = (OwnerUnreachable, OwnerUnavailable, NotOneTensor, StoreFull, StoreBroken, BadKeyFile)
+_NOT_NOW: Final = (OwnerUnreachable, OwnerUnavailable, NotOneTensor, DiskFull, DiskFailed, BadKeyFile)
 
 
 @dataclass(eq=False, slots=True)

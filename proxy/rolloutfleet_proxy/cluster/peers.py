@@ -17,11 +17,18 @@ from yarl import URL
 from rolloutfleet.errors import EPOCH_STALE
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.domain.errors import DomainError, EpochStale, OwnerUnavailable, OwnerUnreachable, PeerError
+from rolloutfleet_proxy.domain.errors import (
+    DiskFailed,
+    DiskFull,
+    DomainError,
+    EpochStale,
+    OwnerUnavailable,
+    OwnerUnreachable,
+    PeerError,
+)
 from rolloutfleet_proxy.domain.weights import WeightState
 from rolloutfleet_proxy.engine.connections import new_session
 from rolloutfleet_proxy.services.weights import WeightService
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.telemetry import logger
 
 State = Literal["ready", "starting", "draining", "unreachable"]
@@ -192,7 +199,7 @@ class Peers:
 async def _adopted(weights: WeightService, known: list[WeightState]) -> bool:
     try:
         await weights.adopt(known)
-    except (StoreFull, StoreBroken) as error:
+    except (DiskFull, DiskFailed) as error:
         logger.warning("what the peers know of the weights could not be written: %s", error)
         return False
     return True

@@ -28,7 +28,6 @@ from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.domain import weights as weight_state
 from rolloutfleet_proxy.domain.errors import (
     DiskFailed,
-    DiskFull,
     DomainError,
     EngineError,
     EngineTimeout,
@@ -45,7 +44,7 @@ from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.client import PauseMode as EnginePause
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store.weights import AtStake
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreClosed, StoreFull
+from rolloutfleet_proxy.store.writer import StoreClosed
 
 T = TypeVar("T")
 
@@ -450,8 +449,8 @@ async def _error_of(work: Awaitable[None]) -> DomainError | None:
         await work
     except DomainError as error:
         return error
-    except (StoreFull, StoreBroken, StoreClosed) as error:
-        return DiskFull(str(error)) if isinstance(error, StoreFull) else DiskFailed(str(error))
+    except StoreClosed as error:
+        return DiskFailed(str(error))
     return None
 
 

@@ -381,11 +381,17 @@ class Stopping(Draining):
 
 
 class DiskFull(DomainError, code=codes.STORE_FULL, should_retry=False):
-    """The disk has no room; nothing of the request was kept."""
+    """The disk has no room for a write. Nothing of it was made, and nothing of the request was kept."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"Nothing was recorded: {why}.")
 
 
 class DiskFailed(DomainError, code=codes.STORE_FAILED, should_retry=False):
-    """The disk refused a write; nothing of the request was kept."""
+    """The disk refused a write for another reason. Nothing of it was made, and nothing of the request was kept."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"Nothing was recorded: {why}.")
 
 
 # Engine and gateway.

@@ -16,11 +16,18 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
-from rolloutfleet_proxy.domain.errors import DrainConflict, HeldTooLong, InvalidParameter, Stopping
+from rolloutfleet_proxy.domain.errors import (
+    DiskFailed,
+    DiskFull,
+    DrainConflict,
+    HeldTooLong,
+    InvalidParameter,
+    Stopping,
+)
 from rolloutfleet_proxy.store import boots
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull, Writer
+from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import logger
 
 LOOK_EVERY: Final = 0.05
@@ -174,7 +181,7 @@ class Drains:
         """
         try:
             found = await self.store.run(partial(_boot, crash=crash))
-        except StoreFull as error:
+        except DiskFull as error:
             logger.warning("this boot could not be written down: %s", error)
             return
         left = 0.0 if found is None else found["expires"] - self.served()
@@ -304,7 +311,7 @@ class Drains:
     async def _write(self, operation: Callable[[Transaction], None]) -> None:
         try:
             await self.store.run(operation)
-        except (StoreFull, StoreBroken) as error:
+        except (DiskFull, DiskFailed) as error:
             # A full disk is a reason to drain rather than one against it.
             logger.warning("a drain is not on disk, and would not outlive a crash: %s", error)
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from rolloutfleet.wire import JSON_MEDIA_TYPE, AskExport
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import InvalidRequest
+from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, InvalidRequest
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
 from rolloutfleet_proxy.exports.shards import ExportShards, references
@@ -21,7 +21,6 @@ from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.leases import Grant, LeaseChange
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 T = TypeVar("T")
 
@@ -114,8 +113,8 @@ class ExportService:
     async def _put_shards(self, granted: Grant) -> None:
         try:
             await ExportShards(self.shards, self.store).put(granted)
-        except (StoreFull, StoreBroken):
-            with contextlib.suppress(StoreFull, StoreBroken):
+        except (DiskFull, DiskFailed):
+            with contextlib.suppress(DiskFull, DiskFailed):
                 await self._give_back(granted)
             raise
 

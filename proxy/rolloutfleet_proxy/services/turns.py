@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
 from rolloutfleet_proxy.domain.turn import Brief, NewTurn, Turn
-from rolloutfleet_proxy.refusals import ended, not_written
+from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Path, Paths
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.turns import SessionOver, commit_turn, load_turn, set_delivered
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,7 @@ class TurnService:
 
     def check_room(self) -> None:
         """Raises DiskFull where the disk has too little room left to keep another turn."""
-        try:
-            self.admission.check_disk()
-        except StoreFull as error:
-            raise not_written(error) from None
+        self.admission.check_disk()
 
     async def commit(self, session: Session, new: NewTurn, path: Path) -> Turn:
         """Record a turn: from here on only the store decides, whatever becomes of its caller or its session.
@@ -45,9 +42,9 @@ class TurnService:
             made = await self.store.write(partial(commit_turn, turn=new))
         except SessionOver:
             raise ended(session) from None
-        except (StoreFull, StoreBroken) as error:
+        except (DiskFull, DiskFailed):
             self.admission.note_full()
-            raise not_written(error) from None
+            raise
         session.add(new.node(made.number), Brief.of(new), new.new_tokens)
         self.sessions.committed(session)
         self.paths.keep(session.id, made.number, path)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rolloutfleet.spec import STORE_SHARE_OF_STORAGE, LimitsSpec
+from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.store.database import FILE, Database
-from rolloutfleet_proxy.store.writer import StoreFull
 
 RESERVE = 64 << 20
 RESERVE_SHARE = 0.02
@@ -97,7 +97,7 @@ class Admission:
             self._bytes_reserved -= taken
 
     def check_disk(self) -> None:
-        """Raises StoreFull where a turn may find no room when it is to be committed: its generation would be wasted.
+        """Raises DiskFull where a turn may find no room when it is to be committed: its generation would be wasted.
 
         Pages that the store has free within its file count as room.
         """
@@ -108,14 +108,14 @@ class Admission:
         reserve = min(RESERVE, RESERVE_SHARE * disk.total)
         if disk.free < reserve and disk.free + self.database.free_bytes() < reserve:
             # Not noted: the next call looks again, so that room is found as soon as it is there.
-            raise StoreFull(f"the store's disk has {disk.free} bytes left, and {reserve:.0f} are kept for what runs")
+            raise DiskFull(f"the store's disk has {disk.free} bytes left, and {reserve:.0f} are kept for what runs")
         self._looked = now
 
     def is_full(self) -> bool:
         """Whether a generation would be refused now for want of room on the disk."""
         try:
             self.check_disk()
-        except StoreFull:
+        except DiskFull:
             return True
         return False
 

@@ -19,7 +19,7 @@ import msgspec
 
 from rolloutfleet.safetensors_layout import LENGTH_BYTES, METADATA, write_header
 from rolloutfleet.tensors import DTYPES, Form, form_of
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
+from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
 
 SUFFIX: Final = ".safetensors"
 _UNFINISHED: Final = ".part"
@@ -51,7 +51,7 @@ class ShardFiles:
         return Incoming(self, name, secrets.token_hex(16) + SUFFIX)
 
     def sync(self) -> None:
-        """Make the names of files durable. Raises StoreFull, StoreBroken."""
+        """Make the names of files durable. Raises DiskFull, DiskFailed."""
         with disk_answers():
             folder = os.open(self.folder, os.O_RDONLY)
             try:
@@ -105,7 +105,7 @@ class Incoming:
         return self.form, self._digest.digest()
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of a safetensors file. Raises NotOneTensor, StoreFull, StoreBroken."""
+        """Take the next bytes of a safetensors file. Raises NotOneTensor, DiskFull, DiskFailed."""
         if self.form is not None:
             self._write(data)
             return
@@ -119,7 +119,7 @@ class Incoming:
             self._write(opening[end:])
 
     def describe(self, form: Form) -> None:
-        """Begin a tensor whose bytes alone will be fed. Raises StoreFull, StoreBroken."""
+        """Begin a tensor whose bytes alone will be fed. Raises DiskFull, DiskFailed."""
         self.form = form
         self._left = form.nbytes
         self._digest.update(repr((form.dtype, form.shape)).encode())
@@ -131,7 +131,7 @@ class Incoming:
     def finish(self) -> None:
         """Make the file durable under its name; the folder has to be synced after it.
 
-        Raises NotOneTensor, StoreFull, StoreBroken.
+        Raises NotOneTensor, DiskFull, DiskFailed.
         """
         if self._opened is None:
             raise NotOneTensor("it ends within its header")
@@ -162,13 +162,13 @@ class Incoming:
 
 @contextlib.contextmanager
 def disk_answers() -> Iterator[None]:
-    """An OSError is StoreFull where the disk has no room, else StoreBroken."""
+    """An OSError is DiskFull where the disk has no room, else DiskFailed."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(f"no room for a shard ({errno.errorcode[error.errno]})") from None
-        raise StoreBroken(f"the disk refused a shard: {error}") from None
+            raise DiskFull(f"no room for a shard ({errno.errorcode[error.errno]})") from None
+        raise DiskFailed(f"the disk refused a shard: {error}") from None
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

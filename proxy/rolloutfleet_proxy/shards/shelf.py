@@ -18,13 +18,13 @@ from typing import Any, Final, TypeVar
 from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import Form
 from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
 from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles
 from rolloutfleet_proxy.shards.orphans import Orphans
 from rolloutfleet_proxy.store import shards as rows
 from rolloutfleet_proxy.store.shards import Put, Shard
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreBroken, StoreFull
 from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Shards:
         """Keep the one tensor of a safetensors body, under a name, for a session or for `ttl` seconds, or both.
 
         It is on disk when this returns; where it raises, nothing of it is left. Raises NotOneTensor,
-        StoreFull, StoreBroken, and as `rows.put`.
+        DiskFull, DiskFailed, and as `rows.put`.
         """
         with self._arrivals() as pending:
             incoming = await self._received(name, body, pending)
@@ -116,7 +116,7 @@ class Shards:
     async def put_for_lease(self, tensors: Iterable[Made], *, lease: str, ttl: float) -> None:
         """Keep the tensors of an export, all of them or none. They are made in a worker thread, one after the other.
 
-        Raises StoreFull, StoreBroken.
+        Raises DiskFull, DiskFailed.
         """
         await self._put_all(tensors, partial(rows.put_for_lease, lease=lease, ttl=ttl))
 
@@ -124,7 +124,7 @@ class Shards:
         """Keep tensors again for a session, given by its row id, all of them or none; made in a worker thread.
 
         The same tensor that is kept under a name already stays as it is. Raises ShardConflict where a name holds
-        another one, StoreFull, StoreBroken.
+        another one, DiskFull, DiskFailed.
         """
         await self._put_all(tensors, rows.restore, session=session)
 
@@ -158,7 +158,7 @@ class Shards:
     async def borrowed(self, name: str, body: AsyncIterable[bytes]) -> AsyncIterator[Readable]:
         """The one tensor of a safetensors body, in a file that goes when the block ends.
 
-        Raises NotOneTensor, StoreFull, StoreBroken.
+        Raises NotOneTensor, DiskFull, DiskFailed.
         """
         with self._arrivals() as pending:
             incoming = await self._received(name, body, pending)
@@ -176,7 +176,7 @@ class Shards:
 
     async def take_back(self, *, lease: str, newer_than: int) -> None:
         """Let go of what an export put behind row `newer_than` before it failed. Never raises for a full disk."""
-        with contextlib.suppress(StoreFull, StoreBroken):
+        with contextlib.suppress(DiskFull, DiskFailed):
             await self._store.write(partial(rows.delete_newer, than=newer_than, lease=lease), frees=True)
             await self.collect()
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.store.database import PAGE, Database
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreFull, Writer
+from rolloutfleet_proxy.store.writer import Writer
 
 BEGIN_SHARE, BEGIN_PAGES = 0.25, 1024
 """Pages are given back once so many are free, and so large a share of the file."""
@@ -59,7 +60,7 @@ async def compact(database: Database, writer: Writer) -> bool:
     left = surplus(free=free, pages=pages, owed=owed)
     if not left:
         return False
-    with contextlib.suppress(StoreFull):  # with nothing left in reserve; later there may be
+    with contextlib.suppress(DiskFull):  # with nothing left in reserve; later there may be
         while left:
             left = await writer.run(partial(give_back, owed=_owed_pages(database)), frees=True)
             await asyncio.sleep(REST)

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreFull, Writer
+from rolloutfleet_proxy.store.writer import Writer
 
 TURNS_AT_ONCE: Final = 128
 """Turns that one operation deletes at the most. Each writes 2 pages of 4 KiB to the log, and never 3, so this fits into
@@ -57,7 +58,7 @@ def clear_some(transaction: Transaction) -> bool:
 
 async def clear(writer: Writer) -> None:
     """Delete what is left, piece by piece. Where there is no room for a piece, the rest waits for the next time."""
-    with contextlib.suppress(StoreFull):
+    with contextlib.suppress(DiskFull):
         while await writer.run(clear_some, frees=True):
             failpoints.reach(failpoints.MID_FREEING)
             await asyncio.sleep(REST)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, no_room
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
@@ -27,14 +28,6 @@ SPACING = 0.005
 
 COMPANY = 16
 """Operations for which a commit no longer waits."""
-
-
-class StoreFull(Exception):
-    """The disk has no room for this operation. Nothing of it was written; what was there stays."""
-
-
-class StoreBroken(Exception):
-    """The disk refused the write for another reason. Nothing of the operation was written."""
 
 
 class StoreClosed(Exception):
@@ -142,13 +135,13 @@ class Writer:
             for job in jobs:
                 # Alone it would be refused once more.
                 failed = error if len(jobs) == 1 else self._attempt([job])
-                if isinstance(failed, StoreFull) and job.frees:
+                if isinstance(failed, DiskFull) and job.frees:
                     failed = self._attempt_in_reserve(job, failed)
                 job.error = failed or job.error
         elif self._reserve is not None and self._reserve.owed:
             self._reserve.take()
 
-    def _attempt_in_reserve(self, job: _Job, error: StoreFull) -> Exception | None:
+    def _attempt_in_reserve(self, job: _Job, error: DiskFull) -> Exception | None:
         """One operation in the space that is held for it, which is taken again before anybody else writes."""
         if self._reserve is None or not self._reserve.give_up():
             return error
@@ -190,7 +183,7 @@ class Writer:
             self._undo()
             explained = _explain(error)
             # Where only the clock was to be saved, what was read stands: a proxy must start on a full disk.
-            return explained if changed or not isinstance(explained, StoreFull) else None
+            return explained if changed or not isinstance(explained, DiskFull) else None
         return None
 
     def _run_one(self, job: _Job, transaction: Transaction, counts: Counter[tuple[str, str, str]]) -> None:
@@ -239,5 +232,5 @@ def _disk_refused(error: sqlite3.Error) -> bool:
 
 def _explain(error: sqlite3.Error) -> Exception:
     if no_room(error):
-        return StoreFull(f"no room on the store's disk ({errno.errorcode[errno.ENOSPC]})")
-    return StoreBroken(f"the store's disk refused a write: {error}") if _disk_refused(error) else error
+        return DiskFull(f"no room on the store's disk ({errno.errorcode[errno.ENOSPC]})")
+    return DiskFailed(f"the store's disk refused a write: {error}") if _disk_refused(error) else error

@@ -16,7 +16,7 @@ from tests.proxy.lifecycle.imports import Store
 
 from rolloutfleet.dumps import DumpedShard, Tensor, decode, encode
 from rolloutfleet.wire import ImportDumps
-from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
 from rolloutfleet_proxy.domain.lineage import DROP
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.http.errors import status_of
@@ -27,7 +27,6 @@ from rolloutfleet_proxy.store import imports, lineage
 from rolloutfleet_proxy.store.dumps import turn_ids
 from rolloutfleet_proxy.store.leases import acknowledge
 from rolloutfleet_proxy.store.trajectories import delete_session
-from rolloutfleet_proxy.store.writer import StoreFull
 
 STRANGERS = IRREGULAR | BAD_HEADS | BAD_LINES
 
@@ -371,11 +370,11 @@ def test_a_full_disk_leaves_all_as_it_was(store: Store, monkeypatch: pytest.Monk
         nonlocal calls
         calls += 1
         if calls == 2:
-            raise StoreFull("no room")
+            raise DiskFull("no room")
         add(*given, **named)
 
     monkeypatch.setattr(imports, "add_turns", fails)
-    with pytest.raises(StoreFull):
+    with pytest.raises(DiskFull):
         store.import_dumps(names)
     monkeypatch.undo()
     assert store.sums()["turns"]["imported"] == 0 and store.rows("SELECT * FROM turns") == []

@@ -24,7 +24,7 @@ from tests.proxy.shards.shelf import safetensors as one_tensor
 
 from rolloutfleet.errors import SESSION_DELETED, SESSION_UNKNOWN, SHARD_CONFLICT
 from rolloutfleet.tensors import CODES, Form
-from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.shards.files import HEADER_LIMIT, NotOneTensor
 from rolloutfleet_proxy.shards.orphans import GRACE, LOOK_EVERY
@@ -33,7 +33,6 @@ from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.shards import shards_of_session
 from rolloutfleet_proxy.store.tombstones import bury
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session
-from rolloutfleet_proxy.store.writer import StoreFull
 
 DATA = Form("uint8", (3,))
 
@@ -277,7 +276,7 @@ def test_of_files_that_come_together_one_that_fails_takes_all_with_it(
 
     monkeypatch.setattr(os, "fsync", full)
     session, _ = shelf.start_session()
-    with pytest.raises(StoreFull):
+    with pytest.raises(DiskFull):
         shelf.run(shelf.shards.restore(tensors(2 * SYNCED_TOGETHER), session=session))
     assert shelf.files() == []
 

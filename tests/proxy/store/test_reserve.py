@@ -10,13 +10,14 @@ import pytest
 from tests.capture.disks import fill, small_disk
 from tests.proxy.stores import SyncStore
 
+from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import Belonging, Database, open_database
 from rolloutfleet_proxy.store.reserve import MOST, Reserve, reserve_of
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import StoreFull, Writer
+from rolloutfleet_proxy.store.writer import Writer
 
 TURNS = 100
 LONG = range(20_000)
@@ -69,12 +70,12 @@ async def test_what_frees_is_written_and_what_does_not_is_refused(disk: Path) ->
     for name in "abcdef":
         await writer.run(partial(write, name=name, size=400_000))
     fill(disk / "filler")
-    with pytest.raises(StoreFull):
+    with pytest.raises(DiskFull):
         await writer.run(partial(write, name="more", size=2_000_000))
     for name in "abcde":
         await writer.run(partial(write, name=name, size=700_000), frees=True)
         await writer.run(partial(forget, name=name), frees=True)
-    with pytest.raises(StoreFull):
+    with pytest.raises(DiskFull):
         await writer.run(partial(write, name="more", size=2_000_000))
     await writer.run(lambda transaction: forget(transaction, name="f"), frees=True)
     assert database.reserve is not None and database.reserve.held > 0

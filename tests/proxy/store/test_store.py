@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.proxy.stores import SyncStore
 
+from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, LIVE, TURNS
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.audit import audit, ledger
@@ -28,7 +29,7 @@ from rolloutfleet_proxy.store.database import (
 from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.trajectories import delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import COMPANY, SPACING, StoreClosed, StoreFull, Writer, patience
+from rolloutfleet_proxy.store.writer import COMPANY, SPACING, StoreClosed, Writer, patience
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ async def test_a_full_store_refuses_keeps_what_was_there_and_goes_on_when_there_
     results = await asyncio.gather(
         writer.run(note("big", "y" * 500_000)), writer.run(note("small", "z")), return_exceptions=True
     )
-    assert isinstance(results[0], StoreFull)
+    assert isinstance(results[0], DiskFull)
     assert results[1] is None, "what fits is written, though its group held something that did not"
 
     await writer.run(lambda transaction: transaction.execute(f"PRAGMA max_page_count = {pages[0] + 1000}") and None)
@@ -190,7 +191,7 @@ async def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
             while True:
                 file.write(b"\0" * 65536)
                 file.flush()
-        with pytest.raises(StoreFull):
+        with pytest.raises(DiskFull):
             await writer.run(note("big", "y" * 400_000))
         assert facts(database)["kept"] == "x"
         ballast.unlink()
