@@ -113,7 +113,7 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings) -> ASGIAp
         ownership,
         body_limit=body_limit,
         metrics=services.metrics,
-        check_key=partial(require_key_of_somewhere, services.access, services.peers, ownership.own),
+        check_key=partial(require_key_of_somewhere, services.access, ownership),
         passing=partial(_passing, services.drains, opened.under_way),
     )
     timed = BodyTime(forwarding, drains=services.drains, under_way=opened.under_way)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import Depends, Request
 
@@ -12,7 +12,7 @@ from rolloutfleet_proxy.cluster.placement import Placement
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.domain.session import Gone
 from rolloutfleet_proxy.http.headers import presented_key
-from rolloutfleet_proxy.ids import Owner, owner_of_key
+from rolloutfleet_proxy.ids import owner_of_key
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.access import Access, there
 from rolloutfleet_proxy.services.dumps import DumpService
@@ -25,12 +25,10 @@ from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.sessions import Session
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """All of one proxy's. A route names those that it needs."""
+    """All of one proxy's."""
 
     access: Access
     sessions: SessionService
@@ -47,6 +45,11 @@ class Services:
     models: Models
     metrics: Metrics
 
+    @property
+    def ordinals(self) -> list[int]:
+        """What an answer covers that is this proxy's alone."""
+        return [self.ownership.own.ordinal]
+
 
 def services_of(request: Request) -> Services:
     """The services of the proxy that this app serves."""
@@ -54,26 +57,12 @@ def services_of(request: Request) -> Services:
     return found
 
 
-def _given(choose: Callable[[Services], T]) -> Callable[[Request], Awaitable[T]]:
+async def _services(request: Request) -> Services:
     # A plain function would be run in a thread by FastAPI.
-    async def given(request: Request) -> T:
-        return choose(services_of(request))
-
-    return given
+    return services_of(request)
 
 
-TheAccess = Annotated[Access, Depends(_given(lambda services: services.access))]
-TheSessions = Annotated[SessionService, Depends(_given(lambda services: services.sessions))]
-TheExports = Annotated[ExportService, Depends(_given(lambda services: services.exports))]
-TheDumps = Annotated[DumpService, Depends(_given(lambda services: services.dumps))]
-TheWeights = Annotated[WeightService, Depends(_given(lambda services: services.weights))]
-TheFleetWeights = Annotated[FleetWeights, Depends(_given(lambda services: services.fleet_weights))]
-ThePeers = Annotated[Peers, Depends(_given(lambda services: services.peers))]
-TheOwnership = Annotated[Ownership, Depends(_given(lambda services: services.ownership))]
-TheShards = Annotated[ShardService, Depends(_given(lambda services: services.shards))]
-TheDrains = Annotated[Drains, Depends(_given(lambda services: services.drains))]
-TheFigures = Annotated[Figures, Depends(_given(lambda services: services.figures))]
-TheModels = Annotated[Models, Depends(_given(lambda services: services.models))]
+TheServices = Annotated[Services, Depends(_services)]
 
 
 async def require_admin(request: Request) -> None:
@@ -81,13 +70,13 @@ async def require_admin(request: Request) -> None:
     await services_of(request).access.check_admin(presented_key(request.headers))
 
 
-async def require_key_of_somewhere(access: Access, peers: Peers, own: Owner, key: str | None) -> None:
+async def require_key_of_somewhere(access: Access, ownership: Ownership, key: str | None) -> None:
     """Lets pass also the keys of sessions at other proxies, and of stores that are lost: only they could tell.
 
     Raises InvalidKey.
     """
     owner = owner_of_key(key or "")
-    if owner is None or owner == own or owner.ordinal >= peers.ever:
+    if owner is None or owner == ownership.own or owner.ordinal >= ownership.peers.ever:
         await access.check_known(key)
 
 

@@ -13,7 +13,7 @@ from rolloutfleet.wire import JSON_MEDIA_TYPE, DumpList, DumpState, ImportDumps,
 from rolloutfleet_proxy.cluster.forwarding import PassedOn
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.control.bodies import CHUNK, PieceByPiece, first_chunk
-from rolloutfleet_proxy.control.dependencies import AdminOnly, TheDumps, ThePeers
+from rolloutfleet_proxy.control.dependencies import AdminOnly, TheServices
 from rolloutfleet_proxy.control.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.domain.errors import DumpNotFound, InvalidParameter
 from rolloutfleet_proxy.http.headers import FORWARDED
@@ -30,8 +30,7 @@ PAGE: Final = 1000
 @router.get("/dumps", responses={200: {"model": DumpList}})
 async def list_dumps(
     request: Request,
-    dumps: TheDumps,
-    peers: ThePeers,
+    services: TheServices,
     state: DumpState | None = None,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-z:,.-]+$", max_length=100_000)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
@@ -39,10 +38,10 @@ async def list_dumps(
 ) -> dict[str, Any]:
     """Files of this proxy's folder, by name; in fleet scope so many of each proxy, one proxy after the other."""
     return await paged(
-        peers,
+        services.peers,
         request,
         "dumps",
-        lambda start: _page(dumps, state=state, cursor=_file(start), limit=limit),
+        lambda start: _page(services.dumps, state=state, cursor=_file(start), limit=limit),
         scope=scope,
         cursor=cursor,
         asked={"limit": limit} | ({"state": state} if state else {}),
@@ -50,39 +49,39 @@ async def list_dumps(
 
 
 @router.post("/dumps")
-async def retire(dumps: TheDumps) -> Retired:
+async def retire(services: TheServices) -> Retired:
     """Dump and free all sessions that have no call in flight and are not leased, before this proxy's storage goes."""
-    reclaimed = await dumps.retire()
-    return Retired(reclaimed=reclaimed, failing=dict(dumps.failing), ordinals=[dumps.store.owner.ordinal])
+    reclaimed = await services.dumps.retire()
+    return Retired(reclaimed=reclaimed, failing=dict(services.dumps.failing), ordinals=services.ordinals)
 
 
 @router.post("/dumps/import")
-async def import_dumps(asked: ImportDumps, dumps: TheDumps) -> ImportedDumps:
+async def import_dumps(asked: ImportDumps, services: TheServices) -> ImportedDumps:
     """Take dumps of this proxy's folder in again, all or none: what they hold can be exported then."""
-    arrived = await dumps.take_in(asked)
+    arrived = await services.dumps.take_in(asked)
     return ImportedDumps.model_validate(
         {
             "imported": [
                 {"name": name, "session_id": each.session_id, "trajectory_id": each.trajectory_id, "turns": each.turns}
                 for name, each in arrived
             ],
-            "ordinals": [dumps.store.owner.ordinal],
+            "ordinals": services.ordinals,
         }
     )
 
 
 @router.get("/dumps/{name}", response_class=StreamingResponse, responses={200: {"content": {JSON_MEDIA_TYPE: {}}}})
-async def show_dump(name: str, request: Request, dumps: TheDumps, peers: ThePeers) -> Response:
+async def show_dump(name: str, request: Request, services: TheServices) -> Response:
     """A dump as it was written, also one that has been imported since; passed on to the proxy that made it."""
     dump = parse_dump_name(name)
     if dump is None:
         raise InvalidParameter("name", f"{name[:200]!r} is no name of a dump.")
-    file = await dumps.open(dump)
+    file = await services.dumps.open(dump)
     if file is None:
-        owner = _elsewhere(peers, dump)
+        owner = _elsewhere(services.peers, dump)
         if owner is None or FORWARDED in request.headers:
             raise DumpNotFound(name, param="name")
-        return PassedOn(peers, owner, body=b"")
+        return PassedOn(services.peers, owner, body=b"")
     size = os.fstat(file.fileno()).st_size
     pieces = _pieces(file)
     first = await first_chunk(pieces)

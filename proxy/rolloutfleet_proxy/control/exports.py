@@ -21,7 +21,7 @@ from rolloutfleet.wire import (
 from rolloutfleet_proxy.cluster.forwarding import PassedOn
 from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_names
 from rolloutfleet_proxy.control.bodies import PieceByPiece, first_chunk
-from rolloutfleet_proxy.control.dependencies import AdminOnly, TheExports, TheOwnership
+from rolloutfleet_proxy.control.dependencies import AdminOnly, TheServices
 from rolloutfleet_proxy.control.negotiation import preferred
 from rolloutfleet_proxy.control.scopes import PROXY, Scope
 from rolloutfleet_proxy.domain.errors import LeaseExpired, UnsupportedParameter
@@ -39,9 +39,7 @@ LeaseId = Annotated[str, Path(max_length=128)]
     response_class=StreamingResponse,
     responses={200: {"model": Export, "content": {TENSORS_MEDIA_TYPE: {}}}},
 )
-async def export(
-    asked: AskExport, request: Request, exports: TheExports, ownership: TheOwnership, scope: Scope = PROXY
-) -> Response:
+async def export(asked: AskExport, request: Request, services: TheServices, scope: Scope = PROXY) -> Response:
     """Lease trajectories and send them, as JSON or as safetensors by Accept; as shards, JSON that refers to tensors.
 
     Where nothing is there to lease, `lease_id` is null and there is no Lease-Id. Cut off, lost or given back, the
@@ -49,16 +47,16 @@ async def export(
     """
     if scope != PROXY:
         raise UnsupportedParameter("scope", "a lease is one proxy's; ask each proxy of GET /proxies for its own.")
-    elsewhere = await _elsewhere(ownership, asked)
+    elsewhere = await _elsewhere(services.ownership, asked)
     if elsewhere is not None:
-        return PassedOn(ownership.peers, elsewhere, body=await request.body())
+        return PassedOn(services.ownership.peers, elsewhere, body=await request.body())
     forms = (JSON_MEDIA_TYPE,) if asked.as_ == SHARDS else (JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE)
     media = preferred(request.headers.get("accept"), forms)
     if media is None:
         raise NotAcceptable(f"An export as {asked.as_} is {' or '.join(forms)}.")
     key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
     try:
-        made = await exports.export(asked, idempotency_key=key, as_json=media == JSON_MEDIA_TYPE)
+        made = await services.exports.export(asked, idempotency_key=key, as_json=media == JSON_MEDIA_TYPE)
         first = await first_chunk(made.pieces)
     except ExportGone as gone:
         raise LeaseExpired(f"{gone} was acknowledged elsewhere while it was read.") from None
@@ -69,24 +67,24 @@ async def export(
 
 
 @router.post("/leases/{lease_id}/ack")
-async def acknowledge(lease_id: LeaseId, exports: TheExports, asked: AckLease | None = None) -> Acknowledged:
+async def acknowledge(lease_id: LeaseId, services: TheServices, asked: AckLease | None = None) -> Acknowledged:
     """Trained: the trajectories named, or all of the lease. Again, it answers the same."""
-    done = await exports.acknowledge(lease_id, (asked or AckLease()).trajectory_ids)
-    return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids, ordinals=[exports.store.owner.ordinal])
+    done = await services.exports.acknowledge(lease_id, (asked or AckLease()).trajectory_ids)
+    return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids, ordinals=services.ordinals)
 
 
 @router.post("/leases/{lease_id}/release")
-async def release(lease_id: LeaseId, exports: TheExports, asked: AckLease | None = None) -> Released:
+async def release(lease_id: LeaseId, services: TheServices, asked: AckLease | None = None) -> Released:
     """Give back the trajectories named, or all of the lease: they can be exported again."""
-    done = await exports.release(lease_id, (asked or AckLease()).trajectory_ids)
-    return Released(lease_id=lease_id, released=done.trajectory_ids, ordinals=[exports.store.owner.ordinal])
+    done = await services.exports.release(lease_id, (asked or AckLease()).trajectory_ids)
+    return Released(lease_id=lease_id, released=done.trajectory_ids, ordinals=services.ordinals)
 
 
 @router.post("/leases/{lease_id}/renew")
-async def renew(lease_id: LeaseId, exports: TheExports, asked: RenewLease | None = None) -> Renewed:
+async def renew(lease_id: LeaseId, services: TheServices, asked: RenewLease | None = None) -> Renewed:
     """Let the lease run anew from now."""
-    done = await exports.renew(lease_id, seconds=(asked or RenewLease()).lease_seconds)
-    return Renewed(lease_id=lease_id, expires_in=done.expires_in, ordinals=[exports.store.owner.ordinal])
+    done = await services.exports.renew(lease_id, seconds=(asked or RenewLease()).lease_seconds)
+    return Renewed(lease_id=lease_id, expires_in=done.expires_in, ordinals=services.ordinals)
 
 
 async def _elsewhere(ownership: Ownership, asked: AskExport) -> int | None:

@@ -5,41 +5,41 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request
 
 from rolloutfleet.wire import ServedModel, ServedModels
-from rolloutfleet_proxy.control.dependencies import AnySession, TheAccess, TheModels
+from rolloutfleet_proxy.control.dependencies import AnySession, TheServices
 from rolloutfleet_proxy.http.headers import presented_key
 
 router = APIRouter()
 
 
 @router.get("/v1/models", responses={200: {"model": ServedModels}})
-async def models_by_key(request: Request, access: TheAccess, models: TheModels) -> dict[str, Any]:
+async def models_by_key(request: Request, services: TheServices) -> dict[str, Any]:
     """The fleet's model under its names, by session key."""
-    await access.session(presented_key(request.headers))
-    return models.listed()
+    await services.access.session(presented_key(request.headers))
+    return services.models.listed()
 
 
 @router.get("/sessions/{session_id}/v1/models", responses={200: {"model": ServedModels}})
-async def models_by_path(session: AnySession, models: TheModels) -> dict[str, Any]:
+async def models_by_path(session: AnySession, services: TheServices) -> dict[str, Any]:
     """The fleet's model under its names, by session path."""
-    return models.listed()
+    return services.models.listed()
 
 
 # The server has unescaped the path: a name with slashes is one whether they were escaped or not.
 
 
 @router.get("/v1/models/{model:path}", responses={200: {"model": ServedModel}})
-async def model_by_key(request: Request, model: str, access: TheAccess, models: TheModels) -> dict[str, Any]:
+async def model_by_key(request: Request, model: str, services: TheServices) -> dict[str, Any]:
     """The fleet's model under one of the names that it takes, by session key."""
     _check_named(model)
-    await access.session(presented_key(request.headers))
-    return models.named(model)
+    await services.access.session(presented_key(request.headers))
+    return services.models.named(model)
 
 
 @router.get("/sessions/{session_id}/v1/models/{model:path}", responses={200: {"model": ServedModel}})
-async def model_by_path(session: AnySession, model: str, models: TheModels) -> dict[str, Any]:
+async def model_by_path(session: AnySession, model: str, services: TheServices) -> dict[str, Any]:
     """The fleet's model under one of the names that it takes, by session path."""
     _check_named(model)
-    return models.named(model)
+    return services.models.named(model)
 
 
 def _check_named(model: str) -> None:

@@ -26,9 +26,7 @@ from rolloutfleet.wire import (
 from rolloutfleet_proxy.control.dependencies import (
     AdminOnly,
     AnySession,
-    TheAccess,
-    ThePeers,
-    TheSessions,
+    TheServices,
     find_session,
     require_admin,
     require_session,
@@ -60,8 +58,7 @@ Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
 @router.get("/sessions", dependencies=[AdminOnly], responses={200: {"model": SessionList}})
 async def list_sessions(
     request: Request,
-    sessions: TheSessions,
-    peers: ThePeers,
+    services: TheServices,
     state: State = None,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9:,]+$", max_length=100_000)] = None,
     limit: Limit = 100,
@@ -76,10 +73,10 @@ async def list_sessions(
     asked = Listing(state=state, task_id=task_id, newest_first=order == "newest", limit=limit)
     given = {"state": state, "task_id": task_id, "limit": limit, "order": order}
     return await paged(
-        peers,
+        services.peers,
         request,
         "sessions",
-        lambda start: _page(sessions, replace(asked, after=_row(start))),
+        lambda start: _page(services.sessions, replace(asked, after=_row(start))),
         scope=scope,
         cursor=cursor,
         asked={name: value for name, value in given.items() if value is not None},
@@ -143,14 +140,14 @@ def _row(cursor: str | None) -> int | None:
 
 
 @router.get("/sessions/{session_id}", responses={200: {"model": SessionStatus}})
-async def show_session(session: AnySession, sessions: TheSessions) -> dict[str, Any]:
+async def show_session(session: AnySession, services: TheServices) -> dict[str, Any]:
     """One session."""
-    figures, idle = await sessions.figures(session)
+    figures, idle = await services.sessions.figures(session)
     return {
         "session_id": session.name,
         "group_id": session.group,
         "task_id": session.task_id,
-        "ordinal": sessions.store.owner.ordinal,
+        "ordinal": services.ownership.own.ordinal,
         "state": session.state,
         "created_at": session.created_at,
         "idle_seconds": idle,
@@ -163,28 +160,28 @@ async def show_session(session: AnySession, sessions: TheSessions) -> dict[str, 
         "limits": session.limits,
         "metadata": session.metadata or {},
         "agent_may": sorted(session.agent_may),
-        "ordinals": [sessions.store.owner.ordinal],
+        "ordinals": services.ordinals,
     }
 
 
 @router.get("/sessions/{session_id}/turns", responses={200: {"model": TurnList}})
 async def show_turns(
-    session: AnySession, sessions: TheSessions, cursor: Cursor = None, limit: Limit = 100
+    session: AnySession, services: TheServices, cursor: Cursor = None, limit: Limit = 100
 ) -> dict[str, Any]:
     """A session's turns in order of commit, with ids, log-probabilities and versions."""
-    turns = await sessions.turns(session, after=int(cursor or 0), limit=limit)
+    turns = await services.sessions.turns(session, after=int(cursor or 0), limit=limit)
     return {
         "turns": [_shown(session, turn) for turn in turns],
         "cursor": str(turns[-1].number) if len(turns) == limit else None,
-        "ordinals": [sessions.store.owner.ordinal],
+        "ordinals": services.ordinals,
     }
 
 
 @router.post("/sessions/{session_id}/touch", responses={200: {"model": Touched}})
-async def touch_session(session: AnySession, sessions: TheSessions) -> dict[str, Any]:
+async def touch_session(session: AnySession, services: TheServices) -> dict[str, Any]:
     """Keep a session from going stale."""
-    await sessions.touch(session)
-    return {"session_id": session.name, "ordinals": [sessions.store.owner.ordinal]}
+    await services.sessions.touch(session)
+    return {"session_id": session.name, "ordinals": services.ordinals}
 
 
 @router.post("/sessions/{session_id}/reward")
@@ -192,28 +189,27 @@ async def give_reward(
     asked: GiveReward,
     request: Request,
     session: Annotated[Session, Depends(require_session("reward"))],
-    access: TheAccess,
-    sessions: TheSessions,
+    services: TheServices,
 ) -> Rewarded:
     """Reward a turn, the newest unless one is named; by default that closes a trajectory unless one is named."""
-    caller = "admin" if access.is_admin(presented_key(request.headers)) else "session"
+    caller = "admin" if services.access.is_admin(presented_key(request.headers)) else "session"
     key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
-    done = await sessions.reward(session, asked, idempotency_key=key, caller=caller)
-    return done.model_copy(update={"ordinals": [sessions.store.owner.ordinal]})
+    done = await services.sessions.reward(session, asked, idempotency_key=key, caller=caller)
+    return done.model_copy(update={"ordinals": services.ordinals})
 
 
 @router.post("/sessions/{session_id}/close")
-async def close_session(session_id: str, request: Request, sessions: TheSessions) -> Closed:
+async def close_session(session_id: str, request: Request, services: TheServices) -> Closed:
     """End a session: calls in flight end with 410, and what is unrewarded becomes a trajectory. Again, the same."""
-    return await sessions.close(await find_session(request, session_id, action="close"), session_id)
+    return await services.sessions.close(await find_session(request, session_id, action="close"), session_id)
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
 async def delete_session(
-    session: Annotated[Session, Depends(require_session("delete"))], sessions: TheSessions
+    session: Annotated[Session, Depends(require_session("delete"))], services: TheServices
 ) -> Response:
     """End a session and discard its turns; what is leased stays with its lease."""
-    await sessions.delete(session)
+    await services.sessions.delete(session)
     return Response(status_code=204)
 
 

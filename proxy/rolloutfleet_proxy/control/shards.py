@@ -21,7 +21,7 @@ from rolloutfleet.wire import (
 from rolloutfleet_proxy.cluster.forwarding import PassedOn
 from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_shards
 from rolloutfleet_proxy.control.bodies import PieceByPiece, first_chunk
-from rolloutfleet_proxy.control.dependencies import AdminOnly, TheOwnership, TheShards, find_session
+from rolloutfleet_proxy.control.dependencies import AdminOnly, TheServices, find_session
 from rolloutfleet_proxy.control.scopes import PROXY, Scope, answers_of, credentials
 from rolloutfleet_proxy.domain.errors import InvalidParameter, ShardsMissing
 from rolloutfleet_proxy.domain.session import DELETED
@@ -54,7 +54,7 @@ SessionId = Annotated[str | None, Query(min_length=1, max_length=128)]
     openapi_extra={"requestBody": {"content": {TENSORS_MEDIA_TYPE: {}}, "required": True}},
 )
 async def put_shard(
-    shard_id: ShardId, request: Request, shards: TheShards, ttl: Ttl = None, session_id: SessionId = None
+    shard_id: ShardId, request: Request, services: TheServices, ttl: Ttl = None, session_id: SessionId = None
 ) -> Response:
     """Keep the one tensor of a safetensors body, for a session, for a time, or until the first of both ends.
 
@@ -63,9 +63,10 @@ async def put_shard(
     if owner_of_name(shard_id, kind=TENSOR) is not None:
         raise InvalidParameter("shard_id", "Names of this form are the proxies' own: use another.")
     await _refuse_ended(request, session_id)
-    declared = declared_length(request.headers.get("content-length", ""), limit=shards.settings.current.shard_limit)
+    limit = services.shards.settings.current.shard_limit
+    declared = declared_length(request.headers.get("content-length", ""), limit=limit)
     try:
-        done = await shards.put(shard_id, request.stream(), declared=declared, session=session_id, ttl=ttl)
+        done = await services.shards.put(shard_id, request.stream(), declared=declared, session=session_id, ttl=ttl)
     except ClientDisconnect:
         return Response(status_code=400)
     answer = {
@@ -73,30 +74,30 @@ async def put_shard(
         "bytes": done.nbytes,
         "session_id": session_id,
         "expires_in": done.expires_in,
-        "ordinals": [shards.owner.ordinal],
+        "ordinals": services.ordinals,
     }
     return Response(msgspec.json.encode(answer), status_code=201 if done.fresh else 200, media_type="application/json")
 
 
 @router.get("/shards/{shard_id}", response_class=StreamingResponse, responses=_TENSORS)
-async def get_shard(shard_id: ShardId, shards: TheShards) -> Response:
+async def get_shard(shard_id: ShardId, services: TheServices) -> Response:
     """A tensor as safetensors, under the shard's id."""
-    found = await shards.shelf.find([shard_id])
+    found = await services.shards.shelf.find([shard_id])
     if shard_id not in found:
         raise ShardsMissing([shard_id], param="shard_id")
-    return await _answer(shards.shelf, found.values(), None)
+    return await _answer(services.shards.shelf, found.values(), None)
 
 
 @router.post("/shards/batch", response_class=StreamingResponse, responses=_TENSORS)
-async def get_shards(asked: ShardBatch, request: Request, shards: TheShards, ownership: TheOwnership) -> Response:
+async def get_shards(asked: ShardBatch, request: Request, services: TheServices) -> Response:
     """Tensors as one safetensors file, each under its shard's id.
 
     With `partial` those that are there; the others are named in the header's metadata, as JSON under `missing`.
     """
-    elsewhere = _elsewhere(ownership, asked.ids)
+    elsewhere = _elsewhere(services.ownership, asked.ids)
     if elsewhere is not None:
-        return PassedOn(ownership.peers, elsewhere, body=await request.body())
-    found = await shards.shelf.find(asked.ids)
+        return PassedOn(services.ownership.peers, elsewhere, body=await request.body())
+    found = await services.shards.shelf.find(asked.ids)
     missing = [name for name in dict.fromkeys(asked.ids) if name not in found]
     if missing and not asked.partial:
         raise ShardsMissing(missing, param="ids")
@@ -105,23 +106,21 @@ async def get_shards(asked: ShardBatch, request: Request, shards: TheShards, own
         raise InvalidParameter(
             "ids", f"These are {nbytes} bytes; at most {SHARD_BATCH_BYTES} in one answer: ask in parts."
         )
-    return await _answer(shards.shelf, found.values(), {MISSING: json.dumps(missing)} if missing else None)
+    return await _answer(services.shards.shelf, found.values(), {MISSING: json.dumps(missing)} if missing else None)
 
 
 @router.delete("/shards", response_model=DeletedShards)
-async def delete_shards(
-    asked: DeleteShards, request: Request, shards: TheShards, ownership: TheOwnership, scope: Scope = PROXY
-) -> Any:
+async def delete_shards(asked: DeleteShards, request: Request, services: TheServices, scope: Scope = PROXY) -> Any:
     """Let go of shards. Those that are not there are no mistake, so it repeats safely.
 
     In fleet scope the ids may be of several proxies; those that say nothing of their owner are looked for everywhere.
     """
     if scope != PROXY:
-        return await _delete_everywhere(shards, ownership, request, asked.ids)
-    elsewhere = _elsewhere(ownership, asked.ids)
+        return await _delete_everywhere(services.shards, services.ownership, request, asked.ids)
+    elsewhere = _elsewhere(services.ownership, asked.ids)
     if elsewhere is not None:
-        return PassedOn(ownership.peers, elsewhere, body=await request.body())
-    return {**await shards.delete(asked.ids), "ordinals": [ownership.peers.own]}
+        return PassedOn(services.ownership.peers, elsewhere, body=await request.body())
+    return {**await services.shards.delete(asked.ids), "ordinals": services.ordinals}
 
 
 async def _delete_everywhere(

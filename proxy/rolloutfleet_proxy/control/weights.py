@@ -27,7 +27,7 @@ from rolloutfleet_proxy.cluster.weights import (
     FleetMember,
     RemoteMember,
 )
-from rolloutfleet_proxy.control.dependencies import AdminOnly, TheFleetWeights, ThePeers, TheWeights
+from rolloutfleet_proxy.control.dependencies import AdminOnly, TheServices
 from rolloutfleet_proxy.control.scopes import PROXY, Scope, credentials
 from rolloutfleet_proxy.domain.errors import InvalidRequest
 from rolloutfleet_proxy.domain.weights import Recovery, WeightState
@@ -43,86 +43,88 @@ class Settled(WireRequest):
     timeout: float
 
 
-async def _others(request: Request, peers: ThePeers, scope: Scope = PROXY) -> list[FleetMember]:
+async def _others(request: Request, services: TheServices, scope: Scope = PROXY) -> list[FleetMember]:
     """The other proxies that a step covers."""
     if scope == PROXY:
         return []
     caller = credentials(request)
-    return [RemoteMember(peers, ordinal, credentials=caller) for ordinal in peers.others]
+    return [RemoteMember(services.peers, ordinal, credentials=caller) for ordinal in services.peers.others]
 
 
 Others = Annotated[list[FleetMember], Depends(_others)]
 
 
 @router.get("/version", responses={200: {"model": Weights}})
-async def show_version(others: Others, fleet: TheFleetWeights) -> Response:
+async def show_version(others: Others, services: TheServices) -> Response:
     """Run, version, epoch and pause. In fleet scope the newest that a proxy knows, and under `proxies` each one's."""
-    return _answer(await fleet.show(others))
+    return _answer(await services.fleet_weights.show(others))
 
 
 @router.put("/version", responses={200: {"model": Weights}})
-async def set_version(asked: SetVersion, others: Others, fleet: TheFleetWeights) -> Response:
+async def set_version(asked: SetVersion, others: Others, services: TheServices) -> Response:
     """The engines have these weights now. Equal is fine; backwards is 409 with the current version."""
-    return _answer(await fleet.advance(others, version=asked.version, epoch=asked.epoch))
+    return _answer(await services.fleet_weights.advance(others, version=asked.version, epoch=asked.epoch))
 
 
 @router.post("/recover", responses={200: {"model": Weights}})
-async def recover(asked: Recover, others: Others, fleet: TheFleetWeights) -> Response:
+async def recover(asked: Recover, others: Others, services: TheServices) -> Response:
     """Begin a new run at a checkpoint, which may be older; what is newer is dropped or kept.
 
     Sessions that earlier runs left open are kept, closed or deleted. To drop what is newer than less than half of the
     fleet's version needs `confirm`, where anything would go; else it is 409 `recovery_too_far`.
     """
     recovery = Recovery(run=asked.run, version=asked.version, newer=asked.newer, open=asked.open)
-    return _answer(await fleet.recover(others, recovery, confirmed=asked.confirm))
+    return _answer(await services.fleet_weights.recover(others, recovery, confirmed=asked.confirm))
 
 
 @router.post("/pause", responses={200: {"model": Weights}})
-async def pause(others: Others, fleet: TheFleetWeights, asked: Pause | None = None) -> Response:
+async def pause(others: Others, services: TheServices, asked: Pause | None = None) -> Response:
     """Stop generation; returns when nothing generates, or (retract, in_place) when every engine has confirmed."""
     asked = asked or Pause()
-    return _answer(await fleet.pause(others, mode=asked.mode, timeout=asked.timeout, epoch=asked.epoch))
+    return _answer(
+        await services.fleet_weights.pause(others, mode=asked.mode, timeout=asked.timeout, epoch=asked.epoch)
+    )
 
 
 @router.post("/continue", responses={200: {"model": Weights}})
-async def go_on(others: Others, fleet: TheFleetWeights, asked: Continue | None = None) -> Response:
+async def go_on(others: Others, services: TheServices, asked: Continue | None = None) -> Response:
     """Engines go on, then proxies. An older epoch is 409 with the current one."""
     asked = asked or Continue()
-    return _answer(await fleet.resume(others, epoch=asked.epoch))
+    return _answer(await services.fleet_weights.resume(others, epoch=asked.epoch))
 
 
 @router.get(STATE_PATH)
-async def state(weights: TheWeights) -> dict[str, Any]:
+async def state(services: TheServices) -> dict[str, Any]:
     """What this proxy knows."""
-    return weights.gate.state.as_json()
+    return services.weights.gate.state.as_json()
 
 
 @router.post(JOIN_PATH)
-async def join(told: dict[str, Any], fleet: TheFleetWeights) -> dict[str, Any]:
+async def join(told: dict[str, Any], services: TheServices) -> dict[str, Any]:
     """Take what a leading proxy tells; answers with what is known then, which may be newer."""
     try:
         heard = WeightState.from_json(told)
     except (LookupError, TypeError, ValueError):
         raise InvalidRequest(f"This is no state of a proxy's weights: epochs and runs end at {LAST_EPOCH}.") from None
-    return (await fleet.heard(gate=heard.gate, versions=heard.versions)).as_json()
+    return (await services.fleet_weights.heard(gate=heard.gate, versions=heard.versions)).as_json()
 
 
 @router.post(SETTLED_PATH)
-async def settled(asked: Settled, weights: TheWeights) -> None:
+async def settled(asked: Settled, services: TheServices) -> None:
     """Answers when nothing of this proxy generates."""
-    await weights.gate.settled(epoch=asked.epoch, timeout=asked.timeout)
+    await services.weights.gate.settled(epoch=asked.epoch, timeout=asked.timeout)
 
 
 @router.get(AT_STAKE_PATH)
-async def at_stake(run: Run, version: Whole, weights: TheWeights) -> dict[str, Any]:
+async def at_stake(run: Run, version: Whole, services: TheServices) -> dict[str, Any]:
     """What a recovery would drop here."""
-    return asdict(await weights.at_stake(run=run, version=version))
+    return asdict(await services.weights.at_stake(run=run, version=version))
 
 
 @router.get(RECOVERED_PATH)
-async def recovered(run: Run, weights: TheWeights) -> dict[str, Any]:
+async def recovered(run: Run, services: TheServices) -> dict[str, Any]:
     """What a recovery has done here."""
-    counts = asdict(await weights.recovery_counts(run))
+    counts = asdict(await services.weights.recovery_counts(run))
     # What is nothing is left out: a leader of an earlier release knows fewer of them.
     return {name: count for name, count in counts.items() if count}
 

@@ -350,6 +350,7 @@ async def served(folder: Path) -> SimpleNamespace:
             gate=PauseGate(WeightState(versions=Versions(run=2, version=7)), max_hold=1.0),
             settings=live,
         ),
+        ordinals=[own.ordinal],
         ownership=Ownership(own=own, peers=Peers(live.current), adopted=Adopted(store.reader, own), ephemeral=False),
     )
     app.include_router(exports.router)
