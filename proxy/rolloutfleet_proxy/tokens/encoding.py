@@ -44,7 +44,7 @@ class Encoding:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._quick = _Quick.of(tokenizer)
+        self._quick = _fastokens_if_alike(tokenizer)
         self._count = 0
 
     @property
@@ -63,17 +63,17 @@ class Encoding:
             return self._exact(text, add_special_tokens)
         self._count += 1
         try:
-            if self._count % CHECK_EVERY == 0 and self._differ(quick, text[:CHECKED_AT_MOST], add_special_tokens):
+            if self._count % CHECK_EVERY == 0 and self._differs(quick, text[:CHECKED_AT_MOST], add_special_tokens):
                 log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
                 self._quick = None
                 return self._exact(text, add_special_tokens)
-            return quick.ids(text, add_special_tokens)
+            return array("i", quick(text, add_special_tokens))
         except EncoderFailed as error:
             log.warning("fastokens failed on a text, which is left to tokenizers: %s", error)
             return self._exact(text, add_special_tokens)
 
-    def _differ(self, quick: _Quick, text: str, add_special_tokens: bool) -> bool:
-        return quick.ids(text, add_special_tokens) != self._exact(text, add_special_tokens)
+    def _differs(self, quick: EncodingThread, text: str, add_special_tokens: bool) -> bool:
+        return array("i", quick(text, add_special_tokens)) != self._exact(text, add_special_tokens)
 
     def _exact(self, text: str, add_special_tokens: bool) -> array[int]:
         # The variant without character offsets is up to twice as quick.
@@ -85,38 +85,30 @@ def _alike(text: str) -> bool:
     return text.isascii() or _UNLIKE.isdisjoint(text)
 
 
-class _Quick:
-    """`fastokens` with one tokenizer."""
+def _fastokens(tokenizer: Tokenizer) -> EncodingThread:
+    """Raises ImportError where it isn't installed, ValueError where it can't read the tokenizer."""
+    from fastokens import Tokenizer as QuickTokenizer  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raises ImportError where it isn't installed, ValueError where it can't read the tokenizer."""
-        from fastokens import Tokenizer as QuickTokenizer  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    encode = QuickTokenizer.from_json_str(tokenizer.to_str()).encode_batch_flat
+    # The one form of its answer that makes no Python number for each token.
+    return EncodingThread(lambda text, add_special_tokens: encode([text], add_special_tokens)[0])
 
-        encode = QuickTokenizer.from_json_str(tokenizer.to_str()).encode_batch_flat
-        # The one form of its answer that makes no Python number for each token.
-        self._encode = EncodingThread(lambda text, add_special_tokens: encode([text], add_special_tokens)[0])
 
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> _Quick | None:
-        """None where it isn't installed, can't read the tokenizer, or differs on a passage."""
-        passages = _passages()
-        try:
-            quick = cls(tokenizer)
-            found = [quick.ids(text, True) for text in passages]
-        except (ImportError, ValueError, EncoderFailed) as error:
-            log.info("tokenizers alone is used: %s", error)
-            return None
-        exact = tokenizer.encode_batch_fast(passages, add_special_tokens=True)
-        if found != [array("i", encoding.ids) for encoding in exact]:
-            log.warning("fastokens and tokenizers differ on this tokenizer: tokenizers alone is used")
-            return None
-        quick._encode.forget()  # Nobody says again what the passages say.
-        return quick
-
-    def ids(self, text: str, add_special_tokens: bool) -> array[int]:
-        found = array("i")
-        found.frombytes(self._encode(text, add_special_tokens))
-        return found
+def _fastokens_if_alike(tokenizer: Tokenizer) -> EncodingThread | None:
+    """None where it isn't installed, can't read the tokenizer, or differs on a passage."""
+    passages = _passages()
+    try:
+        quick = _fastokens(tokenizer)
+        found = [array("i", quick(text, True)) for text in passages]
+    except (ImportError, ValueError, EncoderFailed) as error:
+        log.info("tokenizers alone is used: %s", error)
+        return None
+    exact = tokenizer.encode_batch_fast(passages, add_special_tokens=True)
+    if found != [array("i", encoding.ids) for encoding in exact]:
+        log.warning("fastokens and tokenizers differ on this tokenizer: tokenizers alone is used")
+        return None
+    quick.forget()  # Nobody says again what the passages say.
+    return quick
 
 
 def _passages() -> list[str]:
