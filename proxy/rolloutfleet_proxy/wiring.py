@@ -414,7 +414,7 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
     answering = Answering(
         turns=turns,
         metrics=metrics,
-        token_bytes=chat_format.token_bytes,
+        token_bytes=chat_format.vocabulary.token_bytes,
         settings=settings,
         sessions=services.sessions,
     )

@@ -167,27 +167,6 @@ class ChatFormat:
                 return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=False)
         return Prompt(ids, None, TOKENS_DIFFER if candidates else None, checked, 0, bridged=False)
 
-    def prompt_at_once(
-        self, messages: Sequence[Message], args: TemplateArgs, deepest: Candidate | None, *, renders: Renders
-    ) -> Prompt | None:
-        """What `prompt` returns, where that is the deepest candidate's tokens extended, or nothing is continued.
-
-        Else None. Raises Unrenderable.
-        """
-        if deepest is None:
-            return self._whole_at_once(messages, args, renders)
-        ids = self._extended(messages, args, deepest, renders)
-        return None if ids is None else Prompt(ids, 0, None, 1, 1, bridged=True)
-
-    def _whole_at_once(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> Prompt | None:
-        """None also where it would take more renders to say what is wrong with the messages."""
-        try:
-            return Prompt(self._written_whole(messages, args, renders), None, None, 0, 0, bridged=False)
-        except Unrenderable as error:
-            if error.param is not None:
-                raise
-            return None
-
     def _whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> array[int]:
         try:
             return self._written_whole(messages, args, renders)
@@ -235,7 +214,7 @@ class ChatFormat:
         # The first message of a conversation is what every format has a place for, or refuses.
         behind_first = [{"role": "user"}, *messages] if start else messages
         if speaks_later(behind_first):
-            index = unheard(behind_first, self.decode(ids))
+            index = unheard(behind_first, self.vocabulary.decode(ids))
             if index is not None:
                 place = start + index - (len(behind_first) - len(messages))
                 raise Unrenderable(
@@ -328,26 +307,11 @@ class ChatFormat:
         marks, forms = self._calls
         return structural_tag(wanted, marks, forms, thinking_at(prompt_ids, marks))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.vocabulary.decode(ids)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token; OpenAI's `token` is these as UTF-8 (`errors="replace"`), `bytes` these as a list."""
-        return self.vocabulary.token_bytes(token_id)
-
     def takes(self, argument: str) -> bool:
         """Whether the format has a template argument of that name."""
         if self._config._allow_opaque_template_kwargs:
             return argument in str(self.vocabulary.chat_template or "")
         return argument in type(self._config).template_field_names()
-
-    @property
-    def cache_nbytes(self) -> int:
-        return self.vocabulary.cache_nbytes
-
-    @property
-    def encodes_quickly(self) -> bool:
-        return self.vocabulary.encodes_quickly
 
     def _renderer_for(self, template_kwargs: Mapping[str, Any] | None) -> Any:
         if not template_kwargs:

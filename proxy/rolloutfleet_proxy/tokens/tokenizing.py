@@ -1,9 +1,8 @@
 """The chat format of the running process: prompts are made away from the event loop, very long ones in a process apart.
 
-One thread does the encoding. Its answers reach the loop in batches, with one wake-up for as many as are ready. A text
-so long that encoding it would hold the interpreter goes to a helper process, which is started when it is first needed.
-What takes less time than handing it over stays on the loop: reading replies, which needs no tokenizer, and prompts
-with little new text, where `encoding` has its quick form and nobody else encodes.
+One thread does the encoding. A text so long that encoding it would hold the interpreter goes to a helper process, which
+is started when it is first needed. What takes less time than handing it over stays on the loop: reading replies, which
+needs no tokenizer, and prompts with little new text, where `encoding` has its quick form and nobody else encodes.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
@@ -46,20 +45,14 @@ class Tokenizing:
         self.chat_format = chat_format
         self._near = _Worker("tokenizer")
         self._far = _Worker("long renders")
-        long, long_quickly = (long_characters or LONG_CHARACTERS), (long_characters or LONG_CHARACTERS_QUICKLY)
-        self._near_renders = _NearRenders(chat_format, long, long_quickly)
-        short = min(_SHORT_CHARACTERS, long)
-        self._short_renders = _NearRenders(chat_format, short, short)
+        self._long = long_characters or LONG_CHARACTERS
+        self._near_renders = _NearRenders(chat_format, self._long, long_characters or LONG_CHARACTERS_QUICKLY)
         self._helper = RenderProcess(source)
 
     @property
     def helper_pid(self) -> int | None:
         """The helper process, while there is one."""
         return self._helper.pid
-
-    @property
-    def cache_nbytes(self) -> int:
-        return self.chat_format.cache_nbytes
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -79,12 +72,13 @@ class Tokenizing:
         Candidates are loaded in another thread, the first may be on the loop and must not wait. Raises Unrenderable,
         RenderProcessFailed.
         """
-        if self.chat_format.encodes_quickly and self._near.idle:
+        if self.chat_format.vocabulary.encodes_quickly and self._near.idle:
             begun()
-            deepest = candidates[0] if candidates else None
+            short = min(_SHORT_CHARACTERS, self._long)
+            once = _NearRenders(self.chat_format, short, short, left=1)
             with contextlib.suppress(_TooLong):
-                prompt = self.chat_format.prompt_at_once(messages, args, deepest, renders=self._short_renders)
-                if prompt is not None:
+                prompt = self.chat_format.prompt(messages, args, candidates[:1], renders=once)
+                if prompt.parent is not None or len(candidates) < 2:
                     return prompt
 
         def make(renders: _NearRenders | RenderProcess) -> Prompt:
@@ -124,40 +118,40 @@ class Tokenizing:
         await asyncio.gather(self._near.close(), self._far.close())
 
 
-def _unless_done(future: asyncio.Future[Any], settle: Callable[[], object]) -> None:
-    if not future.done():
-        settle()
-
-
 class _TooLong(Exception):
-    """Not to be rendered in this process."""
+    """Not to be rendered here: it takes too long."""
 
 
+@dataclass(slots=True)
 class _NearRenders:
     """The renders of this process, for texts that are short enough."""
 
-    def __init__(self, chat_format: ChatFormat, long_characters: int, long_characters_quickly: int) -> None:
-        """The two are what is too long where a text is encoded by `tokenizers`, and where all are by `fastokens`."""
-        self._format = chat_format
-        self._long_characters = long_characters
-        self._long_characters_quickly = long_characters_quickly
+    chat_format: ChatFormat
+    longest: int
+    """Characters, where a text is encoded by `tokenizers`."""
+    longest_quickly: int
+    """Where all are encoded by `fastokens`."""
+    left: float = math.inf
+    """Renders that may still be made."""
 
     def extension(
         self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
     ) -> array[int] | None:
-        self._refuse_long(messages)
-        return self._format.extension(tail, output, messages, args)
+        self._check(messages)
+        return self.chat_format.extension(tail, output, messages, args)
 
     def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
-        self._refuse_long(messages)
-        return self._format.full(messages, args)
+        self._check(messages)
+        return self.chat_format.full(messages, args)
 
-    def _refuse_long(self, messages: list[Message]) -> None:
+    def _check(self, messages: list[Message]) -> None:
+        self.left -= 1
         texts = [text for message in messages for text in _texts(message)]
         characters = sum(map(len, texts))
-        if characters > self._long_characters and (
-            characters > self._long_characters_quickly or not self._format.vocabulary.encodes_quickly_all(texts)
-        ):
+        too_long = characters > self.longest and (
+            characters > self.longest_quickly or not self.chat_format.vocabulary.encodes_quickly_all(texts)
+        )
+        if too_long or self.left < 0:
             raise _TooLong
 
 
@@ -177,71 +171,24 @@ class _Worker:
     """A thread that runs one job at a time; started with the first."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: Thread | None = None
-        self._done: deque[Callable[[], None]] = deque()
-        self._delivering = False
-        self._waiting: set[asyncio.Future[Any]] = set()
-        self._unfinished = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._unfinished: set[Future[Any]] = set()
 
     @property
     def idle(self) -> bool:
-        """Whether the thread has nothing to do. On the loop."""
-        return self._unfinished == 0
+        """Whether the thread has nothing to do."""
+        return not self._unfinished
 
     @property
     def waiting(self) -> int:
-        return self._jobs.qsize()
+        return max(0, len(self._unfinished) - 1)
 
     async def run(self, job: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def work() -> None:
-            settle: Callable[[], object] = future.cancel
-            if not future.cancelled():
-                try:
-                    settle = partial(future.set_result, job())
-                except BaseException as error:
-                    settle = partial(future.set_exception, error)
-            self._deliver_soon(loop, partial(_unless_done, future, settle))
-
-        if self._thread is None:
-            self._thread = Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
-        self._waiting.add(future)
-        self._unfinished += 1
-        self._jobs.put(work)
-        try:
-            return await future
-        finally:
-            self._waiting.discard(future)
+        future = self._thread.submit(job)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        return await asyncio.wrap_future(future)
 
     async def close(self) -> None:
-        for future in list(self._waiting):
-            future.cancel()
-        self._jobs.put(None)
-        if self._thread is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 10)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # Else the last prompt's messages stay in memory until the next one comes.
-
-    def _deliver_soon(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[], Any]) -> None:
-        self._done.append(deliver)
-        if not self._delivering:
-            self._delivering = True
-            try:
-                loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the loop has been closed: nobody waits any more
-                self._done.clear()
-
-    def _deliver(self) -> None:
-        # Before the first is taken: what is appended from here on either is taken below or asks for another delivery.
-        self._delivering = False
-        while self._done:
-            self._done.popleft()()
-            self._unfinished -= 1
+        stop = partial(self._thread.shutdown, cancel_futures=True)
+        await asyncio.get_running_loop().run_in_executor(None, stop)

@@ -82,7 +82,7 @@ class Holding:
         self.prompt = [*self._prompt(), *self.format.vocabulary.encode(held.openings[thinking])]
         self.tag = self.format.call_grammar(self.prompt, choice)
         file = str(models / held.name.replace(".", "-") / "tokenizer.json")
-        marks = {self.format.decode([mark]): mark for mark in self.format.vocabulary.marks}
+        marks = {self.format.vocabulary.decode([mark]): mark for mark in self.format.vocabulary.marks}
         tokenizer = LLTokenizer(file, eos_token=self.format.stop_token_ids[0])
         self.matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark_of(self.tag, marks)), log_level=0)
         assert not self.matcher.is_error(), self.matcher.get_error()
@@ -96,7 +96,7 @@ class Holding:
     def excluded(self) -> list[int]:
         """The marks that free text never holds."""
         texts = {text for form in free_texts(json.loads(self.tag)["format"]) for text in form["excludes"]}
-        return [mark for mark in self.format.vocabulary.marks if self.format.decode([mark]) in texts]
+        return [mark for mark in self.format.vocabulary.marks if self.format.vocabulary.decode([mark]) in texts]
 
     def takes(self, text: str) -> bool:
         ids = self.format.vocabulary.encode(text)
@@ -129,7 +129,7 @@ class Holding:
     def drawn(self, seed: int) -> list[int]:
         ids = example_of_tag(self.tag, self.format.vocabulary.encode, random.Random(seed))
         self.matcher.reset()
-        assert self.matcher.validate_tokens(ids) == len(ids), self.format.decode(ids)
+        assert self.matcher.validate_tokens(ids) == len(ids), self.format.vocabulary.decode(ids)
         assert self.matcher.consume_tokens(ids) and self.matcher.is_accepting()
         return ids
 
@@ -292,7 +292,7 @@ def test_formats_of_a_family_are_held_alike(name: str, models: Path) -> None:
     thinking, thought = next(iter(held.thought.items()))
     holding = Holding(held, models, wanted(), thinking=thinking)
     for sample in holding.samples():
-        assert holding.takes(holding.format.decode(sample.ids)) == sample.allowed
+        assert holding.takes(holding.format.vocabulary.decode(sample.ids)) == sample.allowed
     ids = holding.format.vocabulary.encode(thought + held.calls([LOOK_UP]))
     assert called(holding.read(ids)) == ["look_up"]
 

@@ -150,7 +150,7 @@ def test_a_bridge_writes_what_a_full_render_writes(models: Path, name: str) -> N
     anew = model.prompt(session.messages, TemplateArgs(TOOLS, kwargs), [])
     assert extended.bridged
     assert not anew.bridged
-    assert model.decode(extended.ids) == model.decode(anew.ids)
+    assert model.vocabulary.decode(extended.ids) == model.vocabulary.decode(anew.ids)
 
 
 def whole_reply(name: str) -> str:
@@ -181,7 +181,7 @@ def test_a_truncated_parent_is_closed(models: Path, name: str, cut: str) -> None
     assert second.ids[: len(first.ids) + len(output)].tolist() == [*first.ids, *output]
     # The close is made here, after the output: what is sampled stays exactly what was sampled.
     closing = second.ids[len(first.ids) + len(output) :]
-    assert model.decode(closing).index("Go on.") > 0
+    assert model.vocabulary.decode(closing).index("Go on.") > 0
     assert not set(closing).isdisjoint(model.stop_token_ids) or name == "gpt-oss"
 
 
@@ -212,7 +212,7 @@ def test_the_system_prompt_may_be_text_parts_and_content_null(models: Path, name
     by_parts = model.prompt([*parts, *rest], TemplateArgs(TOOLS), []).ids
     by_text = model.prompt([{"role": "system", "content": "Be brief."}, *rest], TemplateArgs(TOOLS), []).ids
     assert by_parts == by_text
-    assert "None" not in model.decode(by_text)
+    assert "None" not in model.vocabulary.decode(by_text)
 
 
 def test_a_developer_is_heard() -> None:
@@ -237,8 +237,8 @@ def test_what_the_format_has_no_form_for_is_refused(models: Path) -> None:
 def test_template_arguments_change_the_prompt_and_are_checked() -> None:
     model = load(model_path())
     quiet = model.prompt([user("Hello?")], TemplateArgs(kwargs={"enable_thinking": False}), [])
-    assert "<think>\n\n</think>" in model.decode(quiet.ids)
-    assert "<think>" not in model.decode(model.prompt([user("Hello?")], NO_ARGS, []).ids)
+    assert "<think>\n\n</think>" in model.vocabulary.decode(quiet.ids)
+    assert "<think>" not in model.vocabulary.decode(model.prompt([user("Hello?")], NO_ARGS, []).ids)
     with pytest.raises(Unrenderable, match="no_such_thing"):
         model.prompt([user("Hello?")], TemplateArgs(kwargs={"no_such_thing": 1}), [])
 
@@ -292,7 +292,7 @@ class TestBranches:
         session.answer(first, model.vocabulary.encode(text, add_special_tokens=False))
         prompt = session.ask(user("More?"))
         assert (prompt.parent, prompt.branch_reason) == (None, TOKENS_DIFFER)
-        assert "hm" not in model.decode(prompt.ids)
+        assert "hm" not in model.vocabulary.decode(prompt.ids)
 
 
 class TestMessages:
@@ -358,9 +358,9 @@ class TestMessages:
 
     def test_bytes_that_are_no_text(self) -> None:
         model = load(model_path())
-        [first, *_] = [i for i in range(300) if model.token_bytes(i) == b"\xf0"]
+        [first, *_] = [i for i in range(300) if model.vocabulary.token_bytes(i) == b"\xf0"]
         assert model.parse([], [first], NO_ARGS, seed=b"").message["content"] == "\ufffd"
-        assert model.token_bytes(10**9) == b""
+        assert model.vocabulary.token_bytes(10**9) == b""
 
 
 def test_reasoning_after_tool_results_is_reasoning(models: Path) -> None:
@@ -371,7 +371,7 @@ def test_reasoning_after_tool_results_is_reasoning(models: Path) -> None:
     first = session.ask(user("Hello?"))
     output = model.vocabulary.encode(family.reply("hm", "", CALLS[:1]), add_special_tokens=False)
     second = session.ask(*results(session.answer(first, output)))
-    assert model.decode(second.ids).endswith("<think>\n")
+    assert model.vocabulary.decode(second.ids).endswith("<think>\n")
     output = model.vocabulary.encode(family.reply("I see", "Done.", []), add_special_tokens=False)
     message = session.answer(second, output)
     assert (message["content"], message["reasoning_content"]) == ("Done.", "I see")
@@ -396,7 +396,7 @@ class TestLoading:
         (directory / "chat_template.jinja").write_text(TEMPLATE)
         model = load(directory)
         assert model.name == "default"
-        assert model.decode(model.prompt([user("Hello?")], NO_ARGS, []).ids) == (
+        assert model.vocabulary.decode(model.prompt([user("Hello?")], NO_ARGS, []).ids) == (
             "<|im_start|>user: Hello?<|im_end|>\n<|im_start|>assistant: "
         )
 
@@ -489,13 +489,13 @@ class TestTheModelsOwnTemplate:
     def test_its_texts_are_encoded_once(self, model: ChatFormat) -> None:
         messages = [{"role": "system", "content": "Be brief. " * 500}, user("Hello?")]
         whole = model.prompt(messages, NO_ARGS, []).ids
-        text = model.decode(whole)
+        text = model.vocabulary.decode(whole)
         assert whole.tolist() == model.vocabulary.encode(text, add_special_tokens=False)
         model.prompt(messages, NO_ARGS, [])
-        before = model.cache_nbytes
+        before = model.vocabulary.cache_nbytes
         assert before > 5000
         model.prompt([*messages[:1], user("Well?")], NO_ARGS, [])
-        assert model.cache_nbytes - before < 1000
+        assert model.vocabulary.cache_nbytes - before < 1000
 
     def test_a_template_that_refuses(self, tmp_path: Path) -> None:
         directory = write_model(tmp_path / "m", FAMILIES["qwen3"])
@@ -509,8 +509,8 @@ def test_the_cache_of_encoded_texts_is_bounded() -> None:
     for number in range(200):
         for _ in range(2):
             model.prompt([user(f"{number} " * 400)], NO_ARGS, [])
-        assert model.cache_nbytes <= 100_000
-    assert model.cache_nbytes > 50_000
+        assert model.vocabulary.cache_nbytes <= 100_000
+    assert model.vocabulary.cache_nbytes > 50_000
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))

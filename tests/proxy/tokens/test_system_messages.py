@@ -31,7 +31,7 @@ def said(*said: tuple[str, str]) -> list[Message]:
 
 
 def written(model: ChatFormat, messages: list[Message]) -> str:
-    return model.decode(model.prompt(messages, NO_ARGS, []).ids)
+    return model.vocabulary.decode(model.prompt(messages, NO_ARGS, []).ids)
 
 
 def in_order(text: str, messages: list[Message]) -> None:
@@ -68,10 +68,10 @@ def test_a_bridge_writes_later_ones_as_a_full_render_does(models: Path, name: st
         output = model.vocabulary.encode("Fine.", add_special_tokens=False) + end
         messages = [*first, {"role": "assistant", "content": "Fine."}, *news]
         bridged = model.prompt(messages, NO_ARGS, [Candidate(3, lambda prompt=prompt, output=output: (prompt, output))])  # type: ignore[misc]
-        in_order(model.decode(bridged.ids[len(prompt) :] if bridged.parent == 0 else bridged.ids), news)
+        in_order(model.vocabulary.decode(bridged.ids[len(prompt) :] if bridged.parent == 0 else bridged.ids), news)
         whole = written(model, messages)
         if bridged.bridged:
-            tail = model.decode(bridged.ids[len(prompt) + len(output) :])
+            tail = model.vocabulary.decode(bridged.ids[len(prompt) + len(output) :])
             assert whole.endswith(tail.lstrip("\n")), (whole, tail)
 
 

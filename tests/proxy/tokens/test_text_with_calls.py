@@ -26,7 +26,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(model: ChatFormat, messages: list[Message]) -> str:
-    return model.decode(model.prompt(messages, NO_ARGS, []).ids)
+    return model.vocabulary.decode(model.prompt(messages, NO_ARGS, []).ids)
 
 
 @pytest.mark.parametrize("messages", [[ASKED, BOTH, FOUND], [ASKED, BOTH, FOUND, ANSWERED, MORE]], ids=["last", "old"])

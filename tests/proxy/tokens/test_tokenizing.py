@@ -53,7 +53,7 @@ async def test_many_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
 
 async def test_short_prompts_are_made_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
     """Unless the thread has work: two would only wait for each other. Either way they are the same."""
-    if not tokenizing.chat_format.encodes_quickly:
+    if not tokenizing.chat_format.vocabulary.encodes_quickly:
         pytest.skip("fastokens is not installed")
     encode = tokenizing.chat_format.vocabulary.encode
     messages = [user("Hello?")]
@@ -121,7 +121,7 @@ async def shipped() -> AsyncIterator[Tokenizing]:
     """With the limits that a proxy has."""
     source = ModelSource(str(model_path()))
     made = Tokenizing(source.load(), source)
-    if not made.chat_format.encodes_quickly:
+    if not made.chat_format.vocabulary.encodes_quickly:
         pytest.skip("fastokens is not installed")
     yield made
     await made.close()

@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(model: ChatFormat, messages: list[Message]) -> str | None:
     try:
-        return model.decode(model.full(messages, NO_ARGS))
+        return model.vocabulary.decode(model.full(messages, NO_ARGS))
     except Unrenderable:
         return None
 
