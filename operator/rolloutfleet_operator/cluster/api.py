@@ -18,6 +18,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
 
 from rolloutfleet.http_failures import failure_in_words
+from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster.children.names import API_KINDS, OPERATOR
 
 Object = dict[str, Any]
@@ -108,6 +109,25 @@ class Api:
         path = _path(kind, namespace, name, subresource)
         content_type = f"application/{form}-patch+json"
         return await self._call("PATCH", path, {"fieldManager": OPERATOR}, patch, content_type)
+
+    async def write_status(self, body: Object, status: Mapping[str, Any]) -> Object | None:
+        """Of a fleet, and only over what was read: None where the object has changed since, and nothing was written.
+
+        It is replaced as a whole, and not by server-side apply: that refuses a status with any field which the
+        definition in the cluster does not have yet, so that an operator newer than the definition could say nothing,
+        nor do anything. Written like this, such a field is left out by the API server.
+        """
+        meta = body["metadata"]
+        steps = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
+            {"op": "add", "path": "/status", "value": status},
+        ]
+        try:
+            return await self.patch(KIND, meta["namespace"], meta["name"], steps, form="json", subresource="status")
+        except ApiRefused as refused:
+            if refused.status in (404, 409):
+                return None
+            raise
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
         """Delete the object of that uid; nothing happens where it is gone."""

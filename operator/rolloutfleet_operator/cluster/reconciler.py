@@ -13,9 +13,8 @@ from typing import Any, Final
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import KIND, FleetSpec
 from rolloutfleet.status import FleetStatus
-from rolloutfleet.units import format_quantity, parse_quantity
-from rolloutfleet_operator.cluster import failpoints, observe, reading, statuses
-from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster import failpoints, observe, reading
+from rolloutfleet_operator.cluster.api import Api, Object
 from rolloutfleet_operator.cluster.apply import Children, Id, identity
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import names
@@ -33,8 +32,7 @@ from rolloutfleet_operator.cluster.observe import Polled
 from rolloutfleet_operator.cluster.other_operators import Watch
 from rolloutfleet_operator.cluster.proxy_client import KeyRefused
 from rolloutfleet_operator.cluster.reading import FleetObjects, Snapshot, SpecInvalid
-from rolloutfleet_operator.cluster.refreshing import refreshes
-from rolloutfleet_operator.cluster.resizing import Resizer
+from rolloutfleet_operator.cluster.running_pods import Resizer, refreshes
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
@@ -115,7 +113,6 @@ class Reconciler:
         self._polled: dict[str, Polled] = {}
         self._problems: tuple[Problem, ...] = ()
         self._again_at: float | None = None
-        self._ungrown: dict[str, str] = {}
         self._audit: frozenset[str] = frozenset()
         self._snapshot: Snapshot | None = None
         self._touched: Set[str] = frozenset()
@@ -236,7 +233,7 @@ class Reconciler:
         if new == reading.status_of(body):
             return body
         failpoints.reach(failpoints.STATUS_UNWRITTEN)
-        return await statuses.write(self._shared.api, body, new)
+        return await self._shared.api.write_status(body, new.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     # What is read of pods and proxies
 
@@ -285,7 +282,7 @@ class Reconciler:
         return DesiredState(settings=settings, template=template, template_hash=made, problems=problems)
 
     def _observe(self, body: Object, fleet: Fleet, there: FleetObjects, wanted: DesiredState) -> ObservedFleet:
-        now, spec = self._now(), fleet.spec
+        now, spec, ungrown = self._now(), fleet.spec, self._resizer.ungrown
         claims = observe.claims(there.claims, spec.proxies.storage.capacity, there.warnings, now=now)
         gateway = self._deployment(fleet, there, fleet.gateway, there.gateways)
         return ObservedFleet(
@@ -296,7 +293,7 @@ class Reconciler:
             status=reading.status_of(body),
             pods=observe.proxy_pods(there.proxies, self._polled, there.lost_nodes),
             workload=observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=now),
-            claims=tuple(replace(each, message=each.message or self._ungrown.get(each.name, "")) for each in claims),
+            claims=tuple(replace(each, message=each.message or ungrown.get(each.name, "")) for each in claims),
             gateway=ObservedGateway(deployment=gateway),
             engines=self._engines(fleet, there),
             most_disruptions=self._shared.operator.max_concurrent_disruptions,
@@ -351,30 +348,15 @@ class Reconciler:
         if wanted.template is None:
             kept.append(("StatefulSet", fleet.proxies))
         outcome = await self._children.bring_about(fleet, made, there.children, kept=kept, now=self._now())
-        await self._grow(fleet, there)
+        await self._resizer.grow_claims(fleet.namespace, there.claims, fleet.spec.proxies.storage.capacity)
         if wanted.template is not None:
-            await self._resizer.grow(fleet.namespace, there.proxies, wanted.template)
+            await self._resizer.grow_memory(fleet.namespace, there.proxies, wanted.template)
         self._problems, self._again_at = (*problems, *outcome.problems), outcome.again_at
         if outcome.changed:
             extra = {"fleet": self.key, "generation": fleet.generation}
             logger.info("applied %s", ", ".join(outcome.changed), extra=extra)
             failpoints.reach(failpoints.TEMPLATE_APPLIED)
         return outcome.touched
-
-    async def _grow(self, fleet: Fleet, there: FleetObjects) -> None:
-        """Let claims ask for more, where the spec does; the volume grows under the running pod."""
-        asked = fleet.spec.proxies.storage.capacity
-        self._ungrown = {}
-        for claim in there.claims:
-            meta, requests = claim["metadata"], claim["spec"]["resources"]["requests"]
-            if asked is None or parse_quantity(requests["storage"]) >= asked:
-                continue
-            larger = {"resources": {"requests": {"storage": format_quantity(asked)}}}
-            patch = {"metadata": {"uid": meta["uid"]}, "spec": larger}
-            try:
-                await self._shared.api.patch("PersistentVolumeClaim", fleet.namespace, meta["name"], patch)
-            except ApiRefused as refused:
-                self._ungrown[meta["name"]] = refused.message
 
 
 def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list[Problem]]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rolloutfleet_operator.cluster.refreshing import NOTE, refreshes
+from rolloutfleet_operator.cluster.running_pods import NOTE, refreshes
 from rolloutfleet_operator.policy.observed import ObservedPod, ProxyStats
 
 SECRET: dict[str, Any] = {"metadata": {"resourceVersion": "7"}}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rolloutfleet_operator.cluster.resizing import grown
+from rolloutfleet_operator.cluster.running_pods import grown
 
 
 def of(limit: str, *, template: str = "h", **meta: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The StatefulSet of proxies. It replaces no pod by itself (OnDelete): the operator decides order and pace."""
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,7 +10,7 @@ from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.units import format_quantity
 from rolloutfleet_operator.cluster.children import names
 from rolloutfleet_operator.cluster.children import settings as settings_of
-from rolloutfleet_operator.cluster.children.hashes import template_hash
+from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import Component, Fleet, child, labels, selector
 from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, get, place, pod_template, resources
@@ -78,9 +79,7 @@ def template(fleet: Fleet, operator: OperatorSettings, settings: ProxySettings) 
     made["spec"]["volumes"] += _volumes(fleet)
     place(made["spec"], spec.proxies.node_selector, spec.proxies.tolerations)
     merged = merge(made, spec.proxies.pod_template, path=PATH, fixed=_fixed(fleet, settings))
-    merged["metadata"]["annotations"][names.TEMPLATE_HASH] = template_hash(
-        merged, container=CONTAINER, derived=derived_amounts(spec)
-    )
+    merged["metadata"]["annotations"][names.TEMPLATE_HASH] = _template_hash(merged, spec)
     if spec.restart is not None:
         # Beside the hash: that a restart was asked for makes nothing outdated, and a new pod needs none.
         merged["metadata"]["annotations"][RESTART_NOTE] = spec.restart.id
@@ -135,12 +134,18 @@ def _environment(spec: FleetSpec) -> list[Manifest]:
     return variables
 
 
-def derived_amounts(spec: FleetSpec) -> list[str]:
-    """Which of limits and requests have their memory from the budget."""
-    asked = spec.proxies.resources
-    return [
-        name for name, amounts in (("limits", asked.limits), ("requests", asked.requests)) if "memory" not in amounts
-    ]
+def _template_hash(template: Manifest, spec: FleetSpec) -> str:
+    """The hash by which a pod is outdated.
+
+    Of `requests` and `limits`, memory is left out where it is derived from the budget: a raised budget restarts nobody.
+    Replicas and versions are not part of a pod's template.
+    """
+    hashed, asked = copy.deepcopy(template), spec.proxies.resources
+    container = next(each for each in hashed["spec"]["containers"] if each["name"] == CONTAINER)
+    for name, amounts in (("limits", asked.limits), ("requests", asked.requests)):
+        if "memory" not in amounts:
+            container.get("resources", {}).get(name, {}).pop("memory", None)
+    return content_hash(hashed)
 
 
 def _resources(spec: FleetSpec) -> Manifest:
