@@ -438,7 +438,7 @@ class Accounting(RuleBasedStateMachine):
         done = self.expect(allowed, lambda transaction: acknowledge(transaction, lease.name, named))
         if done is None:
             return
-        assert done.trajectory_ids == wanted
+        assert done == wanted
         self.expired()
         for trajectory_id in todo:
             _, trajectory = self.trajectory(trajectory_id)
@@ -467,7 +467,7 @@ class Accounting(RuleBasedStateMachine):
             return
         self.expired()
         wanted = [one for one in lease.members if named is None or one in named]
-        assert done.trajectory_ids == [one for one in wanted if one not in lease.acknowledged]
+        assert done == [one for one in wanted if one not in lease.acknowledged]
         self.give_back(wanted, lease)
         self.close_if_done(lease)
         self.free()

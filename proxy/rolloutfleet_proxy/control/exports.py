@@ -70,21 +70,22 @@ async def export(asked: AskExport, request: Request, services: TheServices, scop
 async def acknowledge(lease_id: LeaseId, services: TheServices, asked: AckLease | None = None) -> Acknowledged:
     """Trained: the trajectories named, or all of the lease. Again, it answers the same."""
     done = await services.exports.acknowledge(lease_id, (asked or AckLease()).trajectory_ids)
-    return Acknowledged(lease_id=lease_id, acknowledged=done.trajectory_ids, ordinals=services.ordinals)
+    return Acknowledged(lease_id=lease_id, acknowledged=done, ordinals=services.ordinals)
 
 
 @router.post("/leases/{lease_id}/release")
 async def release(lease_id: LeaseId, services: TheServices, asked: AckLease | None = None) -> Released:
     """Give back the trajectories named, or all of the lease: they can be exported again."""
     done = await services.exports.release(lease_id, (asked or AckLease()).trajectory_ids)
-    return Released(lease_id=lease_id, released=done.trajectory_ids, ordinals=services.ordinals)
+    return Released(lease_id=lease_id, released=done, ordinals=services.ordinals)
 
 
 @router.post("/leases/{lease_id}/renew")
 async def renew(lease_id: LeaseId, services: TheServices, asked: RenewLease | None = None) -> Renewed:
     """Let the lease run anew from now."""
-    done = await services.exports.renew(lease_id, seconds=(asked or RenewLease()).lease_seconds)
-    return Renewed(lease_id=lease_id, expires_in=done.expires_in, ordinals=services.ordinals)
+    seconds = (asked or RenewLease()).lease_seconds
+    await services.exports.renew(lease_id, seconds=seconds)
+    return Renewed(lease_id=lease_id, expires_in=seconds, ordinals=services.ordinals)
 
 
 async def _elsewhere(ownership: Ownership, asked: AskExport) -> int | None:

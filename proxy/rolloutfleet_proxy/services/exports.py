@@ -18,7 +18,7 @@ from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import leases
-from rolloutfleet_proxy.store.leases import Grant, LeaseChange
+from rolloutfleet_proxy.store.leases import Grant
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
 
@@ -60,19 +60,19 @@ class ExportService:
             failpoints.reach(failpoints.AFTER_EXPORT)
         return await self._body(granted, as_json=as_json)
 
-    async def acknowledge(self, lease: str, named: list[str] | None) -> LeaseChange:
+    async def acknowledge(self, lease: str, named: list[str] | None) -> list[str]:
         """Trained: the trajectories named, or all of the lease. Raises as `leases.acknowledge`."""
         done = await self._change(partial(leases.acknowledge, lease=lease, trajectory_ids=named))
         failpoints.reach(failpoints.AFTER_ACK)
         return done
 
-    async def release(self, lease: str, named: list[str] | None) -> LeaseChange:
+    async def release(self, lease: str, named: list[str] | None) -> list[str]:
         """Give back the trajectories named, or all of the lease. Raises as `leases.release`."""
         return await self._change(partial(leases.release, lease=lease, trajectory_ids=named))
 
-    async def renew(self, lease: str, *, seconds: float) -> LeaseChange:
+    async def renew(self, lease: str, *, seconds: float) -> None:
         """Let the lease run anew from now. Raises as `leases.renew`."""
-        return await self._change(partial(leases.renew, lease=lease, seconds=seconds))
+        await self._change(partial(leases.renew, lease=lease, seconds=seconds))
 
     async def expire(self) -> None:
         """Take back what leases hold whose time is up."""

@@ -49,13 +49,13 @@ class ShardService:
                 )
                 raise NoRoom(message)
             try:
-                form, done = await self.shelf.put(name, pieces, session=session, ttl=ttl)
+                form, fresh = await self.shelf.put(name, pieces, session=session, ttl=ttl)
             except NotOneTensor as wrong:
                 raise InvalidRequest(f"The body is not one tensor as safetensors: {wrong}.") from None
         # Its id says nothing of its owner, so a public address could not find it again.
         kept_at = self.settings.current.address_of(self.owner.ordinal)
         reference = RemoteTensor(name, kept_at, form.shape, form.dtype)
-        return Stored(reference, form.nbytes, done.expires_in, done.fresh)
+        return Stored(reference, form.nbytes, ttl, fresh)
 
     async def delete(self, names: Sequence[str]) -> dict[str, int]:
         """Let go of those that are there; how many they were, and their bytes."""

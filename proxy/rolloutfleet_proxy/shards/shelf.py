@@ -22,7 +22,7 @@ from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
 from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles
 from rolloutfleet_proxy.shards.orphans import Orphans
 from rolloutfleet_proxy.store import shards as rows
-from rolloutfleet_proxy.store.shards import Put, Shard
+from rolloutfleet_proxy.store.shards import Shard
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.telemetry import logger
@@ -97,8 +97,10 @@ class Shards:
 
     async def put(
         self, name: str, body: AsyncIterable[bytes], *, session: str | None = None, ttl: float | None = None
-    ) -> tuple[Form, Put]:
+    ) -> tuple[Form, bool]:
         """Keep the one tensor of a safetensors body, under a name, for a session or for `ttl` seconds, or both.
+
+        Returns its form, and whether it was not here before.
 
         It is on disk when this returns; where it raises, nothing of it is left. Raises NotOneTensor,
         DiskFull, DiskFailed, and as `rows.put`.
@@ -107,11 +109,11 @@ class Shards:
             incoming = await self._received(name, body, pending)
             await self._run(self._finish, incoming)
             form, digest = incoming.complete()
-            done = await self._commit(
+            fresh = await self._commit(
                 pending,
                 lambda transaction: rows.put(transaction, name, incoming.file, form, digest, session=session, ttl=ttl),
             )
-        return form, done
+        return form, fresh
 
     async def put_for_lease(self, tensors: Iterable[Made], *, lease: str, ttl: float) -> None:
         """Keep the tensors of an export, all of them or none. They are made in a worker thread, one after the other.

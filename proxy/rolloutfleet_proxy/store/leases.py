@@ -9,6 +9,7 @@ be asked for again.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from rolloutfleet.wire import AskExport, ExportStatus
@@ -72,16 +73,6 @@ class Grant:
     """In order of the sessions' start, then of closing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseChange:
-    """What acknowledging, releasing or renewing did."""
-
-    lease: str
-    trajectory_ids: list[str]
-    """Those that it was about, in the lease's order."""
-    expires_in: float = 0.0
-
-
 def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedCall | None = None) -> Grant:
     """Lease what is ready of the named sessions, or of a group; else of the oldest groups that are complete.
 
@@ -133,8 +124,8 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
     )
 
 
-def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None = None) -> LeaseChange:
-    """Count trajectories of a lease, all unless named, as trained. Again, it answers the same.
+def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None = None) -> list[str]:
+    """Count trajectories of a lease, all unless named, as trained; returns which. Again, it answers the same.
 
     Late, after the lease's end, it counts unless another lease has or had them acknowledged since. All or nothing:
     raises LeaseNotFound, TrajectoryNotFound for one that is not of it, AlreadyLeased or LeaseExpired where one was
@@ -154,11 +145,11 @@ def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[s
     settle_all(transaction, (member.session for member in todo))
     _close_if_done(transaction, lease, state)
     failpoints.reach(failpoints.MID_ACK)
-    return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member, _ in named])
+    return [member.trajectory_id for member, _ in named]
 
 
-def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None = None) -> LeaseChange:
-    """Give trajectories of a lease back, all unless named: they can be exported again, with the same ids.
+def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None = None) -> list[str]:
+    """Give trajectories of a lease back, all unless named; returns which. They can be exported again, with the same id.
 
     Of a deleted session they are discarded. What was acknowledged stays so. A release again answers the same. Raises
     LeaseNotFound, TrajectoryNotFound for one that is not of it, LeaseExpired where the lease expired or was
@@ -172,10 +163,10 @@ def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] 
     held = _held(transaction, lease)
     _give_back(transaction, [member for member in named if member in held])
     _close_if_done(transaction, lease, state)
-    return LeaseChange(lease=lease, trajectory_ids=[member.trajectory_id for member in named])
+    return [member.trajectory_id for member in named]
 
 
-def renew(transaction: Transaction, lease: str, *, seconds: float) -> LeaseChange:
+def renew(transaction: Transaction, lease: str, *, seconds: float) -> None:
     """Let a lease run for `seconds` from now on. Raises LeaseNotFound, and LeaseExpired for one that ended."""
     expire(transaction)
     state = _state(transaction, lease)
@@ -183,8 +174,6 @@ def renew(transaction: Transaction, lease: str, *, seconds: float) -> LeaseChang
         raise _no_longer_holds(lease, state)
     transaction.execute("UPDATE leases SET expires = ? WHERE name = ?", (transaction.served + seconds, lease))
     shards.renew(transaction, lease, ttl=seconds + SHARDS_AFTER_LEASE)
-    held = [member.trajectory_id for member in sorted(_held(transaction, lease), key=_in_order)]
-    return LeaseChange(lease=lease, trajectory_ids=held, expires_in=seconds)
 
 
 def expire(transaction: Transaction) -> None:
@@ -367,7 +356,7 @@ def _take(transaction: Transaction, lease: str, members: Iterable[Member]) -> No
 
 
 def _give_back(transaction: Transaction, members: Iterable[Member]) -> None:
-    members = sorted(members, key=_in_order)
+    members = sorted(members, key=attrgetter("session", "number"))
     for member in members:
         state = transaction.value("SELECT state FROM sessions WHERE id = ?", (member.session,))
         mark = lineage.mark(transaction, member.session, member.number)
@@ -404,10 +393,6 @@ def _prune(transaction: Transaction) -> None:
 
 def _no_longer_holds(lease: str, state: str) -> DomainError:
     return LeaseExpired(f"Lease {lease} holds nothing any more: it was {state}.")
-
-
-def _in_order(member: Member) -> tuple[int, int]:
-    return member.session, member.number
 
 
 def _some(names: Sequence[str]) -> str:

@@ -39,30 +39,21 @@ class Shard:
     """Served seconds; None: it goes with its session alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
-    """What putting a shard did."""
-
-    fresh: bool
-    """False: the same tensor was there already under this name."""
-    expires_in: float | None
-    """Seconds served."""
-
-
 def put(
     transaction: Transaction, name: str, file: str, form: Form, digest: bytes, *, session: str | None, ttl: float | None
-) -> Put:
+) -> bool:
     """Keep a tensor whose file is durable, for a session, for `ttl` seconds, or until the first of both ends.
 
-    The same tensor again lets its time run anew; the file that came with it replaces the older one. Raises
-    ShardConflict where the name holds another tensor or belongs to another session, SessionNotFound, SessionDeleted.
+    Returns False where the same tensor was there already under this name, whose time then runs anew; the file that
+    came with it replaces the older one. Raises ShardConflict where the name holds another tensor or belongs to another
+    session, SessionNotFound, SessionDeleted.
     """
     owner = None if session is None else _session(transaction, session)
     expires = None if ttl is None else transaction.served + ttl
     before = find(transaction, [name]).get(name)
     if before is None:
         _insert(transaction, Shard(name, file, form, digest, owner, expires), lease=None)
-        return Put(True, ttl)
+        return True
     if before.digest != digest:
         raise ShardConflict(f"Shard {name!r} is kept with another content: use another id, or delete it first.")
     if before.session != owner:
@@ -70,7 +61,7 @@ def put(
     # The newer file is kept: it has just been written, where the older one may have come to harm.
     transaction.execute("UPDATE shards SET file = ?, expires = ? WHERE name = ?", (file, expires, name))
     transaction.execute("INSERT INTO freed_files VALUES (?)", (before.file,))
-    return Put(False, ttl)
+    return False
 
 
 def put_for_lease(transaction: Transaction, shards: Iterable[Shard], *, lease: str, ttl: float) -> None:

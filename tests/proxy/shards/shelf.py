@@ -13,7 +13,6 @@ from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.sessions import start
-from rolloutfleet_proxy.store.shards import Put
 
 
 def safetensors(form: Form, data: bytes, *, name: str = "x") -> bytes:
@@ -58,10 +57,11 @@ class Shelf:
         self._shut()
         self.store.close()
 
-    def put(self, name: str, body: bytes, *, pieces: int = 1, **owner: Any) -> Put:
-        _, done = self.run(self.shards.put(name, _in_pieces(body, pieces), **owner))
-        assert isinstance(done, Put)
-        return done
+    def put(self, name: str, body: bytes, *, pieces: int = 1, **owner: Any) -> bool:
+        """Whether it was not there before."""
+        _, fresh = self.run(self.shards.put(name, _in_pieces(body, pieces), **owner))
+        assert isinstance(fresh, bool)
+        return fresh
 
     def get(self, *names: str) -> bytes | None:
         """A file with all of these, or None where one is not kept."""

@@ -51,7 +51,7 @@ SHAPES = [(), (0,), (1,), (3, 0, 2), (5,), (2, 3, 4)]
 def test_every_type_and_shape_comes_back_bit_for_bit(shelf: Shelf, dtype: str) -> None:
     made = {f"{dtype}.{at}": form_of_all(dtype, *shape) for at, shape in enumerate(SHAPES)}
     for name, (form, data) in made.items():
-        assert shelf.put(name, one_tensor(form, data)).fresh
+        assert shelf.put(name, one_tensor(form, data))
     for name, (form, data) in made.items():
         assert shelf.get(name) == one_tensor(form, data, name=name)
     many = shelf.get(*made)
@@ -143,10 +143,10 @@ def test_what_is_not_one_tensor_is_refused_and_leaves_nothing(
 
 
 def test_an_id_holds_one_tensor_until_it_is_deleted(shelf: Shelf) -> None:
-    assert shelf.put("x", one_tensor(DATA, b"abc"), ttl=10).fresh
+    assert shelf.put("x", one_tensor(DATA, b"abc"), ttl=10)
     [before] = shelf.files()
-    again = shelf.put("x", one_tensor(DATA, b"abc", name="other"), ttl=50)
-    assert not again.fresh and again.expires_in == 50
+    assert not shelf.put("x", one_tensor(DATA, b"abc", name="other"), ttl=50)
+    assert shelf.store.rows("SELECT expires FROM shards") == [(50.0,)]
     shelf.tick(after=20)
     assert shelf.get("x") is not None, "the second put let its time run anew"
     assert len(shelf.files()) == 1 and before not in shelf.files(), "the newer file is kept"
@@ -159,7 +159,7 @@ def test_an_id_holds_one_tensor_until_it_is_deleted(shelf: Shelf) -> None:
     assert shelf.get("x") == one_tensor(DATA, b"abc", name="x") and len(shelf.files()) == 1
     assert shelf.delete("x", "never there") == (1, 3)
     assert shelf.delete("x", "never there") == (0, 0)
-    assert shelf.put("x", one_tensor(DATA, b"abd"), ttl=1).fresh
+    assert shelf.put("x", one_tensor(DATA, b"abd"), ttl=1)
 
 
 def test_of_two_that_put_at_once_one_wins(shelf: Shelf) -> None:
@@ -168,7 +168,7 @@ def test_of_two_that_put_at_once_one_wins(shelf: Shelf) -> None:
         body.feed_data(one_tensor(DATA, data))
         body.feed_eof()
         try:
-            return (await shelf.shards.put("x", body, ttl=100))[1].fresh
+            return (await shelf.shards.put("x", body, ttl=100))[1]
         except DomainError as refused:
             assert refused.code == SHARD_CONFLICT
             return False
@@ -290,7 +290,7 @@ def test_a_shard_for_a_session_that_is_gone_is_refused(shelf: Shelf) -> None:
         with pytest.raises(DomainError) as refused:
             shelf.put("x", one_tensor(DATA, b"abc"), session=session)
         assert (status_of(refused.value), refused.value.code) == (status, code)
-    assert shelf.files() == [] and shelf.put("x", one_tensor(DATA, b"abc"), session=name).fresh
+    assert shelf.files() == [] and shelf.put("x", one_tensor(DATA, b"abc"), session=name)
 
 
 def test_what_is_being_read_stays_until_it_has_been_read(shelf: Shelf) -> None:
@@ -457,7 +457,7 @@ class Life(RuleBasedStateMachine):
         except DomainError as refused:
             assert status_of(refused) == 409 and not fits
         else:
-            assert fits and done.fresh == (before is None)
+            assert fits and done == (before is None)
             self.model[name] = (form, data, float("inf") if ttl is None else self.now + ttl, session)
 
     @rule(names=st.lists(NAMES, max_size=3))

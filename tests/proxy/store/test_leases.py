@@ -14,7 +14,7 @@ from rolloutfleet_proxy.domain.trajectory import BY_REWARD
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
-from rolloutfleet_proxy.store.leases import Grant, LeaseChange, acknowledge, expire, grant, release, renew
+from rolloutfleet_proxy.store.leases import Grant, acknowledge, expire, grant, release, renew
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, delete_session
 
 
@@ -31,19 +31,19 @@ def ask(store: SyncStore, *, key: str | None = None, **asked: Any) -> Grant:
     return store.run(lambda transaction: grant(transaction, store.owner, export, call))
 
 
-def ack(store: SyncStore, lease: str | None, ids: list[str] | None = None) -> LeaseChange:
+def ack(store: SyncStore, lease: str | None, ids: list[str] | None = None) -> list[str]:
     assert lease is not None
     return store.run(lambda transaction: acknowledge(transaction, lease, ids))
 
 
-def give_back(store: SyncStore, lease: str | None, ids: list[str] | None = None) -> LeaseChange:
+def give_back(store: SyncStore, lease: str | None, ids: list[str] | None = None) -> list[str]:
     assert lease is not None
     return store.run(lambda transaction: release(transaction, lease, ids))
 
 
-def extend(store: SyncStore, lease: str | None, seconds: float) -> LeaseChange:
+def extend(store: SyncStore, lease: str | None, seconds: float) -> None:
     assert lease is not None
-    return store.run(lambda transaction: renew(transaction, lease, seconds=seconds))
+    store.run(lambda transaction: renew(transaction, lease, seconds=seconds))
 
 
 def ready(store: SyncStore, session: int, *, turns: int = 1) -> None:
@@ -204,14 +204,14 @@ def test_an_acknowledgement_counts_once_and_frees(store: SyncStore) -> None:
     close(store, session)
     granted = ask(store)
     first = ack(store, granted.lease)
-    assert first.trajectory_ids == [f"{name}-trajectory-1"]
+    assert first == [f"{name}-trajectory-1"]
     assert store.freed == [name]
     assert sums(store)["turns"]["acknowledged"] == 2
     assert sums(store)["sessions"]["acknowledged"] == 1
     assert store.rows("SELECT * FROM turns") == []
     store.reopen()
     again = ack(store, granted.lease)
-    assert again.trajectory_ids == first.trajectory_ids
+    assert again == first
     assert sums(store)["turns"]["acknowledged"] == 2
 
 
@@ -221,12 +221,12 @@ def test_parts_can_be_acknowledged_and_each_part_again(store: SyncStore) -> None
     ready(store, two)
     lease = ask(store).lease
     parts = [f"{first}-trajectory-1"], [f"{second}-trajectory-1"]
-    assert ack(store, lease, parts[1]).trajectory_ids == parts[1]
+    assert ack(store, lease, parts[1]) == parts[1]
     assert sums(store)["turns"] == sums(store)["turns"] | {"leased": 1, "acknowledged": 1}
-    assert ack(store, lease, parts[0]).trajectory_ids == parts[0]
-    assert ack(store, lease, parts[1]).trajectory_ids == parts[1]
-    assert ack(store, lease).trajectory_ids == [*parts[0], *parts[1]]
-    assert ack(store, lease, []).trajectory_ids == []
+    assert ack(store, lease, parts[0]) == parts[0]
+    assert ack(store, lease, parts[1]) == parts[1]
+    assert ack(store, lease) == [*parts[0], *parts[1]]
+    assert ack(store, lease, []) == []
 
 
 def test_what_is_not_of_the_lease_is_refused_whole(store: SyncStore) -> None:
@@ -266,7 +266,7 @@ def test_a_late_acknowledgement_counts_while_nobody_else_has_it(store: SyncStore
     second = ask(store)
     assert refused(lambda: ack(store, first.lease)) == (409, "already_leased")
     give_back(store, second.lease)
-    assert ack(store, first.lease).trajectory_ids == names(first)
+    assert ack(store, first.lease) == names(first)
     assert refused(lambda: ack(store, second.lease)) == (409, "already_leased")
     close(store, session)
     assert store.rows("SELECT * FROM sessions") == []
@@ -283,7 +283,7 @@ def test_a_late_acknowledgement_is_all_or_nothing(store: SyncStore) -> None:
     ask(store, session_ids=[first])
     assert refused(lambda: ack(store, lease.lease)) == (409, "already_leased")
     assert sums(store)["turns"]["acknowledged"] == 0
-    assert ack(store, lease.lease, names(lease)[1:]).trajectory_ids == names(lease)[1:]
+    assert ack(store, lease.lease, names(lease)[1:]) == names(lease)[1:]
 
 
 def test_a_lease_counts_served_seconds_only(store: SyncStore) -> None:
@@ -328,10 +328,10 @@ def test_parts_can_be_released(store: SyncStore) -> None:
     ready(store, one)
     ready(store, two)
     granted = ask(store)
-    assert give_back(store, granted.lease, names(granted)[:1]).trajectory_ids == names(granted)[:1]
+    assert give_back(store, granted.lease, names(granted)[:1]) == names(granted)[:1]
     assert sums(store)["turns"]["leased"] == 1
-    assert ack(store, granted.lease, names(granted)[1:]).trajectory_ids == names(granted)[1:]
-    assert ack(store, granted.lease).trajectory_ids == names(granted)
+    assert ack(store, granted.lease, names(granted)[1:]) == names(granted)[1:]
+    assert ack(store, granted.lease) == names(granted)
 
 
 def test_an_acknowledged_lease_has_nothing_to_release_or_renew(store: SyncStore) -> None:
