@@ -8,9 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES
-from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.domain.turn import Extras, NewTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import schema
@@ -78,14 +78,7 @@ class SyncStore:
 
     def start(self, count: int = 1, **asked: Any) -> list[tuple[int, str]]:
         """Start a group; returns (row id, session_id) of each."""
-        defaults: dict[str, Any] = {
-            "task_id": None,
-            "metadata": None,
-            "limits": {},
-            "agent_may": (),
-            "stale_after": None,
-        }
-        new = NewSessions(count=count, **(defaults | asked))
+        new = StartSessions(group_size=count, **asked)
         _, started = self.run(lambda transaction: start(transaction, self.owner, new))
         return [
             (self.rows("SELECT id FROM sessions WHERE name = ?", session.name)[0][0], session.name)

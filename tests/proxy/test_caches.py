@@ -77,7 +77,7 @@ def store(tmp_path: Path) -> Iterator[SyncStore]:
     ("turns", "asked"),
     [
         (0, {}),
-        (0, {"metadata": {"text": "é" * 20_000, **{f"field {n}": n * 1.5 for n in range(2_000)}}}),
+        (0, {"metadata": {"text": "é" * 20_000, **{f"field {n}": n * 1.5 for n in range(1_000)}}}),
         (3, {"metadata": {"seed": 7}, "task_id": "t" * 200}),
         (45, {}),
         (400, {}),

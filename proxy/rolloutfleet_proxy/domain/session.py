@@ -1,8 +1,7 @@
-"""Sessions as data: as they are asked for, as their rows have them, and what is left of those that are gone. Pure."""
+"""Sessions as data: as their rows have them, as they were just made, and what is left of those that are gone. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 OPEN: Final = "open"
 CLOSED: Final = "closed"
@@ -40,18 +39,6 @@ class SessionRecord:
     created_at: float
     imported: bool = False
     """It came back from its dumps, and takes no calls."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSessions:
-    """What is asked for: `count` sessions of one group."""
-
-    count: int
-    task_id: str | None
-    metadata: dict[str, Any] | None
-    limits: dict[str, int]
-    agent_may: Sequence[str]
-    stale_after: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,19 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from rolloutfleet.spec import LimitsSpec
-from rolloutfleet.wire import Closed, GiveReward, Rewarded, StartedSession, StartedSessions, StartSessions
+from rolloutfleet.wire import (
+    Closed,
+    GiveReward,
+    Rewarded,
+    SessionLimits,
+    StartedSession,
+    StartedSessions,
+    StartSessions,
+)
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DomainError, Draining, InvalidParameter, NoRoom, SessionDeleted
 from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
-from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, Gone, NewSessions, Started
+from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, Gone, Started
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.process.drain import Drains
@@ -206,15 +214,7 @@ class SessionService:
             raise Draining("This proxy is draining and takes no new sessions.")
         if not places.take():
             raise NoRoom("This proxy has no room for more sessions now.")
-        new = NewSessions(
-            count=asked.group_size,
-            task_id=asked.task_id,
-            metadata=asked.metadata or None,
-            limits=_limits(asked, self.settings.current.sessions.limits),
-            agent_may=asked.agent_may,
-            stale_after=asked.stale_after,
-        )
-        group, started = start(transaction, self.store.owner, new)
+        group, started = start(transaction, self.store.owner, _limited(asked, self.settings.current.sessions.limits))
         names = Names(group=group, sessions=[session.name for session in started])
         if call is not None:
             remember(transaction, call, names.model_dump_json())
@@ -241,10 +241,11 @@ class SessionService:
         return f"{self.settings.public_address}/sessions/{session}/v1"
 
 
-def _limits(asked: StartSessions, fleet: LimitsSpec) -> dict[str, int]:
-    """The session's own limits, and the fleet's where it has none."""
-    ours = {"turns": fleet.turns, "tokens": fleet.tokens}
-    return {name: n for name, n in (ours | asked.limits.model_dump(exclude_none=True)).items() if n is not None}
+def _limited(asked: StartSessions, fleet: LimitsSpec) -> StartSessions:
+    """With the sessions' own limits, and the fleet's where they have none."""
+    ours = SessionLimits.model_construct(turns=fleet.turns, tokens=fleet.tokens)
+    limits = ours.model_copy(update=asked.limits.model_dump(exclude_none=True))
+    return asked.model_copy(update={"limits": limits})
 
 
 def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Started]:

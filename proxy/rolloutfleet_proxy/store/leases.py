@@ -149,11 +149,11 @@ def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[s
 
 
 def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None = None) -> list[str]:
-    """Give trajectories of a lease back, all unless named; returns which. They can be exported again, with the same id.
+    """Give trajectories of a lease back, all unless named; returns which.
 
-    Of a deleted session they are discarded. What was acknowledged stays so. A release again answers the same. Raises
-    LeaseNotFound, TrajectoryNotFound for one that is not of it, LeaseExpired where the lease expired or was
-    acknowledged whole.
+    They can be exported again, with the same ids; of a deleted session they are discarded. What was acknowledged stays
+    so. A release again answers the same. Raises LeaseNotFound, TrajectoryNotFound for one that is not of it,
+    LeaseExpired where the lease expired or was acknowledged whole.
     """
     expire(transaction)
     state = _state(transaction, lease)

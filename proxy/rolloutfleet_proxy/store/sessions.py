@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
+from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.errors import SessionClosed
 from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, SESSIONS
-from rolloutfleet_proxy.domain.session import OPEN, Gone, NewSessions, SessionRecord, Started
+from rolloutfleet_proxy.domain.session import OPEN, Gone, SessionRecord, Started
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
 from rolloutfleet_proxy.store import tombstones
 from rolloutfleet_proxy.store.transaction import Transaction, insert_statement, named_row, named_rows
@@ -41,12 +42,12 @@ def insert(transaction: Transaction, record: SessionRecord, *, agent_may: Sequen
     return inserted.lastrowid
 
 
-def start(transaction: Transaction, owner: Owner, asked: NewSessions) -> tuple[str, list[Started]]:
+def start(transaction: Transaction, owner: Owner, asked: StartSessions) -> tuple[str, list[Started]]:
     """Make a group of sessions; returns the group's name and each session's name and key."""
     group = owner.name(GROUP)
-    metadata = None if asked.metadata is None else _encode(asked.metadata).decode()
+    metadata = _encode(asked.metadata).decode() if asked.metadata else None
     started: list[Started] = []
-    for _ in range(asked.count):
+    for _ in range(asked.group_size):
         name, key = owner.name(SESSION), owner.key()
         record = SessionRecord(
             id=0,
@@ -55,7 +56,7 @@ def start(transaction: Transaction, owner: Owner, asked: NewSessions) -> tuple[s
             group=group,
             task_id=asked.task_id,
             metadata_json=metadata,
-            limits=dict(asked.limits),
+            limits=asked.limits.model_dump(exclude_none=True),
             agent_may=frozenset(asked.agent_may),
             stale_after=asked.stale_after,
             state=OPEN,

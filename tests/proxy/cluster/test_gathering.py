@@ -17,12 +17,12 @@ from tests.proxy.shards.shelf import form_of_all
 from tests.proxy.shards.shelf import safetensors as one_tensor
 
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
+from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.cluster import gathering
 from rolloutfleet_proxy.cluster.gathering import Gatherer
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.control import shards as shards_api
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.ids import TENSOR, Owner
 from rolloutfleet_proxy.lifecycle.sealing import Seals
@@ -98,7 +98,7 @@ async def put(shards: Shards, name: str, body: bytes = BODY, **owner: Any) -> No
 
 
 async def test_tensors_come_from_wherever_they_are(fleet: Fleet) -> None:
-    new = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
+    new = StartSessions()
     _, [session] = await fleet.writer.run(lambda transaction: start(transaction, fleet.owners[0], new))
     its = fleet.owners[1].derived(TENSOR, "an export's")
     await put(fleet.here, "tied", session=session.name)

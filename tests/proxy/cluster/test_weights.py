@@ -19,7 +19,7 @@ from tests.proxy.services import Told
 from tests.proxy.stores import new_turn
 
 from rolloutfleet.errors import FORBIDDEN_SCOPE, INVALID_REQUEST
-from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, StartSessions
 from rolloutfleet_proxy.cluster.weights import FleetMember, FleetWeights
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
@@ -31,7 +31,6 @@ from rolloutfleet_proxy.domain.errors import (
     StepRefused,
 )
 from rolloutfleet_proxy.domain.lineage import Counts
-from rolloutfleet_proxy.domain.session import NewSessions
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.ids import Owner
@@ -544,7 +543,7 @@ def test_a_version_that_one_proxy_would_refuse_changes_none() -> None:
 def hold_newer(store: MemoryStore, *, version: int, run: int = 0) -> None:
     """A session with a closed turn of this version."""
     transaction = Transaction(store.connection, served=0.0, wall=0.0)
-    asked = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
+    asked = StartSessions()
     _, [started] = start(transaction, Owner(0, "0" * 8), asked)
     assert started.record is not None
     commit_turn(transaction, new_turn(started.record.id, name="x", version=version, run=run))

@@ -5,7 +5,6 @@ import gc
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +20,14 @@ from hypothesis import strategies as st
 from tests.proxy.services import in_force, session_service
 from tests.proxy.stores import SyncStore, new_turn
 
-from rolloutfleet.wire import AskExport, Export, ExportStyle, GiveReward
+from rolloutfleet.wire import AskExport, Export, ExportStyle, GiveReward, StartSessions
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.control import exports
 from rolloutfleet_proxy.control import sessions as sessions_api
 from rolloutfleet_proxy.control.negotiation import preferred
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.domain.session import NewSessions, Started
+from rolloutfleet_proxy.domain.session import Started
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.domain.weights import Versions, WeightState
 from rolloutfleet_proxy.exports import forms as export_forms
@@ -308,7 +307,6 @@ def floats(*values: float) -> list[float]:
 # Over HTTP
 
 ADMIN = "admin-key-0123456789"
-NEW = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
 
 
 @pytest.fixture
@@ -366,7 +364,7 @@ async def served(folder: Path) -> SimpleNamespace:
 
 
 async def started(api: SimpleNamespace, *, agent_may: tuple[str, ...] = (), turns: int = 1) -> Started:
-    asked = replace(NEW, agent_may=agent_may)
+    asked = StartSessions.model_validate({"agent_may": list(agent_may)})
     session: Started
     _, [session] = await api.writer.run(lambda transaction: start(transaction, api.owner, asked))
     row = (await api.sessions.named(session.name)).id
@@ -570,7 +568,7 @@ def large_sessions(transaction: Transaction, owner: Owner) -> None:
     generator = np.random.default_rng(0)
     ids = generator.integers(0, 150_000, (6, 5000)).tolist()
     logprobs = generator.normal(-2, 1, (6, 2000)).tolist()
-    _, sessions = start(transaction, owner, replace(NEW, count=64))
+    _, sessions = start(transaction, owner, StartSessions(group_size=64))
     for session in sessions:
         row = transaction.rows("SELECT id FROM sessions WHERE name = ?", (session.name,))[0][0]
         for number in range(6):

@@ -13,8 +13,8 @@ import pytest
 from tests.proxy.stores import new_turn
 
 from rolloutfleet.dumps import decode
-from rolloutfleet.wire import AskExport
-from rolloutfleet_proxy.domain.session import REST, Gone, NewSessions
+from rolloutfleet.wire import AskExport, StartSessions
+from rolloutfleet_proxy.domain.session import REST, Gone
 from rolloutfleet_proxy.domain.stale import Patience, due
 from rolloutfleet_proxy.lifecycle.dumping import dump
 from rolloutfleet_proxy.lifecycle.folder import DumpWriter
@@ -93,8 +93,7 @@ class House:
 
     async def start(self, count: int = 1, *, turns: int = 1, **asked: Any) -> list[tuple[int, str]]:
         """A group; (row id, session_id) of each of its sessions."""
-        given = {"task_id": None, "metadata": None, "limits": {}, "agent_may": (), "stale_after": None} | asked
-        _, started = await self.writer.run(lambda t: start(t, self.owner, NewSessions(count=count, **given)))
+        _, started = await self.writer.run(lambda t: start(t, self.owner, StartSessions(group_size=count, **asked)))
         found = []
         for session in started:
             ((id,),) = await self.rows("SELECT id FROM sessions WHERE name = ?", session.name)
@@ -372,7 +371,7 @@ async def test_dumps_are_kept_by_age_and_by_bytes(house: House) -> None:
 
 async def test_ten_thousand_sessions_come_and_go_and_the_file_is_small_again(house: House) -> None:
     """All of it but the tombstones, which are bounded."""
-    new = NewSessions(count=50, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
+    new = StartSessions(group_size=50)
 
     def begin(transaction: Transaction, number: int) -> None:
         _, started = start(transaction, house.owner, new)
@@ -395,7 +394,7 @@ async def test_ten_thousand_sessions_come_and_go_and_the_file_is_small_again(hou
 
 async def test_a_reclaimed_session_is_known_as_long_as_its_tombstone_lasts(house: House) -> None:
     """By name and by key; then neither was ever known."""
-    new = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
+    new = StartSessions()
     _, [started] = await house.writer.run(lambda transaction: start(transaction, house.owner, new))
     house.seconds = STALE
     await house.sweep()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rolloutfleet.spec import LimitsSpec
-from rolloutfleet_proxy.domain.session import NewSessions
+from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.admission import Admission, Places
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -45,7 +45,7 @@ def admission(database: Database) -> Admission:
 def made(transaction: Transaction, *, places: Places, fails: bool) -> None:
     if not places.take():
         raise NoRoom
-    asked = NewSessions(count=2, task_id=None, metadata=None, limits={}, agent_may=[], stale_after=None)
+    asked = StartSessions(group_size=2)
     start(transaction, OWNER, asked)
     if fails:
         raise ValueError("a mistake after the room was taken")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.proxy.stores import new_turn
 
-from rolloutfleet_proxy.domain.session import CLOSED, OPEN, Gone, NewSessions, Started
+from rolloutfleet.wire import StartSessions
+from rolloutfleet_proxy.domain.session import CLOSED, OPEN, Gone, Started
 from rolloutfleet_proxy.domain.turn import Brief
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions, load
@@ -66,7 +67,7 @@ class House:
     started: list[Started] = field(default_factory=list)
 
     async def start(self) -> Started:
-        asked = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=[], stale_after=None)
+        asked = StartSessions()
         _, [started] = await self.writer.run(lambda transaction: start(transaction, OWNER, asked))
         return Started(started.name, started.key)  # memory holds nothing of it
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rolloutfleet_proxy.domain.session import Gone, NewSessions
+from rolloutfleet.wire import StartSessions
+from rolloutfleet_proxy.domain.session import Gone
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -48,7 +49,7 @@ class House:
         self._owner = Owner(0, database.store_id)
 
     async def live_and_die(self) -> None:
-        asked = NewSessions(count=1, task_id="task", metadata=None, limits={}, agent_may=[], stale_after=None)
+        asked = StartSessions(task_id="task")
         _, [started] = await self.writer.run(partial(start, owner=self._owner, asked=asked))
         assert started.record is not None
         session = self.sessions.started(started.record)

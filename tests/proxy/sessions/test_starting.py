@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutfleet_proxy.domain.session import NewSessions
+from rolloutfleet.wire import SessionLimits, StartSessions
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions, load
 from rolloutfleet_proxy.store.clock import ServedClock
@@ -16,15 +16,15 @@ from rolloutfleet_proxy.store.sessions import replace_keys, start
 from rolloutfleet_proxy.store.writer import Writer
 
 OWNER = Owner(3, "0123456789ab")
-ASKED = NewSessions(
-    count=3,
+ASKED = StartSessions(
+    group_size=3,
     task_id="task é",
     metadata={"a": [1, None]},
-    limits={"turns": 4},
+    limits=SessionLimits(turns=4),
     agent_may=["reward", "close"],
     stale_after=7.5,
 )
-PLAIN = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=[], stale_after=None)
+PLAIN = StartSessions()
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def writer(database: Database) -> AsyncIterator[Writer]:
 
 @pytest.mark.parametrize("asked", [ASKED, PLAIN])
 async def test_what_memory_holds_of_a_new_session_is_what_the_store_gives(
-    database: Database, writer: Writer, asked: NewSessions
+    database: Database, writer: Writer, asked: StartSessions
 ) -> None:
     _, started = await writer.run(lambda transaction: start(transaction, OWNER, asked))
     connection = database.connect(read_only=True)

@@ -10,7 +10,7 @@ from tests.proxy.stores import SyncStore
 
 from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import CODES, Form
-from rolloutfleet_proxy.domain.session import NewSessions
+from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.sessions import start
 
@@ -85,7 +85,7 @@ class Shelf:
         return sorted((self.folder / "shards").iterdir())
 
     def start_session(self) -> tuple[int, str]:
-        new = NewSessions(count=1, task_id=None, metadata=None, limits={}, agent_may=(), stale_after=None)
+        new = StartSessions()
         _, [started] = self.store.run(lambda transaction: start(transaction, self.store.owner, new))
         [(row,)] = self.store.rows("SELECT id FROM sessions WHERE name = ?", started.name)
         return row, started.name
