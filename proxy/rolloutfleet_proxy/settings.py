@@ -80,11 +80,6 @@ class SettingsSource:
         return Told(settings.model_copy(update={"generation": 0}) if unknown else settings, names)
 
 
-def read_settings(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> ProxySettings:
-    """The settings of this process, from its command line and environment. Raises BadSettings."""
-    return SettingsSource(arguments, environment).read().settings
-
-
 def _checked(given: dict[str, Any]) -> ProxySettings:
     try:
         return ProxySettings.model_validate(given)

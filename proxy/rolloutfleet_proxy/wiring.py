@@ -21,7 +21,7 @@ from rolloutfleet_proxy.cluster.gathering import Gatherer
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.cluster.placement import Placement
-from rolloutfleet_proxy.cluster.weights import EngineCommands, FleetWeights
+from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.control.dependencies import Services
 from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, Stopping
@@ -354,9 +354,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         dumps=dumps,
         shards=ShardService(shelf=shards, admission=parts.admission, owner=store.owner, settings=settings),
         weights=weights,
-        fleet_weights=FleetWeights(
-            weights, ordinal=peers.own, engines=EngineCommands(parts.engine), clock=time.monotonic
-        ),
+        fleet_weights=FleetWeights(weights, ordinal=peers.own, engines=parts.engine, clock=time.monotonic),
         peers=peers,
         placement=Placement(peers, store.writer),
         ownership=Ownership(own=store.owner, peers=peers, adopted=parts.adopted, ephemeral=settings.current.ephemeral),

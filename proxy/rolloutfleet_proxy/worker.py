@@ -17,7 +17,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import uvicorn
 
@@ -85,23 +85,25 @@ class ParentProcess:
             "patience": settings.drain_timeout + CUT_GRACE + CLOSING + (RETIRING if settings.ephemeral else 0),
             "log": {"ordinal": settings.ordinal, "json": settings.log.format == "json", "level": settings.log.level},
         }
-        self._channel.send({"listen": asked})
-        messages, descriptors = self._channel.receive()
-        if not messages:
-            sys.exit(1)
-        if "refused" in messages[0]:
-            print(f"rolloutfleet-proxy: {messages[0]['refused']}", file=sys.stderr)
+        message, descriptors = self._ask({"listen": asked})
+        if "refused" in message:
+            print(f"rolloutfleet-proxy: {message['refused']}", file=sys.stderr)
             sys.exit(1)
         return [socket.socket(fileno=descriptor) for descriptor in descriptors]
 
     def wait_to_open(self) -> Crash | None:
         """Say that everything is ready, and wait for leave to open the store."""
-        self._channel.send({"warm": True})
-        messages, _ = self._channel.receive()
+        message, _ = self._ask({"warm": True})
+        told = message["open"]
+        return Crash(how=told["crash"], peak_rss=told["peak_rss"]) if told else None
+
+    def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """What the parent answers, and the sockets with it; without a parent the process ends."""
+        self._channel.send(message)
+        messages, descriptors = self._channel.receive()
         if not messages:
             sys.exit(1)
-        told = messages[0]["open"]
-        return Crash(how=told["crash"], peak_rss=told["peak_rss"]) if told else None
+        return messages[0], descriptors
 
     def serve(self) -> None:
         """Say that connections are accepted, and hear the parent from now on."""

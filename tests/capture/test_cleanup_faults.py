@@ -18,7 +18,7 @@ from tests.capture.test_cleanup import CHAT, LIVES, SOON, dump_folder, is_gone, 
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet.errors import SESSION_RECLAIMED
-from rolloutfleet_proxy.failpoints import BEFORE_COMMIT, MID_DUMP, PLACES_OF_CLEANUP, VARIABLE
+from rolloutfleet_proxy.failpoints import AFTER_DUMP, AFTER_RENAME, BEFORE_COMMIT, MID_DUMP, MID_SWEEP, VARIABLE
 from rolloutfleet_proxy.services.sweeping import BATCH
 
 SESSIONS = 6
@@ -72,7 +72,7 @@ def test_kills_everywhere_in_a_sweep_lose_nothing(proxy: ProxyProcess) -> None:
             admin.post("/sessions", json={}).raise_for_status()
     proxy.kill()
     proxy.settings["sessions"] = {**SOON, "stale_after": 0.2}
-    for place, times in [*zip(PLACES_OF_CLEANUP, (3, 2, 1, 1), strict=True), (BEFORE_COMMIT, 2)]:
+    for place, times in ((MID_DUMP, 3), (AFTER_RENAME, 2), (AFTER_DUMP, 1), (MID_SWEEP, 1), (BEFORE_COMMIT, 2)):
         proxy.environment = {VARIABLE: f"{place}:{times}"}
         proxy.launch()
         proxy.wait_until_killed(30)

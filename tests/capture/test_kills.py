@@ -19,7 +19,15 @@ from tests.lengths import at_length
 from tests.printing import say
 from tests.real.processes import NotServing
 
-from rolloutfleet_proxy.failpoints import AFTER_COMMIT, BEFORE_COMMIT, PLACES, VARIABLE
+from rolloutfleet_proxy.failpoints import (
+    AFTER_COMMIT,
+    AFTER_ENGINE,
+    BEFORE_ANSWER,
+    BEFORE_COMMIT,
+    BEFORE_ENGINE,
+    IN_TRANSACTION,
+    VARIABLE,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,6 +35,8 @@ DEATHS_A_PLACE = at_length(1, long=4)
 RANDOM_DEATHS = at_length(4, long=16)
 MOST_RANDOM_DEATHS = 16
 """Where calls come so slowly that fewer deaths met none."""
+PLACES = (BEFORE_ENGINE, AFTER_ENGINE, IN_TRANSACTION, BEFORE_COMMIT, AFTER_COMMIT, BEFORE_ANSWER)
+"""On every turn's way."""
 TRAINER_DEATHS = (BEFORE_COMMIT, AFTER_COMMIT)
 """Where the proxy dies under each of a trainer's acts."""
 SESSIONS = 20

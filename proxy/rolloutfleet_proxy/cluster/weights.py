@@ -40,7 +40,6 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.domain.lineage import Counts
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
-from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.client import PauseMode as EnginePause
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store.weights import AtStake
@@ -132,31 +131,13 @@ class RemoteMember:
 
 
 class Engines(Protocol):
-    """All engines at once."""
+    """All engines at once. A command returns those that did not confirm it, by address, and why."""
 
-    async def pause(self, mode: EnginePause) -> None:
-        """Raises DomainError unless every engine confirmed."""
+    async def engines(self) -> Sequence[str]: ...
 
-    async def resume(self) -> dict[str, str]:
-        """Those that did not confirm, by address. Raises DomainError where none did."""
+    async def pause(self, mode: EnginePause) -> dict[str, str]: ...
 
-
-class EngineCommands:
-    """The engines of a gateway."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def pause(self, mode: EnginePause) -> None:
-        failed = await self._engine.pause(mode)
-        if failed:
-            raise _unconfirmed("be paused", failed)
-
-    async def resume(self) -> dict[str, str]:
-        failed = await self._engine.resume()
-        if failed and len(failed) == len(await self._engine.engines()):
-            raise _unconfirmed("go on", failed)
-        return failed
+    async def resume(self) -> dict[str, str]: ...
 
 
 class Coverage:
@@ -357,7 +338,9 @@ class FleetWeights:
             if gate.order != (epoch, False):
                 raise weight_state.stale_epoch(epoch, gate)
             self._engines_paused_in = epoch
-            await self.engines.pause(mode)
+            failed = await self.engines.pause(mode)
+            if failed:
+                raise _unconfirmed("be paused", failed)
 
     async def _heard_gate(self, gate: Gate) -> None:
         async with self._commands:
@@ -376,6 +359,8 @@ class FleetWeights:
         try:
             async with asyncio.timeout(ENGINE_TIMEOUT):
                 failures = await self.engines.resume()
+                if failures and len(failures) == len(await self.engines.engines()):
+                    raise _unconfirmed("go on", failures)
         except TimeoutError:
             raise EngineTimeout(f"The engines did not confirm within {ENGINE_TIMEOUT:g} s that they go on.") from None
         self._engines_paused_in = None

@@ -51,13 +51,6 @@ class _Reading(Enum):
     BODY = auto()
 
 
-class _Refused(Exception):
-    """Raised in the parser's callbacks, which ends the parsing."""
-
-    def __init__(self, answer: DomainError) -> None:
-        self.answer = answer
-
-
 class HttpProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
@@ -121,8 +114,8 @@ class HttpProtocol(HttpToolsProtocol):
                 self._parse(data)
             else:
                 self._parse_in_parts(data)
-        except _Refused as refused:
-            self._refuse(refused.answer)
+        except DomainError as refused:
+            self._refuse(refused)
 
     def on_message_begin(self) -> None:
         if self._replaying:
@@ -145,10 +138,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self._replaying:
             return
         if self._since_begun > self._most() and self._head_bytes() > self._most():
-            raise _Refused(_too_large())
+            raise _too_large()
         self._check_number()
         if len(self.pipeline) >= AHEAD:
-            raise _Refused(MalformedRequest(f"More than {AHEAD} requests were sent ahead of their answers."))
+            raise MalformedRequest(f"More than {AHEAD} requests were sent ahead of their answers.")
         self._others.leaves(self)
         if self.parser.should_upgrade():
             self._framing = list(framing(self.headers).items())
@@ -224,19 +217,19 @@ class HttpProtocol(HttpToolsProtocol):
             left = left[room:]
 
     def _parse(self, data: bytes | memoryview) -> None:
-        """Raises _Refused for what is no HTTP, or too much of it."""
+        """Raises DomainError for what is no HTTP, or too much of it."""
         self._advanced = False
         self._piece = len(data)
         self._since_begun += self._piece
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
-            if isinstance(error.__context__, _Refused):
+            if isinstance(error.__context__, DomainError):
                 raise error.__context__ from None
-            raise _Refused(MalformedRequest("This is no HTTP/1.1 request.")) from None
+            raise MalformedRequest("This is no HTTP/1.1 request.") from None
         self._unparsed = 0 if self._advanced else self._unparsed + self._piece
         if self._room() <= 0:
-            raise _Refused(_too_large())
+            raise _too_large()
         self._check_number()
 
     def _room(self) -> int:
@@ -248,9 +241,9 @@ class HttpProtocol(HttpToolsProtocol):
         return HEAD_BYTES + (MORE_BYTES if self._from_peer else 0)
 
     def _check_number(self) -> None:
-        """Raises _Refused."""
+        """Raises HeadTooLarge."""
         if len(self.headers) > HEADERS + (MORE_HEADERS if self._from_peer else 0):
-            raise _Refused(HeadTooLarge(f"The request has more than the {HEADERS} headers that are allowed."))
+            raise HeadTooLarge(f"The request has more than the {HEADERS} headers that are allowed.")
 
     def _head_bytes(self) -> int:
         """Of the head that has just come to its end, with no more space in it than must be."""

@@ -100,8 +100,12 @@ class SilentEngines:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    async def pause(self, mode: str) -> None:
+    async def engines(self) -> list[str]:
+        return []
+
+    async def pause(self, mode: str) -> dict[str, str]:
         self.told.append(mode)
+        return {}
 
     async def resume(self) -> dict[str, str]:
         self.told.append("continue")

@@ -23,7 +23,6 @@ from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, StartSessions
 from rolloutfleet_proxy.cluster.weights import FleetMember, FleetWeights
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
-    EngineError,
     ForbiddenScope,
     InvalidRequest,
     OwnerUnavailable,
@@ -104,11 +103,15 @@ class SimulatedEngines:
         self.changed = asyncio.Event()
         self.broken = False
 
-    async def pause(self, mode: str) -> None:
+    async def engines(self) -> list[str]:
+        return ["http://engine"]
+
+    async def pause(self, mode: str) -> dict[str, str]:
         await asyncio.sleep(self.chance.uniform(0, 1))
         if self.broken:
-            raise EngineError("An engine did not confirm.")
+            return {"http://engine": "it did not confirm"}
         self._become(mode)
+        return {}
 
     async def resume(self) -> dict[str, str]:
         await asyncio.sleep(self.chance.uniform(0, 1))
@@ -470,16 +473,17 @@ def test_engines_that_fail_leave_nothing_paused() -> None:
 class CutOff:
     """The engines, as long as a proxy reaches them."""
 
-    engines: SimulatedEngines
+    all: SimulatedEngines
     reached: bool = True
 
-    async def pause(self, mode: str) -> None:
-        await self.engines.pause(mode)
+    async def engines(self) -> list[str]:
+        return await self.all.engines()
+
+    async def pause(self, mode: str) -> dict[str, str]:
+        return await self.all.pause(mode)
 
     async def resume(self) -> dict[str, str]:
-        if not self.reached:
-            raise EngineError("No engine confirmed.")
-        return await self.engines.resume()
+        return await self.all.resume() if self.reached else {"http://engine": "it did not confirm"}
 
 
 @pytest.mark.parametrize("leader", [0, 1])
