@@ -11,7 +11,6 @@ leader is the fleet.
 
 import asyncio
 import functools
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -198,8 +197,7 @@ class FleetWeights:
     async def show(self, members: Sequence[FleetMember]) -> dict[str, Any]:
         """The newest that is known, and what each proxy knows."""
         coverage = Coverage(members)
-        heard = await coverage.each(lambda member: member.state())
-        known = {self.ordinal: self.own.gate.state, **heard}
+        known = await self._known(coverage)
         proxies = [{"ordinal": ordinal, **state.shown()} for ordinal, state in sorted(known.items())]
         return {**_newest(known.values()).shown(), **coverage.named(self.ordinal), "proxies": proxies}
 
@@ -214,7 +212,7 @@ class FleetWeights:
         who did not pause, or could not be told to go on.
         """
         deadline = self.clock() + timeout
-        known = await self._known(members)
+        known = [*(await self._known(Coverage(members))).values()]
         if epoch is None:
             epoch = weight_state.next_epoch(known)
         for state in known:
@@ -238,7 +236,7 @@ class FleetWeights:
 
         Raises Stale for an older epoch, and DomainError where no engine confirmed; nothing has changed then.
         """
-        known = await self._known(members)
+        known = [*(await self._known(Coverage(members))).values()]
         if epoch is None:
             epoch = max(state.gate.epoch for state in known)
         for state in known:
@@ -251,7 +249,7 @@ class FleetWeights:
 
     async def advance(self, members: Sequence[FleetMember], *, version: int, epoch: int | None) -> dict[str, Any]:
         """Go to a version in the newest run that is known. Raises Stale; nothing has changed then."""
-        newest = _newest(await self._known(members))
+        newest = _newest((await self._known(Coverage(members))).values())
         weight_state.advanced(newest, version=version, epoch=epoch)
         await self.own.join_versions(newest.versions)
         await self.own.advance(version, epoch=epoch)
@@ -267,7 +265,7 @@ class FleetWeights:
         Raises Stale where the run is no greater, and RecoveryTooFar where it would drop something and is
         not confirmed; nothing has changed then.
         """
-        newest = _newest(await self._known(members))
+        newest = _newest((await self._known(Coverage(members))).values())
         weight_state.recovered(newest, recovery)
         if weight_state.too_far(newest, recovery) and not confirmed:
             await self._check_nothing_at_stake(Coverage(members), newest.versions, recovery)
@@ -275,22 +273,23 @@ class FleetWeights:
         await self.own.recover(recovery)
         coverage = Coverage(members)
         await self._tell_versions(coverage)
-        counted = await coverage.each(lambda member: member.recovery_counts(recovery.run))
-        counts = [await self.own.recovery_counts(recovery.run), *counted.values()]
-        return {**self._answer(coverage), "recovered": _summed(counts)}
+        counted = await self._summed(coverage, lambda member: member.recovery_counts(recovery.run))
+        for kind in ("trajectories", "turns"):
+            counted[f"kept_{kind}"] = counted[f"marked_{kind}"] - counted[f"dropped_{kind}"]
+        return {**self._answer(coverage), "recovered": counted}
 
     async def _check_nothing_at_stake(self, coverage: Coverage, known: Versions, recovery: Recovery) -> None:
         """Raises RecoveryTooFar. What nobody could count may be there, unless the fleet is a fresh one."""
-
-        async def asked(member: FleetMember | WeightService) -> AtStake:
-            return await member.at_stake(run=recovery.run, version=recovery.version)
-
-        counted = [await asked(self.own), *(await coverage.each(asked)).values()]
-        total: Counter[str] = Counter()
-        for one in counted:
-            total.update(asdict(one))
-        if total.total() or (coverage.failed and known.version):
+        total = await self._summed(coverage, lambda member: member.at_stake(run=recovery.run, version=recovery.version))
+        if any(total.values()) or (coverage.failed and known.version):
             raise _too_far(known, recovery, AtStake(**total), coverage.named(self.ordinal))
+
+    async def _summed(
+        self, coverage: Coverage, ask: Callable[[FleetMember | WeightService], Awaitable[AtStake | Counts]]
+    ) -> dict[str, int]:
+        """What this proxy and the others count, field by field."""
+        counts = [asdict(each) for each in (await ask(self.own), *(await coverage.each(ask)).values())]
+        return {name: sum(each[name] for each in counts) for name in counts[0]}
 
     async def heard(self, *, gate: Gate | None, versions: Versions | None) -> WeightState:
         """Take what a leading proxy tells; returns what is known then. Raises DomainError where engines fail."""
@@ -300,9 +299,9 @@ class FleetWeights:
             await self._heard_gate(gate)
         return self.own.gate.state
 
-    async def _known(self, members: Sequence[FleetMember]) -> list[WeightState]:
-        heard = await Coverage(members).each(lambda member: member.state())
-        return [self.own.gate.state, *heard.values()]
+    async def _known(self, coverage: Coverage) -> dict[int, WeightState]:
+        """What each proxy knows, by ordinal, this one's first."""
+        return {self.ordinal: self.own.gate.state, **await coverage.each(lambda member: member.state())}
 
     async def _stop(self, coverage: Coverage, *, epoch: int, mode: PauseMode, deadline: float) -> None:
         async with self._commands:
@@ -470,15 +469,6 @@ def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: d
 def _newer_pause(epoch: int, why: BaseException) -> bool:
     """Whether what ended this pause is one that has the engines now."""
     return isinstance(why, Stale) and bool(why.beside.get("paused")) and why.beside["epoch"] > epoch
-
-
-def _summed(counts: Iterable[Counts]) -> dict[str, int]:
-    """Counts over proxies, and what is marked and kept."""
-    total: Counter[str] = Counter()
-    for one in counts:
-        total.update(asdict(one))
-    kept = {f"kept_{kind}": total[f"marked_{kind}"] - total[f"dropped_{kind}"] for kind in ("trajectories", "turns")}
-    return {**total, **kept}
 
 
 def _newest(states: Iterable[WeightState]) -> WeightState:
