@@ -5,8 +5,8 @@ Their addresses follow from the settings; how they are is asked of each one's `/
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
@@ -73,7 +73,6 @@ class Peers:
         self._seen = {ordinal: self._unseen(ordinal) for ordinal in self.others}
         self.itself: Callable[[], Peer] = lambda: self._unseen(self.own)
         """This proxy, as it describes itself."""
-        self._polling: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -96,18 +95,15 @@ class Peers:
             self.ever = ever
             self._grown(ever)
 
-    def begin(self, weights: WeightService, *, own: Callable[[], Peer], rng: random.Random | None = None) -> None:
-        """Look at the peers from now on. Calls wait until the first look has shown what they know of the weights."""
+    def begin(
+        self, weights: WeightService, *, own: Callable[[], Peer], rng: random.Random | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """What looks at the peers. Calls wait until its first look has shown what they know of the weights."""
         self.itself = own
-        if self._seen:
-            weights.gate.begin_starting()
-        self._polling = asyncio.create_task(self._poll(weights, rng or random.Random()), name="peers")
+        weights.gate.starting = bool(self._seen)
+        return self._poll(weights, rng or random.Random())
 
     async def close(self) -> None:
-        if self._polling is not None:
-            self._polling.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._polling
         if self._session is not None:
             await self._session.close()
 

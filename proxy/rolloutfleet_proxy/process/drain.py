@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
+from rolloutfleet_proxy.broadcast import Broadcast
 from rolloutfleet_proxy.domain.errors import (
     DiskFailed,
     DiskFull,
@@ -113,13 +114,17 @@ class Drains:
     over: bool = False
     """The proxy ends: no connection is taken, and whoever asks is sent to the next one."""
     drain: Drain | None = None
-    held: int = 0
     stopped: bool = False
     """The proxy was told to stop, by a signal, rather than to let another worker follow."""
     _ending: bool = False
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: Broadcast = field(default_factory=Broadcast)
     _keeping: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> int:
+        """Calls that wait for the drain to be undone, or the proxy to end."""
+        return self._changed.waiting
 
     @property
     def holding(self) -> bool:
@@ -241,27 +246,22 @@ class Drains:
         if not self.holding:
             return
         until = self._now() + self.max_hold
-        self.held += 1
-        try:
-            while self.holding and not gone():
-                if self.over:
-                    raise Stopping()
-                try:
-                    async with asyncio.timeout(until - self._now()):
-                        await self._changed.wait()
-                except TimeoutError:
-                    raise HeldTooLong(f"This proxy has been draining for more than {self.max_hold:g} s.") from None
-        finally:
-            self.held -= 1
+        while self.holding and not gone():
+            if self.over:
+                raise Stopping()
+            left = until - self._now()
+            if left <= 0:
+                raise HeldTooLong(f"This proxy has been draining for more than {self.max_hold:g} s.")
+            await self._changed.wait(left)
 
     def look_again(self) -> None:
         """A session has ended: whoever is held for it is told so."""
-        self._wake()
+        self._changed.wake()
 
     def refuse_all(self) -> None:
         """No connection is taken any more: who is held, and who still asks, is sent to the next worker."""
         self._ending = self.over = True
-        self._wake()
+        self._changed.wake()
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -321,7 +321,7 @@ class Drains:
         if before is None or drain is None or (before.mode, before.then) != (drain.mode, drain.then):
             self.host.ends_in(then)
             _log(before, drain)
-        self._wake()
+        self._changed.wake()
         if drain is not None and (self._keeping is None or self._keeping.done()):
             self._keeping = asyncio.create_task(self._keep(), name="drain")
 
@@ -365,10 +365,6 @@ class Drains:
         self._ending = True
         self.work.cut()  # what waits in a pause, with nothing made yet, loses nothing by asking again
         self.host.end()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

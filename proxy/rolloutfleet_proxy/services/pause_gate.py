@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from rolloutfleet_proxy.broadcast import Broadcast
 from rolloutfleet_proxy.domain import weights as weight_state
 from rolloutfleet_proxy.domain.errors import Paused, StillGenerating
 from rolloutfleet_proxy.domain.weights import HOLDING_MODES, WeightState
@@ -92,12 +93,12 @@ class PauseGate:
         self._pauses = 0.0
         """Seconds of all pauses that are over."""
         self.starting = False
-        """Whether calls wait because the peers have not been asked yet how things stand."""
+        """Whether calls wait because the peers have not been asked yet how things stand. `end_starting` ends that."""
         self.unbegun = 0
         """Calls that have sent no round yet, and so lose nothing if they are asked for again."""
         self._calls: set[Submission] = set()
-        self._held: set[asyncio.Future[None]] = set()
-        self._settling: set[asyncio.Future[None]] = set()
+        self._held = Broadcast()
+        self._settling = Broadcast()
 
     @property
     def version(self) -> int:
@@ -123,7 +124,7 @@ class PauseGate:
     @property
     def waiting(self) -> int:
         """Calls that wait for the pause to end."""
-        return len(self._held)
+        return self._held.waiting
 
     @property
     def lately_resumed(self) -> bool:
@@ -146,7 +147,7 @@ class PauseGate:
     def hold_for(self, max_hold: float) -> None:
         """Let calls wait so many seconds of a pause from now on, those included that wait already."""
         self._max_hold = max_hold
-        _wake(self._held)
+        self._held.wake()
 
     def submission(self) -> Submission:
         return Submission(self)
@@ -175,15 +176,11 @@ class PauseGate:
                 until = min(timeout, STRAGGLER_GRACE)
             elif gate.mode == "abort":
                 self._cut()
-            await _woken(self._settling, until - waited)
-
-    def begin_starting(self) -> None:
-        """Hold calls until the peers have been asked: `end_starting` ends that."""
-        self.starting = True
+            await self._settling.wait(until - waited)
 
     def end_starting(self) -> None:
         self.starting = False
-        _wake(self._held)
+        self._held.wake()
 
     def apply(self, after: WeightState) -> None:
         """Follow the store, which has this state now."""
@@ -203,8 +200,8 @@ class PauseGate:
         if after.gate.mode == "in_place":
             for call in self._calls:
                 call.held_in_place = True
-        _wake(self._held)
-        _wake(self._settling)
+        self._held.wake()
+        self._settling.wake()
 
     def _enter(self, call: Submission) -> None:
         self._calls.add(call)
@@ -212,7 +209,7 @@ class PauseGate:
     def _leave(self, call: Submission) -> None:
         self._calls.discard(call)
         if not self._calls:
-            _wake(self._settling)
+            self._settling.wake()
 
     def _cut(self) -> None:
         for call in self._calls:
@@ -234,23 +231,4 @@ class PauseGate:
             left = self._hold_left() if self.paused else self._max_hold
             if left <= 0:
                 raise Paused(f"Generation has been paused for more than {self._max_hold:g} s (epoch {self.epoch}).")
-            await _woken(self._held, left)
-
-
-async def _woken(waiting: set[asyncio.Future[None]], timeout: float) -> None:
-    """Wait for `_wake`, or for the time."""
-    future = asyncio.get_running_loop().create_future()
-    waiting.add(future)
-    try:
-        async with asyncio.timeout(timeout):
-            await future
-    except TimeoutError:
-        pass
-    finally:
-        waiting.discard(future)
-
-
-def _wake(waiting: set[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
+            await self._held.wait(left)

@@ -123,6 +123,7 @@ class OneProxy:
     writer: Writer
     sessions: Sessions
     seen: Peer
+    looking: asyncio.Task[None] | None = None
     started: list[str] = field(default_factory=list)
     refuses: str | None = None
 
@@ -187,7 +188,11 @@ def app_of(proxy: OneProxy) -> FastAPI:
     app = FastAPI()
     access = Access(admin=AdminKeys([KEY]), registry=proxy.sessions, seals=Seals())
     app.state.services = SimpleNamespace(
-        access=access, peers=proxy.peers, weights=proxy.weights, fleet_weights=proxy.fleet_weights
+        access=access,
+        peers=proxy.peers,
+        weights=proxy.weights,
+        fleet_weights=proxy.fleet_weights,
+        ordinals=[proxy.owner.ordinal],
     )
     app.include_router(weights_api.router)
     placement = Placement(proxy.peers, proxy.writer, random.Random(proxy.owner.ordinal))
@@ -239,15 +244,21 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
     weights = await open_weights(writer, max_hold=5.0)
     reader = Reader(database)
     peers = Peers(settings)
-    yield OneProxy(
-        owner=Owner(ordinal, database.store_id),
-        weights=weights,
-        fleet_weights=FleetWeights(weights, ordinal=ordinal, engines=engines, clock=asyncio.get_running_loop().time),
-        peers=peers,
-        writer=writer,
-        sessions=Sessions(reader, cache_bytes=0),
-        seen=Peer(ordinal=ordinal, url=peers.address(ordinal), state="ready", sessions_open=0, room=True),
+    yield (
+        proxy := OneProxy(
+            owner=Owner(ordinal, database.store_id),
+            weights=weights,
+            fleet_weights=FleetWeights(
+                weights, ordinal=ordinal, engines=engines, clock=asyncio.get_running_loop().time
+            ),
+            peers=peers,
+            writer=writer,
+            sessions=Sessions(reader, cache_bytes=0),
+            seen=Peer(ordinal=ordinal, url=peers.address(ordinal), state="ready", sessions_open=0, room=True),
+        )
     )
+    if proxy.looking is not None:
+        proxy.looking.cancel()
     await peers.close()
     await writer.close()
     reader.close()
@@ -273,7 +284,8 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
 
 
 def begin(proxy: OneProxy) -> None:
-    proxy.peers.begin(proxy.weights, own=lambda: proxy.seen, rng=random.Random(0))
+    looking = proxy.peers.begin(proxy.weights, own=lambda: proxy.seen, rng=random.Random(0))
+    proxy.looking = asyncio.create_task(looking)
 
 
 def sees_all(proxy: OneProxy) -> bool:
@@ -473,6 +485,8 @@ async def test_a_proxy_that_is_down_is_named_and_catches_up_when_it_starts(fleet
     assert (recovered["run"], recovered["version"], recovered["ordinals"]) == (1, 1, [0, 1])
     assert recovered["recovered"]["kept_trajectories"] == 0
     down = fleet.proxies[2]
+    assert down.looking is not None
+    down.looking.cancel()
     await down.peers.close()
     down.peers = Peers(
         ProxySettings(
