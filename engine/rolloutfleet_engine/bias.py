@@ -1,7 +1,7 @@
 """What `logit_bias` makes of a draft.
 
-The simulated engine has no logits. It takes them to be 0, but for each token of the draft, which stands `LEAD` above
-the others: what is biased further than that comes instead, and what is biased away gives place to another token.
+The simulated engine has no logits. It takes them to be 0, but for each token of the draft, which stands `DRAFT_LOGIT`
+above the others: what is biased further than that comes instead, and what is biased away gives place to another token.
 """
 
 import random
@@ -10,7 +10,7 @@ from functools import cached_property
 
 from rolloutfleet_engine.model import Model
 
-LEAD = 10.0
+DRAFT_LOGIT = 10.0
 
 
 class Bias:
@@ -21,7 +21,7 @@ class Bias:
 
     def lets(self, token_id: int) -> bool:
         """Whether a token comes where the draft has it."""
-        return self._added.get(token_id, 0.0) + LEAD >= max(self._most, 0.0)
+        return self._added.get(token_id, 0.0) + DRAFT_LOGIT >= max(self._most, 0.0)
 
     def applied(self, ids: Sequence[int], *, key: bytes) -> list[int]:
         """The tokens that come in place of these; each place by itself, so that a longer draft begins the same."""

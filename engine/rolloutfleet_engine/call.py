@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
@@ -24,26 +25,26 @@ NON_STREAM_REPORT = 50
 """SGLang's scheduler reports the tokens of a call that isn't streamed this many at a time until it finishes."""
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
 class Call:
     """A request with what has been made for it. One task waits on it; `wake` ends the wait."""
 
-    def __init__(self, *, rid: str, fault: Fault | None, routing_key: str | None, arrived: float) -> None:
-        self.rid = rid
-        self.fault = fault
-        self.routing_key = routing_key
-        self.traces: dict[str, str] = {}
-        self.arrived = arrived
-        self.left = False
-        self.abort_sent = False
-        self.abort_on_continue = False
-        self.aborted = False
-        self.plan: Plan | None = None
-        self.generation: Generation | None = None
-        self.ids: Sequence[int] = ()
-        self.finish: FinishReason = {}
-        self.logprobs: list[float] = []
-        self._logprobs: Callable[[str, int], list[float]]
-        self._woken = asyncio.Event()
+    rid: str
+    fault: Fault | None
+    routing_key: str | None
+    arrived: float
+    traces: dict[str, str] = field(default_factory=dict)
+    left: bool = False
+    abort_sent: bool = False
+    abort_on_continue: bool = False
+    aborted: bool = False
+    plan: Plan | None = None
+    generation: Generation | None = None
+    ids: Sequence[int] = ()
+    finish: FinishReason = field(default_factory=dict)
+    logprobs: list[float] = field(default_factory=list)
+    _logprobs: Callable[[str, int], list[float]] = field(init=False)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def fault_kind(self) -> str | None:

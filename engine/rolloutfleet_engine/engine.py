@@ -10,7 +10,7 @@ from typing import Any
 
 from rolloutfleet_engine.call import Call
 from rolloutfleet_engine.ending import FinishReason, end_of
-from rolloutfleet_engine.faults import Fault, take_fault
+from rolloutfleet_engine.faults import ABORTS, Fault, take_fault
 from rolloutfleet_engine.generation import Generation, Pace
 from rolloutfleet_engine.grammar import check_backend
 from rolloutfleet_engine.model import Model
@@ -84,7 +84,7 @@ class Engine:
         draft = self._writer.draft(plan.prompt, sampling=sampling, limit=plan.limit)
         ids = draft.ids if draft.end is None else (*draft.ids, draft.end)
         made, finish = end_of(ids, limit=plan.limit, sampling=sampling, model=self.model)
-        if fault is not None and fault.kind in ("bare_abort", "abort_with_status"):
+        if fault is not None and fault.kind in ABORTS:
             made = made[: fault.after_tokens]
             finish = ABORTED if fault.kind == "bare_abort" else abort_with_status(fault)
         generation = Generation(total=len(made), pace=self._pace(fault), started=self.clock(), version=self.version)

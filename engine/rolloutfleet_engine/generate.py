@@ -9,7 +9,7 @@ from rolloutfleet_engine.call import Call, aborted_body, reply_body
 from rolloutfleet_engine.ending import shown_text
 from rolloutfleet_engine.engine import Engine
 from rolloutfleet_engine.exchange import JSON_TYPE, Exchange, Unreadable, encode, error_response
-from rolloutfleet_engine.faults import HTTP_ERRORS, SPOILERS
+from rolloutfleet_engine.faults import HTTP_ERRORS, SPOILERS, WIRE_FAULTS
 from rolloutfleet_engine.requests import (
     GenerateRequest,
     GrammarRefused,
@@ -164,7 +164,7 @@ async def stream_answer(engine: Engine, exchange: Exchange, call: Call, plan: Pl
 
 def wire_fault(call: Call, made: int, *, final: bool) -> str | None:
     fault = call.fault
-    if fault is None or fault.kind not in ("cut_stream", "garbage_json"):
+    if fault is None or fault.kind not in WIRE_FAULTS:
         return None
     return fault.kind if final or made >= max(1, fault.after_tokens) else None
 

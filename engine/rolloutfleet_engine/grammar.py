@@ -15,9 +15,9 @@ from rolloutfleet_engine.model import Model
 from rolloutfleet_engine.requests import GrammarRefused, SamplingParams
 from rolloutfleet_engine.structural_tags import SPACING, lark_of
 
-WANDERING = 24
+RANDOM_TOKENS = 24
 """Tokens that are drawn at random; from then on those that bring an answer to its end go first."""
-LONGEST = 4_000
+MAX_TOKENS = 4_000
 """Tokens at which an answer is given up where its grammar never lets it end."""
 BACKENDS: Final = ("xgrammar", "llguidance", "outlines", "none")
 """What SGLang can be told to compile grammars with; what the first of them takes, the simulated engine does."""
@@ -48,11 +48,11 @@ class Grammars:
 
     def _draw(self, matcher: LLMatcher, rng: random.Random) -> list[int]:
         drawn: list[int] = []
-        while len(drawn) < LONGEST and not matcher.is_stopped():
-            if matcher.is_accepting() and (len(drawn) >= WANDERING or rng.random() < 0.5):
+        while len(drawn) < MAX_TOKENS and not matcher.is_stopped():
+            if matcher.is_accepting() and (len(drawn) >= RANDOM_TOKENS or rng.random() < 0.5):
                 break
             allowed = [token for token, bias in enumerate(matcher.compute_logit_bias()) if bias]
-            token = self._choose(allowed, rng, ending=len(drawn) >= WANDERING)
+            token = self._choose(allowed, rng, ending=len(drawn) >= RANDOM_TOKENS)
             if token is None:
                 break
             matcher.consume_token(token)
