@@ -317,7 +317,7 @@ FAULTS = [
         "samples-come-at-any-pace",
         Promise.OPERATOR,
         OPERATOR,
-        "now - run.at < EARLY * rule.interval",
+        "now - run.at < MIN_INTERVAL_SHARE * rule.interval",
         "now < run.at",
         MEMORY,
     ),

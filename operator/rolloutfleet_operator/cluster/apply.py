@@ -20,11 +20,11 @@ from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 Id = tuple[str, str]
 """Kind and name, within the fleet's namespace."""
 
-FIGHTS_REMEMBERED: Final = 600.0
+CONFLICTS_REMEMBERED: Final = 600.0
 """Seconds after which a change by another counts no more."""
-FIGHTS_ALLOWED: Final = 3
+CONFLICTS_ALLOWED: Final = 3
 """So many are put back at once; then it is left alone for longer and longer."""
-LEFT_ALONE: Final = Backoff(first=10.0, longest=FIGHTS_REMEMBERED)
+CONFLICT_BACKOFF: Final = Backoff(first=10.0, longest=CONFLICTS_REMEMBERED)
 
 PATHS: Final[Mapping[str, str]] = {
     "proxy": "spec.proxies.podTemplate",
@@ -34,7 +34,7 @@ PATHS: Final[Mapping[str, str]] = {
 """Where the pods of each workload (by the end of its name) are described in the fleet."""
 
 
-class Why(StrEnum):
+class ApplyReason(StrEnum):
     MISSING = "missing"
     CHANGED = "changed"
     UNSURE = "unsure"
@@ -43,13 +43,13 @@ class Why(StrEnum):
 
 
 @dataclass(slots=True)
-class Memory:
+class LastApply:
     """What is remembered of one child. Losing it costs one apply that changes nothing."""
 
     mark: int = -1
     """Generation or resourceVersion that our last apply returned."""
     uid: str = ""
-    fights: list[float] = field(default_factory=list)
+    conflicts: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -76,19 +76,19 @@ def mark_of(live: Mapping[str, Any]) -> int:
     return int(meta.get("generation") or meta["resourceVersion"])
 
 
-def due(wanted_hash: str, live: Mapping[str, Any] | None, memory: Memory) -> Why | None:
+def due(wanted_hash: str, live: Mapping[str, Any] | None, last: LastApply) -> ApplyReason | None:
     """Why a child must be applied; None where it is as it should be, as far as what was read tells."""
     if live is None:
-        return Why.MISSING
+        return ApplyReason.MISSING
     meta = live["metadata"]
-    if meta["uid"] == memory.uid and mark_of(live) < memory.mark:
+    if meta["uid"] == last.uid and mark_of(live) < last.mark:
         return None  # read before our last apply
     if (meta.get("annotations") or {}).get(APPLIED_HASH) != wanted_hash:
-        return Why.CHANGED
-    if meta["uid"] != memory.uid:
-        return Why.UNSURE
+        return ApplyReason.CHANGED
+    if meta["uid"] != last.uid:
+        return ApplyReason.UNSURE
     is_watched = (meta.get("labels") or {}).get(MANAGED_BY) == OPERATOR
-    return None if is_watched and mark_of(live) == memory.mark else Why.EDITED
+    return None if is_watched and mark_of(live) == last.mark else ApplyReason.EDITED
 
 
 def carries(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -107,7 +107,7 @@ class Children:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._memories: dict[Id, Memory] = {}
+        self._last_applies: dict[Id, LastApply] = {}
 
     async def bring_about(
         self, fleet: Fleet, wanted: Sequence[Object], there: Mapping[Id, Object], *, kept: Iterable[Id], now: float
@@ -128,38 +128,38 @@ class Children:
 
     async def _one(self, fleet: Fleet, manifest: Object, live: Object | None, outcome: Outcome, now: float) -> None:
         kind, name = identity(manifest)
-        memory = self._memories.setdefault((kind, name), Memory())
+        last = self._last_applies.setdefault((kind, name), LastApply())
         wanted_hash = content_hash(manifest)
-        why = due(wanted_hash, live, memory)
+        why = due(wanted_hash, live, last)
         if why is None:
             return
-        if why is Why.EDITED and (until := _pause(memory, now)) > now:
+        if why is ApplyReason.EDITED and (until := _pause(last, now)) > now:
             outcome.again_at = min(until, outcome.again_at or until)
-            outcome.problems.append(_fought(kind, name, live))
+            outcome.problems.append(_conflict(kind, name, live))
             return
         stamped = _stamped(manifest, wanted_hash)
         try:
-            if why is Why.MISSING and await self._taken(fleet, kind, name):
+            if why is ApplyReason.MISSING and await self._taken(fleet, kind, name):
                 outcome.problems.append(name_taken(kind, name, "delete it, or rename the fleet"))
                 return
-            if why in (Why.MISSING, Why.CHANGED) and "template" in manifest.get("spec", {}):
+            if why in (ApplyReason.MISSING, ApplyReason.CHANGED) and "template" in manifest.get("spec", {}):
                 await self._api.apply(stamped, dry_run=True)
             answer = await self._api.apply(stamped)
         except ApiRefused as refused:
             outcome.problems.append(refusal(kind, name, refused))
             return
-        self._note(memory, why, live, answer, outcome, now)
+        self._note(last, why, live, answer, outcome, now)
 
     def _note(
-        self, memory: Memory, why: Why, live: Object | None, answer: Object, outcome: Outcome, now: float
+        self, last: LastApply, why: ApplyReason, live: Object | None, answer: Object, outcome: Outcome, now: float
     ) -> None:
-        memory.mark, memory.uid = mark_of(answer), answer["metadata"]["uid"]
+        last.mark, last.uid = mark_of(answer), answer["metadata"]["uid"]
         if live is not None and answer["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]:
             return
         kind, name = identity(answer)
         outcome.changed.append(f"{kind}/{name}")
-        if why is Why.EDITED:
-            memory.fights = [at for at in memory.fights if now - at < FIGHTS_REMEMBERED] + [now]
+        if why is ApplyReason.EDITED:
+            last.conflicts = [at for at in last.conflicts if now - at < CONFLICTS_REMEMBERED] + [now]
 
     async def _taken(self, fleet: Fleet, kind: str, name: str) -> bool:
         """Whether somebody else's object has that name."""
@@ -173,7 +173,7 @@ class Children:
         except ApiRefused as refused:
             outcome.problems.append(refusal(kind, name, refused))
             return
-        self._memories.pop(child, None)
+        self._last_applies.pop(child, None)
         outcome.changed.append(f"{kind}/{name} removed")
 
 
@@ -183,15 +183,15 @@ def _stamped(manifest: Object, wanted_hash: str) -> Object:
     return {**manifest, "metadata": {**meta, "annotations": annotations}}
 
 
-def _pause(memory: Memory, now: float) -> float:
+def _pause(last: LastApply, now: float) -> float:
     """Until when a child that others keep changing is left alone."""
-    recent = [at for at in memory.fights if now - at < FIGHTS_REMEMBERED]
-    if len(recent) < FIGHTS_ALLOWED:
+    recent = [at for at in last.conflicts if now - at < CONFLICTS_REMEMBERED]
+    if len(recent) < CONFLICTS_ALLOWED:
         return 0.0
-    return recent[-1] + LEFT_ALONE.after(len(recent) - FIGHTS_ALLOWED + 1)
+    return recent[-1] + CONFLICT_BACKOFF.after(len(recent) - CONFLICTS_ALLOWED + 1)
 
 
-def _fought(kind: str, name: str, live: Object | None) -> Problem:
+def _conflict(kind: str, name: str, live: Object | None) -> Problem:
     others = sorted(
         {
             each.get("manager", "?")

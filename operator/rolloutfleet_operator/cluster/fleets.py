@@ -16,9 +16,9 @@ from rolloutfleet_operator.cluster.health import Health
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.reconciler import Reconciler, Shared
 
-AT_ONCE: Final = 8
+MAX_CONCURRENT_PASSES: Final = 8
 """Passes under way at once."""
-GATHER: Final = 0.2
+DEBOUNCE: Final = 0.2
 """Seconds to wait after an event for those that come with it."""
 BACKOFF: Final = Backoff(first=1.0, longest=60.0)
 """Between passes that fail."""
@@ -50,7 +50,7 @@ class Fleets:
         self._shared, self._leading, self._health = shared, leading, health
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._wakes: dict[Key, _Wake] = {}
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_PASSES)
         self._random = random.Random()
 
     def wake(self, namespace: str, name: str, kind: str) -> None:
@@ -98,7 +98,7 @@ class Fleets:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await wake.wait()
-                await asyncio.sleep(GATHER)
+                await asyncio.sleep(DEBOUNCE)
 
     async def _once(self, reconciler: Reconciler, wake: _Wake) -> tuple[float | None, bool]:
         """When the next pass is due, and whether this one worked."""

@@ -21,27 +21,27 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class Usable(Generic[K]):
+class FoundKey(Generic[K]):
     key: K | None
     """None where there is none that can be used."""
     problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class KeyMaker:
+class FleetKeys:
     api: Api
     proxies: ProxyClient
     new_key: Callable[[], str] = secrets.new_key
 
     async def keys(
         self, fleet: Fleet, there: Object | None, proxies: Sequence[str | None], now: float
-    ) -> Usable[secrets.Keys]:
+    ) -> FoundKey[secrets.Keys]:
         """The admin keys as they should be now; `there` is the Secret, `proxies` has an address for each pod."""
         found = None if there is None else secrets.read(there)
         if fleet.spec.auth.secret is not None:
             return _named(found, "auth.secret", fleet.keys, ADMIN_KEYS, "(admin keys, one a line)")
         if there is not None and not owned(there, fleet):
-            return Usable(None, (name_taken("Secret", fleet.own_keys, "delete it, or name it as auth.secret"),))
+            return FoundKey(None, (name_taken("Secret", fleet.own_keys, "delete it, or name it as auth.secret"),))
         wanted = secrets.wanted(
             fleet,
             found,
@@ -53,29 +53,29 @@ class KeyMaker:
             try:
                 await self.api.apply(secrets.secret(fleet, wanted))
             except ApiRefused as refused:
-                return Usable(found, (refusal("Secret", fleet.own_keys, refused),))
-        return Usable(wanted)
+                return FoundKey(found, (refusal("Secret", fleet.own_keys, refused),))
+        return FoundKey(wanted)
 
-    async def control_key(self, fleet: Fleet) -> Usable[str]:
+    async def control_key(self, fleet: Fleet) -> FoundKey[str]:
         """The key of the gateways' control plane, made where there is none."""
         there = await self.api.get("Secret", fleet.namespace, fleet.control_key)
         if there is not None and not owned(there, fleet):
-            return Usable(None, (name_taken("Secret", fleet.control_key, "delete it"),))
+            return FoundKey(None, (name_taken("Secret", fleet.control_key, "delete it"),))
         found = CONTROL_KEY.read(there)
         if found is not None:
-            return Usable(found)
+            return FoundKey(found)
         made = self.new_key()
         try:
             await self.api.apply(CONTROL_KEY.secret(fleet, fleet.control_key, Component.GATEWAY, f"{made}\n"))
         except ApiRefused as refused:
-            return Usable(None, (refusal("Secret", fleet.control_key, refused),))
-        return Usable(made)
+            return FoundKey(None, (refusal("Secret", fleet.control_key, refused),))
+        return FoundKey(made)
 
-    async def engine_key(self, fleet: Fleet) -> Usable[str]:
+    async def engine_key(self, fleet: Fleet) -> FoundKey[str]:
         """What gateway and engines ask for; they may ask for none."""
         name = fleet.spec.gateway.api_key_secret
         if name is None:
-            return Usable(None)
+            return FoundKey(None)
         found = ENGINE_KEY.read(await self.api.get("Secret", fleet.namespace, name))
         return _named(found, "gateway.apiKeySecret", name, ENGINE_KEY, "that can be read (text, in base64)")
 
@@ -88,9 +88,9 @@ class KeyMaker:
         return len(answers) == len(proxies) and all(answers)
 
 
-def _named(found: K | None, field: str, secret: str, key: KeyFile, form: str) -> Usable[K]:
+def _named(found: K | None, field: str, secret: str, key: KeyFile, form: str) -> FoundKey[K]:
     """What was found in a Secret that the spec names."""
     if found is not None:
-        return Usable(found)
+        return FoundKey(found)
     message = f"{field} names the Secret {secret}, which is not there or has no key `{key.file.name}` {form}"
-    return Usable(None, (Problem(ProblemReason.KEYS_MISSING, message),))
+    return FoundKey(None, (Problem(ProblemReason.KEYS_MISSING, message),))

@@ -25,7 +25,7 @@ from rolloutfleet_operator.cluster.children.merging import TemplateInvalid
 from rolloutfleet_operator.cluster.children.names import Component, Fleet, selector
 from rolloutfleet_operator.cluster.children.network import FieldInvalid
 from rolloutfleet_operator.cluster.executor import Endpoints, Executor
-from rolloutfleet_operator.cluster.keys import KeyMaker
+from rolloutfleet_operator.cluster.keys import FleetKeys
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.cluster.observe import Polled
@@ -51,12 +51,12 @@ from rolloutfleet_operator.policy.status import status, unusable
 
 RESYNC: Final = 300.0
 """Seconds between passes over a fleet where nothing happens and nothing is sampled."""
-REREAD: Final = 600.0
+RELIST: Final = 600.0
 """Seconds after which what is watched is read anew, whatever the watches said. Fleets differ by a fifth, so that those
 which began together don't all read at once."""
 MOST_NAMED: Final = 5
 """Fields of the spec that are not known here, by name; of more it is said how many."""
-SOON: Final = 1.0
+REQUEUE_SOON: Final = 1.0
 """Seconds to the next pass, where this one wrote something that the next one goes on from."""
 
 
@@ -109,14 +109,14 @@ class Reconciler:
         self._namespace, self._name = namespace, name
         self._children = Children(shared.api)
         self._resizer = Resizer(shared.api)
-        self._keys = KeyMaker(shared.api, shared.executor.proxies)
+        self._keys = FleetKeys(shared.api, shared.executor.proxies)
         self._polled: dict[str, Polled] = {}
         self._problems: tuple[Problem, ...] = ()
         self._again_at: float | None = None
         self._audit: frozenset[str] = frozenset()
         self._snapshot: Snapshot | None = None
         self._touched: Set[str] = frozenset()
-        self._reread = REREAD * random.uniform(0.8, 1.2)
+        self._relist_after = RELIST * random.uniform(0.8, 1.2)
         self.generation = 0
 
     @property
@@ -131,12 +131,12 @@ class Reconciler:
         """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.
 
         `changed`: the kinds of which something changed since the last one, as the watches tell. Other objects are taken
-        as the last pass found them, for as long as `REREAD`; but all are read before a proxy is disturbed. Raises
+        as the last pass found them, for as long as `RELIST`; but all are read before a proxy is disturbed. Raises
         ApiUnreachable, and ApiRefused where the fleet can't even be read.
         """
         snapshot, self._snapshot = self._snapshot, None
         changed, self._touched = changed | self._touched, frozenset()
-        if snapshot is not None and self._now() - snapshot.since < self._reread:
+        if snapshot is not None and self._now() - snapshot.since < self._relist_after:
             return await self._read_and_pass(snapshot, changed)
         return await self._read_and_pass(None, reading.WATCHED)
 
@@ -196,7 +196,7 @@ class Reconciler:
         self._shared.metrics.saw(observed, new, fleet.spec.memory.rss_budget)
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
-            return PassResult(next_in=SOON, touched={KIND})
+            return PassResult(next_in=REQUEUE_SOON, touched={KIND})
         changed = await self._bring_about(fleet, objects, wanted, decision, control.key)
         rotating = keys.key is not None and len(keys.key.keys) > 1
         settings = objects.child("ConfigMap", fleet.settings)
@@ -204,7 +204,7 @@ class Reconciler:
         await self._shared.executor.execute(fleet, actions, endpoints, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
         if reading.status_of(written) != observed.status or actions or self._unsaid(observed, wanted, problems):
-            return PassResult(next_in=SOON, touched=touched, body=written)
+            return PassResult(next_in=REQUEUE_SOON, touched=touched, body=written)
         return PassResult(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
 
     def _decide(self, spec: FleetSpec, observed: ObservedFleet) -> tuple[Decision, FleetStatus]:
@@ -227,7 +227,7 @@ class Reconciler:
         """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""
         now = self._now()
         due = [at - now for at in (requeue_at, self._again_at) if at is not None]
-        return max(SOON, min([RESYNC if spec.suspend else spec.memory.interval, *due]))
+        return max(REQUEUE_SOON, min([RESYNC if spec.suspend else spec.memory.interval, *due]))
 
     async def _write(self, body: Object, new: FleetStatus) -> Object | None:
         if new == reading.status_of(body):

@@ -9,7 +9,7 @@ from rolloutfleet_operator.cluster import observe
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable
 
 MOST_EVENTS: Final = 500
-GOOD_FOR: Final = 2.0
+CACHE_TTL: Final = 2.0
 """Seconds; Events come that late anyway."""
 
 
@@ -34,7 +34,7 @@ class WarningEvents:
 
     def _forget_old(self) -> None:
         now = self._clock()
-        self._read = {name: read for name, read in self._read.items() if now - read[0] < GOOD_FOR}
+        self._read = {name: read for name, read in self._read.items() if now - read[0] < CACHE_TTL}
 
     async def _list(self, namespace: str) -> observe.Warnings:
         try:

@@ -26,7 +26,7 @@ from rolloutfleet_operator.local.site import FolderLock, LocalFleetError, StateF
 
 PROBE_INTERVAL = 0.1
 PROBE_TIMEOUT = 2.0
-ACQUAINTED_WITHIN = 5.0
+DISCOVERY_TIMEOUT = 5.0
 
 
 class ChildFailed(LocalFleetError):
@@ -93,7 +93,7 @@ class LocalFleet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._written = ""
         self._stopping = False
-        self._acquainting: asyncio.Task[None] | None = None
+        self._discovering: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start every child and return when all are ready.
@@ -280,13 +280,13 @@ class LocalFleet:
         self._up.set()
 
     def _came_up(self) -> bool:
-        if self._acquainting is None:
+        if self._discovering is None:
             if not all(self._is_ready(child.name) for child in self._site.children(self._fleet.spec)):
                 return False
-            self._acquainting = self._spawn(self._acquaint())
-        return self._acquainting.done()
+            self._discovering = self._spawn(self._discover_each_other())
+        return self._discovering.done()
 
-    async def _acquaint(self) -> None:
+    async def _discover_each_other(self) -> None:
         """Give proxies a moment to find each other, and the gateway its engines.
 
         Before, each proxy would take all new sessions itself, and they all would stay with the first engine.
@@ -296,7 +296,7 @@ class LocalFleet:
         urls = [self._site.url(proxy_name(ordinal)) for ordinal in range(spec.proxies.replicas)]
         engines = len(self._site.engine_urls(spec))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ACQUAINTED_WITHIN):
+            async with asyncio.timeout(DISCOVERY_TIMEOUT):
                 await asyncio.gather(
                     *(_until(_knows_all, f"{url}/proxies", key) for url in urls),
                     _until(partial(_has, engines), f"{self._site.url(GATEWAY)}/workers", gateway_key),

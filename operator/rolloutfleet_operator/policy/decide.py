@@ -34,11 +34,11 @@ from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.scaling import RetireStep, ScalePlan, desired_of
 from rolloutfleet_operator.policy.steps import Step
 
-SOON: Final = 1.0
+REQUEUE_SOON: Final = 1.0
 """Seconds until a pass that follows what was only written down in this one."""
-STEP: Final = 2.0
+REQUEUE_AT_A_STEP: Final = 2.0
 """Seconds between passes while a proxy is on its way down or up: calls may be held meanwhile."""
-WAIT: Final = 5.0
+REQUEUE_FOR_A_SLOT: Final = 5.0
 """Seconds between passes while one waits for a slot that another fleet has."""
 
 
@@ -222,17 +222,17 @@ def _to_be_asked(spec: FleetSpec, observed: ObservedFleet, progress: Progress, s
 
 def _requeue_at(state: FleetState, progress: Progress, admission: RestartAdmission, scaled: ScalePlan) -> float | None:
     if admission.due is not None or scaled.parked != state.observed.status.parked:
-        return state.now + SOON
+        return state.now + REQUEUE_SOON
     going = any(not each.stuck and each.step is not Step.EMPTYING for each in progress.under_way)
     ending = any(how in (RetireStep.QUIESCING, RetireStep.DUMPING) for how in scaled.leaving.values())
     if going or ending or (state.spec.suspend and state.observed.pods):
-        return state.now + STEP
+        return state.now + REQUEUE_AT_A_STEP
     if admission.slot_requests:
-        return state.now + WAIT
+        return state.now + REQUEUE_FOR_A_SLOT
     ends = [
         verdict.until for verdict in state.verdicts.values() if verdict.standing is Standing.COOLING and verdict.until
     ]
-    return max(state.now + SOON, min(ends)) if ends else None
+    return max(state.now + REQUEUE_SOON, min(ends)) if ends else None
 
 
 def _current(

@@ -24,7 +24,7 @@ from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
 FIRST_BOOT: Final = "first"
 """The reason of the boot that made the store, as the proxy's log has it."""
-EARLY: Final = 0.9
+MIN_INTERVAL_SHARE: Final = 0.9
 """A sample that comes after this share of the interval is not too early."""
 MOST_IN_A_ROW: Final = 2
 """After so many restarts in a row that did not help, no more are made."""
@@ -56,7 +56,7 @@ def sampled(run: Run, stats: ProxyStats | None, rule: Rule, now: float) -> Run:
     boot = stats.boots[-1].time if stats.boots else None
     if (run.budget, run.boot) != (rule.budget, boot):
         run = Run(budget=rule.budget, boot=boot)
-    if stats.drain is not None or (run.at is not None and now - run.at < EARLY * rule.interval):
+    if stats.drain is not None or (run.at is not None and now - run.at < MIN_INTERVAL_SHARE * rule.interval):
         return run
     over = run.over + 1 if stats.rss > rule.budget else 0
     full_at = None

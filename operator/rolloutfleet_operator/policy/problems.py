@@ -19,20 +19,19 @@ from rolloutfleet_operator.policy.observed import (
     ObservedPod,
 )
 from rolloutfleet_operator.policy.reasons import EventReason, Problem, ProblemReason
-from rolloutfleet_operator.policy.scaling import SETTLE
+from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
 
-LOOPS: Final = 3
+CRASH_LOOP_RESTARTS: Final = 3
 """Restarts of a container that has not started up since, which make a loop, also while it runs for a moment."""
-SILENT_FOR: Final = 3
+UNANSWERED_POLLS: Final = 3
 """Polls without an answer after which it is said that a proxy that is Ready gives none."""
-ANOTHER_FLEETS: Final = "StoreOfAnotherFleet"
 
 _NO_CLASS: Final = re.compile(r'storageclass\S* "[^"]*" not found', re.IGNORECASE)
 """As the controller of claims says it: `storageclass.storage.k8s.io "fast" not found`."""
 _PULL: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable")
 _CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _LAST_WORDS: Final = {
-    ANOTHER_FLEETS: ProblemReason.STORE_OF_ANOTHER_FLEET,
+    "StoreOfAnotherFleet": ProblemReason.STORE_OF_ANOTHER_FLEET,
     "StoreUnusable": ProblemReason.STORE_UNUSABLE,
     "BadKeyFile": ProblemReason.KEYS_MISSING,
     "ModelUnreadable": ProblemReason.TOKENIZER_UNREACHABLE,
@@ -97,7 +96,7 @@ def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: f
             "kubelet is asked to bring it"
         )
         yield Problem(ProblemReason.KEY_NOT_TAKEN, message, pod.name)
-    elif pod.ready and pod.unanswered >= SILENT_FOR:
+    elif pod.ready and pod.unanswered >= UNANSWERED_POLLS:
         message = "it is Ready, but does not answer the operator's GET /stats; see its log, and network policies"
         yield Problem(ProblemReason.STATS_UNKNOWN, message, pod.name)
     yield from _of_answers(pod, observed, now)
@@ -108,7 +107,7 @@ def _of_answers(pod: ObservedPod, observed: ObservedFleet, now: float) -> Iterat
     if stats is None:
         return
     waits = ", ".join(stats.needs_restart) if pod.template_hash == observed.template_hash else ""
-    overdue = observed.settings_since is not None and now - observed.settings_since > SETTLE
+    overdue = observed.settings_since is not None and now - observed.settings_since > SETTINGS_IN_FORCE_WITHIN
     lost = ", ".join(stats.gateway_loses)
     full = "its volume is full: turns are refused with 507; grow storage.size"
     paused = "the trainer's pause has lasted longer than sessions.maxHold; calls get 503 until POST /continue"
@@ -152,7 +151,7 @@ def _of_container(name: str, container: ObservedContainer) -> Problem | None:
     if kind in _LAST_WORDS and container.last_end is not None and not container.started:
         return Problem(_LAST_WORDS[kind], words, name)
     if container.waiting == "CrashLoopBackOff" or (
-        container.restarts >= LOOPS and container.last_end and not container.started
+        container.restarts >= CRASH_LOOP_RESTARTS and container.last_end and not container.started
     ):
         ended = f"it ends soon after each start ({container.last_end or 'Error'}, exit status {container.last_exit})"
         return Problem(ProblemReason.CRASH_LOOPING, f"{ended}; kubectl logs --previous {name}", name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod
 
-_HOPELESS = frozenset(
+_CANT_START = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError")
 )
 """What the kubelet says of a container that time alone won't start."""
@@ -78,5 +78,5 @@ def _is_asked_for(pod: ObservedPod, unasked: tuple[ObservedPod, ...], spec: Flee
 
 
 def _fails(pod: ObservedPod, now: float) -> bool:
-    hopeless = pod.container.waiting in _HOPELESS or pod.container.waiting == "CrashLoopBackOff"
-    return pod.is_late(now) or (pod.is_down and hopeless)
+    fails = pod.container.waiting in _CANT_START or pod.container.waiting == "CrashLoopBackOff"
+    return pod.is_late(now) or (pod.is_down and fails)

@@ -23,7 +23,7 @@ from rolloutfleet_operator.policy.steps import dumps_outlive, is_quiet
 RETIRE_ID: Final = "rolloutfleet-retire"
 """The id of every drain of a proxy on its way out."""
 RETIRE_TTL: Final = 3600.0
-SETTLE: Final = 120.0
+SETTINGS_IN_FORCE_WITHIN: Final = 120.0
 """Seconds that settings have to come into force in."""
 
 
@@ -105,7 +105,7 @@ def _may_grow(observed: ObservedFleet, present: int, now: float) -> bool:
     if observed.settings_since is None:
         return False
     heard = all(pod.stats is None or pod.stats.settings_generation >= observed.generation for pod in observed.pods)
-    return heard or now - observed.settings_since > SETTLE
+    return heard or now - observed.settings_since > SETTINGS_IN_FORCE_WITHIN
 
 
 def _may_go(pod: ObservedPod, leaving: dict[str, RetireStep], now: float) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rolloutfleet_operator.cluster.api import ApiRefused
-from rolloutfleet_operator.cluster.apply import Memory, Why, due, refusal
+from rolloutfleet_operator.cluster.apply import ApplyReason, LastApply, due, refusal
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import MANAGED_BY, OPERATOR
 from rolloutfleet_operator.policy.reasons import ProblemReason
@@ -18,33 +18,33 @@ def live(wanted: str = "h", *, uid: str = "u", **meta: Any) -> dict[str, Any]:
     return {"metadata": {"uid": uid, "resourceVersion": "10", "annotations": annotations, "labels": labels, **meta}}
 
 
-OURS = Memory(mark=10, uid="u")
+OURS = LastApply(mark=10, uid="u")
 
 
 def test_a_child_as_our_last_apply_left_it_is_left_alone() -> None:
     assert due("h", live(), OURS) is None
-    assert due("h", live(generation=3), Memory(mark=3, uid="u")) is None
+    assert due("h", live(generation=3), LastApply(mark=3, uid="u")) is None
 
 
 @pytest.mark.parametrize(
-    ("there", "memory", "why"),
+    ("there", "last", "why"),
     [
-        (None, OURS, Why.MISSING),
-        (live("other"), OURS, Why.CHANGED),
-        (live(annotations=None), OURS, Why.CHANGED),
-        (live(), Memory(), Why.UNSURE),
-        (live(uid="made-anew"), OURS, Why.UNSURE),
-        (live(resourceVersion="11"), OURS, Why.EDITED),
-        (live(generation=4), Memory(mark=3, uid="u"), Why.EDITED),
-        (live(generation=3, labels={}), Memory(mark=3, uid="u"), Why.EDITED),
+        (None, OURS, ApplyReason.MISSING),
+        (live("other"), OURS, ApplyReason.CHANGED),
+        (live(annotations=None), OURS, ApplyReason.CHANGED),
+        (live(), LastApply(), ApplyReason.UNSURE),
+        (live(uid="made-anew"), OURS, ApplyReason.UNSURE),
+        (live(resourceVersion="11"), OURS, ApplyReason.EDITED),
+        (live(generation=4), LastApply(mark=3, uid="u"), ApplyReason.EDITED),
+        (live(generation=3, labels={}), LastApply(mark=3, uid="u"), ApplyReason.EDITED),
     ],
 )
-def test_it_is_applied_where_it_may_differ(there: dict[str, Any] | None, memory: Memory, why: Why) -> None:
-    assert due("h", there, memory) is why
+def test_it_is_applied_where_it_may_differ(there: dict[str, Any] | None, last: LastApply, why: ApplyReason) -> None:
+    assert due("h", there, last) is why
 
 
 def test_a_status_does_not_count_where_there_is_a_generation() -> None:
-    assert due("h", live(generation=3, resourceVersion="999"), Memory(mark=3, uid="u")) is None
+    assert due("h", live(generation=3, resourceVersion="999"), LastApply(mark=3, uid="u")) is None
 
 
 def test_what_was_read_before_our_last_apply_says_nothing() -> None:

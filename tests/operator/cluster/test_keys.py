@@ -10,7 +10,7 @@ from tests.operator.cluster.fleets import fleet_of
 
 from rolloutfleet_operator.cluster.api import Api
 from rolloutfleet_operator.cluster.http_client import HttpClient
-from rolloutfleet_operator.cluster.keys import KeyMaker, Usable
+from rolloutfleet_operator.cluster.keys import FleetKeys, FoundKey
 from rolloutfleet_operator.cluster.proxy_client import ProxyClient
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
@@ -22,13 +22,13 @@ NO_KEY = Problem(
 )
 
 
-def engine_key(secret: dict[str, Any] | None) -> Usable[str]:
+def engine_key(secret: dict[str, Any] | None) -> FoundKey[str]:
     """As it is found at an API server that answers so."""
 
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(secret or {"reason": "NotFound"}, status=200 if secret else 404)
 
-    async def play() -> Usable[str]:
+    async def play() -> FoundKey[str]:
         app = web.Application()
         app.router.add_get("/api/v1/namespaces/rl/secrets/engines", answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -37,7 +37,7 @@ def engine_key(secret: dict[str, Any] | None) -> Usable[str]:
         await site.start()
         api, http = Api(ApiClient(Configuration(host=site.name))), HttpClient()
         try:
-            return await KeyMaker(api, ProxyClient(http)).engine_key(KEYED)
+            return await FleetKeys(api, ProxyClient(http)).engine_key(KEYED)
         finally:
             await api.close()
             await http.close()
@@ -47,7 +47,7 @@ def engine_key(secret: dict[str, Any] | None) -> Usable[str]:
 
 
 def test_the_engines_key_is_that_of_the_secret() -> None:
-    assert engine_key({"metadata": {}, "data": {"api-key": "a2V5Cg=="}}) == Usable("key")
+    assert engine_key({"metadata": {}, "data": {"api-key": "a2V5Cg=="}}) == FoundKey("key")
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_the_engines_key_is_that_of_the_secret() -> None:
     ],
 )
 def test_an_engine_key_that_cant_be_read_is_a_problem_that_names_secret_and_key(secret: dict[str, Any] | None) -> None:
-    assert engine_key(secret) == Usable(None, (NO_KEY,))
+    assert engine_key(secret) == FoundKey(None, (NO_KEY,))

@@ -10,7 +10,7 @@ from tests.operator.cluster.apiserver import ApiServer
 
 from rolloutfleet_operator.cluster.api import Api
 from rolloutfleet_operator.cluster.observe import Warnings
-from rolloutfleet_operator.cluster.warning_events import GOOD_FOR, WarningEvents
+from rolloutfleet_operator.cluster.warning_events import CACHE_TTL, WarningEvents
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
 
@@ -56,10 +56,10 @@ def test_they_are_read_once_for_all_who_ask_at_about_the_same_time(apiserver: Ap
             lists = apiserver.lists("events")
             assert await heard("first") == ["FailedMount: first"] * 10
             apiserver.apply(warning("second", namespace), namespace=namespace)
-            now += GOOD_FOR * 0.9
+            now += CACHE_TTL * 0.9
             assert await heard("second") == [""] * 10
             assert apiserver.lists("events") == lists + 1
-            now += GOOD_FOR * 0.2
+            now += CACHE_TTL * 0.2
             assert await heard("second") == ["FailedMount: second"] * 10
             assert apiserver.lists("events") == lists + 2
         finally:
@@ -88,7 +88,7 @@ def test_where_they_cant_be_read_nobody_tries_again_at_once() -> None:
         try:
             told = await asyncio.gather(*(warning_events.of("any") for _ in range(8)))
             assert tries == 1 and not any(each.by_uid for each in told)
-            now += GOOD_FOR
+            now += CACHE_TTL
             await warning_events.of("any")
             assert tries == 2
         finally:
