@@ -31,11 +31,11 @@ class PeersSettings(SettingsModel):
     """How a proxy's address follows from its ordinal."""
 
     template: str = "http://127.0.0.1:{port}"
-    """Where `{ordinal}` stands for the ordinal and `{port}` for its port."""
+    """A proxy's address; `{ordinal}` stands for its ordinal and `{port}` for its port."""
     base_port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """Given: the port of ordinal i is base_port + i. Else every proxy has the same port."""
+    """If set, the port of ordinal i is base_port + i; otherwise every proxy has the same port."""
     ports: list[Annotated[int, Field(ge=1, le=65535)]] | None = None
-    """Given: the port of each ordinal, in order; for proxies on one machine, whose ports were free."""
+    """If set, the port of each ordinal, in order; for proxies on one machine, on ports that were free."""
 
     @field_validator("template")
     @classmethod
@@ -59,22 +59,22 @@ class LogSettings(SettingsModel):
     """What a proxy writes to standard error."""
 
     format: Literal["plain", "json"] = "plain"
-    """One line an event, as `name=value` or as a JSON object."""
+    """One line per event, as `name=value` or as a JSON object."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written. Above `info` the lines of calls are left out."""
+    """The lowest level that is written. Above `info` the lines of calls are left out."""
     stats_interval: PositiveDuration = 30.0
-    """How often a line says how the process is."""
+    """How often a line with statistics of the process is written."""
 
 
 class AllocatorSettings(SettingsModel):
-    """What the C library's allocator is told; on other systems than glibc's it means nothing."""
+    """Settings of the C library's allocator; without effect on systems without glibc."""
 
     trim: bool = True
-    """Memory that calls gave back is returned to the system every now and then."""
+    """Whether freed memory is returned to the system from time to time."""
     arenas: Annotated[int, Field(ge=0, le=1024)] = 1
-    """Heaps that threads share; 0: as many as glibc likes (eight a core)."""
+    """Heaps that threads share; 0: glibc's default (eight per core)."""
     mmap_threshold: Quantity = 512 * 2**10
-    """Blocks from this size on go back to the system when they are freed; 0: as glibc likes (up to 32 MiB)."""
+    """Blocks of at least this size are returned to the system when freed; 0: glibc's default (up to 32 MiB)."""
 
 
 class ProxySettings(BaseModel):
@@ -85,7 +85,7 @@ class ProxySettings(BaseModel):
     fleet: str
     """The fleet's name."""
     model: str
-    """The name that engines call the model by."""
+    """The model's name at the engines."""
     models: ModelsSpec = ModelsSpec()
     """The names that agents may call it by; every name unless some are listed."""
     compatibility: CompatibilitySpec = CompatibilitySpec()
@@ -94,58 +94,58 @@ class ProxySettings(BaseModel):
     """Where the tokenizer is; without path and hub, `model` names it."""
     ordinal: Annotated[int, Field(ge=0)] = 0
     replicas: Annotated[int, Field(ge=1)] = 1
-    """How many proxies the fleet has; ordinals from here on are scaled away."""
+    """How many proxies the fleet has; higher ordinals were removed by scaling down."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     state_dir: Path
-    """The folder of the store; one process at a time."""
+    """The folder of the store, used by one process at a time."""
     dump_dir: Path | None = None
-    """The folder that stands for /dumps; `state_dir`/dumps unless set."""
+    """The folder used in place of /dumps; default `state_dir`/dumps."""
     ephemeral: bool = False
-    """True: the store dies with this proxy's pod."""
+    """Whether the store is lost with this proxy's pod."""
     fleet_uid: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """Which fleet the store belongs to: one that is stamped with another is not opened. Unset: not looked at."""
+    """Which fleet the store belongs to: a store of another fleet is not opened. Unset: not checked."""
     adopt: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """The uid of an earlier fleet whose store may be opened, and is this fleet's from then on."""
+    """The uid of an earlier fleet whose store may be opened, and then belongs to this fleet."""
     peers: PeersSettings = PeersSettings()
     public_url: Address | None = None
-    """What sessions are told as their address, instead of the owner's own."""
+    """The address that sessions are given, instead of the owner's own."""
     gateway_url: Address
     gateway_api_key_file: Path | None = None
-    """The key that gateway and engines ask for; read again when the file changes."""
+    """The key that gateway and engines require; read again when the file changes."""
     gateway_control_key_file: Path | None = None
-    """The key of the gateway's control plane, by which its `GET /workers` is asked; the other key where unset."""
+    """The key of the gateway's control plane, used for its `GET /workers`; if unset, the other key is used."""
     engine_urls: list[Address] = Field(default_factory=list)
-    """Engines to be told of aborts and pauses; asked from the gateway's `GET /workers` where empty."""
+    """Engines that get aborts and pauses; if empty, those of the gateway's `GET /workers`."""
     admin_key_file: Path | None = None
-    """Admin keys, one a line. Needed unless `host` is loopback: there a key is made in `state_dir`/admin.key."""
+    """Admin keys, one per line. Required unless `host` is loopback: then a key is created in `state_dir`/admin.key."""
     sessions: SessionsSpec = SessionsSpec()
     cache_bytes: PositiveQuantity = 64 * MIB
-    """All caches of a process together."""
+    """The size of all caches of a process together."""
     api_docs: bool = False
-    """`GET /docs` shows a browser the API, without a key; its scripts come from a public CDN."""
+    """`GET /docs` shows the API in a browser, without a key; its scripts come from a public CDN."""
     body_limit: PositiveQuantity = 64 * MIB
-    """A request's body."""
+    """The largest request body."""
     shard_limit: PositiveQuantity = 1024 * MIB
-    """The body of a shard, which goes straight to disk."""
+    """The largest body of a shard, which is written straight to disk."""
     in_flight_bytes: PositiveQuantity = 512 * MIB
-    """The bodies of all requests under way, and what their answers have so far; beyond it a call is 429."""
+    """The bodies of all requests in flight, and their answers so far; above it a call is 429."""
     allocator: AllocatorSettings = AllocatorSettings()
     engine_timeout: PositiveDuration = 600.0
     """How long an engine may be silent, or a stream without a new token; then 504, and the call is not sent again."""
     abort_rounds: Annotated[int, Field(ge=1)] = 20
-    """How often one turn is cut by weight updates and sent on; then it ends with `length`."""
+    """How often a turn may be interrupted by weight updates and continued; then it ends with `length`."""
     stream_comment: PositiveDuration = 3.0
-    """A silent stream gets a comment this often."""
+    """How often a silent stream gets a keep-alive comment."""
     drain_timeout: PositiveDuration = 60.0
-    """How long a drain waits for calls in flight before it cuts them."""
+    """How long a drain waits for calls in flight before it aborts them."""
     log: LogSettings = LogSettings()
     """The log."""
     generation: int = 0
     """The resource's generation that these settings come from; shown in /stats."""
     checked: bool = False
-    """An operator wrote these settings and has checked them: a field that the proxy does not know is another release's,
-    and waits for it. Else such a field is an error."""
+    """Whether an operator wrote and checked these settings: an unknown field then belongs to another release, and is
+    ignored until the next restart. Otherwise it is an error."""
 
     @model_validator(mode="after")
     def _one_port_a_proxy(self) -> Self:

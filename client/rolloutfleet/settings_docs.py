@@ -15,23 +15,23 @@ HEAD = """\
 # Settings of a proxy
 
 `python -m rolloutfleet.settings_docs > docs/settings.md` writes this page from the model in `rolloutfleet/settings.py`;
-a test fails while it is out of date. `rolloutfleet up` writes a proxy's settings by itself
+a test fails while it is out of date. `rolloutfleet up` writes its proxies' settings by itself
 ([local-fleet.md](local-fleet.md)). A proxy that you start yourself gets them from
 
 1. a file, YAML or JSON: `rolloutfleet-proxy --settings proxy.yaml`;
-2. over it the environment: `ROLLOUTFLEET_PORT=8081`, and with two underscores for a field within a field,
+2. the environment, which overrides the file: `ROLLOUTFLEET_PORT=8081`, with two underscores for a nested field,
    `ROLLOUTFLEET_SESSIONS__RETRY_GRACE=20s`;
-3. over that flags: `--port 8082`. `rolloutfleet-proxy --help` lists those that there are.
+3. flags, which override both: `--port 8082`. `rolloutfleet-proxy --help` lists them.
 
-Durations are written `90s`, `1h30m`, `250ms` or as seconds; amounts of bytes `4Gi`, `500M` or as a number. An invalid
-value is reported with the field's name, and the exit status is 2.
+Durations are written `90s`, `1h30m`, `250ms` or as seconds; byte sizes `4Gi`, `500M` or as a number. An invalid value
+is reported with the field's name, and the exit status is 2.
 
 """
 
 
 def page() -> str:
     """The whole page, in Markdown."""
-    lines = ["| setting | is | default | |", "|---|---|---|---|"]
+    lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     lines += [f"| `{name}` | {kind} | {default} | {meaning} |" for name, kind, default, meaning in rows(ProxySettings)]
     return HEAD + "\n".join(lines) + "\n"
 
@@ -57,7 +57,7 @@ def _whole(field: FieldInfo) -> Any:
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "needed"
+        return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
     assert value is not PydanticUndefined
     if value is None:

@@ -56,7 +56,7 @@ _LIMIT_OF_MEMORY = "self.proxies.resources.limits['memory']"
 
 
 class TokenizerSpec(SpecModel):
-    """Where tokenizer and chat format come from; the model itself unless said here."""
+    """Where tokenizer and chat format come from; by default from the model itself."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(("!(has(self.path) && has(self.hub))", "path and hub are both given; keep one"))
@@ -69,9 +69,9 @@ class TokenizerSpec(SpecModel):
     token_secret: Name | None = None
     """The Secret (key `token`) for a gated repository on the hub."""
     renderer: str | None = None
-    """The chat format's family, as the `renderers` library names it; found from the model unless named."""
+    """The chat format's name in the `renderers` library; by default it follows from the model."""
     thinking_retention: Literal["all", "tool_cycle", "template"] = "all"
-    """Which earlier reasoning stays in the prompt when a user message comes. `all` keeps every token and
+    """Which earlier reasoning stays in the prompt when a user message follows. `all` keeps every token and
     so extends the parent turn; `template` does what the model's template does, and starts a new branch."""
 
     @model_validator(mode="after")
@@ -90,7 +90,7 @@ class StorageSpec(SpecModel):
                 "!self.ephemeral || !(has(self.size) || has(self.className) || has(self.adopt))",
                 "ephemeral storage has no claim, so size, className and adopt can't be set with it",
             ),
-            ("self.ephemeral == oldSelf.ephemeral", "ephemeral can't change: make another fleet"),
+            ("self.ephemeral == oldSelf.ephemeral", "ephemeral can't change: create another fleet"),
             (
                 "has(self.className) == has(oldSelf.className)"
                 " && (!has(self.className) || self.className == oldSelf.className)",
@@ -105,13 +105,13 @@ class StorageSpec(SpecModel):
     )
 
     size: PositiveQuantity | None = None
-    """The claim's size, 20Gi unless said; it can grow, never shrink."""
+    """The claim's size, by default 20Gi; it can grow, but never shrink."""
     class_name: Name | None = None
-    """The storage class; the cluster's default unless named."""
+    """The storage class; by default the cluster's default class."""
     adopt: str | None = None
     """The uid of an earlier fleet of this name whose data may be opened."""
     ephemeral: bool = False
-    """True: the data lives and dies with the pod."""
+    """Whether the data is lost with the pod."""
 
     @model_validator(mode="after")
     def _claim_or_ephemeral(self) -> Self:
@@ -133,9 +133,9 @@ class ResourcesSpec(SpecModel):
     """Kubernetes' resource requests and limits of a container."""
 
     requests: ResourceAmounts = Field(default_factory=dict)
-    """What the scheduler sets aside."""
+    """What the scheduler reserves."""
     limits: ResourceAmounts = Field(default_factory=dict)
-    """What the container may use at the most."""
+    """What the container may use at most."""
     claims: list[KubernetesObject] = Field(default_factory=list)
     """Kubernetes' resource claims."""
 
@@ -156,27 +156,27 @@ class ProxiesSpec(SpecModel):
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     """How many proxies; `kubectl scale` changes it."""
     resources: ResourcesSpec = ResourcesSpec()
-    """The memory limit is 1.3 times `memory.rssBudget` unless set."""
+    """The memory limit defaults to 1.3 times `memory.rssBudget`."""
     storage: StorageSpec = StorageSpec()
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that proxies run on."""
     tolerations: list[KubernetesObject] = Field(default_factory=list)
-    """Taints that proxies may run beside."""
+    """Taints that proxies tolerate."""
     pod_template: KubernetesObject = Field(default_factory=dict)
     """Merged over the generated pod by Kubernetes' merge keys."""
 
 
 class DumpKeepSpec(SpecModel):
-    """How much a dump folder keeps; without a bound, all."""
+    """How much a dump folder keeps; without a bound, everything."""
 
     age: PositiveDuration | None = None
     """Dumps older than this are removed."""
     bytes: PositiveQuantity | None = None
-    """Above this size together, the oldest dumps are removed."""
+    """Above this total size, the oldest dumps are removed."""
 
 
 class DumpSpec(SpecModel):
-    """Where the turns of a session that went stale are written."""
+    """Where the turns of stale sessions are written."""
 
     path: Annotated[
         str,
@@ -190,9 +190,9 @@ class DumpSpec(SpecModel):
             ),
         ),
     ] = DUMP_ROOT
-    """`/dumps` or a folder below; empty for no dumps. A local fleet puts `/dumps` into its state folder."""
+    """`/dumps` or a folder below it; empty for no dumps. A local fleet uses `dumps` in its state folder."""
     volume: KubernetesObject | None = None
-    """Any pod volume source, mounted at /dumps; the proxy's own claim unless given."""
+    """Any pod volume source, mounted at /dumps; by default the proxy's own claim."""
     keep: DumpKeepSpec = DumpKeepSpec()
 
     @field_validator("path")
@@ -212,7 +212,7 @@ class LimitsSpec(SpecModel):
     sessions: AtLeastOne | None = None
     """Open sessions of one proxy; more get 429."""
     bytes: PositiveQuantity | None = None
-    """80 % of the storage unless set."""
+    """Bytes that a store and its shards may take; by default 80 % of the storage."""
     turns: AtLeastOne | None = None
     """Turns of one session; more get 400."""
     tokens: Annotated[int, Field(ge=1)] | None = None
@@ -223,13 +223,13 @@ class SessionsSpec(SpecModel):
     """How long sessions live, and how much they may hold."""
 
     stale_after: PositiveDuration = 3600.0
-    """A session without a call for so long is stale: dumped and freed."""
+    """A session without a call for this long is stale: it is dumped and freed."""
     unclaimed_after: PositiveDuration = 86400.0
-    """A closed session whose trajectories nobody takes goes stale after this."""
+    """A closed session is dumped and freed if no trainer takes its trajectories for this long."""
     cleanup_interval: PositiveDuration = 60.0
-    """How often stale sessions are looked for."""
+    """How often a proxy looks for stale sessions."""
     retry_grace: Duration = 10.0
-    """A client that went away may come back for its turn this long; 0: its call ends at once."""
+    """How long a generation continues for a client that disconnected and may retry; 0: it is aborted at once."""
     max_hold: PositiveDuration = 300.0
     """How long a call waits in a pause before it gets 503."""
     dump: DumpSpec = DumpSpec()
@@ -240,26 +240,26 @@ class MemorySpec(SpecModel):
     """When a proxy is restarted for its resident memory."""
 
     rss_budget: PositiveQuantity = 4 * 2**30
-    """Resident memory of a proxy, all its processes, above which a restart is due."""
+    """Resident memory of all processes of a proxy above which a restart is due."""
     samples: Annotated[int, Field(ge=1, le=1000)] = 3
-    """So many samples in a row over the budget make a restart due."""
+    """How many samples in a row over the budget make a restart due."""
     interval: PositiveDuration = 15.0
     """How often memory is sampled."""
     cooldown: Duration = 600.0
     """The shortest time between two restarts of one proxy."""
     restart: Literal["Process", "Container", "Pod"] = "Process"
-    """How: its process within the pod (calls wait), its container, or its pod."""
+    """What is restarted: the process within the pod (calls wait), the container, or the pod."""
 
 
 class DisruptionSpec(SpecModel):
-    """How much may be down by our own hand at once."""
+    """How much the operator may take down at once."""
 
     max_unavailable: AtLeastOne = 1
-    """So many proxies at a time."""
+    """How many proxies may be down at a time."""
     drain_timeout: Duration = 60.0
     """How long a restart waits for calls in flight."""
     retire_timeout: Duration = 3600.0
-    """How long a proxy that is scaled away waits for its sessions to end."""
+    """How long scaling down waits for the sessions of a proxy to end."""
 
 
 class EngineSourceSpec(SpecModel):
@@ -298,21 +298,21 @@ class EngineSourceSpec(SpecModel):
 
 
 class GatewaySpec(SpecModel):
-    """The SGLang gateway that spreads generation over engines."""
+    """The SGLang gateway that distributes generation over the engines."""
 
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """How many gateways; `manual` keeps sessions apart only with one."""
     policy: Literal["manual", "round_robin", "random"] = "manual"
-    """Only `manual` keeps a session on one engine, by its routing key. Under others than these the gateway would read
-    requests, write them anew and lose fields."""
+    """Only `manual` keeps a session on one engine, by its routing key. With any other policy of the gateway's, it would
+    read requests, rewrite them and lose fields."""
     engines: EngineSourceSpec | None = None
-    """Engines that run already; leave it out where `engine` is given."""
+    """Engines that are already running; not together with `engine`."""
     api_key_secret: Name | None = None
-    """The Secret (key `api-key`) with the key that engines ask for."""
+    """The Secret (key `api-key`) with the key that engines require."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that gateways run on."""
     tolerations: list[KubernetesObject] = Field(default_factory=list)
-    """Taints that gateways may run beside."""
+    """Taints that gateways tolerate."""
     resources: ResourcesSpec = ResourcesSpec()
     pod_template: KubernetesObject = Field(default_factory=dict)
     """Merged over the generated pod by Kubernetes' merge keys."""
@@ -342,7 +342,7 @@ class SimulatedSpec(SpecModel):
     token_latency: Duration = 0.001
     """Seconds for each further token."""
     noncanonical: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """The share of tokens given as other ids than their tokenizer would choose; the text is the same."""
+    """The share of tokens with other ids than the tokenizer would choose; the text is the same."""
     seed: Count = 0
     """The same seed gives the same replies."""
 
@@ -357,48 +357,48 @@ class EngineSpec(SpecModel):
     args: Annotated[list[str], Field(max_length=200)] = Field(default_factory=list)
     """Further arguments of SGLang; a simulated engine takes none of them."""
     simulated: SimulatedSpec = SimulatedSpec()
-    """How the simulated engines of a local fleet behave; nothing on a cluster."""
+    """How the simulated engines of a local fleet behave; without effect on a cluster."""
     pod_template: KubernetesObject = Field(default_factory=dict)
     """Merged over the generated pod by Kubernetes' merge keys."""
 
 
 class RotateSpec(SpecModel):
-    """Change the id to make a new admin key; the old one is valid for `overlap`."""
+    """Change the id to get a new admin key; the old one stays valid for `overlap`."""
 
     id: Name
-    """Any name; a new one makes a new key."""
+    """Any name; a new one creates a new key."""
 
 
 class AuthSpec(SpecModel):
     """The admin key."""
 
     secret: Name | None = None
-    """Your own Secret with the admin key; one is generated unless named."""
+    """Your own Secret with the admin key; by default one is generated."""
     rotate: RotateSpec | None = None
     overlap: Duration = 3600.0
     """How long the old key stays valid."""
 
 
 class EndpointSpec(SpecModel):
-    """How agents outside reach the fleet."""
+    """How agents outside the cluster reach the fleet."""
 
     public_url: Annotated[Address | None, Field(alias="publicURL")] = None
-    """What sessions are told as their address; the owner's own unless set."""
+    """The address that sessions are given; by default the owner's own."""
     ingress: KubernetesObject | None = None
-    """An Ingress to be made: its class, host, annotations and TLS."""
+    """An Ingress to create: its class, host, annotations and TLS."""
 
 
 class ModelsSpec(SpecModel):
     """The names by which agents may call the model."""
 
     names: Annotated[list[ModelName], Field(max_length=1000), EACH_ONCE] | None = None
-    """Taken beside `model`; any other name is 404. Unset: every name is taken, and given back in the answer."""
+    """Names accepted besides `model`; any other is 404. Unset: every name is accepted, and repeated in the answer."""
 
     @field_validator("names")
     @classmethod
     def _each_once(cls, names: list[str] | None) -> list[str] | None:
         if names is not None and len(set(names)) != len(names):
-            raise ValueError("a name is there twice")
+            raise ValueError("a name is listed twice")
         return names
 
 
@@ -406,19 +406,19 @@ class CompatibilitySpec(SpecModel):
     """How agents' requests are read."""
 
     requests: Literal["lenient", "strict"] = "lenient"
-    """`lenient`: a field that changes nothing that is promised is taken, and named in `x-rolloutfleet-ignored`.
-    `strict`: it is a 400."""
+    """`lenient`: a field that can be ignored without breaking a promise is accepted, and named in
+    `x-rolloutfleet-ignored`. `strict`: it is a 400."""
 
 
 class RestartSpec(SpecModel):
-    """Change the id to ask for a rolling restart."""
+    """Change the id to request a rolling restart."""
 
     id: Name
-    """Any name; a new one asks for another restart."""
+    """Any name; a new one requests another restart."""
 
 
 class FleetSpec(SpecModel):
-    """What is asked for."""
+    """The desired state."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -447,9 +447,9 @@ class FleetSpec(SpecModel):
     compatibility: CompatibilitySpec = CompatibilitySpec()
     tokenizer: TokenizerSpec = TokenizerSpec()
     suspend: bool = False
-    """True: scale to nothing, free the GPUs, keep the data."""
+    """Whether to remove all pods, free the GPUs and keep the data."""
     image: str | None = None
-    """The image of the proxies; the operator's own release unless named."""
+    """The image of the proxies; by default that of the operator's release."""
     image_pull_secrets: list[KubernetesObject] = Field(default_factory=list)
     """Secrets for images that need a login."""
     proxies: ProxiesSpec = ProxiesSpec()
@@ -458,13 +458,13 @@ class FleetSpec(SpecModel):
     disruption: DisruptionSpec = DisruptionSpec()
     gateway: GatewaySpec = GatewaySpec()
     engine: EngineSpec | None = None
-    """Given: the fleet runs its engines itself."""
+    """If set, the fleet runs its engines itself."""
     auth: AuthSpec = AuthSpec()
     endpoint: EndpointSpec = EndpointSpec()
     network_policy: KubernetesObject | None = None
-    """Given: a NetworkPolicy is made; none otherwise."""
+    """If set, NetworkPolicies are created."""
     update_policy: Literal["Automatic", "OnRequest"] = "Automatic"
-    """`OnRequest`: pods take a new operator's template only when a restart is asked for."""
+    """`OnRequest`: pods get a changed template only when a restart is requested."""
     restart: RestartSpec | None = None
 
     @model_validator(mode="after")
@@ -526,7 +526,7 @@ class RolloutFleet(SpecModel):
     metadata: Metadata
     spec: FleetSpec
     status: FleetStatus | None = None
-    """Written by the operator; means nothing in a file that is applied."""
+    """Written by the operator; ignored in a file that is applied."""
 
 
 def memory_limit(spec: FleetSpec) -> int:

@@ -43,29 +43,29 @@ class StatusModel(BaseModel):
 
 
 class ParkedStatus(StatusModel):
-    """Data of proxies that are scaled away, kept on their claims until they are scaled up again."""
+    """Data of proxies that scaling down removed, kept on their claims until the fleet is scaled up again."""
 
     ordinals: list[int] = Field(default_factory=list)
-    """Of the proxies."""
+    """The proxies' ordinals."""
     sessions: int = 0
-    """Kept there."""
+    """Sessions on their claims."""
     turns: int = 0
-    """Kept there."""
+    """Turns on their claims."""
 
 
 class CurrentStatus(StatusModel):
     """What the operator is doing now."""
 
     action: str
-    """What is done."""
+    """The kind of action."""
     pod: str | None = None
-    """To which pod."""
+    """The pod concerned."""
     step: str | None = None
-    """How far it is."""
+    """Its current step."""
     since: str
     """When it began."""
     deadline: str | None = None
-    """When it is given up."""
+    """When it should have ended."""
     waiting_for: str | None = None
     """`slot`, `cooldown` or `quiet`: a free slot, the end of a cool-down, or the end of calls."""
 
@@ -74,7 +74,7 @@ class ProblemStatus(StatusModel):
     """What is wrong, with which pod, since when."""
 
     pod: str | None = None
-    """None where the fleet as a whole is meant."""
+    """None if the problem concerns the whole fleet."""
     reason: str
     """A constant, explained in the runbook."""
     message: str
@@ -84,22 +84,22 @@ class ProblemStatus(StatusModel):
 
 
 class RestartStatus(StatusModel):
-    """One restart. It is written here before it is begun, and `after` when it is done."""
+    """One restart. It is written here before it begins, and `after` when it is complete."""
 
     pod: str
-    """Which."""
+    """The pod that is restarted."""
     reason: str
-    """Why."""
+    """The cause."""
     time: str
-    """When it was decided, or seen."""
+    """When it was decided, or observed."""
     before: int | None = None
     """Resident bytes before."""
     after: int | None = None
-    """Resident bytes after; none while it is under way."""
+    """Resident bytes after; none while it is in progress."""
     id: str | None = None
-    """Of the drain, as the proxy's log of boots has it; none for what the operator did not begin."""
+    """The drain's id, as in the proxy's log of boots; none for restarts that the operator did not begin."""
     uid: str | None = None
-    """Of the pod that is restarted or replaced."""
+    """The uid of the pod that is restarted or replaced."""
 
 
 class RestartsStatus(StatusModel):
@@ -111,7 +111,7 @@ class RestartsStatus(StatusModel):
     memory: int = 0
     """Over the memory budget."""
     requested: int = 0
-    """Asked for by `spec.restart.id`."""
+    """Requested by `spec.restart.id`."""
     rollout: int = 0
     """For a new template."""
     crash: int = 0
@@ -119,7 +119,7 @@ class RestartsStatus(StatusModel):
     oom: int = 0
     """Killed by the kernel for its memory."""
     last: Annotated[list[RestartStatus], Field(max_length=MOST_RESTARTS)] = Field(default_factory=list)
-    """The newest of them, the newest first, and those that are under way."""
+    """The newest of them, newest first, and those in progress."""
 
     @model_validator(mode="before")
     @classmethod
@@ -152,7 +152,7 @@ class ConditionStatus(StatusModel):
     reason: str
     """A constant, explained in the runbook."""
     message: str = ""
-    """For people; it names the worst thing and its pod."""
+    """Human-readable; it names the worst problem and its pod."""
     observed_generation: int | None = None
     """The generation of the spec that this is about."""
     last_transition_time: str | None = None
@@ -165,7 +165,7 @@ class FleetStatus(StatusModel):
     observed_generation: int | None = None
     """The newest generation of the spec that the operator has seen."""
     replicas: int = 0
-    """Proxies that are there."""
+    """Existing proxies."""
     ready_replicas: int = 0
     """Of these, how many are ready."""
     updated_replicas: int = 0
@@ -173,13 +173,13 @@ class FleetStatus(StatusModel):
     draining_replicas: int = 0
     """Of these, how many take no new sessions."""
     selector: str | None = None
-    """Chooses the proxies, for autoscalers."""
+    """Selects the proxies, for autoscalers."""
     endpoint: str | None = None
     """Where sessions are started."""
     template_hash: str | None = None
-    """Of the pods that are asked for."""
+    """The hash of the desired pod template."""
     operator_version: str | None = None
-    """Of the operator that wrote this."""
+    """The version of the operator that wrote this."""
     parked: ParkedStatus = ParkedStatus()
     current: CurrentStatus | None = None
     problems: Annotated[list[ProblemStatus], Field(max_length=MOST_PROBLEMS)] = Field(default_factory=list)
@@ -190,4 +190,4 @@ class FleetStatus(StatusModel):
         list[ConditionStatus],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = Field(default_factory=list)
-    """All of them from first sight on."""
+    """All conditions, from the operator's first pass on."""
