@@ -47,14 +47,14 @@ class Image(ValuesModel):
     tag: Annotated[str, Field(pattern=r"^(\w[\w.-]{0,127})?$")] = ""
     """The chart's appVersion unless set."""
     digest: Digest = ""
-    """sha256:…; goes before the tag."""
+    """sha256:…; takes precedence over the tag."""
 
 
 class Images(ValuesModel):
-    """The operator's image, and those that it gives to fleets."""
+    """The operator's image, and the default images of fleets."""
 
     registry: Text = ""
-    """Put before the names below, as `registry.example.com/team`."""
+    """Prefix of the names below, such as `registry.example.com/team`."""
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     """When the operator's own image is pulled."""
     pull_secrets: list[Texts] = Field(default_factory=list)
@@ -71,43 +71,43 @@ class Crds(ValuesModel):
     """The CustomResourceDefinition."""
 
     enabled: bool = True
-    """Install it, and upgrade it with the chart. One release of a cluster does."""
+    """Install it, and upgrade it with the chart. Exactly one release per cluster should."""
     keep: bool = True
-    """Leave it at uninstall: without it every fleet of the cluster goes."""
+    """Keep it at uninstall: deleting it deletes every fleet of the cluster."""
 
 
 class ClusterRoles(ValuesModel):
-    """What people get who have the roles view, edit or admin."""
+    """Rights of users with the roles view, edit or admin."""
 
     enabled: bool = True
-    """Install rolloutfleet-view and rolloutfleet-edit. One release of a cluster does."""
+    """Install rolloutfleet-view and rolloutfleet-edit. Exactly one release per cluster should."""
 
 
 class Rbac(ValuesModel):
-    """What the operator may do."""
+    """The operator's permissions."""
 
     enabled: bool = True
-    """Make its roles and bindings; without them somebody else has to."""
+    """Create its roles and bindings; if false, somebody else has to."""
 
 
 class ServiceAccount(ValuesModel):
     """The operator's identity."""
 
     create: bool = True
-    """Make it; else `name` names one that is there."""
+    """Create it; if false, `name` names an existing one."""
     name: Text = ""
-    """The operator's own name unless set."""
+    """By default the operator's own name."""
     annotations: Texts = Field(default_factory=dict)
-    """As a cloud's workload identity wants them."""
+    """Annotations, for example for a cloud's workload identity."""
 
 
 class Log(ValuesModel):
     """What the operator writes to standard error."""
 
     format: Literal["json", "plain"] = "json"
-    """One line an event."""
+    """One line per event."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written."""
+    """The lowest level that is written."""
 
 
 class PodMonitor(ValuesModel):
@@ -116,16 +116,16 @@ class PodMonitor(ValuesModel):
     enabled: bool = False
     """Needs the definitions of monitoring.coreos.com in the cluster."""
     labels: Texts = Field(default_factory=dict)
-    """Labels by which your Prometheus chooses monitors."""
+    """Labels by which your Prometheus selects monitors."""
     interval: Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m)$")] = "30s"
-    """How often it asks."""
+    """How often it scrapes."""
 
 
 class Metrics(ValuesModel):
-    """Figures for Prometheus."""
+    """Metrics for Prometheus."""
 
     service: bool = True
-    """Make a Service for the operator's /metrics."""
+    """Create a Service for the operator's /metrics."""
     pod_monitor: PodMonitor = PodMonitor()
 
 
@@ -134,9 +134,9 @@ class Values(ValuesModel):
 
     images: Images = Images()
     watch_namespace: Namespace = ""
-    """The only namespace that the operator serves, and has rights in; every namespace unless set."""
+    """The only namespace that the operator serves and has rights in; by default every namespace."""
     max_concurrent_disruptions: Annotated[int, Field(ge=1, le=1000)] = 1
-    """So many proxies of all fleets together may be down by the operator's hand."""
+    """How many proxies of all fleets together the operator may take down at once."""
     cluster_domain: Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)] = "cluster.local"
     """The domain of the cluster's Services."""
     log: Log = Log()
@@ -146,23 +146,23 @@ class Values(ValuesModel):
     service_account: ServiceAccount = ServiceAccount()
     metrics: Metrics = Metrics()
     resources: KubernetesObject = _RESOURCES
-    """Of the operator's container."""
+    """Resources of the operator's container."""
     priority_class_name: Text = ""
-    """As `system-cluster-critical`, so that the operator outlives what it looks after."""
+    """For example `system-cluster-critical`, so that the operator outlives the pods that it manages."""
     node_selector: Texts = Field(default_factory=dict)
     """Labels of the nodes that the operator runs on."""
     tolerations: KubernetesObjects = Field(default_factory=list)
-    """Taints that it may run beside."""
+    """Taints that it tolerates."""
     affinity: KubernetesObject = Field(default_factory=dict)
-    """Kubernetes' affinity of its pod."""
+    """The affinity of its pod."""
     pod_labels: Texts = Field(default_factory=dict)
-    """More labels of its pod."""
+    """Further labels of its pod."""
     pod_annotations: Texts = Field(default_factory=dict)
-    """More annotations of its pod."""
+    """Further annotations of its pod."""
 
 
 VALUES, SCHEMA, README = "values.yaml", "values.schema.json", "README.md"
-_MADE: Final = "# Made by `make chart` from rolloutfleet_operator.chart. Not to be edited.\n"
+_MADE: Final = "# Generated by `make chart` from rolloutfleet_operator.chart. Do not edit.\n"
 _BEGIN, _END = "<!-- values: made by `make chart` -->\n", "<!-- end of values -->\n"
 
 
@@ -203,7 +203,7 @@ def _yaml(values: ValuesModel, *, indent: str) -> str:
 
 def _table() -> str:
     rows = [f"| `{path}` | `{json.dumps(value)}` | {said} |\n" for path, value, said in _rows(Values(), path="")]
-    return f"| value | default | what it is for |\n|---|---|---|\n{''.join(rows)}"
+    return f"| value | default | meaning |\n|---|---|---|\n{''.join(rows)}"
 
 
 def _rows(values: ValuesModel, *, path: str) -> Iterator[tuple[str, Any, str]]:

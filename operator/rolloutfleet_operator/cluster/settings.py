@@ -26,9 +26,9 @@ class OperatorSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     namespace: str | None = None
-    """Look after fleets of this namespace only; unset: of all."""
+    """Manage fleets of this namespace only; unset: of all namespaces."""
     proxy_image: str = f"rolloutfleet-proxy:{_VERSION}"
-    """Image of the proxies, where a fleet names none."""
+    """Image of the proxies, unless a fleet names one."""
     gateway_image: str = f"rolloutfleet-gateway:{_VERSION}"
     """Image with smg."""
     engine_image: str = "lmsysorg/sglang:v0.5.23"
@@ -36,17 +36,17 @@ class OperatorSettings(BaseModel):
     simulated_engine_image: str = f"rolloutfleet-engine:{_VERSION}"
     """Image of the simulated engine, for fleets whose model is `simulated`."""
     max_concurrent_disruptions: Annotated[int, Field(ge=1)] = 1
-    """Restarts that may be under way at once, over all fleets."""
+    """Restarts that may be in progress at once, over all fleets."""
     lease_namespace: str = "default"
     """Where the Lease of the operator is; its own namespace."""
     lease_name: str = OPERATOR
-    """Of operators with the same Lease one acts; the others wait for it to end."""
+    """The Lease's name. Of the operators with the same Lease, one acts and the others wait."""
     listen: str = "0.0.0.0:8080"
     """Where /healthz and /metrics are served."""
     log_format: Literal["json", "plain"] = "json"
-    """One line an event, as a JSON object or as text."""
+    """One line per event, as a JSON object or as text."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written."""
+    """The lowest level that is written."""
     cluster_domain: str = "cluster.local"
     """The domain that the cluster's Services are found in."""
 
