@@ -30,7 +30,7 @@ class Framework:
     """Where there is more than one row: what the framework does."""
 
 
-FORM_APART: Final = "asks for the form without tools: another prompt"
+FORM_APART: Final = "asks for the structured output without tools: another prompt"
 
 FRAMEWORKS: Final = (
     Framework(name="openai", loop="openai_sdk", rows=2, turns=5, why=FORM_APART),
@@ -45,7 +45,7 @@ FRAMEWORKS: Final = (
         turns=4,
         structured=False,
         core=True,
-        why="writes its own calls anew, as text, so that no turn continues another",
+        why="rewrites its own calls as text, so no turn continues another",
     ),
     Framework(name="instructor", loop="instructor_loop", rows=1, turns=3),
     Framework(name="inspect-ai", loop="inspect_ai_react", rows=1, turns=4, structured=False),

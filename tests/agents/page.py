@@ -10,12 +10,13 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "frameworks.md"
 
 HEAD: Final = f"""# Agent frameworks
 
-An agent needs two settings to be captured: the session's `base_url` and its key. Frameworks over the OpenAI SDK take
-them from `OPENAI_BASE_URL` and `OPENAI_API_KEY`, which `rolloutfleet session new` prints; the model's name may be any.
+An agent needs two settings to be captured: the session's `base_url` and its key. Frameworks built on the OpenAI SDK
+read them from `OPENAI_BASE_URL` and `OPENAI_API_KEY`, which `rolloutfleet session new` prints; any model name will do.
 
-These ran their own tool loops from the package index, unchanged, against a local fleet with the simulated engine, which
-was told to call a tool in {ROUNDS} rounds: `make agents`. Their scripts are in `tests/agents/loops`, the versions in
-`tests/agents/environments`. *Rows* is what an export in `concat` has of the session: a loop that only appends is one.
+The frameworks below ran their own tool loops, unmodified from the package index, against a local fleet whose simulated
+engine was set to call a tool in {ROUNDS} rounds: `make agents`. Their scripts are in `tests/agents/loops`, the versions
+in `tests/agents/environments`. *Rows* is the number of rows in an export with `concat`: a loop that only appends gives
+one.
 
 """
 COLUMNS: Final = ("framework", "version", "tool calls", "structured output", "turns", "rows", "")
