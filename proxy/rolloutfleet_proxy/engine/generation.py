@@ -74,7 +74,7 @@ def biases_of(sampling: Mapping[str, Any]) -> list[str]:
 
 
 class Gate(Protocol):
-    """What is asked of `weights.gate.PauseGate`."""
+    """What is asked of `services.pause_gate.PauseGate`."""
 
     @property
     def version(self) -> int: ...
@@ -86,7 +86,7 @@ class Gate(Protocol):
 
 
 class Submission(Protocol):
-    """What is asked of `weights.gate.Submission`."""
+    """What is asked of `services.pause_gate.Submission`."""
 
     @property
     def cut(self) -> Cut: ...

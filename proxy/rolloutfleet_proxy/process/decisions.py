@@ -63,7 +63,7 @@ class Exit(NamedTuple):
 Action = Spawn | Tell | Listen | Log | Kill | Say | Exit
 
 
-class _Worker:
+class _WorkerProcess:
     __slots__ = ("number", "state")
 
     def __init__(self, number: int) -> None:
@@ -75,9 +75,9 @@ class Decisions:
     """Workers are known by number, the first is 1. Times are seconds of one clock that never jumps."""
 
     def __init__(self) -> None:
-        self.owner: _Worker | None = None
+        self.owner: _WorkerProcess | None = None
         """The one that was told to open the store, while it lives."""
-        self.next: _Worker | None = None
+        self.next: _WorkerProcess | None = None
         """The one that gets ready to."""
         self.due: float | None = None
         """When `tick` is to be called at the latest."""
@@ -152,7 +152,7 @@ class Decisions:
             actions += self._spawn()
         return actions
 
-    def _warm(self, worker: _Worker) -> list[Action]:
+    def _warm(self, worker: _WorkerProcess) -> list[Action]:
         worker.state = WARM
         if self.owner is None:
             return self._open(worker)
@@ -218,7 +218,7 @@ class Decisions:
         self._note_due()
         return []
 
-    def _open(self, worker: _Worker) -> list[Action]:
+    def _open(self, worker: _WorkerProcess) -> list[Action]:
         assert self.owner is None
         self.owner, self.next = worker, None
         worker.state = OPENED
@@ -230,7 +230,7 @@ class Decisions:
         self._spawn_at = None
         self._note_due()
         self._numbers += 1
-        self.next = _Worker(self._numbers)
+        self.next = _WorkerProcess(self._numbers)
         first = self._numbers == 1
         return [Spawn(self._numbers), *([] if first else [Say(f"worker {self._numbers} starts")])]
 
@@ -238,7 +238,7 @@ class Decisions:
         worker, self.next = self.next, None
         return [] if worker is None else [Say(f"worker {worker.number} is not needed"), Kill(worker.number)]
 
-    def _named(self, number: int) -> _Worker | None:
+    def _named(self, number: int) -> _WorkerProcess | None:
         return next((one for one in (self.owner, self.next) if one is not None and one.number == number), None)
 
     def _kill_by(self, due: float | None) -> None:
