@@ -27,6 +27,7 @@ from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, Stopping
 from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.errors import CallGrammars
+from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.http.in_flight import InFlight
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
@@ -45,7 +46,6 @@ from rolloutfleet_proxy.services.figures import Figures
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.models import Models
 from rolloutfleet_proxy.services.notes import write_soon
-from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import ShardService
 from rolloutfleet_proxy.services.sweeping import Sweeper

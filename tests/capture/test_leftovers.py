@@ -27,7 +27,7 @@ from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.domain.turn import NewTurn, Turn
 from rolloutfleet_proxy.engine.evidence import Evidence
-from rolloutfleet_proxy.services.pause_gate import Submission
+from rolloutfleet_proxy.engine.pause_gate import Submission
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.sessions import Session
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import LimitsSpec
+from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.process.drain import Drains, NoHost
-from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.admission import Admission

@@ -25,8 +25,8 @@ from rolloutfleet_proxy.domain.weights import (
     released,
 )
 from rolloutfleet_proxy.engine.client import LONGEST_REST
+from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.http.errors import body_of, status_of
-from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database

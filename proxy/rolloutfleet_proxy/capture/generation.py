@@ -17,8 +17,8 @@ from rolloutfleet_proxy.engine.client import Engine, OnChunk
 from rolloutfleet_proxy.engine.errors import CallGrammars, GrammarRefused
 from rolloutfleet_proxy.engine.evidence import Evidence, Refused
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, Generation
+from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.engine.request import GenerateRequest, passed_on
-from rolloutfleet_proxy.services.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.tokens.render import ChatFormat

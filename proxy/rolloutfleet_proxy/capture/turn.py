@@ -34,10 +34,10 @@ from rolloutfleet_proxy.domain.messages import append, call_ids, reasoning_diges
 from rolloutfleet_proxy.domain.turn import Extras, NewTurn, Turn
 from rolloutfleet_proxy.engine.evidence import Evidence
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, biases_of, grammar_of
+from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.http.in_flight import Held
 from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.services.models import check_served
-from rolloutfleet_proxy.services.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.sessions.calls import Call

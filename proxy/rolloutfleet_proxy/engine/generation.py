@@ -15,8 +15,7 @@ import logging
 from array import array
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,6 +32,7 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.engine.client import Engine, OnChunk, shown
 from rolloutfleet_proxy.engine.evidence import Evidence, Reason, Refused, Span, join, with_versions
+from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.engine.reply_stream import Chunk
 from rolloutfleet_proxy.engine.request import GenerateRequest, extended_json
 from rolloutfleet_proxy.telemetry.calls import milliseconds
@@ -73,56 +73,6 @@ def biases_of(sampling: Mapping[str, Any]) -> list[str]:
     return [name for name, neutral in BIASES.items() if sampling.get(name, neutral) != neutral]
 
 
-class Gate(Protocol):
-    """What is asked of `services.pause_gate.PauseGate`."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def paused(self) -> bool: ...
-    @property
-    def lately_resumed(self) -> bool: ...
-    def served(self) -> float: ...
-
-
-class Submission(Protocol):
-    """What is asked of `services.pause_gate.Submission`."""
-
-    @property
-    def cut(self) -> Cut: ...
-    async def resumed(self) -> None: ...
-
-
-class Cut(asyncio.Event):
-    """A context that ends early, and quietly, once it is set: to wait for an event would take a task."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._task: asyncio.Task[Any] | None = None
-        """The one that is within."""
-        self._cancelling = 0
-
-    def set(self) -> None:
-        if self._task is not None and not self.is_set():
-            self._task.cancel()
-        super().set()
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._cancelling = task, task.cancelling()
-        if self.is_set():
-            task.cancel()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        task, self._task = self._task, None
-        assert task is not None
-        # As asyncio.timeout does it: somebody else may have cancelled the task as well.
-        return self.is_set() and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
-
-
 class Generation(Struct, frozen=True, kw_only=True):
     """What a turn's rounds need beside the request.
 
@@ -130,7 +80,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     """
 
     engine: Engine
-    weights: Gate
+    weights: PauseGate
     submission: Submission
     max_rounds: int = 20
     on_round: Callable[[], None] = lambda: None
@@ -208,7 +158,7 @@ class Generation(Struct, frozen=True, kw_only=True):
 class _Arrivals:
     """Hands chunks on, and notes which version the proxy knew of as they came."""
 
-    def __init__(self, weights: Gate, on_chunk: OnChunk | None) -> None:
+    def __init__(self, weights: PauseGate, on_chunk: OnChunk | None) -> None:
         self.count = 0
         self._weights = weights
         self._on_chunk = on_chunk

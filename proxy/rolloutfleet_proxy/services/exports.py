@@ -11,9 +11,9 @@ from rolloutfleet.wire import JSON_MEDIA_TYPE, AskExport
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, InvalidRequest
 from rolloutfleet_proxy.domain.idempotency import keyed_call
+from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
 from rolloutfleet_proxy.exports.shards import ExportShards, references
-from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.shards.shelf import Shards

@@ -9,13 +9,13 @@ from typing import Any
 from prometheus_client import Gauge
 
 from rolloutfleet_proxy.domain.ledger import SESSIONS, TURNS
+from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.http.in_flight import InFlight
 from rolloutfleet_proxy.process import resident
 from rolloutfleet_proxy.process.allocator import Trimming
 from rolloutfleet_proxy.process.collector import Collections
 from rolloutfleet_proxy.services.dumps import DumpService
-from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import boots

@@ -10,7 +10,7 @@ from rolloutfleet.wire import PauseMode
 from rolloutfleet_proxy.domain import weights as weight_state
 from rolloutfleet_proxy.domain.lineage import Counts
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
-from rolloutfleet_proxy.services.pause_gate import PauseGate
+from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.store import lineage
 from rolloutfleet_proxy.store.weights import Applied, AtStake, at_stake, save
 from rolloutfleet_proxy.store.writer import Writer

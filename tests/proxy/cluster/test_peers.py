@@ -128,7 +128,7 @@ class OneProxy:
     refuses: str | None = None
 
     async def start_here(self, key: str | None) -> Response:
-        """As `SessionService.start` does it: what the key did before, else who was asked, else whether there is room."""
+        """As a start does it: what the key did before, else who was asked, else whether there is room."""
         call = keyed_call(key, scope="start", body=b"")
         session = await self.writer.run(partial(self._start, call=call))
         if session not in self.started:

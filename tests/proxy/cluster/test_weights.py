@@ -31,9 +31,9 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.domain.lineage import Counts
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
+from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.services.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.sessions import start

@@ -30,6 +30,7 @@ from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.session import Started
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.domain.weights import Versions, WeightState
+from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.exports import forms as export_forms
 from rolloutfleet_proxy.exports.forms import json_pieces
 from rolloutfleet_proxy.exports.rows import TENSORS, Row, path, rows
@@ -39,7 +40,6 @@ from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.exports import ExportService
-from rolloutfleet_proxy.services.pause_gate import PauseGate
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.shards.shelf import Shards

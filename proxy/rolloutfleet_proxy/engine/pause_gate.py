@@ -14,16 +14,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from rolloutfleet_proxy.broadcast import Broadcast
 from rolloutfleet_proxy.domain import weights as weight_state
 from rolloutfleet_proxy.domain.errors import Paused, StillGenerating
 from rolloutfleet_proxy.domain.weights import HOLDING_MODES, WeightState
 from rolloutfleet_proxy.engine.client import LONGEST_REST
-from rolloutfleet_proxy.engine.generation import Cut
-
-T = TypeVar("T")
 
 STRAGGLER_GRACE = 3.0
 """Seconds that the parts of aborted calls have to come back in. What then is still out was behind the pause: the
@@ -32,6 +29,36 @@ paused engine holds it unbegun, so the proxy cuts it itself and sends it anew la
 FOUND_AGAIN = 15.0
 """Seconds after a pause within which a gateway may still take the engines for dead: their health checks are held by
 a pause as generations are."""
+
+
+class Cut(asyncio.Event):
+    """A context that ends early, and quietly, once it is set: to wait for an event would take a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._task: asyncio.Task[Any] | None = None
+        """The one that is within."""
+        self._cancelling = 0
+
+    def set(self) -> None:
+        if self._task is not None and not self.is_set():
+            self._task.cancel()
+        super().set()
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        if self.is_set():
+            task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        # As asyncio.timeout does it: somebody else may have cancelled the task as well.
+        return self.is_set() and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
 
 
 class Submission:
