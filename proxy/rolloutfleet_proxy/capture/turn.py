@@ -30,7 +30,7 @@ from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.errors import DomainError, TokenLimitReached, TurnLimitReached
 from rolloutfleet_proxy.domain.events import Started
 from rolloutfleet_proxy.domain.matching import Matching
-from rolloutfleet_proxy.domain.messages import append, call_ids, reasoning_digest
+from rolloutfleet_proxy.domain.messages import Message, append, call_ids, reasoning_digest
 from rolloutfleet_proxy.domain.turn import Extras, NewTurn, Turn
 from rolloutfleet_proxy.engine.evidence import Evidence
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, biases_of, grammar_of
@@ -47,7 +47,6 @@ from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited, emit
 from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST, Metrics
 from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_OUT
-from rolloutfleet_proxy.tokens.reading import Parsed
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 
@@ -115,10 +114,10 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             on_chunk = None if stream is None else stream.feed
             evidence = await self.generator.generate(job, prompted, submission, on_chunk)
         phases.begin(TOKENISE_OUT)
-        parsed = await self._parse(job, prompted, evidence)
+        message = await self._parse(job, prompted, evidence)
         if stream is not None:
-            stream.finish(parsed.message)
-        new = self._row(job, prompted, evidence, parsed, submission)
+            stream.finish(message)
+        new = self._row(job, prompted, evidence, message, submission)
         first = not job.session.turns
         call.committing = True
         phases.begin(COMMIT)
@@ -140,7 +139,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             with_logprobs=request.logprobs,
         )
 
-    async def _parse(self, job: TurnJob, prompted: Prompted, evidence: Evidence) -> Parsed:
+    async def _parse(self, job: TurnJob, prompted: Prompted, evidence: Evidence) -> Message:
         return await self.tokenizing.parse(
             prompted.prompt.ids,
             evidence.output_ids,
@@ -151,21 +150,21 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         )
 
     def _row(
-        self, job: TurnJob, prompted: Prompted, evidence: Evidence, parsed: Parsed, submission: Submission
+        self, job: TurnJob, prompted: Prompted, evidence: Evidence, message: Message, submission: Submission
     ) -> NewTurn:
         rules = self.tokenizing.chat_format.rules
         session, prompt, asked = job.session, prompted.prompt, prompted.asked
         start, parent = prompted.continued.length, prompted.continued.node
         covered = 0 if parent is None else session.briefs[parent.turn].tokens
         messages = prompted.continued.messages[start:]
-        own = [*messages, parsed.message]
-        reasonings = [*asked.reasonings[start:], reasoning_digest(parsed.message)]
+        own = [*messages, message]
+        reasonings = [*asked.reasonings[start:], reasoning_digest(message)]
         return NewTurn(
             session=session.id,
             name=job.call.turn_name,
             parent=None if parent is None else parent.turn,
             delivered=not job.call.abandoned,
-            history=append(asked.chains[-1], parsed.message, rules),
+            history=append(asked.chains[-1], message, rules),
             request=asked.chains[-1],
             body=job.attempt.body,
             idempotency_key=job.attempt.idempotency_key,
@@ -179,13 +178,13 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             ),
             messages=messages,
             tools=_tools(job.request) if parent is None else None,
-            output=parsed.message,
+            output=message,
             prompt_ids=prompt.ids[covered:],
             prompt_tokens=len(prompt.ids),
             output_ids=evidence.output_ids,
             logprobs=evidence.logprobs,
             versions=[(span.version, span.end - span.start) for span in evidence.spans or ()],
-            finish_reason=_finish_reason(evidence, parsed),
+            finish_reason=_finish_reason(evidence, message),
             mixed_cache=_is_mixed(evidence, submission),
             run=submission.run,
             extras=_extras(job, evidence),
@@ -226,11 +225,11 @@ def _tools(request: TurnRequest) -> dict[str, Any] | None:
     return {"tools": tools, "template_kwargs": kwargs} if tools or kwargs else None
 
 
-def _finish_reason(evidence: Evidence, parsed: Parsed) -> FinishReason:
+def _finish_reason(evidence: Evidence, message: Message) -> FinishReason:
     """A stop behind tool calls is named for them."""
     if evidence.finish_reason == "length":
         return "length"
-    return "tool_calls" if "tool_calls" in parsed.message else "stop"
+    return "tool_calls" if "tool_calls" in message else "stop"
 
 
 def _extras(job: TurnJob, evidence: Evidence) -> Extras:

@@ -24,14 +24,6 @@ _FUNCTION_NAME = re.compile(r"[^\s<>{}\"]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    message: Message
-    """The answer in OpenAI's form."""
-    malformed_tool_calls: int = 0
-    """Tool calls that stay in the content as text."""
-
-
-@dataclass(frozen=True, slots=True)
 class Scan:
     """What a reply says so far; `malformed` are tool calls, as text, that are not calls."""
 
@@ -72,7 +64,7 @@ class Reader:
                 calls.append(call)
         return Scan(reasoning, content, calls, self._texts_of(malformed, packed))
 
-    def read(self, packed: list[int]) -> Parsed:
+    def read(self, packed: list[int]) -> Message:
         """The message that packed ids make. What a parser fails on is text: tokens that were made are never lost."""
         try:
             scan = self.scan(packed)
@@ -85,7 +77,7 @@ class Reader:
             message["reasoning_content"] = scan.reasoning
         if scan.tool_calls:
             message["tool_calls"] = scan.tool_calls
-        return Parsed(message, len(scan.malformed))
+        return message
 
     def _texts_of(self, attempts: list[ParsedToolCall], packed: list[int]) -> list[str]:
         """What the model wrote for each; several calls of one block share its text."""

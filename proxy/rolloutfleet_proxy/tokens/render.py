@@ -37,7 +37,7 @@ from rolloutfleet_proxy.tokens.quirks import (
     system_roles,
     written_fields,
 )
-from rolloutfleet_proxy.tokens.reading import Parsed, Reader, cut_at
+from rolloutfleet_proxy.tokens.reading import Reader, cut_at
 from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
 from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
 from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
@@ -280,8 +280,8 @@ class ChatFormat:
         *,
         seed: bytes,
         stop: str | None = None,
-    ) -> Parsed:
-        """The answer that the output ids are. The same turn (`seed`) gets the same tool call ids.
+    ) -> Message:
+        """The answer that the output ids are, in OpenAI's form. The same turn (`seed`) gets the same tool call ids.
 
         `stop` is the stop string that ended the generation: it and what follows it isn't part of the answer.
         """

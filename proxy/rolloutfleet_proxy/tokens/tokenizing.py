@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.tokens.deltas import DeltaParser
-from rolloutfleet_proxy.tokens.reading import Parsed
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
 
@@ -98,10 +97,10 @@ class Tokenizing:
         *,
         seed: bytes,
         stop: str | None = None,
-    ) -> Parsed:
+    ) -> Message:
         """`ChatFormat.parse`."""
 
-        def parse() -> Parsed:
+        def parse() -> Message:
             return self.chat_format.parse(prompt_ids, output_ids, args, seed=seed, stop=stop)
 
         return parse() if len(output_ids) < _LONG_OUTPUT else await self._near.run(parse)

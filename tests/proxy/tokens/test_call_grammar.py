@@ -16,7 +16,7 @@ from rolloutfleet_engine.structural_tags import example_of_tag, lark_of
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.tokens.call_grammar import Function, Wanted
 from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
-from rolloutfleet_proxy.tokens.reading import Parsed
+from rolloutfleet_proxy.tokens.reading import Scan
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "find": {
@@ -123,8 +123,9 @@ class Holding:
             for calls in asked
         ]
 
-    def read(self, ids: list[int]) -> Parsed:
-        return self.format.parse(self.prompt, [*ids, self.format.stop_token_ids[0]], self.args, seed=b"a")
+    def read(self, ids: list[int]) -> Scan:
+        packed = self.format.vocabulary.packed([*ids, self.format.stop_token_ids[0]])
+        return self.format.reader(self.prompt, self.args, seed=b"a").scan(packed)
 
     def drawn(self, seed: int) -> list[int]:
         ids = example_of_tag(self.tag, self.format.vocabulary.encode, random.Random(seed))
@@ -134,10 +135,10 @@ class Holding:
         return ids
 
 
-def called(parsed: Parsed) -> list[str]:
+def called(said: Scan) -> list[str]:
     """The names of calls, all of which have arguments of the types declared."""
-    assert parsed.malformed_tool_calls == 0
-    functions = [call["function"] for call in parsed.message.get("tool_calls", ())]
+    assert said.malformed == []
+    functions = [call["function"] for call in said.tool_calls]
     for function in functions:
         assert suits(function["name"], json.loads(function["arguments"])), function
     return [function["name"] for function in functions]
@@ -176,10 +177,10 @@ def test_what_is_drawn_from_a_required_choice_is_read_as_its_calls(
         return
     holding = Holding(held, models, wanted(names, single=single), thinking=thinking)
     for seed in range(20):
-        parsed = holding.read(holding.drawn(seed))
-        assert 1 <= len(called(parsed)) <= (1 if single else 3) and set(called(parsed)) <= set(names)
-        assert not parsed.message["content"]
-        assert thinking != "closed" or "reasoning_content" not in parsed.message
+        said = holding.read(holding.drawn(seed))
+        assert 1 <= len(called(said)) <= (1 if single else 3) and set(called(said)) <= set(names)
+        assert not said.content
+        assert thinking != "closed" or not said.reasoning
 
 
 @pytest.mark.parametrize("thinking", THINKING)
@@ -192,12 +193,11 @@ def test_what_is_drawn_from_a_free_choice_is_text_or_its_calls(
     holding = Holding(held, models, wanted(names, required=False, single=single), thinking=thinking)
     counts = set()
     for seed in range(20):
-        parsed = holding.read(holding.drawn(seed))
-        assert set(called(parsed)) <= set(names) and (len(called(parsed)) <= 1 or not single)
+        said = holding.read(holding.drawn(seed))
+        assert set(called(said)) <= set(names) and (len(called(said)) <= 1 or not single)
         # GLM's parser takes what comes before the first mark for reasoning.
-        said = parsed.message["content"] or parsed.message.get("reasoning_content")
-        assert said or (called(parsed) and not held.beside)
-        counts.add(bool(called(parsed)))
+        assert said.content or said.reasoning or (called(said) and not held.beside)
+        counts.add(bool(called(said)))
     assert counts == ({False, True} if names else {False})
 
 

@@ -106,7 +106,7 @@ def streamed(
     parser = DeltaParser(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn"), **kwargs)
     sent = [parser.feed(chunk) for chunk in chunks]
     output = [token_id for chunk in chunks for token_id in chunk]
-    message = model.parse(prompt, output, TemplateArgs(TOOLS), seed=b"turn").message
+    message = model.parse(prompt, output, TemplateArgs(TOOLS), seed=b"turn")
     return [*sent, parser.finish(message)], message
 
 
@@ -258,7 +258,7 @@ def test_noise_is_not_parsed_again_and_again(models: Path) -> None:
     for _ in range(5000):
         parser.feed(mark)
     assert reader.scans <= 500
-    message = model.parse(prompt_of(model, "first"), mark * 5000, TemplateArgs(TOOLS), seed=b"turn").message
+    message = model.parse(prompt_of(model, "first"), mark * 5000, TemplateArgs(TOOLS), seed=b"turn")
     assert joined(parser.finish(message))["content"].endswith("<tool_response>")
 
 
@@ -296,7 +296,7 @@ class TestStopStrings:
         output = byte_ids(model.vocabulary, "Fine. \nOb\nObserved.\nObservation: no")
         parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["\nObservation:", "###"])
         sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))
-        message = model.parse([], output, NO_ARGS, seed=b"", stop="\nObservation:").message
+        message = model.parse([], output, NO_ARGS, seed=b"", stop="\nObservation:")
         assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
 
     def test_one_that_ended_nothing_is_content(self, models: Path) -> None:

@@ -76,7 +76,7 @@ class Session:
 
     def answer(self, prompt: Prompt, output: Sequence[int], *, keep_reasoning: bool = True) -> Message:
         number = len(self.turns).to_bytes(4, "big")
-        message = self.model.parse(prompt.ids, output, TemplateArgs(TOOLS, self.kwargs), seed=number).message
+        message = self.model.parse(prompt.ids, output, TemplateArgs(TOOLS, self.kwargs), seed=number)
         self.messages.append({k: v for k, v in message.items() if keep_reasoning or k != "reasoning_content"})
         self.turns.append(Turn(prompt.ids.tolist(), list(output), len(self.messages)))
         return message
@@ -301,7 +301,7 @@ class TestMessages:
     def parse(self, text: str, **kwargs: Any) -> Message:
         model = load(model_path())
         output = model.vocabulary.encode(text, add_special_tokens=False)
-        return model.parse([], output, TemplateArgs(TOOLS), seed=b"turn", **kwargs).message
+        return model.parse([], output, TemplateArgs(TOOLS), seed=b"turn", **kwargs)
 
     def call(self, body: str) -> Message:
         return self.parse(f"So: <tool_call>\n{body}\n</tool_call><|im_end|>")
@@ -359,7 +359,7 @@ class TestMessages:
     def test_bytes_that_are_no_text(self) -> None:
         model = load(model_path())
         [first, *_] = [i for i in range(300) if model.vocabulary.token_bytes(i) == b"\xf0"]
-        assert model.parse([], [first], NO_ARGS, seed=b"").message["content"] == "\ufffd"
+        assert model.parse([], [first], NO_ARGS, seed=b"")["content"] == "\ufffd"
         assert model.vocabulary.token_bytes(10**9) == b""
 
 

@@ -222,6 +222,6 @@ async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:
     output = tokenizing.chat_format.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False)
     parser = tokenizing.deltas(prompt.ids, NO_ARGS, seed=b"turn")
     sent = parser.feed(output)
-    parsed = await tokenizing.parse(prompt.ids, output, NO_ARGS, seed=b"turn")
-    assert [*sent, *parser.finish(parsed.message)] == [Text("Fine.")]
-    assert parsed.message["content"] == "Fine."
+    message = await tokenizing.parse(prompt.ids, output, NO_ARGS, seed=b"turn")
+    assert [*sent, *parser.finish(message)] == [Text("Fine.")]
+    assert message["content"] == "Fine."
