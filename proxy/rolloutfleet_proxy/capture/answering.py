@@ -72,9 +72,9 @@ class Answering(Struct, frozen=True, kw_only=True):
         """Answer a caller as its call goes on. Raises ClientLeft, and the call's error where nothing has been sent."""
         call.join()
         leaving = asyncio.ensure_future(left(waiter.receive))
-        patience = self._patience(waiter) if waiter.request.stream else None
+        patience = waiter.dialect.silence_after or self.settings.current.stream_comment
         try:
-            with contextlib.closing(call.listen(patience=patience)) as listener:
+            with contextlib.closing(call.listen(patience=patience if waiter.request.stream else None)) as listener:
                 leaving.add_done_callback(listener.wake)
                 if waiter.request.stream:
                     await self._stream(call, waiter, listener, leaving)
@@ -137,10 +137,6 @@ class Answering(Struct, frozen=True, kw_only=True):
             paths = (*paths, *request.calls.wishes)
         names = self.metrics.fields_ignored.names(paths)
         return [(IGNORED, ", ".join(names).encode())] if names else []
-
-    def _patience(self, waiter: Waiter) -> float:
-        after = waiter.dialect.silence_after
-        return self.settings.current.stream_comment if after is None else after
 
     def _encoder(self, waiter: Waiter) -> Encoder:
         return waiter.dialect.encoder(waiter.request, model=self.settings.current.model, token_bytes=self.token_bytes)

@@ -25,16 +25,10 @@ class DialectCall:
     session: str | None
     """The session that the path names; None where the key alone says it."""
     headers: Mapping[str, str]
-
-    @property
-    def key(self) -> str | None:
-        """The session key that the call carries."""
-        return self.dialect.key(self.headers)
-
-    @property
-    def is_retry(self) -> bool:
-        """Whether the caller's SDK says that it asks again."""
-        return self.dialect.is_retry(self.headers)
+    key: str | None
+    """The session key that the call carries."""
+    is_retry: bool
+    """Whether the caller's SDK says that it asks again."""
 
 
 def dialect_call(scope: Scope) -> DialectCall | None:
@@ -52,5 +46,5 @@ def _look_up(scope: Scope) -> DialectCall | None:
         matched = dialect.path.fullmatch(scope["path"])
         if matched is not None:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            return DialectCall(dialect, matched["session"], headers)
+            return DialectCall(dialect, matched["session"], headers, dialect.key(headers), dialect.is_retry(headers))
     return None

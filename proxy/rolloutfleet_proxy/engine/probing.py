@@ -6,6 +6,7 @@ instead, one engine is asked directly; if that one refuses, the gateway has lost
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 from rolloutfleet_proxy.domain.errors import DomainError
@@ -19,14 +20,14 @@ AGAIN: Final = 5.0
 """Seconds to the next try, where no engine answered."""
 
 
+@dataclass(eq=False, slots=True)
 class Probing:
     """What is known of the way to the engines."""
 
-    def __init__(self) -> None:
-        self.loses: tuple[str, ...] | None = None
-        """What is lost on the way; None while that is not known."""
-        self.requests = 0
-        """Sent to the gateway for this."""
+    loses: tuple[str, ...] | None = None
+    """What is lost on the way; None while that is not known."""
+    requests: int = 0
+    """Sent to the gateway for this."""
 
     async def run(self, engine: Engine) -> None:
         """Try until an engine has answered, or until it is clear that engines do not tell."""
