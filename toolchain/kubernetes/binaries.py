@@ -20,7 +20,7 @@ from toolchain.kubernetes.progress import step
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A folder of `modules/`, and the programs in it: name to Go package."""
+    """Programs that are built by one `go.mod` and have one version: name to Go package."""
 
     name: str
     of: str
@@ -28,10 +28,12 @@ class Module:
     programs: dict[str, str]
     stamped: tuple[str, ...] = ()
     """Packages that are told the version; kubeadm and kubelet compare theirs."""
+    beside: str = ""
+    """The module whose `go.mod` it shares, so that what both need is compiled once."""
 
     @property
     def folder(self) -> Path:
-        return MODULES / self.name
+        return MODULES / (self.beside or self.name)
 
     @property
     def version(self) -> str:
@@ -80,15 +82,16 @@ KUBERNETES = Module(
     stamped=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
 )
 ETCD = Module("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"})
-COREDNS = Module("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"})
+COREDNS = Module("coredns", "github.com/coredns/coredns", {"coredns": "./coredns"}, beside="kubernetes")
 LOCAL_PATH = Module(
     "local-path-provisioner",
     "github.com/rancher/local-path-provisioner",
     {"local-path-provisioner": "github.com/rancher/local-path-provisioner"},
+    beside="kubernetes",
 )
 PAUSE = Module("pause", "-", {"pause": "."})
 KIND = Module("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"})
-HELM = Module("helm", "helm.sh/helm/v3", {"helm": "helm.sh/helm/v3/cmd/helm"})
+HELM = Module("helm", "helm.sh/helm/v3", {"helm": "helm.sh/helm/v3/cmd/helm"}, beside="kubernetes")
 
 ALL = (KIND, HELM, PAUSE, ETCD, COREDNS, LOCAL_PATH, KUBERNETES)
 MODULE_OF = {program: module for module in ALL for program in module.programs}
