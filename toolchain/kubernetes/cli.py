@@ -32,7 +32,7 @@ The Kubernetes cluster that the tests run on: one control plane and two workers,
 
 `up` uses, in this order: the cluster that --use-kubeconfig names; kind with the node image that --node-image names;
 with the image that kind publishes, where it can be pulled; with one made here from Debian packages and Go modules
-(root, debootstrap; about 12 minutes on 2 cores, once: it is cached). It uses the Docker daemon of this machine, or
+(root, debootstrap; about 10 minutes on 2 cores, once: it is cached). It uses the Docker daemon of this machine, or
 starts one of its own where none answers.
 
 Before a cluster exists, this machine gets `unreachable` routes for its pods' and services' addresses, so that no packet

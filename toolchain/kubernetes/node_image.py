@@ -36,7 +36,7 @@ def ensure(docker: Docker, settings: Settings) -> str:
         return published
     with alone(LOCKS / "node-image"):
         if not docker.has_image(ours):
-            say(f"{published} can't be pulled here: making a node image from packages, once (12 minutes on 2 cores)")
+            say(f"{published} can't be pulled here: making a node image from packages, once (10 minutes on 2 cores)")
             _make(ours, docker, mirror=settings.debian_mirror)
     return ours
 
