@@ -22,7 +22,7 @@ from rolloutfleet_operator.local.models import find_model
 from rolloutfleet_operator.local.plan import Child, GiveUp, Kind, ObservedChild, Phase, Start, Stop, Wait, plan
 from rolloutfleet_operator.local.ports import choose_ports
 from rolloutfleet_operator.local.processes import Guard, RunningProcess
-from rolloutfleet_operator.local.site import FolderLock, LocalFleetError, StateFolder, address_book, write_whole
+from rolloutfleet_operator.local.site import FolderLock, LocalFleetError, StateFolder, write_whole
 
 PROBE_INTERVAL = 0.1
 PROBE_TIMEOUT = 2.0
@@ -139,18 +139,18 @@ class LocalFleet:
 
     def whereabouts(self) -> dict[str, Any]:
         """What fleet.json holds now."""
-        proxies = {
-            ordinal: (self._site.url(name), self._running[name].process.pid)
-            for ordinal in range(self._fleet.spec.proxies.replicas)
-            if (name := proxy_name(ordinal)) in self._running
+        spec, site, names = self._fleet.spec, self._site, map(proxy_name, range(self._fleet.spec.proxies.replicas))
+        return {
+            "name": self._fleet.metadata.name,
+            "admin_key_file": str(self.folder.admin_key),
+            "gateway": {"url": site.url(GATEWAY)},
+            "engines": [{"url": url} for url in site.engine_urls(spec)],
+            "proxies": [
+                {"ordinal": ordinal, "url": site.url(name), "pid": self._running[name].process.pid}
+                for ordinal, name in enumerate(names)
+                if name in self._running
+            ],
         }
-        return address_book(
-            name=self._fleet.metadata.name,
-            folder=self.folder,
-            gateway_url=self._site.url(GATEWAY),
-            engine_urls=self._site.engine_urls(self._fleet.spec),
-            proxies=proxies,
-        )
 
     async def wait(self) -> None:
         """Return when the fleet has ended; until `stop` that happens only by a failure, which is raised."""

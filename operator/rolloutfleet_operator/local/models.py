@@ -17,14 +17,11 @@ def find_model(spec: FleetSpec, *, beside: Path) -> Path | None:
     """
     if spec.tokenizer.path is not None:
         return _directory(beside / spec.tokenizer.path, "tokenizer.path")
-    if spec.tokenizer.hub is not None:
-        found = None
-    elif spec.model == SIMULATED_MODEL:
+    found = None
+    if spec.tokenizer.hub is None and spec.model == SIMULATED_MODEL:
         found = _shipped_model()
-    elif (beside / spec.model).is_dir():
+    elif spec.tokenizer.hub is None and (beside / spec.model).is_dir():
         found = (beside / spec.model).resolve()
-    else:
-        found = None
     if found is None and spec.engine is not None:
         raise LocalFleetError(
             f"simulated engines need a tokenizer on this machine, and model {spec.model!r} is not a directory; "

@@ -16,9 +16,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -136,21 +134,3 @@ def write_whole(file: Path, text: str) -> None:
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     draft.write_text(text)
     draft.replace(file)
-
-
-def address_book(
-    *,
-    name: str,
-    folder: StateFolder,
-    gateway_url: str,
-    engine_urls: Iterable[str],
-    proxies: Mapping[int, tuple[str, int]],
-) -> dict[str, Any]:
-    """What fleet.json holds; `proxies` gives url and process id for each ordinal."""
-    return {
-        "name": name,
-        "admin_key_file": str(folder.admin_key),
-        "gateway": {"url": gateway_url},
-        "engines": [{"url": url} for url in engine_urls],
-        "proxies": [{"ordinal": ordinal, "url": url, "pid": pid} for ordinal, (url, pid) in sorted(proxies.items())],
-    }
