@@ -36,7 +36,7 @@ from rolloutfleet_operator.cluster.running_pods import Resizer, refreshes
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
-from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
+from rolloutfleet_operator.policy.decide import Decision, decide
 from rolloutfleet_operator.policy.memory import sampled
 from rolloutfleet_operator.policy.observed import (
     ALLOW_LOSS,
@@ -182,7 +182,7 @@ class Reconciler:
         problems = (*keys.problems, *control.problems, *engine_key.problems)
         wanted = self._wanted(fleet, objects)
         if not polled:
-            await self._poll(fleet, objects, endpoints, wanted.template_hash)
+            await self._poll(fleet, objects, endpoints)
         lists = await self._shared.executor.gateways.lists(endpoints.gateways, endpoints.gateway_key)
         observed = self._observe(body, fleet, objects, wanted)
         observed = replace(
@@ -243,9 +243,8 @@ class Reconciler:
         gateways = [url for pod in there.gateways if (url := observe.address_of(pod, names.GATEWAY_PORT))]
         return Endpoints(pods=pods, proxies=proxies, gateways=gateways)
 
-    async def _poll(self, fleet: Fleet, there: FleetObjects, endpoints: Endpoints, template_hash: str) -> None:
+    async def _poll(self, fleet: Fleet, there: FleetObjects, endpoints: Endpoints) -> None:
         """Ask every proxy that can be reached for its figures, and fold them into its samples."""
-        rule = rule_of(fleet.spec, template_hash)
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in there.proxies}
         self._polled = {uid: self._polled.get(uid, observe.NOT_POLLED) for uid in uids.values()}
 
@@ -260,7 +259,7 @@ class Reconciler:
                 stats=stats,
                 key_refused=refused,
                 unanswered=0 if stats is not None or refused else before.unanswered + 1,
-                run=sampled(before.run, stats, rule, self._now()),
+                run=sampled(before.run, stats, fleet.spec.memory, self._now()),
             )
 
         if endpoints.admin_key is not None:

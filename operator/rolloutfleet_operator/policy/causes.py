@@ -18,7 +18,7 @@ from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.status import RestartStatus
 from rolloutfleet.wire import Boot
 from rolloutfleet_operator.policy import memory
-from rolloutfleet_operator.policy.memory import Rule, Standing, Verdict
+from rolloutfleet_operator.policy.memory import Standing, Verdict
 from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod, seconds_of
 from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.steps import Way
@@ -34,7 +34,8 @@ class FleetState:
     spec: FleetSpec
     observed: ObservedFleet
     roll: Roll
-    rule: Rule
+    terms: str
+    """Those of `memory.terms_of`."""
     verdicts: Mapping[str, Verdict]
     """By pod, of those that are asked for."""
     now: float
@@ -108,12 +109,12 @@ class Crash:
 
 def _unresponsive(pod: ObservedPod, state: FleetState) -> Need | None:
     """Once a cool-down: the pod before it may have been evicted for the same."""
-    memory_of, rule, now = state.spec.memory, state.rule, state.now
-    patience = max(state.spec.disruption.drain_timeout, memory_of.interval * rule.samples)
-    if not pod.is_silent(for_seconds=patience, samples=rule.samples, now=now):
+    asked, now = state.spec.memory, state.now
+    silent_for = max(state.spec.disruption.drain_timeout, asked.interval * asked.samples)
+    if not pod.is_silent(for_seconds=silent_for, samples=asked.samples, now=now):
         return None
     tried = (entry for entry in state.observed.status.restarts.last if cause_of(entry) is UNRESPONSIVE)
-    if any(entry.pod == pod.name and now - seconds_of(entry.time) < rule.cooldown for entry in tried):
+    if any(entry.pod == pod.name and now - seconds_of(entry.time) < asked.cooldown for entry in tried):
         return None
     return Need(since=now, key=f"{int(now)}")
 
@@ -136,7 +137,7 @@ def _over_budget(pod: ObservedPod, state: FleetState) -> Need | None:
     verdict = state.verdicts.get(pod.name)
     if verdict is None or verdict.standing is not Standing.DUE:
         return None
-    return Need(since=verdict.since or 0.0, key=memory.restart_key(verdict.row, state.rule, state.now))
+    return Need(since=verdict.since or 0.0, key=memory.restart_key(verdict.row, state.terms, state.now))
 
 
 def _is_over_budget(pod: ObservedPod, state: FleetState) -> bool:
@@ -146,7 +147,7 @@ def _is_over_budget(pod: ObservedPod, state: FleetState) -> bool:
 
 def _of_the_same_terms(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:
     """A budget or template that is new clears what came of the old."""
-    return memory.row_of(entry.id, state.rule) > 0
+    return memory.row_of(entry.id, state.terms) > 0
 
 
 def _requested(pod: ObservedPod, state: FleetState) -> Need | None:

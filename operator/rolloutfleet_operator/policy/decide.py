@@ -16,7 +16,6 @@ from rolloutfleet_operator.policy import causes, crashes, memory, problems, roll
 from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, PatchMetadata
 from rolloutfleet_operator.policy.causes import MEMORY, FleetState
 from rolloutfleet_operator.policy.memory import Standing, Verdict
-from rolloutfleet_operator.policy.memory import rule_of as rule_of
 from rolloutfleet_operator.policy.observed import STATE_LABEL, ObservedFleet, ObservedPod, SlotRequest, text_of
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason, severity
 from rolloutfleet_operator.policy.restarts import (
@@ -102,13 +101,13 @@ class Decision:
 
 def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     """What to do about that fleet now. The same for the same arguments, whoever asked before."""
-    rule = rule_of(spec, observed.template_hash)
+    terms = memory.terms_of(spec, observed.template_hash)
     members = tuple(
         sorted((pod for pod in observed.pods if pod.ordinal < desired_of(spec)), key=lambda pod: pod.ordinal)
     )
-    verdicts = memory.verdicts_of(members, spec, rule, now)
+    verdicts = memory.verdicts_of(members, spec, terms, now)
     roll = rollout.roll_of(spec, observed, members, now)
-    state = FleetState(spec=spec, observed=observed, roll=roll, rule=rule, verdicts=verdicts, now=now)
+    state = FleetState(spec=spec, observed=observed, roll=roll, terms=terms, verdicts=verdicts, now=now)
     progress = advance(state)
     scaled = scaling.scale(spec, observed, progress.busy, now)
     admission = admit(state, progress)
@@ -120,7 +119,7 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
             *progress.actions,
             *scaled.actions,
             *admission.actions,
-            *memory.marks_of(members, verdicts, rule),
+            *memory.marks_of(members, verdicts, terms),
             *notes,
             *_labels(state, progress, scaled),
             *workers.changes(spec, observed),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from rolloutfleet.spec import FleetSpec
+from rolloutfleet.spec import FleetSpec, MemorySpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy.actions import PatchMetadata
 from rolloutfleet_operator.policy.observed import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, ObservedPod, ProxyStats, Run
@@ -32,35 +32,23 @@ MOST_IN_A_ROW: Final = 2
 _ID = re.compile(r"memory-(\d+)-([0-9a-f]{8})-\d+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """`spec.memory`, and the template of the pods: bytes and seconds."""
-
-    budget: int
-    samples: int
-    cooldown: float
-    interval: float = 0.0
-    """How far apart samples are; of those that come much closer together only the first counts."""
-    template: str = ""
-
-    @property
-    def terms(self) -> str:
-        """Changes with budget and template: a new one of either clears what came of the old."""
-        return hashlib.sha256(f"{self.budget} {self.template}".encode()).hexdigest()[:8]
+def terms_of(spec: FleetSpec, template_hash: str) -> str:
+    """Changes with the budget, and the template of the pods: a new one of either clears what came of the old."""
+    return hashlib.sha256(f"{spec.memory.rss_budget} {template_hash}".encode()).hexdigest()[:8]
 
 
-def sampled(run: Run, stats: ProxyStats | None, rule: Rule, now: float) -> Run:
+def sampled(run: Run, stats: ProxyStats | None, asked: MemorySpec, now: float) -> Run:
     """The run with one more poll, None where that failed. Another life of the proxy, and another budget, begin anew."""
     if stats is None:
         return run
     boot = stats.boots[-1].time if stats.boots else None
-    if (run.budget, run.boot) != (rule.budget, boot):
-        run = Run(budget=rule.budget, boot=boot)
-    if stats.drain is not None or (run.at is not None and now - run.at < MIN_INTERVAL_SHARE * rule.interval):
+    if (run.budget, run.boot) != (asked.rss_budget, boot):
+        run = Run(budget=asked.rss_budget, boot=boot)
+    if stats.drain is not None or (run.at is not None and now - run.at < MIN_INTERVAL_SHARE * asked.interval):
         return run
-    over = run.over + 1 if stats.rss > rule.budget else 0
+    over = run.over + 1 if stats.rss > asked.rss_budget else 0
     full_at = None
-    if over >= rule.samples:
+    if over >= asked.samples:
         full_at = now if run.full_at is None else run.full_at
     return replace(run, taken=run.taken + 1, at=now, over=over, full_at=full_at)
 
@@ -94,19 +82,20 @@ class Verdict:
     """When the restart came to be due."""
 
 
-def judge(pod: ObservedPod, rule: Rule, now: float, *, ephemeral: bool) -> Verdict:
+def judge(pod: ObservedPod, spec: FleetSpec, terms: str, now: float) -> Verdict:
     """How the proxy stands to its budget now. Nothing is decided of one whose log of boots is not known.
 
-    Of an `ephemeral` one the store does not outlive the pod, so the first boot may have followed a restart.
+    An ephemeral store does not outlive its pod, so the first boot may have followed a restart.
     """
     run, boots = pod.run, () if pod.stats is None else pod.stats.boots
-    given_up = _given_up(pod).get(_TERMS) == rule.terms
+    given_up = _given_up(pod).get(_TERMS) == terms
     standing = Standing.TOO_SMALL if given_up else Standing.UNKNOWN
-    if not boots or run.taken == 0 or run.boot != boots[-1].time or run.budget != rule.budget:
+    if not boots or run.taken == 0 or run.boot != boots[-1].time or run.budget != spec.memory.rss_budget:
         return Verdict(standing=standing, after_boot=boots[-1].rss_after if boots else None)
     newest = boots[-1]
-    cool_until = newest.time + rule.cooldown if newest.reason != FIRST_BOOT or ephemeral else None
-    before = row_of(newest.id, rule)
+    is_restart = newest.reason != FIRST_BOOT or spec.proxies.storage.ephemeral
+    cool_until = newest.time + spec.memory.cooldown if is_restart else None
+    before = row_of(newest.id, terms)
     early = run.full_at is not None and cool_until is not None and run.full_at <= cool_until
     again = newest.id if before > 0 and (early or pod.notes.get(OVER_AGAIN_NOTE) == newest.id) else None
     row = before + 1 if again is not None else 1
@@ -123,15 +112,15 @@ def judge(pod: ObservedPod, rule: Rule, now: float, *, ephemeral: bool) -> Verdi
     return verdict
 
 
-def restart_key(row: int, rule: Rule, now: float) -> str:
+def restart_key(row: int, terms: str, now: float) -> str:
     """What follows `memory-` in the id of the drain that restarts a proxy for its memory."""
-    return f"{row}-{rule.terms}-{int(now)}"
+    return f"{row}-{terms}-{int(now)}"
 
 
-def row_of(id: str | None, rule: Rule) -> int:
+def row_of(id: str | None, terms: str) -> int:
     """Which in a row, under these terms, the restart of that id was; 0 for any other id."""
     found = _ID.fullmatch(id or "")
-    return int(found[1]) if found and found[2] == rule.terms else 0
+    return int(found[1]) if found and found[2] == terms else 0
 
 
 def _standing(run: Run, cool_until: float | None, now: float) -> Standing:
@@ -147,35 +136,23 @@ _HOW: Final = {
 }
 
 
-def rule_of(spec: FleetSpec, template_hash: str) -> Rule:
-    """The fleet's rule, for `sampled` and all that follows."""
-    asked = spec.memory
-    return Rule(
-        budget=asked.rss_budget,
-        samples=asked.samples,
-        cooldown=asked.cooldown,
-        interval=asked.interval,
-        template=template_hash,
-    )
-
-
-def verdicts_of(members: Iterable[ObservedPod], spec: FleetSpec, rule: Rule, now: float) -> dict[str, Verdict]:
+def verdicts_of(members: Iterable[ObservedPod], spec: FleetSpec, terms: str, now: float) -> dict[str, Verdict]:
     """By pod."""
-    return {pod.name: judge(pod, rule, now, ephemeral=spec.proxies.storage.ephemeral) for pod in members}
+    return {pod.name: judge(pod, spec, terms, now) for pod in members}
 
 
-def marks_of(members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], rule: Rule) -> Iterator[PatchMetadata]:
+def marks_of(members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], terms: str) -> Iterator[PatchMetadata]:
     """What the rule wants to find again after a restart of the operator."""
     for pod in members:
         verdict, notes = verdicts[pod.name], {}
         if verdict.again is not None and pod.notes.get(OVER_AGAIN_NOTE) != verdict.again:
             notes[OVER_AGAIN_NOTE] = verdict.again
         given_up = _given_up(pod)
-        if verdict.standing is Standing.TOO_SMALL and given_up.get(_TERMS) != rule.terms:
-            notes[TOO_SMALL_NOTE] = json.dumps({_TERMS: rule.terms, _AFTER_BOOT: verdict.after_boot})
+        if verdict.standing is Standing.TOO_SMALL and given_up.get(_TERMS) != terms:
+            notes[TOO_SMALL_NOTE] = json.dumps({_TERMS: terms, _AFTER_BOOT: verdict.after_boot})
         if notes:
             yield PatchMetadata(pod=pod.name, uid=pod.uid, annotations=notes)
-        elif given_up and given_up.get(_TERMS) != rule.terms:
+        elif given_up and given_up.get(_TERMS) != terms:
             yield PatchMetadata(pod=pod.name, uid=pod.uid, annotations={TOO_SMALL_NOTE: None})
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from tests.operator.policy.world import World
 
-from rolloutfleet_operator.policy.decide import Decision, decide, rule_of
+from rolloutfleet_operator.policy.decide import Decision, decide
 from rolloutfleet_operator.policy.memory import sampled
 from rolloutfleet_operator.policy.observed import NO_RUN, ObservedFleet, ObservedPod, OtherFleets, Run, SlotRequest
 from rolloutfleet_operator.policy.status import status
@@ -84,14 +84,12 @@ class Operator:
         del history[:-5]
         old = history[max(0, len(history) - 1 - faults.late)]
         polled = {pod.uid: pod.stats for pod in now.pods if pod.ordinal not in faults.silent}
-        rule = rule_of(world.spec, world.template)
         pods = []
         for pod in old.pods:
             stats = polled.get(pod.uid)
             self._sample(pod, replace(pod, stats=stats), world)
             run = self.runs.get(pod.uid, NO_RUN)
             pods.append(replace(pod, stats=stats, run=run, unanswered=self.unanswered.get(pod.uid, 0)))
-        assert rule.budget == world.spec.memory.rss_budget
         others = {key: told for key, told in self.board.items() if key != now.key + world.name}
         other_fleets = OtherFleets(
             held=sum(held for held, _ in others.values()),
@@ -107,8 +105,7 @@ class Operator:
             self.unanswered[pod.uid] = self.unanswered.get(pod.uid, 0) + 1
             return
         self.unanswered[pod.uid] = 0
-        rule = rule_of(world.spec, world.template)
-        self.runs[pod.uid] = sampled(self.runs.get(pod.uid, NO_RUN), pod.stats, rule, world.now)
+        self.runs[pod.uid] = sampled(self.runs.get(pod.uid, NO_RUN), pod.stats, world.spec.memory, world.now)
 
 
 def settle(worlds: list[World], operator: Operator, *, passes: int, every: float = 5.0) -> int:

@@ -2,27 +2,30 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.operator.policy.fleets import fleet
 
+from rolloutfleet.spec import FleetSpec
 from rolloutfleet.wire import Boot, Drain
 from rolloutfleet_operator.policy.memory import (
     MOST_IN_A_ROW,
-    Rule,
     Standing,
     Verdict,
     judge,
     restart_key,
     row_of,
     sampled,
+    terms_of,
 )
 from rolloutfleet_operator.policy.observed import NO_RUN, OVER_AGAIN_NOTE, TOO_SMALL_NOTE, ObservedPod, ProxyStats, Run
 
 GIB = 2**30
-RULE = Rule(budget=4 * GIB, samples=3, cooldown=600.0, template="t1")
+ASKED = {"rssBudget": "4Gi", "samples": 3, "cooldown": "600s", "interval": "1s"}
+SPEC = fleet(memory=ASKED)
+TERMS = terms_of(SPEC, "t1")
 STARTED = 1000.0
 FIRST = Boot(time=STARTED, reason="first", rss_after=GIB)
 OVER, WITHIN, FAILED = 5 * GIB, GIB, None
@@ -40,11 +43,11 @@ def polled(rss: int | None, *, boot: float = STARTED, draining: bool = False) ->
 
 
 def run_of(
-    *readings: int | None, boot: float = STARTED, start: float = 0.0, rule: Rule = RULE, run: Run = NO_RUN
+    *readings: int | None, boot: float = STARTED, start: float = 0.0, spec: FleetSpec = SPEC, run: Run = NO_RUN
 ) -> Run:
     """The run after these readings, one each 15 s from `start` seconds after the boot."""
     for place, rss in enumerate(readings):
-        run = sampled(run, polled(rss, boot=boot), rule, boot + start + EVERY * (place + 1))
+        run = sampled(run, polled(rss, boot=boot), spec.memory, boot + start + EVERY * (place + 1))
     return run
 
 
@@ -62,20 +65,20 @@ def verdict(
     run: Run,
     *boots: Boot,
     now: float = STARTED + 1e6,
-    rule: Rule = RULE,
-    ephemeral: bool = False,
+    spec: FleetSpec = SPEC,
+    terms: str = TERMS,
     again: str | None = None,
     given_up: str | None = None,
 ) -> Verdict:
     pod = pod_with(run, boots or (FIRST,), again=again, given_up=given_up)
-    return judge(pod, rule, now, ephemeral=ephemeral)
+    return judge(pod, spec, terms, now)
 
 
-def restarted(row: int, at: float, rule: Rule = RULE) -> Boot:
+def restarted(row: int, at: float) -> Boot:
     return Boot(
         time=at,
         reason="planned: memory",
-        id=f"memory-{restart_key(row, rule, at - 5)}",
+        id=f"memory-{restart_key(row, TERMS, at - 5)}",
         rss_before=OVER,
         rss_after=3 * GIB,
     )
@@ -91,8 +94,8 @@ def test_over_budget_for_so_many_samples_in_a_row_makes_a_restart_due() -> None:
 
 
 def test_exactly_the_budget_is_within_it() -> None:
-    assert verdict(run_of(*[RULE.budget] * 5)).standing is Standing.WITHIN
-    assert verdict(run_of(*[RULE.budget + 1] * 3)).standing is Standing.DUE
+    assert verdict(run_of(*[4 * GIB] * 5)).standing is Standing.WITHIN
+    assert verdict(run_of(*[4 * GIB + 1] * 3)).standing is Standing.DUE
 
 
 def test_a_failed_poll_is_unknown_it_neither_counts_nor_breaks_a_run() -> None:
@@ -103,24 +106,24 @@ def test_a_failed_poll_is_unknown_it_neither_counts_nor_breaks_a_run() -> None:
 
 def test_samples_while_draining_do_not_count() -> None:
     run = run_of(OVER, OVER)
-    drained = sampled(run, polled(OVER, draining=True), RULE, 2000.0)
+    drained = sampled(run, polled(OVER, draining=True), SPEC.memory, 2000.0)
     assert drained == run
-    freed = sampled(run_of(OVER, OVER, OVER), polled(WITHIN, draining=True), RULE, 2000.0)
+    freed = sampled(run_of(OVER, OVER, OVER), polled(WITHIN, draining=True), SPEC.memory, 2000.0)
     assert verdict(freed).standing is Standing.DUE
 
 
 def test_samples_that_come_too_close_together_are_one() -> None:
-    rule = replace(RULE, interval=15.0)
+    asked = fleet(memory={**ASKED, "interval": "15s"}).memory
     run = NO_RUN
     for place in range(29):
-        run = sampled(run, polled(OVER), rule, STARTED + place)
+        run = sampled(run, polled(OVER), asked, STARTED + place)
     assert (run.over, run.full_at) == (3, STARTED + 28)
 
 
 def test_a_run_belongs_to_one_life_and_one_budget() -> None:
     run = run_of(OVER, OVER)
-    assert sampled(run, polled(OVER, boot=STARTED + 50), RULE, 2000.0).over == 1
-    assert sampled(run, polled(OVER), replace(RULE, budget=2 * GIB), 2000.0).over == 1
+    assert sampled(run, polled(OVER, boot=STARTED + 50), SPEC.memory, 2000.0).over == 1
+    assert sampled(run, polled(OVER), fleet(memory={**ASKED, "rssBudget": "2Gi"}).memory, 2000.0).over == 1
     # A run of the life before says nothing of this one.
     assert verdict(run_of(OVER, OVER, OVER), FIRST, restarted(1, 2000.0)).standing is Standing.UNKNOWN
 
@@ -138,7 +141,7 @@ def test_the_first_boot_is_no_restart_save_where_a_store_may_have_gone_with_its_
     run = run_of(OVER, OVER, OVER)
     now = STARTED + 60.0
     assert verdict(run, now=now).standing is Standing.DUE
-    assert verdict(run, now=now, ephemeral=True).standing is Standing.COOLING
+    assert verdict(run, now=now, spec=fleet(memory=ASKED, ephemeral=True)).standing is Standing.COOLING
 
 
 def test_two_restarts_in_a_row_that_do_not_help_are_the_last() -> None:
@@ -179,24 +182,26 @@ def test_what_lies_between_two_restarts_breaks_the_row() -> None:
     assert verdict(run, restarted(1, 4000.0), restarted(2, 5000.0), crash).row == 1
 
 
-@pytest.mark.parametrize("other", [replace(RULE, budget=5 * GIB - 1), replace(RULE, template="t2")])
-def test_a_changed_budget_or_template_clears_it(other: Rule) -> None:
+@pytest.mark.parametrize(("budget", "template"), [(5 * GIB - 1, "t1"), (4 * GIB, "t2")])
+def test_a_changed_budget_or_template_clears_it(budget: int, template: str) -> None:
+    other = fleet(memory={**ASKED, "rssBudget": budget})
+    terms = terms_of(other, template)
     two = restarted(2, 5000.0)
-    full = run_of(OVER, OVER, OVER, boot=two.time, rule=other)
-    assert verdict(full, two, rule=other, now=5045.0, given_up=RULE.terms).standing is Standing.COOLING
-    assert verdict(full, two, rule=other, given_up=RULE.terms).row == 1
-    assert verdict(run_of(WITHIN, boot=two.time), two, given_up=RULE.terms).standing is Standing.TOO_SMALL
+    full = run_of(OVER, OVER, OVER, boot=two.time, spec=other)
+    assert verdict(full, two, spec=other, terms=terms, now=5045.0, given_up=TERMS).standing is Standing.COOLING
+    assert verdict(full, two, spec=other, terms=terms, given_up=TERMS).row == 1
+    assert verdict(run_of(WITHIN, boot=two.time), two, given_up=TERMS).standing is Standing.TOO_SMALL
 
 
 def test_what_was_given_up_stays_so_while_nothing_is_known() -> None:
-    assert judge(pod_with(NO_RUN, (), given_up=RULE.terms), RULE, 0.0, ephemeral=False).standing is Standing.TOO_SMALL
-    assert judge(pod_with(NO_RUN, ()), RULE, 0.0, ephemeral=False).standing is Standing.UNKNOWN
+    assert judge(pod_with(NO_RUN, (), given_up=TERMS), SPEC, TERMS, 0.0).standing is Standing.TOO_SMALL
+    assert judge(pod_with(NO_RUN, ()), SPEC, TERMS, 0.0).standing is Standing.UNKNOWN
 
 
 def test_an_id_says_its_place_in_the_row_to_those_of_the_same_terms() -> None:
-    assert row_of(f"memory-{restart_key(2, RULE, 5000.5)}", RULE) == 2
-    assert row_of(f"memory-{restart_key(2, RULE, 5000.5)}", replace(RULE, template="t2")) == 0
-    assert [row_of(id, RULE) for id in (None, "", "weights-7", "memory-x")] == [0, 0, 0, 0]
+    assert row_of(f"memory-{restart_key(2, TERMS, 5000.5)}", TERMS) == 2
+    assert row_of(f"memory-{restart_key(2, TERMS, 5000.5)}", terms_of(SPEC, "t2")) == 0
+    assert [row_of(id, TERMS) for id in (None, "", "weights-7", "memory-x")] == [0, 0, 0, 0]
 
 
 @given(
@@ -207,10 +212,10 @@ def test_an_id_says_its_place_in_the_row_to_those_of_the_same_terms() -> None:
 def test_a_run_is_full_exactly_when_the_last_known_samples_are_over(
     readings: list[tuple[int | None, bool]], samples: int
 ) -> None:
-    rule = replace(RULE, samples=samples)
+    asked = fleet(memory={**ASKED, "samples": samples}).memory
     run = NO_RUN
     for place, (rss, draining) in enumerate(readings):
-        run = sampled(run, polled(rss, draining=draining), rule, STARTED + place)
+        run = sampled(run, polled(rss, draining=draining), asked, STARTED + place)
     known = [rss for rss, draining in readings if rss is not None and not draining]
     tail = known[-samples:]
     assert (run.full_at is not None) == (len(tail) == samples and all(rss == OVER for rss in tail))
@@ -225,8 +230,8 @@ def test_it_is_never_restarted_within_the_cool_down_nor_more_than_so_often_in_va
     boots, now, vain, again = [FIRST], STARTED, 0, None
     for until_full, slot in gaps:
         boot = boots[-1]
-        run = Run(budget=RULE.budget, boot=boot.time, taken=3, over=3, full_at=boot.time + until_full)
-        early = boot is not FIRST and until_full <= RULE.cooldown
+        run = Run(budget=4 * GIB, boot=boot.time, taken=3, over=3, full_at=boot.time + until_full)
+        early = boot is not FIRST and until_full <= 600.0
         vain = vain + 1 if early else 0
         found = verdict(run, *boots, again=again, now=boot.time + until_full)
         again = found.again or again
@@ -237,5 +242,5 @@ def test_it_is_never_restarted_within_the_cool_down_nor_more_than_so_often_in_va
         now = max(boot.time + until_full, found.until or 0.0) + slot
         due = verdict(run, *boots, again=again, now=now)
         assert due.standing is Standing.DUE
-        assert boot is FIRST or now - boot.time >= RULE.cooldown
+        assert boot is FIRST or now - boot.time >= 600.0
         boots.append(restarted(due.row, now))
