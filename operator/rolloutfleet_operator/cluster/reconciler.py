@@ -24,8 +24,9 @@ from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.merging import TemplateInvalid
 from rolloutfleet_operator.cluster.children.names import Component, Fleet, selector
 from rolloutfleet_operator.cluster.children.network import FieldInvalid
+from rolloutfleet_operator.cluster.children.secret import Keys
 from rolloutfleet_operator.cluster.executor import Endpoints, Executor
-from rolloutfleet_operator.cluster.keys import FleetKeys
+from rolloutfleet_operator.cluster.keys import FleetKeys, FoundKey
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.cluster.observe import Polled
@@ -174,22 +175,16 @@ class Reconciler:
     async def _pass(self, body: Object, fleet: Fleet, objects: FleetObjects, *, sure: bool, polled: bool) -> PassResult:
         """`sure`: all of it was read just now; `polled`: and the proxies were asked."""
         keys = await self._keys.keys(fleet, objects.secret, _addresses(objects), self._now())
-        admin_key = None if keys.key is None else keys.key.keys[0]
         control, engine_key = await asyncio.gather(self._keys.control_key(fleet), self._keys.engine_key(fleet))
-        endpoints = replace(
-            self._endpoints(objects), admin_key=admin_key, gateway_key=control.key, engine_key=engine_key.key
-        )
-        problems = (*keys.problems, *control.problems, *engine_key.problems)
+        endpoints = _endpoints(objects, keys, control, engine_key)
         wanted = self._wanted(fleet, objects)
+        problems = (*wanted.problems, *keys.problems, *control.problems, *engine_key.problems)
         if not polled:
             await self._poll(fleet, objects, endpoints)
         lists = await self._shared.executor.gateways.lists(endpoints.gateways, endpoints.gateway_key)
         observed = self._observe(body, fleet, objects, wanted)
-        observed = replace(
-            observed,
-            gateway=replace(observed.gateway, lists=lists),
-            problems=self._met(wanted, problems),
-        )
+        gateway = replace(observed.gateway, lists=lists)
+        observed = replace(observed, gateway=gateway, problems=self._met(problems))
         decision, new = self._decide(fleet.spec, observed)
         if not sure and decision.disturbs(observed):
             return PassResult(next_in=0.0, unsure=True)
@@ -203,7 +198,7 @@ class Reconciler:
         actions = (*decision.actions, *refreshes(observed.pods, settings, objects.secret, rotating=rotating))
         await self._shared.executor.execute(fleet, actions, endpoints, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
-        if reading.status_of(written) != observed.status or actions or self._unsaid(observed, wanted, problems):
+        if reading.status_of(written) != observed.status or actions or self._met(problems) != observed.problems:
             return PassResult(next_in=REQUEUE_SOON, touched=touched, body=written)
         return PassResult(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
 
@@ -216,12 +211,9 @@ class Reconciler:
         self._audit = decision.audit
         return decision, status(spec, observed, decision, now)
 
-    def _unsaid(self, observed: ObservedFleet, wanted: DesiredState, of_keys: tuple[Problem, ...]) -> bool:
-        """Whether this pass met something that its status does not say yet."""
-        return self._met(wanted, of_keys) != observed.problems
-
-    def _met(self, wanted: DesiredState, of_keys: tuple[Problem, ...]) -> tuple[Problem, ...]:
-        return (*wanted.problems, *of_keys, *self._problems, *self._shared.others.now.problems())
+    def _met(self, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+        """With what came of writing children; after this pass did that, its status may not say all of it yet."""
+        return (*problems, *self._problems, *self._shared.others.now.problems())
 
     def _interval(self, spec: FleetSpec, requeue_at: float | None) -> float:
         """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""
@@ -236,12 +228,6 @@ class Reconciler:
         return await self._shared.api.write_status(body, new.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     # What is read of pods and proxies
-
-    def _endpoints(self, there: FleetObjects) -> Endpoints:
-        pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
-        proxies = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, names.PROXY_PORT))}
-        gateways = [url for pod in there.gateways if (url := observe.address_of(pod, names.GATEWAY_PORT))]
-        return Endpoints(pods=pods, proxies=proxies, gateways=gateways)
 
     async def _poll(self, fleet: Fleet, there: FleetObjects, endpoints: Endpoints) -> None:
         """Ask every proxy that can be reached for its figures, and fold them into its samples."""
@@ -392,6 +378,20 @@ def _anew(deployment: Object, fleet: Fleet, operator: OperatorSettings) -> Objec
         return part.make()
     except TemplateInvalid:
         return None
+
+
+def _endpoints(
+    there: FleetObjects, keys: FoundKey[Keys], control: FoundKey[str], engine_key: FoundKey[str]
+) -> Endpoints:
+    pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
+    return Endpoints(
+        pods=pods,
+        proxies={name: url for name, pod in pods.items() if (url := observe.address_of(pod, names.PROXY_PORT))},
+        gateways=[url for pod in there.gateways if (url := observe.address_of(pod, names.GATEWAY_PORT))],
+        admin_key=None if keys.key is None else keys.key.keys[0],
+        gateway_key=control.key,
+        engine_key=engine_key.key,
+    )
 
 
 def _addresses(there: FleetObjects) -> list[str | None]:
