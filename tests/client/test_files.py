@@ -382,7 +382,7 @@ def test_what_can_not_be_is_said_before_the_fleet_is_asked(pair: Running, fleet:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "part-00000.jsonl").write_text("")
     wrong = {
-        ("--to", "parquet"): "say -o DIR",
+        ("--to", "parquet"): "give -o DIR",
         ("--to", "csv", "-o", str(tmp_path)): "'csv' is not one of",
         ("--to", "parquet", "-o", str(tmp_path / "out"), "--ack"): "leave --ack out",
         ("--to", "parquet", "-o", str(tmp_path / "out"), "--format", "json"): "leave --format out",

@@ -15,7 +15,7 @@ from rolloutfleet.installed import own_version
 HELP = (
     "Run a fleet of capture proxies on this machine, and look into any fleet.\n\n"
     "[bold]rolloutfleet up FILE[/bold] starts what a RolloutFleet resource describes. The other commands find a "
-    "fleet by themselves when they are called where `up` was; else say --state-dir, --fleet-file, or --url with "
+    "fleet by themselves when they run where `up` did; otherwise give --state-dir, --fleet-file, or --url with "
     "--admin-key-file."
 )
 

@@ -130,10 +130,10 @@ T = TypeVar("T")
 AT_ONCE = 1000
 """Dumps that one call may name."""
 
-app = group("What stale sessions left: list it, look into it, check it, and take it in again.")
+app = group("Dumps of stale sessions: list, inspect, verify and import them.")
 
 Directory = Annotated[
-    Path | None, typer.Option("--dir", metavar="DIR", help="Look into this folder instead of asking a fleet.")
+    Path | None, typer.Option("--dir", metavar="DIR", help="Read this folder instead of asking a fleet.")
 ]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Names of dumps, as `list` shows them.")]
 
@@ -182,9 +182,9 @@ def show(
 @app.command("verify")
 @takes_fleet_options
 def verify(names: Names = None, directory: Directory = None, *, options: FleetOptions, as_json: AsJson = False) -> None:
-    """Check dumps, all that are ready unless named: that no byte was changed, and that every turn is whole.
+    """Check the named dumps, or all that are ready: that no byte was changed, and that every turn is complete.
 
-    Exit status 1 where something is wrong with any of them.
+    Exit status 1 if something is wrong with any of them.
     """
     with _source(directory, options) as source:
         chosen = [_named(name) for name in names or ()] or [dump.name for dump in source.listed("ready")]
@@ -211,13 +211,13 @@ def import_dumps(
     options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Take dumps in again, so that what they hold can be exported. Those of a group come in together.
+    """Import dumps, so that their trajectories can be exported. Dumps of a group are imported together.
 
-    Each goes to the proxy whose session it was, if that one has it in its folder. What is refused stays as it is, and
-    the others are imported all the same; the exit status is 1 then.
+    Each goes to the proxy whose session it was, if that one has it in its folder. A refused dump stays as it is, and
+    the others are still imported; the exit status is then 1.
     """
     if sum((bool(names), everything, group is not None)) != 1:
-        raise wrong("say which dumps: their names, --group ID or --all")
+        raise wrong("name the dumps, or give --group ID or --all")
     for name in names or ():
         _named(name)
     with options.fleet() as fleet:

@@ -72,13 +72,13 @@ def export(
     """Lease finished trajectories and write them to a file, or with --to all of them to a folder.
 
     [bold]export --to parquet|jsonl|safetensors -o DIR[/bold] takes what is ready from all proxies and writes it as
-    part-00000.parquet and so on, a row of a trajectory a record. A part is acknowledged once it is durable on disk.
-    Killed at any moment, run it again: finished parts stay, the rest comes, nothing is lost or written twice. More
-    runs into the same folder add parts.
+    part-00000.parquet and so on, one record per row of a trajectory. A part is acknowledged once it is durable on
+    disk. If it is killed at any moment, run it again: finished parts stay, the rest is added, nothing is lost or
+    written twice. Further runs into the same folder add parts.
 
-    [bold]export -o FILE[/bold] writes one lease of one proxy, as JSON or safetensors. Without --ack it comes back
-    to the fleet when the lease ends; `rolloutfleet ack` and `release` end it earlier. Without -o only what was
-    leased is shown, and given back at once.
+    [bold]export -o FILE[/bold] writes one lease of one proxy, as JSON or safetensors. Without --ack the trajectories
+    return to the fleet when the lease ends; `rolloutfleet ack` and `release` end it earlier. Without -o they are only
+    shown, and given back at once.
     """
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
@@ -114,14 +114,14 @@ def export(
 
 def _check_file(output: Path | None, form: Format | None, acknowledge: bool) -> None:
     if acknowledge and (output is None or str(output) == "-"):
-        raise wrong("--ack forgets what was exported, so it needs -o FILE to keep it in")
+        raise wrong("--ack deletes what was exported from the fleet, so it needs -o FILE to keep it")
     if form == "safetensors" and output is None:
-        raise wrong("safetensors are for a file; say -o FILE")
+        raise wrong("safetensors are for a file; give -o FILE")
 
 
 def _folder(output: Path | None, form: Format | None, acknowledge: bool) -> Path:
     if output is None or str(output) == "-":
-        raise wrong("--to writes parts into a folder; say -o DIR")
+        raise wrong("--to writes parts into a folder; give -o DIR")
     if form is not None:
         raise wrong("--to names the format; leave --format out")
     if acknowledge:
@@ -202,7 +202,7 @@ Trajectories = Annotated[
 
 @takes_fleet_options
 def ack(lease: Lease, trajectory: Trajectories = None, *, options: FleetOptions, as_json: AsJson = False) -> None:
-    """Acknowledge an export: its trajectories are safe with you, and the fleet forgets them."""
+    """Acknowledge an export: you have its trajectories, and the fleet deletes them."""
     _end(options, lease, trajectory, acknowledge=True, as_json=as_json)
 
 

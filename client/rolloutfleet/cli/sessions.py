@@ -16,7 +16,7 @@ from rolloutfleet.cli.show import console, print_json, span, table, text
 from rolloutfleet.fleet import Fleet, FleetError
 from rolloutfleet.wire import BranchReason, SessionState
 
-app = group("Start a session for an agent, end it, and list what there is.")
+app = group("Start a session for an agent, end sessions, and list them.")
 
 Names = Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of sessions, as `list` shows them.")]
 
@@ -29,9 +29,9 @@ def new(
     options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Start a session, and print what an OpenAI SDK needs of it, as lines for a shell.
+    """Start a session, and print the variables that an OpenAI SDK needs, as lines for a shell.
 
-    [bold]eval "$(rolloutfleet session new)"[/bold], and an agent that is started there talks in the session.
+    After [bold]eval "$(rolloutfleet session new)"[/bold], an agent started in that shell uses the session.
     """
     with options.fleet() as fleet:
         started = fleet.start_session(task)
@@ -47,7 +47,7 @@ def new(
 @app.command("close")
 @takes_fleet_options
 def close(sessions: Names, *, options: FleetOptions) -> None:
-    """Close sessions: what they made since the last reward becomes a trajectory, which can be exported."""
+    """Close sessions: their turns since the last reward become a trajectory, which can be exported."""
 
     def end(fleet: Fleet, session: str) -> None:
         made = fleet.close_session(session)

@@ -22,7 +22,7 @@ def status(options: FleetOptions, as_json: AsJson = False) -> None:
     """Show each proxy's figures, and whether every turn and session is accounted for.
 
     The last table is the audit: created + imported = live + leased + acknowledged + dumped + discarded. A warning
-    stands below it where more than 5 % of the turns that follow an answer start a branch.
+    is shown below it if more than 5 % of the turns that follow an answer start a branch.
     """
     with options.fleet() as fleet:
         proxies, stats, audit = fleet.proxies(), fleet.stats(), fleet.audit()

@@ -36,22 +36,22 @@ def up(
     ] = None,
     engine_key_file: Annotated[
         Path | None,
-        typer.Option("--engine-key-file", metavar="FILE", help="The key that engines of gateway.engines.urls ask for."),
+        typer.Option("--engine-key-file", metavar="FILE", help="The key that engines of gateway.engines.urls require."),
     ] = None,
     new_ports: Annotated[
         bool,
         typer.Option(
             "--new-ports",
-            help="Choose new ports where other programs hold them; base_urls of open sessions there stop working.",
+            help="Choose new ports if other programs use them; base_urls of open sessions there stop working.",
         ),
     ] = False,
 ) -> None:
     """Run the fleet of FILE as processes of this machine, until Ctrl-C.
 
-    Starts the proxies, the SGLang gateway and, where the resource has `engine`, simulated engines; with
-    `gateway.engines.urls` it uses the engines named there. What dies is started again on the same port.
-    Data stays in the state folder, and so do addresses and the admin key: the next `up` goes on with them, and
-    doesn't start where another program holds one of its ports.
+    Starts the proxies, the SGLang gateway and, if the resource has `engine`, simulated engines; with
+    `gateway.engines.urls` it uses the engines named there. A process that dies is restarted on the same port.
+    Data, addresses and the admin key stay in the state folder: the next `up` continues with them. It doesn't
+    start if another program uses one of its ports.
     """
     try:
         fleet = load_fleet(file)
