@@ -12,12 +12,12 @@ from rolloutfleet_operator import crd
 from rolloutfleet_operator.cluster import settings
 
 _ABOUT: Final = """\
-The operator of RolloutFleet: it turns RolloutFleet resources into proxies, a gateway and, where asked, engines, and
-keeps them as their resource says."""
+The operator of RolloutFleet: it creates proxies, a gateway and, if asked, engines for RolloutFleet resources, and keeps
+them as specified."""
 _RUN: Final = """\
-Look after the fleets of a cluster. In a pod it uses the pod's service account, elsewhere the kubeconfig (KUBECONFIG).
-Operators that share a Lease take turns: one acts, the others wait. Every flag can be set in the environment:
---proxy-image is ROLLOUTFLEET_OPERATOR_PROXY_IMAGE; flags win."""
+Manage the fleets of a cluster. In a pod it uses the pod's service account, elsewhere the kubeconfig (KUBECONFIG).
+Of the operators that share a Lease, one acts and the others wait. Every flag can be set in the environment:
+--proxy-image is ROLLOUTFLEET_OPERATOR_PROXY_IMAGE; flags override the environment."""
 _EXAMPLES: Final = """\
 examples:
   rolloutfleet-operator crd | kubectl apply -f -           make the resource known to a cluster
@@ -40,7 +40,7 @@ def _main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {own_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    about_run = commands.add_parser("run", help="look after the fleets of a cluster", description=_RUN)
+    about_run = commands.add_parser("run", help="manage the fleets of a cluster", description=_RUN)
     settings.add_flags(about_run)
     commands.add_parser("crd", help="print the CustomResourceDefinition", description="Print it as YAML.")
     parsed = parser.parse_args(arguments)
