@@ -20,11 +20,11 @@ from rolloutfleet_engine.server import Server, create_engine
 T = TypeVar("T")
 
 DESCRIPTION = """\
-A simulated SGLang engine: it answers /generate as SGLang 0.5.23 does, with made-up tokens.
+A simulated SGLang engine: it answers /generate like SGLang 0.5.23, with made-up tokens.
 
 It needs no GPU and no download. It reads the prompt's tool declarations and writes reasoning, tool calls that fit
-them, and final answers; the same seed and prompt give the same tokens. A share of its tokens is written as two others
-with the same text, so that whoever tokenises a text again gets other ids.
+them, and final answers; the same seed and prompt give the same tokens. A share of its tokens is replaced by two others
+with the same text, so that code that tokenises a text again gets other ids.
 """
 
 EPILOG = """\
@@ -34,9 +34,9 @@ examples:
   rolloutfleet-engine --port 30000 --faults '[{"kind": "nan"}, {"kind": "slow", "count": 3, "seconds": 2}]'
 
 while it runs:
-  curl localhost:30000/counters                                   how many calls came, and how they ended
+  curl localhost:30000/counters                                   how many calls arrived, and how they ended
   curl localhost:30000/log                                        the last calls with every token
-  curl localhost:30000/faults -d '{"kind": "error_500"}'          the next call fails; DELETE forgets what waits
+  curl localhost:30000/faults -d '{"kind": "error_500"}'          the next call fails; DELETE empties the queue
 """
 
 GRAMMAR_BACKEND = "refuse the grammars that SGLang refuses with this backend (default: %(default)s)"
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=30000, help="port to listen on, 0 for a free one (default: %(default)s)")
     add("--model-path", type=Path, default=model_path(), help="directory with tokenizer.json (default: a small Qwen3)")
     add("--served-model-name", help="name to answer under (default: the model path)")
-    add("--seed", type=int, default=defaults.seed, help="with prompt and sampling seed, decides every token")
+    add("--seed", type=int, default=defaults.seed, help="determines every token, with prompt and sampling seed")
     add("--latency", type=seconds, default=0.0, help="seconds to the first token (default: %(default)s)")
     add("--token-latency", type=seconds, default=0.0, help="seconds from token to token (default: %(default)s)")
     add("--jitter", type=share, default=0.0, help="share by which latencies vary, 0 to 1 (default: %(default)s)")
@@ -64,13 +64,13 @@ def parser() -> argparse.ArgumentParser:
         "--tool-rounds", type=int, metavar="N", help="answers that call a tool before the last one (default: by chance)"
     )
     add("--last-call", type=json_object, metavar="JSON", help="the tool call of the last answer: {name, arguments}")
-    add("--stream-interval", type=int, default=1, help="tokens from event to event of a stream (default: %(default)s)")
+    add("--stream-interval", type=int, default=1, help="tokens per event of a stream (default: %(default)s)")
     add("--max-context", type=int, help="tokens of prompt and output (default: the model's)")
     add("--weight-version", default=defaults.weight_version, help="the first weights' version (default: %(default)s)")
     add("--log-size", type=int, default=defaults.log_size, help="ended calls kept for GET /log (default: %(default)s)")
     add("--grammar-backend", choices=BACKENDS, default=defaults.grammar_backend, help=GRAMMAR_BACKEND)
-    add("--api-key", metavar="KEY", help="asked for on every route but those for health (default: none)")
-    add("--faults", type=faults, default=[], metavar="JSON", help=f"faults to begin with; kinds: {', '.join(KINDS)}")
+    add("--api-key", metavar="KEY", help="key required on every route except health checks (default: none)")
+    add("--faults", type=faults, default=[], metavar="JSON", help=f"initial faults; kinds: {', '.join(KINDS)}")
     return made
 
 

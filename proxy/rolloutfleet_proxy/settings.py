@@ -93,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Run one capture proxy: an OpenAI-style API in front of an SGLang gateway, which keeps each "
         "session's exact tokens.",
         epilog="Every field can also be set in the environment: ROLLOUTFLEET_PORT=8081, and with two underscores "
-        "for a field within a field: ROLLOUTFLEET_SESSIONS__STALE_AFTER=90s. Flags win over the environment, and "
-        "the environment over the file.",
+        "for a nested field: ROLLOUTFLEET_SESSIONS__STALE_AFTER=90s. Flags override the environment, and the "
+        "environment overrides the file.",
     )
     parser.add_argument("--settings", type=Path, metavar="FILE", help="YAML or JSON file with the settings")
     for name, help_text in _FLAGS.items():
@@ -111,7 +111,7 @@ _FLAGS = {
     "ordinal": "which of the fleet's proxies this is, from 0",
     "replicas": "",
     "state_dir": "",
-    "gateway_url": "where the SGLang gateway is",
+    "gateway_url": "address of the SGLang gateway",
     "admin_key_file": "",
     "public_url": "",
 }
