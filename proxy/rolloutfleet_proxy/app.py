@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -145,28 +146,27 @@ async def _passing(drains: Drains, under_way: UnderWay, scope: MutableMapping[st
         raise Stopping() from None
 
 
+@dataclass(frozen=True, slots=True)
 class _Split:
     """The generation path reads its own bodies; those of all other routes go through `RequestBodies`.
 
     Past the point where the proxy ends, all other routes are sent to the next one.
     """
 
-    def __init__(self, opened: Opened, control: ASGIApp) -> None:
-        self._opened = opened
-        self._drains = opened.services.drains
-        self._control = control
+    opened: Opened
+    control: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = dialect_call(scope)
         if call is not None:
-            await self._opened.endpoint(call, receive, send)
+            await self.opened.endpoint(call, receive, send)
             return
-        if self._drains.over and scope["path"] != "/health":
-            self._opened.services.metrics.refused.labels(DRAINING).inc()
+        if self.opened.services.drains.over and scope["path"] != "/health":
+            self.opened.services.metrics.refused.labels(DRAINING).inc()
             await response_to(Stopping())(scope, receive, send)
             return
-        with self._opened.under_way.one():
-            await self._control(scope, receive, send)
+        with self.opened.under_way.one():
+            await self.control(scope, receive, send)
 
 
 def _is_call(scope: MutableMapping[str, Any]) -> bool:

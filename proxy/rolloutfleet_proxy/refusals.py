@@ -1,6 +1,5 @@
 """What a call is answered because of what became of its session."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from rolloutfleet.dumps import dump_names
@@ -9,6 +8,7 @@ from rolloutfleet_proxy.domain.errors import (
     SessionClosed,
     SessionDeleted,
     SessionReclaimed,
+    some,
 )
 from rolloutfleet_proxy.domain.session import DELETED, RECLAIMED, REST, RETIRED, STALE, UNCLAIMED, Gone
 from rolloutfleet_proxy.sessions.sessions import Session
@@ -18,8 +18,6 @@ _WHY: Final = {
     UNCLAIMED: "it had ended, and nobody took what it left",
     RETIRED: "the storage of its proxy was about to go",
 }
-_NAMED: Final = 10
-"""Dumps that a message names at the most."""
 
 
 def ended(session: Session) -> DomainError:
@@ -46,12 +44,8 @@ def _reclaimed(tombstone: Gone) -> DomainError:
         trajectories=[number for number in tombstone.dumped if number != REST],
         active=REST in tombstone.dumped,
     )
-    kept = f"It was dumped to {_some(names)}." if names else "Nothing of it was dumped."
+    kept = f"It was dumped to {some(names)}." if names else "Nothing of it was dumped."
     return SessionReclaimed(
         f"Session {tombstone.name} was reclaimed: {_WHY[tombstone.reason]}. {kept}",
         details={"reason": tombstone.reason, "dumps": names},
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -52,13 +52,13 @@ async def list_dumps(
 async def retire(services: TheServices) -> Retired:
     """Dump and free all sessions that have no call in flight and are not leased, before this proxy's storage goes."""
     reclaimed = await services.dumps.retire()
-    return Retired(reclaimed=reclaimed, failing=dict(services.dumps.failing), ordinals=services.ordinals)
+    return Retired(reclaimed=reclaimed, failing=dict(services.dumps.sweeper.failing), ordinals=services.ordinals)
 
 
 @router.post("/dumps/import")
 async def import_dumps(asked: ImportDumps, services: TheServices) -> ImportedDumps:
     """Take dumps of this proxy's folder in again, all or none: what they hold can be exported then."""
-    arrived = await services.dumps.take_in(asked)
+    arrived = await services.dumps.importer.run(asked)
     return ImportedDumps.model_validate(
         {
             "imported": [

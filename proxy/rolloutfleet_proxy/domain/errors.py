@@ -58,6 +58,11 @@ class DomainError(Exception):
         super().__init__(self.message)
 
 
+def some(names: Sequence[str]) -> str:
+    """The first ten of them, as a message names them, and how many more there are."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
 # What kinds there are: the status is mostly one of these.
 
 
@@ -340,8 +345,7 @@ class ShardsMissing(ShardNotFound):
     """Shards that are not kept here, all of them named beside the error."""
 
     def __init__(self, ids: Sequence[str], *, param: str) -> None:
-        some = ", ".join(ids[:10]) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
-        super().__init__(f"Not kept here: {some}.", param=param, beside={"missing": ids})
+        super().__init__(f"Not kept here: {some(ids)}.", param=param, beside={"missing": ids})
 
 
 class DumpNotFound(NotFound, code=codes.DUMP_UNKNOWN):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from rolloutfleet.dumps import Damaged, DumpName
-from rolloutfleet.wire import DumpState, ImportDumps
+from rolloutfleet.wire import DumpState
 from rolloutfleet_proxy.domain.errors import DumpDamaged, InvalidParameter, NotDraining, TemporaryFailure
 from rolloutfleet_proxy.domain.stale import Patience
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, DumpWriter, Listed, folder_of
@@ -16,7 +16,6 @@ from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.sweeping import Orders, Sweeper
 from rolloutfleet_proxy.settings import SettingsInForce
-from rolloutfleet_proxy.store.imports import Arrived
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.telemetry import logger
 
@@ -41,11 +40,6 @@ class DumpService:
         """Whether there is a folder: else turns of stale sessions are discarded."""
         return folder_of(self.settings.current) is not None
 
-    @property
-    def failing(self) -> dict[str, str]:
-        """Why each group that the last sweep could not reclaim is still there, by group_id."""
-        return self.sweeper.failing
-
     async def page(self, *, after: str, limit: int, state: DumpState | None) -> Sequence[Listed]:
         """Files behind that name. Raises TemporaryFailure where the disk fails."""
         with _readable():
@@ -58,10 +52,6 @@ class DumpService:
                 return await asyncio.to_thread(self.folder.open, dump)
             except Damaged as error:
                 raise DumpDamaged(f"{dump}: {error}.", param="name") from None
-
-    async def take_in(self, asked: ImportDumps) -> list[tuple[str, Arrived]]:
-        """Import dumps, all or none; what came of each. Raises as `Importer.run`."""
-        return await self.importer.run(asked)
 
     async def retire(self) -> int:
         """Dump and free all that has no call in flight and is not leased; returns how many sessions that were.

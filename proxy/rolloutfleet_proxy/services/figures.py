@@ -132,7 +132,7 @@ class Figures:
         return reserve is not None and not reserve.owed
 
     def _dump(self) -> dict[str, Any]:
-        failing = self.dumps.failing
+        failing = self.dumps.sweeper.failing
         return {
             "failing": bool(failing),
             "error": next(iter(failing.values()), None),

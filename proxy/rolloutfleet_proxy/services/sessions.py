@@ -83,15 +83,13 @@ class SessionService:
         call = keyed_call(idempotency_key, scope="start", body=body)
         with self.admission.places(asked.group_size) as places:
             work = partial(self._start_once, asked=asked, call=call, places=places, draining=self.drains.draining)
-            names, started, is_new = await self.store.write(work)
+            names, started = await self.store.write(work)
         failpoints.reach(failpoints.AFTER_START)
-        if is_new:
-            for session in started[:KEPT_AT_ONCE]:
-                if session.record is not None:
-                    self.registry.started(session.record)
-        else:
-            for session in started:
+        for place, session in enumerate(started):
+            if session.record is None:
                 self.registry.change_key(session.name, session.key)
+            elif place < KEPT_AT_ONCE:
+                self.registry.started(session.record)
         sessions = [
             StartedSession(session_id=session.name, api_key=session.key, base_url=self._base_url(session.name))
             for session in started
@@ -200,14 +198,14 @@ class SessionService:
 
     def _start_once(
         self, transaction: Transaction, *, asked: StartSessions, call: KeyedCall | None, places: Places, draining: bool
-    ) -> tuple[Names, list[Started], bool]:
-        """(group and names, sessions, whether they are new). A retry gets the same with new keys; the old ones are
+    ) -> tuple[Names, list[Started]]:
+        """(group and names, sessions). A retry gets the same with new keys; the old ones are
         void. It needs no room, and a drain does not refuse it.
         """
         before = None if call is None else recall(transaction, call)
         if before is not None:
             names = Names.model_validate_json(before)
-            return names, _again(transaction, self.store.owner, names.sessions), False
+            return names, _again(transaction, self.store.owner, names.sessions)
         if call is not None:
             check_claim(transaction, call.key)
         if draining:
@@ -218,7 +216,7 @@ class SessionService:
         names = Names(group=group, sessions=[session.name for session in started])
         if call is not None:
             remember(transaction, call, names.model_dump_json())
-        return names, started, True
+        return names, started
 
     def _end(self, session: Session, state: str, *, freed: Iterable[str]) -> None:
         """Follow the store: the session has ended, so its calls in flight do, and rows that are gone are forgotten."""

@@ -210,7 +210,7 @@ class Shards:
         failpoints.reach(failpoints.AFTER_SHARD_FILE)
         future = self._store.writer.submit(operation)
         try:
-            done = await _to_its_end(future)
+            done = await to_its_end(future)
         finally:
             if future.exception() is None:
                 self._arriving.difference_update(incoming.file for incoming in pending)
@@ -285,7 +285,7 @@ class Shards:
                 yield from self._files.pieces(shard.file, shard.form)
 
     async def _run(self, work: Callable[..., T], *values: Any) -> T:
-        return await _to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *values))
+        return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *values))
 
 
 class _InUse:
@@ -315,7 +315,7 @@ class _InUse:
                         del self._files[file]
 
 
-async def _to_its_end(future: "asyncio.Future[T]") -> T:
+async def to_its_end(future: "asyncio.Future[T]") -> T:
     """Wait for work that can't be stopped; a caller that is cancelled goes when it has ended, not before."""
     try:
         return await asyncio.shield(future)

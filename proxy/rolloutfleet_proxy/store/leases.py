@@ -21,6 +21,7 @@ from rolloutfleet_proxy.domain.errors import (
     LeaseExpired,
     LeaseNotFound,
     TrajectoryNotFound,
+    some,
 )
 from rolloutfleet_proxy.domain.idempotency import KeyedCall
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED
@@ -313,7 +314,7 @@ def _named(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] |
     wanted = set(trajectory_ids)
     foreign = wanted - {member.trajectory_id for member, _ in members}
     if foreign:
-        raise TrajectoryNotFound(f"Not of lease {lease}: {_some(sorted(foreign))}.")
+        raise TrajectoryNotFound(f"Not of lease {lease}: {some(sorted(foreign))}.")
     return [(member, done) for member, done in members if member.trajectory_id in wanted]
 
 
@@ -343,9 +344,9 @@ def _refuse_lost(transaction: Transaction, lease: str, members: Iterable[Member]
         )
         (again if taken else discarded).append(member.trajectory_id)
     if again:
-        raise AlreadyLeased(f"Leased again since lease {lease} ended: {_some(again)}.")
+        raise AlreadyLeased(f"Leased again since lease {lease} ended: {some(again)}.")
     if discarded:
-        raise LeaseExpired(f"Discarded since lease {lease} ended: {_some(discarded)}.")
+        raise LeaseExpired(f"Discarded since lease {lease} ended: {some(discarded)}.")
 
 
 def _take(transaction: Transaction, lease: str, members: Iterable[Member]) -> None:
@@ -393,7 +394,3 @@ def _prune(transaction: Transaction) -> None:
 
 def _no_longer_holds(lease: str, state: str) -> DomainError:
     return LeaseExpired(f"Lease {lease} holds nothing any more: it was {state}.")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
