@@ -20,7 +20,7 @@ from rolloutfleet_proxy.engine.request import ids_json
 from rolloutfleet_proxy.sessions.paths import Path as IdsPath
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.sessions import Sessions
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.vocabulary import SEEN
 

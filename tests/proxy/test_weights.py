@@ -28,10 +28,9 @@ from rolloutfleet_proxy.engine.client import LONGEST_REST
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.services.weights import WeightService
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.paths import Path, Paths
 from rolloutfleet_proxy.sessions.sessions import Session
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.turns import load_branch_reason, load_ids
 from rolloutfleet_proxy.telemetry.phases import TOKENISE_IN
 from rolloutfleet_proxy.tokens.quirks import Unrenderable

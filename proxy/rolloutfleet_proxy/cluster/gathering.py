@@ -19,8 +19,8 @@ from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.shards.files import NotOneTensor
 from rolloutfleet_proxy.shards.shelf import Gathered, Readable, Shards
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.shards import Shard, shards_of_session
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.telemetry import logger
 
 TIMEOUT: Final = 60.0

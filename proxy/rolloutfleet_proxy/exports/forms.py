@@ -8,6 +8,7 @@ https://huggingface.co/docs/safetensors, which bounds the header at 100 MB.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from rolloutfleet_proxy.store.exports import (
     load_versions,
 )
 from rolloutfleet_proxy.store.leases import Grant, Member
-from rolloutfleet_proxy.store.reader import Connection, Read
+from rolloutfleet_proxy.store.store import Connection, Read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +107,12 @@ def json_pieces(
     yield _encode(head)[:-1] + b',"trajectories":['
     first_index = 0
     for place, member in enumerate(granted.members):
-        plan = read(_loading(load_plan, member, granted.asked, first_index=first_index))
+        plan = read(partial(load_plan, member=member, asked=granted.asked, first_index=first_index))
         first_index += len(plan.kept)
         if place:
             yield b","
         tensors = _in_full(read, plan) if references is None else _referred(plan, references)
-        yield from _trajectory(plan, read(_loading(load_messages, plan.member, plan.kept)), tensors)
+        yield from _trajectory(plan, read(partial(load_messages, member=plan.member, numbers=plan.kept)), tensors)
     yield b"]}"
 
 
@@ -125,11 +126,11 @@ def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
     size = _add(described, 0, _encode(head)[:-1] + b',"trajectories":[')
     for place, member in enumerate(granted.members):
         first_index = plans[-1].first_index + len(plans[-1].kept) if plans else 0
-        plan = read(_loading(load_plan, member, granted.asked, first_index=first_index))
+        plan = read(partial(load_plan, member=member, asked=granted.asked, first_index=first_index))
         plans.append(plan)
         if place:
             size = _add(described, size, b",")
-        for piece in _trajectory(plan, read(_loading(load_messages, plan.member, plan.kept)), None):
+        for piece in _trajectory(plan, read(partial(load_messages, member=plan.member, numbers=plan.kept)), None):
             size = _add(described, size, piece)
     size = _add(described, size, b"]}")
     layout, tensor_bytes = _layout(plans)
@@ -223,11 +224,11 @@ def values_of(read: Read[Any], plan: Plan, name: str) -> dict[int, Any]:
     """What a tensor is made of, by turn."""
     match name:
         case "input_ids":
-            return read(_loading(load_ids, plan.member, plan.turns))  # type: ignore[no-any-return]
+            return read(partial(load_ids, member=plan.member, numbers=plan.turns))  # type: ignore[no-any-return]
         case "logprobs":
-            return read(_loading(load_logprobs, plan.member, plan.kept))  # type: ignore[no-any-return]
+            return read(partial(load_logprobs, member=plan.member, numbers=plan.kept))  # type: ignore[no-any-return]
         case "versions":
-            return read(_loading(load_versions, plan.member, plan.kept))  # type: ignore[no-any-return]
+            return read(partial(load_versions, member=plan.member, numbers=plan.kept))  # type: ignore[no-any-return]
         case "turn_ids":
             return {number: plan.first_index + place for place, number in enumerate(plan.kept)}
         case _:
@@ -295,7 +296,3 @@ _FLAT: Final[dict[str, Callable[[list[Plan]], Iterable[Any]]]] = {
     "turn_rewards": lambda plans: (reward or 0.0 for reward in _turn_rewards(plans)),
     "turn_rewarded": lambda plans: (reward is not None for reward in _turn_rewards(plans)),
 }
-
-
-def _loading(load: Callable[..., Any], *values: Any, **named: Any) -> Callable[[Any], Any]:
-    return lambda connection: load(connection, *values, **named)

@@ -19,8 +19,7 @@ from rolloutfleet_proxy.ids import TENSOR, Owner
 from rolloutfleet_proxy.shards.shelf import Made, Shards
 from rolloutfleet_proxy.store import shards as shard_rows
 from rolloutfleet_proxy.store.leases import SHARDS_AFTER_LEASE, Grant
-from rolloutfleet_proxy.store.reader import Connection, Read
-from rolloutfleet_proxy.store.store import Store
+from rolloutfleet_proxy.store.store import Connection, Read, Store
 
 
 def references(owner: Owner, address: str) -> References:

@@ -8,7 +8,7 @@ from typing import Self
 
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, owner_of_name
 from rolloutfleet_proxy.store.imports import load_owners, names_here, save_owners
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
 
 

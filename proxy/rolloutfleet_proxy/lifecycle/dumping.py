@@ -11,7 +11,7 @@ from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.folder import DumpWriter
 from rolloutfleet_proxy.shards.shelf import Gathered
 from rolloutfleet_proxy.store.dumps import TurnNumbers, load_dumped_turn, load_head, load_turn_numbers, turn_ids
-from rolloutfleet_proxy.store.reader import Read
+from rolloutfleet_proxy.store.store import Read
 
 File = tuple[str, Collection[str], Iterator[bytes]]
 """(name, turn_ids of the whole session, content)."""

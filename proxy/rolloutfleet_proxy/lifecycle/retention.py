@@ -15,7 +15,7 @@ from typing import Any, Final
 from rolloutfleet.dumps import parse_dump_name
 from rolloutfleet_proxy.lifecycle.folder import IMPORTING, DumpWriter, Listed
 from rolloutfleet_proxy.store.dumps import never_imported, turn_ids
-from rolloutfleet_proxy.store.reader import Read
+from rolloutfleet_proxy.store.store import Read
 from rolloutfleet_proxy.telemetry import logger
 
 _AT_ONCE: Final = 1000

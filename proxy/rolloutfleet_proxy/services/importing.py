@@ -7,10 +7,9 @@ process of the store finishes what did, and sweeps out and gives back what did n
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
 
 from rolloutfleet.dumps import Damaged, DumpHead, DumpName, digest_of, open_dump, parse_dump_name
 from rolloutfleet.tensors import Form
@@ -29,15 +28,12 @@ from rolloutfleet_proxy.lifecycle import contents
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.contents import Looked
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, NotClaimed
-from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.shards.shelf import Shards, to_its_end
 from rolloutfleet_proxy.store import imports
 from rolloutfleet_proxy.store.imports import Arrived, Staged
-from rolloutfleet_proxy.store.reader import Connection
-from rolloutfleet_proxy.store.store import Store
+from rolloutfleet_proxy.store.store import Connection, Store
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.telemetry import logger
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class Importer:
             try:
                 checked = [await self._check(name, incomplete=asked.incomplete) for name in names]
                 # Once it has begun, an import goes through, or back, whether or not its caller is still there.
-                return await _to_its_end(self._import(checked))
+                return await to_its_end(asyncio.create_task(self._import(checked)))
             except OSError as error:
                 raise TemporaryFailure(f"Nothing was imported: {error}.") from None
 
@@ -186,15 +182,6 @@ class Importer:
                 return imports.has_arrived(connection, name, digest_of(file))
         except (Damaged, OSError):
             return False
-
-
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _in_order(dump: _Checked) -> tuple[str, int, float]:

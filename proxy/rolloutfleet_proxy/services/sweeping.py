@@ -28,8 +28,7 @@ from rolloutfleet_proxy.shards.shelf import Gathered
 from rolloutfleet_proxy.store import tombstones
 from rolloutfleet_proxy.store.dumps import keep_files, load_files, metadata_with_shards
 from rolloutfleet_proxy.store.groups import Freed, Spared, free, load_candidates, load_group
-from rolloutfleet_proxy.store.reader import Connection
-from rolloutfleet_proxy.store.store import Store
+from rolloutfleet_proxy.store.store import Connection, Store
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.engine.request import ids_json
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.turns import load_ids
 
 _ENTRY_BYTES = 400

@@ -21,8 +21,8 @@ from rolloutfleet_proxy.domain.tree import Node, Tree
 from rolloutfleet_proxy.domain.turn import Brief
 from rolloutfleet_proxy.ids import key_hash
 from rolloutfleet_proxy.sessions.calls import Calls
-from rolloutfleet_proxy.store.reader import Connection, Reader
 from rolloutfleet_proxy.store.sessions import find
+from rolloutfleet_proxy.store.store import Connection, Reader
 from rolloutfleet_proxy.store.turns import load_nodes
 
 _decode = msgspec.json.Decoder().decode

@@ -1,4 +1,7 @@
-"""The one thread that writes: it gathers what is waiting, commits it together, and only then lets answers go."""
+"""The one thread that writes: it gathers what is waiting, commits it together, and only then lets answers go.
+
+With what it commits it saves the clock of the seconds served.
+"""
 
 import asyncio
 import contextlib
@@ -14,11 +17,13 @@ from typing import Any, TypeVar
 
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, no_room
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
 
 T = TypeVar("T")
+
+SAVE_EVERY = 1.0
+"""Seconds: a crash loses at most this much of the count, which can only make sessions look younger."""
 
 GROUP = 256
 """Operations in one transaction at the most."""
@@ -49,6 +54,32 @@ class _Job:
     frees: bool = False
     result: Any = None
     error: BaseException | None = None
+
+
+class ServedClock:
+    """Seconds that a store has been served over all its boots: no clock jump and no time with the proxy down counts.
+
+    Monotonic, and durable to `SAVE_EVERY`.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        row = connection.execute("SELECT value FROM facts WHERE name = 'served'").fetchone()
+        self._before: float = row[0] if row else 0.0
+        self._monotonic = monotonic
+        self._started = monotonic()
+        self._saved = float("-inf")
+
+    def now(self) -> float:
+        return self._before + (self._monotonic() - self._started)
+
+    def save(self, connection: sqlite3.Connection, served: float) -> None:
+        """Write the count with a transaction that is under way, if the last one is old enough."""
+        if served - self._saved >= SAVE_EVERY:
+            connection.execute(
+                "INSERT INTO facts VALUES ('served', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                (served,),
+            )
+            self._saved = served
 
 
 class Writer:

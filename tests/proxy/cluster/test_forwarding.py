@@ -23,7 +23,7 @@ from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.http.headers import FORWARDED, end_to_end
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label
 
 OWNERS = [Owner(ordinal, f"{ordinal:012x}") for ordinal in range(3)]

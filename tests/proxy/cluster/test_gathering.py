@@ -31,9 +31,8 @@ from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.database import open_database
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import start
-from rolloutfleet_proxy.store.store import Store
+from rolloutfleet_proxy.store.store import Reader, Store
 from rolloutfleet_proxy.store.writer import Writer
 
 KEY = "an-admin-key-for-tests-alone"

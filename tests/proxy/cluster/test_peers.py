@@ -36,12 +36,11 @@ from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.sessions import Sessions
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.idempotency import check_claim, place_claim, recall, remember
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 KEY = "an-admin-key-for-tests"
 SIZE = 3

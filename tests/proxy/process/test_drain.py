@@ -14,9 +14,8 @@ from rolloutfleet_proxy.http.errors import headers_of, status_of
 from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.store import boots
 from rolloutfleet_proxy.store.boots import Crash
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import open_database
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 SOON = 30.0
 SHORT = 0.1

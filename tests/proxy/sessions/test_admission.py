@@ -11,11 +11,10 @@ from rolloutfleet.spec import LimitsSpec
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.admission import Admission, Places
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.sessions import count_by_state, start
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 OWNER = Owner(0, "0123456789ab")
 MOST = 10

@@ -17,13 +17,12 @@ from rolloutfleet_proxy.domain.session import CLOSED, OPEN, Gone, Started
 from rolloutfleet_proxy.domain.turn import Brief
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions, load
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import replace_keys, start
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session
 from rolloutfleet_proxy.store.turns import commit_turn
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 OWNER = Owner(0, "0123456789ab")
 ROUNDS = 60

@@ -14,12 +14,11 @@ from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.session import Gone
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import Sessions
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import LASTING, PAGES, Database, open_database
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import start
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.trajectories import delete_session
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 AT_ONCE = 50
 WARM_UP = 10

@@ -9,11 +9,10 @@ import pytest
 from rolloutfleet.wire import SessionLimits, StartSessions
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions, load
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import Database, open_database
-from rolloutfleet_proxy.store.reader import Reader
 from rolloutfleet_proxy.store.sessions import replace_keys, start
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.store import Reader
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 OWNER = Owner(3, "0123456789ab")
 ASKED = StartSessions(

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from rolloutfleet_proxy.store import compacting
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.compacting import compact, give_back, is_due, surplus
 from rolloutfleet_proxy.store.database import Database, open_database, store_bytes
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 MEGABYTES = 24
 

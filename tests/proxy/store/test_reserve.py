@@ -11,13 +11,12 @@ from tests.capture.disks import fill, small_disk
 from tests.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.domain.errors import DiskFull
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import Belonging, Database, open_database
 from rolloutfleet_proxy.store.reserve import MOST, Reserve, reserve_of
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import Writer
+from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 TURNS = 100
 LONG = range(20_000)

@@ -17,7 +17,6 @@ from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, LIVE, TURNS
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.audit import audit, ledger
-from rolloutfleet_proxy.store.clock import ServedClock
 from rolloutfleet_proxy.store.database import (
     FILE,
     Belonging,
@@ -26,10 +25,10 @@ from rolloutfleet_proxy.store.database import (
     StoreUnusable,
     open_database,
 )
-from rolloutfleet_proxy.store.reader import Reader
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.trajectories import delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import COMPANY, SPACING, StoreClosed, Writer, patience
+from rolloutfleet_proxy.store.writer import COMPANY, SPACING, ServedClock, StoreClosed, Writer, patience
 
 
 @pytest.fixture
@@ -281,7 +280,7 @@ KILLED = textwrap.dedent(
     """
     import asyncio, sys
     from pathlib import Path
-    from rolloutfleet_proxy.store.clock import ServedClock
+    from rolloutfleet_proxy.store.writer import ServedClock
     from rolloutfleet_proxy.store.database import open_database
     from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, TURNS
     from rolloutfleet_proxy.store.writer import Writer
