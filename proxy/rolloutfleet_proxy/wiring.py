@@ -24,7 +24,7 @@ from rolloutfleet_proxy.cluster.placement import Placement
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.control.dependencies import Services
 from rolloutfleet_proxy.dialects.base import Reading
-from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, Stopping
+from rolloutfleet_proxy.domain.errors import DiskError, Stopping
 from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.errors import CallGrammars
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
@@ -466,7 +466,7 @@ async def _write_last_words(writer: Writer, drains: Drains) -> None:
     reason, drain = drains.last_words
     try:
         await writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=taken.rss_bytes))
-    except (DiskFull, DiskFailed) as error:
+    except DiskError as error:
         logger.warning("why this life ends could not be written: %s", error)
 
 

@@ -200,7 +200,7 @@ def main() -> None:
     try:
         source = SettingsSource(sys.argv[2:])
         settings = source.read().settings
-        log = set_up(settings.log, ordinal=settings.ordinal)
+        log = set_up(format=settings.log.format, level=settings.log.level, ordinal=settings.ordinal)
         allocator.settle(settings.allocator)
         sockets = parent.listening(settings)
         chat_format = prepare(settings)

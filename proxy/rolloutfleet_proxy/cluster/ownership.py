@@ -15,18 +15,8 @@ from starlette.types import Scope
 from rolloutfleet.dumps import DumpName
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.dialects.registry import dialect_call
-from rolloutfleet_proxy.domain.errors import (
-    DomainError,
-    GroupNotFound,
-    InvalidKey,
-    InvalidRequest,
-    KeptOnVolume,
-    LeaseNotFound,
-    OwnerGone,
-    SessionNotFound,
-    ShardNotFound,
-    StoreLost,
-)
+from rolloutfleet_proxy.domain import errors
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, TENSOR, Owner, owner_of_key, owner_of_name
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
@@ -35,7 +25,12 @@ _NAMED = re.compile(r"^/(sessions|leases|shards)/([^/]+)")
 _KINDS = {"sessions": SESSION, "leases": LEASE, "shards": TENSOR}
 Named = Literal["session", "lease", "shard", "group", "key"]
 _WORDS: dict[str, Named] = {"sessions": "session", "leases": "lease", "shards": "shard"}
-_UNKNOWN = {"session": SessionNotFound, "lease": LeaseNotFound, "shard": ShardNotFound, "group": GroupNotFound}
+_UNKNOWN = {
+    "session": errors.SessionNotFound,
+    "lease": errors.LeaseNotFound,
+    "shard": errors.ShardNotFound,
+    "group": errors.GroupNotFound,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +53,7 @@ class Ownership:
         if owner == own:
             return
         if ordinal == own.ordinal:
-            raise StoreLost(
+            raise errors.StoreLost(
                 f"This belongs to store {owner.store_id} of proxy {ordinal}, which is lost: its store is "
                 f"{own.store_id} now."
             )
@@ -69,7 +64,7 @@ class Ownership:
         if self.ephemeral:
             raise _owner_gone(ordinal, session)
         # A retry within seconds can't help: somebody has to scale the fleet up again.
-        raise KeptOnVolume(f"Proxy {ordinal} has been scaled away; this is kept on its volume until it is back.")
+        raise errors.KeptOnVolume(f"Proxy {ordinal} has been scaled away; this is kept on its volume until it is back.")
 
     def elsewhere(self, owner: Owner, *, named: Named) -> int | None:
         """The ordinal of another proxy that can be asked; None where it is this one's. Raises as `check`."""
@@ -133,7 +128,7 @@ def owner_of_shards(ids: Iterable[str], own: Owner, *, param: str) -> Owner:
 def _one_owner(owners: set[Owner], param: str) -> Owner | None:
     ordinals = sorted({owner.ordinal for owner in owners})
     if len(ordinals) > 1:
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"These belong to proxies {', '.join(map(str, ordinals))}: ask each proxy for its own.", param=param
         )
     return next(iter(owners), None)
@@ -141,14 +136,14 @@ def _one_owner(owners: set[Owner], param: str) -> Owner | None:
 
 def _never_given(ordinal: int, named: Named) -> DomainError:
     if named == "key":
-        return InvalidKey()
+        return errors.InvalidKey()
     message = f"There is no such {named}: this fleet has never had a proxy {ordinal}."
     return _UNKNOWN[named](message)
 
 
 def _owner_gone(ordinal: int, session: str) -> DomainError:
     names = [str(DumpName(session or "{session_id}", number)) for number in (1, None)]
-    return OwnerGone(
+    return errors.OwnerGone(
         f"Proxy {ordinal} has been scaled away, and its storage with it. What was dumped of the session is in "
         f"{names[0]}, and so on for each trajectory, and in {names[1]}.",
         details={"dumps": names} if session else None,

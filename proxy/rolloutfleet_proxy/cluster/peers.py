@@ -18,8 +18,7 @@ from rolloutfleet.errors import EPOCH_STALE
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.domain.errors import (
-    DiskFailed,
-    DiskFull,
+    DiskError,
     DomainError,
     EpochStale,
     OwnerUnavailable,
@@ -195,7 +194,7 @@ class Peers:
 async def _adopted(weights: WeightService, known: list[WeightState]) -> bool:
     try:
         await weights.adopt(known)
-    except (DiskFull, DiskFailed) as error:
+    except DiskError as error:
         logger.warning("what the peers know of the weights could not be written: %s", error)
         return False
     return True

@@ -9,7 +9,6 @@ its keeper, or who was asked, can't be reached, nobody can say what it started, 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Final, TypeVar
@@ -26,6 +25,8 @@ from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, w
 from rolloutfleet_proxy.store.writer import Writer
 
 T = TypeVar("T")
+Ask = Callable[[int, str], Awaitable[Response]]
+"""Asks the proxy of an ordinal to start the sessions, with `PLACED` or `KEPT`."""
 
 _TIMEOUT: Final = {PLACED: 30.0, KEPT: 50.0}
 """Seconds for a peer to start sessions; a keeper may have to ask others."""
@@ -69,43 +70,43 @@ class Placement:
         OwnerUnavailable where a proxy broke off, so that it is not known whether it started any; OwnerUnreachable where
         the one that would know what the key started can't be reached.
         """
-        start = _Start(request, sessions)
+        there = partial(self._there, request, sessions)
         if PLACED in request.headers:
-            return await self._placed(start, here)
+            return await self._placed(there, here)
         if key is None:
-            return await self._anywhere(start, here, key=None)
+            return await self._anywhere(there, here, key=None)
         keeper = keeper_of(key, self._peers.replicas)
         if keeper != self._peers.own and KEPT not in request.headers:
-            return await self._through(keeper, start)
+            return await self._through(keeper, there)
         turn = self._turns.setdefault(key, asyncio.Lock())
         async with turn:
-            return await self._keep(start, here, key)
+            return await self._keep(there, here, key)
 
-    async def _placed(self, start: "_Start", here: Callable[[], Awaitable[T]]) -> T | Response:
+    async def _placed(self, there: Ask, here: Callable[[], Awaitable[T]]) -> T | Response:
         try:
             return await here()
         except PlacedElsewhere as placed:  # by a keeper that this proxy was in a fleet of another size
-            return await self._there(start, placed.ordinal, PLACED)
+            return await there(placed.ordinal, PLACED)
 
-    async def _through(self, keeper: int, start: "_Start") -> Response:
+    async def _through(self, keeper: int, there: Ask) -> Response:
         if any(peer.ordinal == keeper and peer.state == "unreachable" for peer in self._peers.table()):
             raise OwnerUnreachable(keeper, "it did not answer when it was last looked at, and it alone knows this key")
-        return await self._there(start, keeper, KEPT)
+        return await there(keeper, KEPT)
 
-    async def _keep(self, start: "_Start", here: Callable[[], Awaitable[T]], key: str) -> T | Response:
+    async def _keep(self, there: Ask, here: Callable[[], Awaitable[T]], key: str) -> T | Response:
         """As the key's keeper."""
         try:
             return await here()
         except PlacedElsewhere as placed:
-            answer = await self._there(start, placed.ordinal, PLACED)
+            answer = await there(placed.ordinal, PLACED)
             if not _refused(answer):
                 return answer
             await self._store.run(partial(withdraw_claim, key=key))
         except _ELSEWHERE:
             pass
-        return await self._anywhere(start, here, key=key)
+        return await self._anywhere(there, here, key=key)
 
-    async def _anywhere(self, start: "_Start", here: Callable[[], Awaitable[T]], *, key: str | None) -> T | Response:
+    async def _anywhere(self, there: Ask, here: Callable[[], Awaitable[T]], *, key: str | None) -> T | Response:
         """On the first of the proxies that takes it. Those others that a key's keeper asks are noted before."""
         table = self._peers.table()
         for ordinal in order(table, self._rng):
@@ -114,7 +115,7 @@ class Placement:
                     return await here()
                 if key is not None:
                     await self._store.run(partial(place_claim, key=key, ordinal=ordinal))
-                answer = await self._there(start, ordinal, PLACED)
+                answer = await there(ordinal, PLACED)
             except _ELSEWHERE:
                 pass
             else:
@@ -126,9 +127,9 @@ class Placement:
             raise Draining("Every proxy that answers is draining.")
         raise NoRoom("No ready proxy has room for more sessions now.")
 
-    async def _there(self, start: "_Start", ordinal: int, how: str) -> Response:
+    async def _there(self, request: Request, sessions: int, ordinal: int, how: str) -> Response:
         """The peer's answer. Raises OwnerUnreachable where nothing was sent, else OwnerUnavailable."""
-        request, peers = start.request, self._peers
+        peers = self._peers
         own = [header for header in request.scope["headers"] if header[0] not in PASSED]
         headers, body = passed(own, how, ordinal), await request.body()
         try:
@@ -140,16 +141,8 @@ class Placement:
         except (OwnerUnreachable, OwnerUnavailable):
             peers.note_unreachable(ordinal)
             raise
-        peers.note_placed(ordinal, start.sessions if answer.status_code == 201 else 0)
+        peers.note_placed(ordinal, sessions if answer.status_code == 201 else 0)
         return answer
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """A start on its way."""
-
-    request: Request
-    sessions: int
 
 
 def _refused(answer: Response) -> bool:

@@ -15,28 +15,12 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from rolloutfleet.errors import (
-    DRAINING,
-    EPOCH_STALE,
-    OWNER_UNAVAILABLE,
-    OWNER_UNREACHABLE,
-    PAUSE_TIMEOUT,
-)
+from rolloutfleet import errors as codes
 from rolloutfleet.wire import PauseMode
 from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.domain import errors
 from rolloutfleet_proxy.domain import weights as weight_state
-from rolloutfleet_proxy.domain.errors import (
-    DiskFailed,
-    DomainError,
-    EngineError,
-    EngineTimeout,
-    OwnerUnavailable,
-    PauseFailed,
-    PauseTimeout,
-    RecoveryTooFar,
-    Stale,
-    StepRefused,
-)
+from rolloutfleet_proxy.domain.errors import DomainError, Stale
 from rolloutfleet_proxy.domain.lineage import Counts
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
 from rolloutfleet_proxy.engine.client import PauseMode as EnginePause
@@ -55,7 +39,7 @@ AT_STAKE_PATH: Final = "/peers/weights/at-stake"
 TIMEOUT: Final = 5.0
 """Seconds for an answer; long enough for a proxy that is being restarted in place."""
 
-_NOT_REACHED = frozenset((OWNER_UNREACHABLE, OWNER_UNAVAILABLE, DRAINING))
+_NOT_REACHED = frozenset((codes.OWNER_UNREACHABLE, codes.OWNER_UNAVAILABLE, codes.DRAINING))
 """Codes that say that nobody was there, or one that has ended its work and goes: its successor asks around first."""
 
 ENGINE_TIMEOUT = 10.0
@@ -126,7 +110,7 @@ class RemoteMember:
         try:
             return read(answer)
         except (LookupError, TypeError, ValueError):
-            raise OwnerUnavailable(self.ordinal, "its answer is not understood") from None
+            raise errors.OwnerUnavailable(self.ordinal, "its answer is not understood") from None
 
 
 class Engines(Protocol):
@@ -327,7 +311,9 @@ class FleetWeights:
         left = deadline - self.clock()
         await together(
             self.own.gate.settled(epoch=epoch, timeout=left),
-            coverage.each(lambda member: member.settled(epoch=epoch, timeout=left), fatal=(PAUSE_TIMEOUT, EPOCH_STALE)),
+            coverage.each(
+                lambda member: member.settled(epoch=epoch, timeout=left), fatal=(codes.PAUSE_TIMEOUT, codes.EPOCH_STALE)
+            ),
         )
         coverage.check_taken()
 
@@ -361,7 +347,9 @@ class FleetWeights:
                 if failures and len(failures) == len(await self.engines.engines()):
                     raise _unconfirmed("go on", failures)
         except TimeoutError:
-            raise EngineTimeout(f"The engines did not confirm within {ENGINE_TIMEOUT:g} s that they go on.") from None
+            raise errors.EngineTimeout(
+                f"The engines did not confirm within {ENGINE_TIMEOUT:g} s that they go on."
+            ) from None
         self._engines_paused_in = None
         return failures
 
@@ -425,7 +413,7 @@ def _with_failures(answer: dict[str, Any], failures: dict[str, str]) -> dict[str
 
 def _unconfirmed(what: str, failed: dict[str, str]) -> DomainError:
     engines = "; ".join(f"{url}: {why}" for url, why in failed.items())
-    return EngineError(f"Not every engine confirmed that it would {what} ({engines}).")
+    return errors.EngineError(f"Not every engine confirmed that it would {what} ({engines}).")
 
 
 async def _error_of(work: Awaitable[None]) -> DomainError | None:
@@ -434,25 +422,25 @@ async def _error_of(work: Awaitable[None]) -> DomainError | None:
     except DomainError as error:
         return error
     except StoreClosed as error:
-        return DiskFailed(str(error))
+        return errors.DiskFailed(str(error))
     return None
 
 
 def _not_paused(
     why: DomainError | TimeoutError | NotTaken, timeout: float, stands: dict[str, Any], *, untold: bool
-) -> StepRefused:
+) -> errors.StepRefused:
     undone = "It was undone as far as can be seen" if untold else "It was undone"
     if isinstance(why, NotTaken):
         each = "; ".join(f"proxy {ordinal}: {error.message}" for ordinal, error in sorted(why.refusals.items()))
         message = f"Not every proxy that answered paused ({each}). {undone}: the fleet is not paused."
-        return PauseTimeout(message, stands)
-    if isinstance(why, TimeoutError) or why.code == PAUSE_TIMEOUT:
+        return errors.PauseTimeout(message, stands)
+    if isinstance(why, TimeoutError) or why.code == codes.PAUSE_TIMEOUT:
         message = f"Something still generates after {timeout:g} s. {undone}: the fleet is not paused."
-        return PauseTimeout(message, stands)
-    return PauseFailed(why, f"{why.message} {undone}: the fleet is not paused.", stands)
+        return errors.PauseTimeout(message, stands)
+    return errors.PauseFailed(why, f"{why.message} {undone}: the fleet is not paused.", stands)
 
 
-def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: dict[str, Any]) -> StepRefused:
+def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: dict[str, Any]) -> errors.StepRefused:
     message = (
         f"The fleet is at version {known.version}, and dropping what is newer than {recovery.version} would discard "
         f"{at_stake.trajectories} trajectories: {at_stake.ready} ready, {at_stake.leased} leased, {at_stake.open} "
@@ -463,7 +451,7 @@ def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: d
         message += f", and what is at proxies that do not answer ({silent})"
     message += '. Nothing was changed. Where that is meant, say "confirm": true; else name the checkpoint\'s version.'
     stands = {"run": known.run, "version": known.version, "would_drop": asdict(at_stake), **coverage}
-    return RecoveryTooFar(message, stands)
+    return errors.RecoveryTooFar(message, stands)
 
 
 def _newer_pause(epoch: int, why: BaseException) -> bool:

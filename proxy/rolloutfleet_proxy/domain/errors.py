@@ -384,18 +384,19 @@ class Stopping(Draining):
     message = "The proxy is stopping; nothing was recorded."
 
 
-class DiskFull(DomainError, code=codes.STORE_FULL, should_retry=False):
-    """The disk has no room for a write. Nothing of it was made, and nothing of the request was kept."""
+class DiskError(DomainError, should_retry=False):
+    """The disk did not take a write. Nothing of it was made, and nothing of the request was kept."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"Nothing was recorded: {why}.")
 
 
-class DiskFailed(DomainError, code=codes.STORE_FAILED, should_retry=False):
-    """The disk refused a write for another reason. Nothing of it was made, and nothing of the request was kept."""
+class DiskFull(DiskError, code=codes.STORE_FULL):
+    """It has no room."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"Nothing was recorded: {why}.")
+
+class DiskFailed(DiskError, code=codes.STORE_FAILED):
+    """It refused the write for another reason."""
 
 
 # Engine and gateway.

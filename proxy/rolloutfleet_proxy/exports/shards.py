@@ -45,7 +45,7 @@ class ExportShards:
     async def put(self, granted: Grant) -> None:
         """Every tensor of the export is a shard when this returns, and lives for its lease and an hour more.
 
-        Where it raises, the shards that it put are gone. Raises ExportGone, DiskFull, DiskFailed.
+        Where it raises, the shards that it put are gone. Raises ExportGone, DiskError.
         """
         if granted.lease is None or granted.expires_in is None:
             return

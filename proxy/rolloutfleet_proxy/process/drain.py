@@ -18,7 +18,7 @@ import msgspec
 from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
 from rolloutfleet_proxy.broadcast import Broadcast
 from rolloutfleet_proxy.domain.errors import (
-    DiskFailed,
+    DiskError,
     DiskFull,
     DrainConflict,
     HeldTooLong,
@@ -311,7 +311,7 @@ class Drains:
     async def _write(self, operation: Callable[[Transaction], None]) -> None:
         try:
             await self.store.run(operation)
-        except (DiskFull, DiskFailed) as error:
+        except DiskError as error:
             # A full disk is a reason to drain rather than one against it.
             logger.warning("a drain is not on disk, and would not outlive a crash: %s", error)
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from rolloutfleet.wire import JSON_MEDIA_TYPE, AskExport
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, InvalidRequest
+from rolloutfleet_proxy.domain.errors import DiskError, InvalidRequest
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
@@ -113,8 +113,8 @@ class ExportService:
     async def _put_shards(self, granted: Grant) -> None:
         try:
             await ExportShards(self.shards, self.store).put(granted)
-        except (DiskFull, DiskFailed):
-            with contextlib.suppress(DiskFull, DiskFailed):
+        except DiskError:
+            with contextlib.suppress(DiskError):
                 await self._give_back(granted)
             raise
 

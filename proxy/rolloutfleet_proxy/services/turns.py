@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
+from rolloutfleet_proxy.domain.errors import DiskError
 from rolloutfleet_proxy.domain.turn import Brief, NewTurn, Turn
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.notes import write_soon
@@ -36,13 +36,13 @@ class TurnService:
     async def commit(self, session: Session, new: NewTurn, path: Path) -> Turn:
         """Record a turn: from here on only the store decides, whatever becomes of its caller or its session.
 
-        Raises what `ended` says where the session ended first; DiskFull, DiskFailed.
+        Raises what `ended` says where the session ended first; DiskError.
         """
         try:
             made = await self.store.write(partial(commit_turn, turn=new))
         except SessionOver:
             raise ended(session) from None
-        except (DiskFull, DiskFailed):
+        except DiskError:
             self.admission.note_full()
             raise
         session.add(new.node(made.number), Brief.of(new), new.new_tokens)

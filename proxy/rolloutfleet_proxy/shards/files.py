@@ -51,7 +51,7 @@ class ShardFiles:
         return Incoming(self, name, secrets.token_hex(16) + SUFFIX)
 
     def sync(self) -> None:
-        """Make the names of files durable. Raises DiskFull, DiskFailed."""
+        """Make the names of files durable. Raises DiskError."""
         with disk_answers():
             folder = os.open(self.folder, os.O_RDONLY)
             try:
@@ -105,7 +105,7 @@ class Incoming:
         return self.form, self._digest.digest()
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of a safetensors file. Raises NotOneTensor, DiskFull, DiskFailed."""
+        """Take the next bytes of a safetensors file. Raises NotOneTensor, DiskError."""
         if self.form is not None:
             self._write(data)
             return
@@ -119,7 +119,7 @@ class Incoming:
             self._write(opening[end:])
 
     def describe(self, form: Form) -> None:
-        """Begin a tensor whose bytes alone will be fed. Raises DiskFull, DiskFailed."""
+        """Begin a tensor whose bytes alone will be fed. Raises DiskError."""
         self.form = form
         self._left = form.nbytes
         self._digest.update(repr((form.dtype, form.shape)).encode())
@@ -131,7 +131,7 @@ class Incoming:
     def finish(self) -> None:
         """Make the file durable under its name; the folder has to be synced after it.
 
-        Raises NotOneTensor, DiskFull, DiskFailed.
+        Raises NotOneTensor, DiskError.
         """
         if self._opened is None:
             raise NotOneTensor("it ends within its header")

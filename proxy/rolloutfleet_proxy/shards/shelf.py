@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from rolloutfleet.safetensors_layout import write_header
 from rolloutfleet.tensors import Form
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
+from rolloutfleet_proxy.domain.errors import DiskError
 from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles
 from rolloutfleet_proxy.shards.orphans import Orphans
 from rolloutfleet_proxy.store import shards as rows
@@ -103,7 +103,7 @@ class Shards:
         Returns its form, and whether it was not here before.
 
         It is on disk when this returns; where it raises, nothing of it is left. Raises NotOneTensor,
-        DiskFull, DiskFailed, and as `rows.put`.
+        DiskError, and as `rows.put`.
         """
         with self._arrivals() as pending:
             incoming = await self._received(name, body, pending)
@@ -118,7 +118,7 @@ class Shards:
     async def put_for_lease(self, tensors: Iterable[Made], *, lease: str, ttl: float) -> None:
         """Keep the tensors of an export, all of them or none. They are made in a worker thread, one after the other.
 
-        Raises DiskFull, DiskFailed.
+        Raises DiskError.
         """
         await self._put_all(tensors, partial(rows.put_for_lease, lease=lease, ttl=ttl))
 
@@ -126,7 +126,7 @@ class Shards:
         """Keep tensors again for a session, given by its row id, all of them or none; made in a worker thread.
 
         The same tensor that is kept under a name already stays as it is. Raises ShardConflict where a name holds
-        another one, DiskFull, DiskFailed.
+        another one, DiskError.
         """
         await self._put_all(tensors, rows.restore, session=session)
 
@@ -160,7 +160,7 @@ class Shards:
     async def borrowed(self, name: str, body: AsyncIterable[bytes]) -> AsyncIterator[Readable]:
         """The one tensor of a safetensors body, in a file that goes when the block ends.
 
-        Raises NotOneTensor, DiskFull, DiskFailed.
+        Raises NotOneTensor, DiskError.
         """
         with self._arrivals() as pending:
             incoming = await self._received(name, body, pending)
@@ -178,7 +178,7 @@ class Shards:
 
     async def take_back(self, *, lease: str, newer_than: int) -> None:
         """Let go of what an export put behind row `newer_than` before it failed. Never raises for a full disk."""
-        with contextlib.suppress(DiskFull, DiskFailed):
+        with contextlib.suppress(DiskError):
             await self._store.write(partial(rows.delete_newer, than=newer_than, lease=lease), frees=True)
             await self.collect()
 

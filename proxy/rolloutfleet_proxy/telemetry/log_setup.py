@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Literal, Protocol
+from types import TracebackType
+from typing import Any, Final, Literal
 
 from rolloutfleet_proxy.telemetry import events, logger
 from rolloutfleet_proxy.telemetry.events import Event, LogDropped
@@ -23,16 +23,7 @@ HELPERS_LOG: Final = "ROLLOUTFLEET_HELPERS_LOG"
 """In a helper's environment: how its log is to be set up, as JSON."""
 
 
-class Chosen(Protocol):
-    """What is asked of `rolloutfleet.settings.LogSettings`, which a helper has no time to import."""
-
-    @property
-    def format(self) -> Literal["plain", "json"]: ...
-    @property
-    def level(self) -> str: ...
-
-
-_told = {"format": "plain", "level": "info", "ordinal": 0}
+_told: dict[str, Any] = {"format": "plain", "level": "info", "ordinal": 0}
 """What helpers are told."""
 
 
@@ -67,15 +58,15 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
 
-def set_up(settings: Chosen, *, ordinal: int) -> Output:
+def set_up(*, format: Literal["plain", "json"], level: str, ordinal: int) -> Output:
     """From now on all is logged to standard error. Close what is returned at the end."""
-    _told.update(format=settings.format, level=settings.level, ordinal=ordinal)
-    form = FORMS[settings.format](pid=os.getpid(), ordinal=ordinal)
-    level = logging.getLevelNamesMapping()[settings.level.upper()]
-    output = EventLog(form, level, sys.stderr.fileno())
-    logging.basicConfig(handlers=[_Handler(form, output)], force=True, level=max(level, logging.WARNING))
+    _told.update(format=format, level=level, ordinal=ordinal)
+    form = FORMS[format](pid=os.getpid(), ordinal=ordinal)
+    lowest = logging.getLevelNamesMapping()[level.upper()]
+    output = EventLog(form, lowest, sys.stderr.fileno())
+    logging.basicConfig(handlers=[_Handler(form, output)], force=True, level=max(lowest, logging.WARNING))
     for name in OURS:
-        logging.getLogger(name).setLevel(level)
+        logging.getLogger(name).setLevel(lowest)
     logging.captureWarnings(True)
     sys.excepthook = _note_uncaught
     sys.unraisablehook = _note_unraisable
@@ -92,8 +83,7 @@ def helpers_environment() -> dict[str, str]:
 @contextlib.contextmanager
 def helpers_log() -> Iterator[None]:
     """The log of such a process, until the block ends."""
-    told = SimpleNamespace(**_told | json.loads(os.environ.get(HELPERS_LOG, "{}")))
-    output = set_up(told, ordinal=told.ordinal)
+    output = set_up(**_told | json.loads(os.environ.get(HELPERS_LOG, "{}")))
     try:
         yield
     except Exception as error:

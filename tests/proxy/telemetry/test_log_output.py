@@ -110,9 +110,9 @@ def test_a_descriptor_that_refuses_costs_lines_and_nothing_else(tmp_path: Path) 
 
 def test_a_process_that_just_ends_has_written_all_of_it() -> None:
     program = (
-        "import sys; from rolloutfleet.settings import LogSettings\n"
+        "import sys\n"
         "from rolloutfleet_proxy.telemetry import logger; from rolloutfleet_proxy.telemetry.log_setup import set_up\n"
-        "set_up(LogSettings(), ordinal=0)\n"
+        "set_up(format='plain', level='info', ordinal=0)\n"
         "for number in range(1000): logger.info('number %d', number)\n"
         "raise SystemExit(3)"
     )

@@ -14,9 +14,8 @@ QUOTE = "what the user said"
 AS_JSON = {HELPERS_LOG: json.dumps({"format": "json", "level": "info", "ordinal": 3})}
 BEGIN = """
 import threading, warnings
-from rolloutfleet.settings import LogSettings
 from rolloutfleet_proxy.telemetry.log_setup import set_up
-set_up(LogSettings(format="json"), ordinal=3)
+set_up(format="json", level="info", ordinal=3)
 said = " ".join(["what", "the", "user", "said"])
 class Unraisable:
     def __del__(self): raise ValueError(said)
