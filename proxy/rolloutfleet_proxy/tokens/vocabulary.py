@@ -29,7 +29,7 @@ PACKED_FROM = 64
 """Characters from which on a text's ids are packed: scaffolding, which a renderer may look into, is shorter."""
 
 SEEN = 2048
-"""Different texts after which one that came once may be forgotten, and counts as new; after twice as many it is."""
+"""Different texts after which one that came once is forgotten, and counts as new."""
 
 _NO_ID = -1
 _ENTRY_BYTES = 250
@@ -163,7 +163,8 @@ class Vocabulary:
         self._encoding = Encoding(tokenizer)
         self._lock = Lock()
         self._cache: ByteCache[tuple[str, bool], array[int]] = ByteCache(cache_bytes)
-        self._seen = _Seen(SEEN)
+        self._seen: ByteCache[int, bool] = ByteCache(SEEN)
+        """Texts that came once, by their hashes: of two that share one, the second is taken for seen."""
 
         decoder = _decoder_kind(tokenizer)
         self.decodes_by_bytes = decoder is not None
@@ -204,8 +205,9 @@ class Vocabulary:
         # Others must not wait for a long text.
         found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
         with self._lock:
-            if self._seen.before(key):
+            if self._seen.get(hash(key)):
                 self._cache.put(key, found, sys.getsizeof(text) + len(found) * found.itemsize + _ENTRY_BYTES)
+            self._seen.put(hash(key), True, 1)
         return found
 
     def decode(self, token_ids: Iterable[int], *_: object, skip_special_tokens: bool = False, **__: object) -> str:
@@ -301,25 +303,6 @@ class Packing:
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
         return self._named(tokens) if isinstance(tokens, str) else [self._named(token) for token in tokens]
-
-
-class _Seen:
-    """Which texts came not long ago, by their hashes: of two that share one, the second is taken for seen."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._new: set[int] = set()
-        self._old: set[int] = set()
-
-    def before(self, key: tuple[str, bool]) -> bool:
-        """Whether it came before; from now on it has."""
-        found = hash(key)
-        if found in self._new or found in self._old:
-            return True
-        if len(self._new) >= self._number:
-            self._new, self._old = set(), self._new
-        self._new.add(found)
-        return False
 
 
 def _byte_letters() -> dict[str, int]:
