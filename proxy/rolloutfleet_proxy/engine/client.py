@@ -26,7 +26,7 @@ from rolloutfleet_proxy.domain.errors import DomainError, EngineError, EngineTim
 from rolloutfleet_proxy.engine import big_reply
 from rolloutfleet_proxy.engine.connections import BrokenOff, Connections, Response, Unreachable
 from rolloutfleet_proxy.engine.cutting import CutText
-from rolloutfleet_proxy.engine.errors import NO_ENGINE, engine_failure, error_code, error_message
+from rolloutfleet_proxy.engine.errors import NO_ENGINE, engine_failure, error_said
 from rolloutfleet_proxy.engine.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
 from rolloutfleet_proxy.engine.reply_stream import BigEvent, Chunk, EventSplitter, StreamedReply
 from rolloutfleet_proxy.engine.request import ROUTING_KEY_HEADER, GenerateRequest
@@ -272,13 +272,11 @@ class Engine:
             body += data
             if len(body) > _MAX_ERROR_BODY:
                 break
-        if response.status == 404 and error_code(body) == NO_ENGINE:
+        code, said = error_said(self._key.left_out_of(body.decode("utf-8", "replace")).encode())
+        if response.status == 404 and code == NO_ENGINE:
             return engine_failure(503, "the gateway knows of none")
-        return engine_failure(
-            response.status,
-            error_message(self._key.left_out_of(body.decode("utf-8", "replace")).encode()) or "it gave no reason",
-            retry_after=_seconds(response.headers.get("retry-after")),
-        )
+        retry_after = _seconds(response.headers.get("retry-after"))
+        return engine_failure(response.status, said or "it gave no reason", retry_after=retry_after)
 
     # Engines
 

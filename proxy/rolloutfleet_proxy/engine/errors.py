@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from rolloutfleet_proxy.domain.errors import (
     ContextExceeded,
@@ -98,30 +97,15 @@ def is_grammar_refusal(said: str) -> bool:
     return _REFUSED.match(said) is not None
 
 
-def error_message(body: bytes) -> str:
-    """The text of an error body: SGLang's and the gateway's forms are several, some no JSON at all."""
+def error_said(body: bytes) -> tuple[Any, str]:
+    """Code and text of an error body: SGLang's and the gateway's forms are several, some no JSON at all."""
     try:
         content = msgspec.json.decode(body)
     except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace").strip()[:500]
+        return None, body.decode("utf-8", "replace").strip()[:500]
+    code = None
     if isinstance(content, dict):
         content = content.get("error") or content.get("message") or content.get("detail") or content
     if isinstance(content, dict):
-        content = content.get("message") or content
-    return content if isinstance(content, str) else msgspec.json.encode(content).decode()[:500]
-
-
-def error_code(body: bytes) -> str | None:
-    """The code of an error body in OpenAI's form."""
-    try:
-        return msgspec.json.decode(body, type=_Coded).error.code
-    except (ValueError, RecursionError):
-        return None
-
-
-class _Code(Struct):
-    code: str | None = None
-
-
-class _Coded(Struct):
-    error: _Code
+        code, content = content.get("code"), content.get("message") or content
+    return code, content if isinstance(content, str) else msgspec.json.encode(content).decode()[:500]
