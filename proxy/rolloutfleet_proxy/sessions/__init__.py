@@ -1,1 +1,1 @@
-"""Sessions: keys, calls in flight, rewards and the trajectories that they close."""
+"""The sessions that memory holds, with their calls in flight and their ids; callers' keys; what there is room for."""
