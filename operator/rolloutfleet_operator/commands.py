@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
+from rolloutfleet.spec import SimulatedSpec
+
 _START: Final = """\
 import json, runpy, sys
 from pathlib import Path
@@ -43,3 +45,18 @@ def flags(given: Mapping[str, object]) -> list[str]:
     for flag, value in given.items():
         words.extend([flag] if value is None else [flag, str(value)])
     return words
+
+
+def simulated_engine(asked: SimulatedSpec, *, host: str, port: int, model: str, index: int = 0) -> list[str]:
+    """The flags of a simulated engine; with another `index` it answers otherwise."""
+    return flags(
+        {
+            "--host": host,
+            "--port": port,
+            "--served-model-name": model,
+            "--latency": asked.latency,
+            "--token-latency": asked.token_latency,
+            "--noncanonical": asked.noncanonical,
+            "--seed": asked.seed + index,
+        }
+    )

@@ -71,22 +71,14 @@ def given_engines(spec: FleetSpec) -> list[str]:
 
 def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child:
     assert spec.engine is not None
-    asked = spec.engine.simulated
-    flags = {
-        "--host": LOOPBACK,
-        "--port": site.ports[name],
-        "--model-path": site.model_path,
-        "--served-model-name": spec.model,
-        "--latency": asked.latency,
-        "--token-latency": asked.token_latency,
-        "--noncanonical": asked.noncanonical,
-        "--seed": asked.seed + index,
-    }
+    flags = commands.simulated_engine(
+        spec.engine.simulated, host=LOOPBACK, port=site.ports[name], model=spec.model, index=index
+    )
     return Child(
         name=name,
         kind=Kind.ENGINE,
         start_limit=60.0,
-        argv=(*commands.module(site.python, "rolloutfleet_engine"), *commands.flags(flags)),
+        argv=(*commands.module(site.python, "rolloutfleet_engine"), *flags, "--model-path", str(site.model_path)),
         url=site.url(name),
         ready_path="/health",
         stop_grace=5.0,

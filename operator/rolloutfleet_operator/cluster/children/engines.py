@@ -60,20 +60,9 @@ _CONTAINER: Final[Manifest] = {
 
 def _simulated(engine: EngineSpec, operator: OperatorSettings) -> Manifest:
     """It uses no GPU and answers as SGLang does."""
-    said = engine.simulated
     return {
         "image": operator.simulated_engine_image,
-        "args": commands.flags(
-            {
-                "--host": "0.0.0.0",
-                "--port": ENGINE_PORT,
-                "--served-model-name": SIMULATED_MODEL,
-                "--latency": said.latency,
-                "--token-latency": said.token_latency,
-                "--noncanonical": said.noncanonical,
-                "--seed": said.seed,
-            }
-        ),
+        "args": commands.simulated_engine(engine.simulated, host="0.0.0.0", port=ENGINE_PORT, model=SIMULATED_MODEL),
         "volumeMounts": [{"name": TMP, "mountPath": "/tmp"}],
     }
 
