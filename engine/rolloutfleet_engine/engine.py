@@ -160,8 +160,8 @@ class Engine:
             self.change_version(version)
         if flush and self.running and self.frozen != "retract":
             return False, FLUSH_REFUSED
-        said = "" if version is None else f" Weight version updated to {version}."
-        return True, f"Succeeded to update model weights.{said}"
+        updated = "" if version is None else f" Weight version updated to {version}."
+        return True, f"Succeeded to update model weights.{updated}"
 
     async def healthy(self) -> bool:
         """SGLang checks its health by a generation, which a pause holds: False after a while of that."""

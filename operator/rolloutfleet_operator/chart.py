@@ -189,8 +189,8 @@ def _yaml(values: ValuesModel, *, indent: str) -> str:
     for name, field in type(values).model_fields.items():
         value, key = getattr(values, name), to_camel(name)
         of_part = isinstance(value, ValuesModel) and not isinstance(value, Image)
-        said = field.description or (of_part and type(value).__doc__) or ""
-        lines += [f"{indent}# {line.strip()}\n" for line in said.strip().splitlines()]
+        about = field.description or (of_part and type(value).__doc__) or ""
+        lines += [f"{indent}# {line.strip()}\n" for line in about.strip().splitlines()]
         if isinstance(value, ValuesModel):
             lines += [f"{indent}{key}:\n", _yaml(value, indent=indent + "  ")]
         elif isinstance(value, dict) and value:
@@ -202,7 +202,7 @@ def _yaml(values: ValuesModel, *, indent: str) -> str:
 
 
 def _table() -> str:
-    rows = [f"| `{path}` | `{json.dumps(value)}` | {said} |\n" for path, value, said in _rows(Values(), path="")]
+    rows = [f"| `{path}` | `{json.dumps(value)}` | {about} |\n" for path, value, about in _rows(Values(), path="")]
     return f"| value | default | meaning |\n|---|---|---|\n{''.join(rows)}"
 
 

@@ -48,21 +48,21 @@ def _main(arguments: Sequence[str]) -> int:
         print(crd.page(), end="")
         return 0
     try:
-        told = settings.read(parsed, os.environ)
+        given = settings.read(parsed, os.environ)
     except settings.BadSettings as error:
         print(f"rolloutfleet-operator: {error}", file=sys.stderr)
         return 2
-    return _run(told)
+    return _run(given)
 
 
-def _run(told: settings.OperatorSettings) -> int:
+def _run(given: settings.OperatorSettings) -> int:
     # Kubernetes' client takes a second to import: `crd` and `--help` need none of it.
     from rolloutfleet_operator.cluster import logs
     from rolloutfleet_operator.cluster.run import CantRun, run
 
-    logs.set_up(told.log_format, told.log_level)
+    logs.set_up(given.log_format, given.log_level)
     try:
-        asyncio.run(run(told))
+        asyncio.run(run(given))
     except CantRun as error:
         print(f"rolloutfleet-operator: {error}", file=sys.stderr)
         return 2

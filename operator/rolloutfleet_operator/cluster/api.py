@@ -49,13 +49,13 @@ class ApiRefused(Exception):
     def __init__(self, status: int, body: str) -> None:
         self.status = status
         try:
-            said = json.loads(body)
+            status_object = json.loads(body)
         except ValueError:
-            said = {}
-        said = said if isinstance(said, dict) else {}
-        self.reason: str = said.get("reason") or ""
-        self.message: str = said.get("message") or body[:500]
-        causes = (said.get("details") or {}).get("causes") or ()
+            status_object = {}
+        status_object = status_object if isinstance(status_object, dict) else {}
+        self.reason: str = status_object.get("reason") or ""
+        self.message: str = status_object.get("message") or body[:500]
+        causes = (status_object.get("details") or {}).get("causes") or ()
         self.causes = tuple(Cause(each.get("field", ""), each.get("message", "")) for each in causes)
         super().__init__(f"{status} {self.reason}: {self.message}")
 

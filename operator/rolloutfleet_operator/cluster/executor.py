@@ -58,11 +58,11 @@ class Executor:
     async def _one(self, fleet: Fleet, action: actions.Action, endpoints: Endpoints, now: float) -> None:
         match action:
             case actions.AskDrain():
-                await self._tell(fleet, action.pod, endpoints, lambda url, key: self.proxies.drain(url, key, action))
+                await self._request(fleet, action.pod, endpoints, lambda url, key: self.proxies.drain(url, key, action))
             case actions.UndoDrain():
-                await self._tell(fleet, action.pod, endpoints, lambda url, key: self.proxies.undo(url, key, action))
+                await self._request(fleet, action.pod, endpoints, lambda url, key: self.proxies.undo(url, key, action))
             case actions.AskDumps():
-                await self._tell(fleet, action.pod, endpoints, self.proxies.dump)
+                await self._request(fleet, action.pod, endpoints, self.proxies.dump)
             case actions.Evict():
                 eviction = _eviction(fleet, action)
                 await self.api.create("Pod", fleet.namespace, eviction, name=action.pod, subresource="eviction")
@@ -74,9 +74,9 @@ class Executor:
             case actions.AddWorker():
                 await self.gateways.add(action, endpoints.gateway_key, endpoints.engine_key)
             case actions.EmitEvent():
-                await self._say(fleet, action, endpoints, now)
+                await self._emit(fleet, action, endpoints, now)
 
-    async def _tell(
+    async def _request(
         self, fleet: Fleet, pod: str, endpoints: Endpoints, ask: Callable[[str, str], Awaitable[str]]
     ) -> None:
         url = endpoints.proxies.get(pod)
@@ -86,16 +86,16 @@ class Executor:
         if answer:
             logger.info("%s answered what it was asked with %s", pod, answer, extra=_about(fleet))
 
-    async def _say(self, fleet: Fleet, said: actions.EmitEvent, endpoints: Endpoints, now: float) -> None:
-        logger.info("%s: %s", said.reason, worded(said), extra=_about(fleet))
+    async def _emit(self, fleet: Fleet, emitted: actions.EmitEvent, endpoints: Endpoints, now: float) -> None:
+        logger.info("%s: %s", emitted.reason, message_of(emitted), extra=_about(fleet))
         about = [{"apiVersion": API_VERSION, "kind": KIND, "name": fleet.name, "uid": fleet.uid}]
-        pod = endpoints.pods.get(said.pod) if said.pod else None
+        pod = endpoints.pods.get(emitted.pod) if emitted.pod else None
         if pod is not None:
             about.append(
                 {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
             )
         for each in about:
-            await self.api.create("Event", fleet.namespace, event(fleet, said, each, now))
+            await self.api.create("Event", fleet.namespace, event(fleet, emitted, each, now))
 
 
 def _failpoint(done: actions.Action) -> str | None:
@@ -131,22 +131,22 @@ def _eviction(fleet: Fleet, evict: actions.Evict) -> Object:
     }
 
 
-def worded(said: actions.EmitEvent) -> str:
+def message_of(emitted: actions.EmitEvent) -> str:
     """With its pod named, for whoever reads it elsewhere."""
-    named = said.pod is None or said.pod in said.message
-    return said.message if named else f"{said.pod}: {said.message}"
+    named = emitted.pod is None or emitted.pod in emitted.message
+    return emitted.message if named else f"{emitted.pod}: {emitted.message}"
 
 
-def event(fleet: Fleet, said: actions.EmitEvent, about: Mapping[str, Any], now: float) -> Object:
+def event(fleet: Fleet, emitted: actions.EmitEvent, about: Mapping[str, Any], now: float) -> Object:
     """A core/v1 Event."""
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{about['name']}.{uuid.uuid4().hex[:16]}", "namespace": fleet.namespace},
         "involvedObject": {**about, "namespace": fleet.namespace},
-        "reason": said.reason,
-        "message": worded(said)[:LONGEST_MESSAGE],
-        "type": "Warning" if said.warning else "Normal",
+        "reason": emitted.reason,
+        "message": message_of(emitted)[:LONGEST_MESSAGE],
+        "type": "Warning" if emitted.warning else "Normal",
         "source": {"component": OPERATOR},
         "reportingComponent": OPERATOR,
         "reportingInstance": OPERATOR,

@@ -169,13 +169,13 @@ def _notes(annotations: Mapping[str, str], labels: Mapping[str, str]) -> dict[st
     return {name: text for name, text in {**annotations, **labels}.items() if name.startswith(f"{GROUP}/")}
 
 
-def claims(objects: Iterable[Object], asked: int | None, said: Warnings, *, now: float) -> tuple[ObservedClaim, ...]:
+def claims(objects: Iterable[Object], asked: int | None, events: Warnings, *, now: float) -> tuple[ObservedClaim, ...]:
     """The claims of a StatefulSet's pods; `asked` is how large they should be."""
-    found = (_claim(each, asked, said, now) for each in objects)
+    found = (_claim(each, asked, events, now) for each in objects)
     return tuple(sorted(found, key=lambda claim: claim.ordinal))
 
 
-def _claim(claim: Object, asked: int | None, said: Warnings, now: float) -> ObservedClaim:
+def _claim(claim: Object, asked: int | None, events: Warnings, now: float) -> ObservedClaim:
     meta, status = claim["metadata"], claim.get("status", {})
     size = status.get("capacity", {}).get("storage")
     has = parse_quantity(size) if size is not None else None
@@ -185,12 +185,12 @@ def _claim(claim: Object, asked: int | None, said: Warnings, now: float) -> Obse
         ordinal=ordinal_of(meta["name"]),
         bound=bound,
         size=has,
-        message=said.of(meta["uid"], now=now) if growing or not bound else "",
+        message=events.of(meta["uid"], now=now) if growing or not bound else "",
         growing=growing,
     )
 
 
-def workload(stateful_set: Object | None, said: Warnings, *, now: float) -> ObservedStatefulSet | None:
+def workload(stateful_set: Object | None, events: Warnings, *, now: float) -> ObservedStatefulSet | None:
     if stateful_set is None:
         return None
     meta, spec = stateful_set["metadata"], stateful_set["spec"]
@@ -202,7 +202,7 @@ def workload(stateful_set: Object | None, said: Warnings, *, now: float) -> Obse
         template_hash=annotations.get(TEMPLATE_HASH, ""),
         restart_id=annotations.get(RESTART_NOTE),
         current=status.get("observedGeneration") == meta["generation"],
-        failed_create=said.of(meta["uid"], now=now) if missing else "",
+        failed_create=events.of(meta["uid"], now=now) if missing else "",
     )
 
 

@@ -50,12 +50,12 @@ def understood(body: Mapping[str, Any]) -> tuple[FleetSpec, tuple[str, ...]]:
 
 def status_of(body: Mapping[str, Any]) -> FleetStatus:
     """The status as it stands there, perhaps another release's: without those of its parts that can't be read."""
-    said = dict(body.get("status") or {})
+    written = dict(body.get("status") or {})
     try:
-        return FleetStatus.model_validate(said)
+        return FleetStatus.model_validate(written)
     except ValidationError as error:
         unreadable = {problem["loc"][0] for problem in error.errors()}
-        return FleetStatus.model_validate({name: part for name, part in said.items() if name not in unreadable})
+        return FleetStatus.model_validate({name: part for name, part in written.items() if name not in unreadable})
 
 
 def deleted(body: Mapping[str, Any]) -> bool:

@@ -320,9 +320,9 @@ class Reconciler:
         counts = every.Replicas(
             proxies=decision.replicas, gateways=decision.gateway_replicas, engines=decision.engine_replicas or 0
         )
-        told = settings_of.proxy_settings(fleet, self._shared.operator, peers=decision.peers)
+        settings = settings_of.proxy_settings(fleet, self._shared.operator, peers=decision.peers)
         asked_for = [
-            *every.parts(fleet, self._shared.operator, told),
+            *every.parts(fleet, self._shared.operator, settings),
             *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, content_hash(control_key)),
         ]
         if control_key is None:
@@ -400,8 +400,8 @@ def _addresses(there: FleetObjects) -> list[str | None]:
 
 
 def _allowed_losses(body: Mapping[str, Any]) -> frozenset[str]:
-    said = (body["metadata"].get("annotations") or {}).get(ALLOW_LOSS, "")
-    return frozenset(filter(None, (name.strip() for name in said.split(","))))
+    named = (body["metadata"].get("annotations") or {}).get(ALLOW_LOSS, "")
+    return frozenset(filter(None, (name.strip() for name in named.split(","))))
 
 
 def _settings_since(config_map: Object | None, generation: int) -> float | None:

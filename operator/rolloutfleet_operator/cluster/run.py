@@ -132,15 +132,15 @@ async def _is_known(api: Api, namespace: str | None) -> bool:
 
 async def _until_known(api: Api, namespace: str | None) -> None:
     """Wait for the CRD: it may be installed after the operator, and kopf watches only what is there when it begins."""
-    said = False
+    warned = False
     while True:
         try:
             await api.list(KIND, namespace, limit=1)
             return
         except (ApiRefused, ApiUnreachable) as error:
-            if not said:
+            if not warned:
                 logger.warning("waiting until RolloutFleets can be read: %s", error)
-                said = True
+                warned = True
         await asyncio.sleep(CRD_EVERY)
 
 

@@ -36,8 +36,8 @@ def _directory(path: Path, field: str) -> Path:
     return path.resolve()
 
 
-def _last_line(said: str) -> str:
-    return (said.strip().splitlines() or ["it ended without a word"])[-1]
+def _last_line(output: str) -> str:
+    return (output.strip().splitlines() or ["it ended without a word"])[-1]
 
 
 def _shipped_model() -> Path:

@@ -167,8 +167,8 @@ def _request_key(state: FleetState) -> str:
     """
     assert state.spec.restart is not None
     asked, before = state.spec.restart.id, state.observed.status.restart.observed_id
-    told = f"{'' if before == asked else before} {asked}"
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    text = f"{'' if before == asked else before} {asked}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _has_the_request(spec: FleetSpec) -> Mapping[str, str]:

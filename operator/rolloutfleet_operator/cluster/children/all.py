@@ -31,10 +31,10 @@ class Part:
     make: Callable[[], Manifest]
 
 
-def parts(fleet: Fleet, operator: OperatorSettings, told: ProxySettings) -> Iterator[Part]:
+def parts(fleet: Fleet, operator: OperatorSettings, proxy_settings: ProxySettings) -> Iterator[Part]:
     """Every child but the Secrets and what makes pods."""
     spec = fleet.spec
-    yield Part("ConfigMap", fleet.settings, lambda: settings.config_map(fleet, told))
+    yield Part("ConfigMap", fleet.settings, lambda: settings.config_map(fleet, proxy_settings))
     yield Part("Service", fleet.headless, lambda: network.proxies_by_name(fleet))
     yield Part("Service", fleet.service, lambda: network.ready_proxies(fleet))
     yield Part("Service", fleet.gateway, lambda: network.gateway_service(fleet))

@@ -62,20 +62,20 @@ def gateway_url(fleet: Fleet, operator: OperatorSettings) -> str:
 
 def restart_hash(settings: ProxySettings) -> str:
     """Changes exactly when a running proxy would have to be restarted to take the settings."""
-    return content_hash({name: value for name, value in _said(settings).items() if name not in LIVE_SETTINGS})
+    return content_hash({name: value for name, value in _written(settings).items() if name not in LIVE_SETTINGS})
 
 
-def _said(settings: ProxySettings) -> dict[str, Any]:
+def _written(settings: ProxySettings) -> dict[str, Any]:
     """What was decided. The rest is left to the proxy's own defaults, so that a setting which only this release has is
     said to nobody, and changes no pod, until somebody sets it.
 
     In what comes from the resource the API server has filled in the defaults: there it is what differs from them.
     """
-    said = settings.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    dump = settings.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     resource = {"sessions": settings.sessions, "tokenizer": settings.tokenizer}
     later = {"models": settings.models, "compatibility": settings.compatibility}
-    said |= {name: part.model_dump(mode="json", exclude_defaults=True) for name, part in {**resource, **later}.items()}
-    return {name: value for name, value in said.items() if value or name not in later}
+    dump |= {name: part.model_dump(mode="json", exclude_defaults=True) for name, part in {**resource, **later}.items()}
+    return {name: value for name, value in dump.items() if value or name not in later}
 
 
 def set_here(settings: ProxySettings) -> frozenset[str]:
@@ -84,6 +84,6 @@ def set_here(settings: ProxySettings) -> frozenset[str]:
 
 
 def config_map(fleet: Fleet, settings: ProxySettings) -> Manifest:
-    text = json.dumps(_said(settings), indent=1)
+    text = json.dumps(_written(settings), indent=1)
     notes = {names.GENERATION: str(fleet.generation)}
     return child(fleet, "ConfigMap", fleet.settings, Component.PROXY, notes, data={names.SETTINGS_FILE: f"{text}\n"})
