@@ -4,13 +4,15 @@
 
 `owner` is the address of the proxy that keeps the shard; GET {owner}/shards/{shard_id} brings it, as safetensors with
 one tensor under the shard's id. Types have torch's names (`int64`, `bfloat16`); the files have those of safetensors
-(https://huggingface.co/docs/safetensors). Needs neither numpy nor torch.
+(https://huggingface.co/docs/safetensors), whose layout is an 8-byte length, a JSON header, and the tensors' bytes one
+after the other. It is written and read here without the library, which wants a file whole; and without numpy and torch.
 """
 
+import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 REMOTE_TENSOR: Final = "remote_tensor"
@@ -40,6 +42,8 @@ DTYPES: Final[Mapping[str, str]] = {code: dtype for dtype, code in CODES.items()
 
 _BITS: Final = re.compile(r"[a-z]+(\d+)")
 MOST_DIMENSIONS: Final = 64
+LENGTH_BYTES: Final = 8
+METADATA: Final = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,7 @@ class RemoteTensor:
     dtype: str
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "type": REMOTE_TENSOR,
-            "shard_id": self.shard_id,
-            "owner": self.owner,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-        }
+        return {"type": REMOTE_TENSOR, **asdict(self), "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -118,6 +116,31 @@ def remote_tensors(value: Any) -> Iterator[RemoteTensor]:
                 waiting.extend(reversed(at.values()))
         elif isinstance(at, list):
             waiting.extend(reversed(at))
+
+
+def describe(tensors: Iterable[tuple[str, Form]]) -> tuple[dict[str, Any], int]:
+    """What a header says of tensors that lie one after the other, by name, and the bytes of them all."""
+    described: dict[str, Any] = {}
+    end = 0
+    for name, form in tensors:
+        start, end = end, end + form.nbytes
+        described[name] = {"dtype": CODES[form.dtype], "shape": form.shape, "data_offsets": [start, end]}
+    return described, end
+
+
+def write_header(tensors: Iterable[tuple[str, Form]], *, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The opening of a file that holds these tensors one after the other, its length included."""
+    described: dict[str, Any] = {} if metadata is None else {METADATA: metadata}
+    described |= describe(tensors)[0]
+    header = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % LENGTH_BYTES)
+    return len(header).to_bytes(LENGTH_BYTES, "little") + header
+
+
+def read_metadata(content: bytes) -> Any:
+    """The metadata in the header of a whole file, texts by name. Raises ValueError, KeyError, TypeError."""
+    end = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+    return json.loads(content[LENGTH_BYTES:end])[METADATA]
 
 
 def _is_size(size: Any) -> bool:

@@ -27,7 +27,7 @@ from rolloutfleet.files.writing import Summary, export_to
 from rolloutfleet.fleet import Fleet, FleetError, Whereabouts
 from rolloutfleet.fleet.exceptions import BadArgument
 from rolloutfleet.fleet.leases import ExportFile, Format
-from rolloutfleet.safetensors_layout import read_metadata
+from rolloutfleet.tensors import read_metadata
 from rolloutfleet.units import parse_quantity
 from rolloutfleet.wire import EXPORT_METADATA_KEY, ExportStyle
 
@@ -82,33 +82,18 @@ def export(
     """
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
-    named: dict[str, Any] = {"session_ids": session or None, "group_id": group}
+    wanted: dict[str, Any] = {"session_ids": session or None, "group_id": group, "style": style, "discount": discount}
     folder = None if to is None else _folder(output, form, acknowledge)
     if folder is None:
         _check_file(output, form, acknowledge)
     part_bytes = _part_bytes(part_size)
     if to is not None and folder is not None:
-        export_files(
-            options.find(),
-            to,
-            folder,
-            part_bytes=part_bytes,
-            most=most,
-            style=style,
-            discount=discount,
-            lease_seconds=lease_seconds or LEASE_SECONDS,
-            **named,
-        )
+        wanted |= {"most": most, "lease_seconds": lease_seconds or LEASE_SECONDS}
+        export_files(options.find(), to, folder, part_bytes=part_bytes, **wanted)
         return
+    wanted |= {"max_trajectories": most, "lease_seconds": lease_seconds or 600.0}
     with options.fleet() as fleet:
-        file = fleet.export_file(
-            max_trajectories=most,
-            style=style,
-            discount=discount,
-            lease_seconds=lease_seconds or 600.0,
-            form=form or "json",
-            **named,
-        )
+        file = fleet.export_file(form=form or "json", **wanted)
         _finish(fleet, file, form or "json", output=output, acknowledge=acknowledge)
 
 

@@ -313,17 +313,18 @@ class Prefetcher:
 
     def _kept(self, part: _Part, page: Page) -> bool:
         """Take what a page brought; whether that is anything."""
-        self._heard(page.run, page.version)
-        self.statuses.update({each.session_id: each.status for each in page.sessions})
-        if page.lease_id is None:
+        self._heard(page.answer.run, page.answer.version)
+        self.statuses.update({each.session_id: each.status for each in page.answer.sessions})
+        lease = page.answer.lease_id
+        if lease is None:
             return False
         known = self._proxies.outbox.acknowledged & {each.trajectory_id for each in page.trajectories}
         if known:
             # Trained long ago; only the proxy had not heard of it.
-            self._telling.append(asyncio.create_task(self._again(page.lease_id, known)))
+            self._telling.append(asyncio.create_task(self._again(lease, known)))
         fresh = [each for each in page.trajectories if each.trajectory_id not in known]
         if fresh:
-            self.held[page.lease_id] = {each.trajectory_id for each in fresh}
+            self.held[lease] = {each.trajectory_id for each in fresh}
         part.ready.extend(fresh)
         part.done = False
         self.signal.send()

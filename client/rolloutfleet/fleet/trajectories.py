@@ -4,7 +4,7 @@ The forms on the wire are in docs/export.md: JSON, or safetensors with the same 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -13,16 +13,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from rolloutfleet.fleet.exceptions import FleetError
-from rolloutfleet.safetensors_layout import read_metadata
-from rolloutfleet.tensors import RemoteTensor
-from rolloutfleet.wire import (
-    EXPORT_METADATA_KEY,
-    TENSORS_MEDIA_TYPE,
-    Export,
-    ExportedRow,
-    ExportedSession,
-    ExportedTurn,
-)
+from rolloutfleet.tensors import RemoteTensor, read_metadata
+from rolloutfleet.wire import EXPORT_METADATA_KEY, TENSORS_MEDIA_TYPE, Export, ExportedRow, ExportedTurn
 
 Array = NDArray[Any]
 
@@ -99,17 +91,13 @@ class Trajectory:
         return sum(row.tokens for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Page:
-    """What one call brought. `lease_id` is None where nothing was there to lease."""
+    """What one call brought."""
 
-    lease_id: str | None
-    expires_in: float | None
-    run: int
-    version: int
-    ordinals: tuple[int, ...]
-    sessions: tuple[ExportedSession, ...]
-    trajectories: tuple[Trajectory, ...] = field(default=())
+    answer: Export
+    """Its `lease_id` is None where nothing was there to lease."""
+    trajectories: tuple[Trajectory, ...]
 
 
 def read_export(content: bytes, *, media_type: str) -> Page:
@@ -118,25 +106,13 @@ def read_export(content: bytes, *, media_type: str) -> Page:
         if media_type.partition(";")[0].strip() == TENSORS_MEDIA_TYPE:
             return _from_safetensors(content)
         export = Export.model_validate_json(content)
-        return _page(export, _from_lists(export))
+        return Page(export, tuple(_trajectories(export, _from_lists)))
     except (ValueError, LookupError, TypeError, SafetensorError) as error:
         raise FleetError(f"this is not an export ({type(error).__name__})") from error
 
 
 RowReader = Callable[[ExportedRow, int], Row]
 """Makes a row of what the answer says of it, and of how many turns came before its trajectory's."""
-
-
-def _page(export: Export, read_row: RowReader) -> Page:
-    return Page(
-        lease_id=export.lease_id,
-        expires_in=export.expires_in,
-        run=export.run,
-        version=export.version,
-        ordinals=tuple(export.ordinals),
-        sessions=tuple(export.sessions),
-        trajectories=tuple(_trajectories(export, read_row)),
-    )
 
 
 def _trajectories(export: Export, read_row: RowReader) -> Iterator[Trajectory]:
@@ -162,18 +138,15 @@ def _from_safetensors(content: bytes) -> Page:
         begin = end
         return Row(tuple(row.turn_ids), row.reward, _own_turns(tensors, turns_before))
 
-    return _page(export, read_row)
+    return Page(export, tuple(_trajectories(export, read_row)))
 
 
-def _from_lists(export: Export) -> RowReader:
-    def read_row(row: ExportedRow, turns_before: int) -> Row:
-        given = row.tensors or {}
-        if all(isinstance(value, dict) for value in given.values()):
-            return Row(tuple(row.turn_ids), row.reward, {name: RemoteTensor.from_json(given[name]) for name in given})
-        tensors: dict[str, Array] = {name: np.array(given[name], dtype=kind) for name, kind in TYPES.items()}
-        return Row(tuple(row.turn_ids), row.reward, _own_turns(tensors, turns_before))
-
-    return read_row
+def _from_lists(row: ExportedRow, turns_before: int) -> Row:
+    given = row.tensors or {}
+    if all(isinstance(value, dict) for value in given.values()):
+        return Row(tuple(row.turn_ids), row.reward, {name: RemoteTensor.from_json(given[name]) for name in given})
+    tensors: dict[str, Array] = {name: np.array(given[name], dtype=kind) for name, kind in TYPES.items()}
+    return Row(tuple(row.turn_ids), row.reward, _own_turns(tensors, turns_before))
 
 
 def _own_turns(tensors: dict[str, Array], turns_before: int) -> dict[str, Array | RemoteTensor]:

@@ -1,7 +1,7 @@
 """Bytes of safetensors as they go over the wire: the one tensor of a put, and the many of a batch, piece by piece.
 
 Each tensor gets memory of its own as it comes, so that one which is kept does not keep the whole answer. The layout is
-in `rolloutfleet.safetensors_layout`.
+in `rolloutfleet.tensors`.
 """
 
 import json
@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rolloutfleet.fleet.exceptions import ShardMismatch, Unreachable
-from rolloutfleet.safetensors_layout import LENGTH_BYTES, METADATA, write_header
-from rolloutfleet.tensors import DTYPES, Form, RemoteTensor, form_of
+from rolloutfleet.tensors import DTYPES, LENGTH_BYTES, METADATA, Form, RemoteTensor, form_of, write_header
 
 HEADER_LIMIT: Final = 64 * 2**20
 PIECE: Final = 2**20

@@ -15,8 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from rolloutfleet.safetensors_layout import LENGTH_BYTES, describe
-from rolloutfleet.tensors import Form, RemoteTensor
+from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
 from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, rows

@@ -2,7 +2,7 @@
 
 Each file has a name of its own, never used again, so that putting, replacing and removing a shard can't meet in one
 file. All of this blocks; it is for worker threads. What comes is one tensor, in safetensors' form
-(`rolloutfleet.safetensors_layout`).
+(`rolloutfleet.tensors`).
 """
 
 import contextlib
@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rolloutfleet.safetensors_layout import LENGTH_BYTES, METADATA, write_header
-from rolloutfleet.tensors import DTYPES, Form, form_of
+from rolloutfleet.tensors import DTYPES, LENGTH_BYTES, METADATA, Form, form_of, write_header
 from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
 
 SUFFIX: Final = ".safetensors"

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rolloutfleet.safetensors_layout import write_header
-from rolloutfleet.tensors import Form
+from rolloutfleet.tensors import Form, write_header
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskError
 from rolloutfleet_proxy.shards.files import PIECE, Incoming, ShardFiles

@@ -8,8 +8,7 @@ from typing import Any
 
 from tests.proxy.stores import SyncStore
 
-from rolloutfleet.safetensors_layout import write_header
-from rolloutfleet.tensors import CODES, Form
+from rolloutfleet.tensors import CODES, Form, write_header
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.sessions import start
