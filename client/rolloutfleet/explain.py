@@ -1,7 +1,13 @@
-"""What is wrong with a resource, settings or a request, in words that name the field and say what to write."""
+"""What is wrong with a resource, settings or a request, in words that name the field and say what to write.
+
+What another release says and this one has no field for can be taken out and named, so that the rest can be used.
+"""
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import reduce
+from operator import getitem
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -140,3 +146,21 @@ def _unwrapped(annotation: Any) -> Iterator[Any]:
 
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+Place = tuple[int | str, ...]
+
+
+def without_unknown(given: Mapping[str, Any], model: type[BaseModel]) -> tuple[dict[str, Any], list[Place]]:
+    """A copy without the fields that the model does not have, and where these stood. Other errors are left in."""
+    known = deepcopy(dict(given))
+    try:
+        model.model_validate(known)
+    except ValidationError as error:
+        unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
+    else:
+        return known, []
+    for *path, last in unknown:
+        within: Any = reduce(getitem, path, known)  # type: ignore[arg-type]
+        del within[last]
+    return known, unknown

@@ -16,9 +16,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from rolloutfleet.explain import what_is_wrong
+from rolloutfleet.explain import Place, what_is_wrong, without_unknown
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet.unknown import Place, without_unknown
 
 ENVIRONMENT = "ROLLOUTFLEET_"
 

@@ -12,10 +12,9 @@ from typing import Any, Final, Self
 import msgspec
 from pydantic import ValidationError
 
-from rolloutfleet.explain import explain, path_text
+from rolloutfleet.explain import explain, path_text, without_unknown
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
-from rolloutfleet.unknown import without_unknown
 from rolloutfleet_operator.cluster import observe
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Id, identity, owned
