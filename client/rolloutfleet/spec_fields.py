@@ -61,19 +61,22 @@ Address = Annotated[
 EACH_ONCE = Field(json_schema_extra={"x-kubernetes-list-type": "set"})
 
 
-class SpecModel(BaseModel):
-    """What all parts of the resource share: unknown fields are errors, and nothing is coerced."""
+class ResourceModel(BaseModel):
+    """What all parts of the resource share, its spec's and its status's."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
         validate_by_name=True,
         validate_by_alias=True,
-        extra="forbid",
-        strict=True,
         frozen=True,
-        allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+
+class SpecModel(ResourceModel):
+    """Unknown fields are errors, and nothing is coerced."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def check_amount(value: object) -> str | int | float:

@@ -13,9 +13,7 @@ The bound, and the figures for recovery, are those of AReaL's StalenessManager; 
 
 import threading
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Self
-
-_FIELDS: Final = ("enqueued", "submitted", "accepted", "rejected", "running")
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +159,9 @@ class StalenessManager:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a saved state. Raises ValueError for anything that is none; nothing changes then."""
-        if set(state) != set(_FIELDS):
-            raise ValueError(f"a saved state has {', '.join(_FIELDS)}; this one has {', '.join(sorted(state))}")
+        known = asdict(StalenessCounts())
+        if state.keys() != known.keys():
+            raise ValueError(f"a saved state has {', '.join(known)}; this one has {', '.join(sorted(state))}")
         for name, value in state.items():
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ValueError(f"{name} is {value!r}; it must be a whole number")

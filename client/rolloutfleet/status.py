@@ -6,8 +6,9 @@ text, as Kubernetes writes them.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field, model_validator
+
+from rolloutfleet.spec_fields import ResourceModel
 
 MOST_PROBLEMS = 10
 MOST_RESTARTS = 5
@@ -29,17 +30,10 @@ ConditionType = Literal[
 ]
 
 
-class StatusModel(BaseModel):
-    """What all parts of a status share."""
+class StatusModel(ResourceModel):
+    """What it does not know is passed over."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        extra="ignore",
-        frozen=True,
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(extra="ignore")
 
 
 class ParkedStatus(StatusModel):

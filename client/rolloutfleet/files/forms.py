@@ -228,17 +228,9 @@ class SafetensorsWriter(PartWriter):
 
 def _described(trajectory: Trajectory) -> str:
     """All but its tensors, as JSON."""
-    return ExportedTrajectory(
-        trajectory_id=trajectory.trajectory_id,
-        session_id=trajectory.session_id,
-        group_id=trajectory.group_id,
-        task_id=trajectory.task_id,
-        metadata=trajectory.metadata,
-        marked=trajectory.marked,
-        oldest_version=trajectory.oldest_version,
-        turns=list(trajectory.turns),
-        rows=[ExportedRow(turn_ids=list(row.turn_ids), reward=row.reward) for row in trajectory.rows],
-    ).model_dump_json()
+    rows = [ExportedRow(turn_ids=list(row.turn_ids), reward=row.reward) for row in trajectory.rows]
+    said = {name: getattr(trajectory, name) for name in ExportedTrajectory.model_fields}
+    return ExportedTrajectory.model_validate(said | {"rows": rows}).model_dump_json()
 
 
 def _schema(arrow: Any) -> Any:

@@ -153,20 +153,16 @@ class Admission:
 
     async def _poll_proxy(self, ordinal: int) -> None:
         try:
-            await self._update_slots(ordinal)
+            listed = {shown.session_id: shown async for shown in self._listed(ordinal)}
+            for name in self.slots.sessions(ordinal):
+                if name not in listed:
+                    await self._poll_session(name)
+                elif listed[name].state != OPEN:
+                    self._ended(listed[name])
         except FleetError as error:
             self._poll_failed(ordinal, error)
         else:
             self.slots.found(ordinal)
-
-    async def _update_slots(self, ordinal: int) -> None:
-        listed = {shown.session_id: shown async for shown in self._listed(ordinal)}
-        for name in self.slots.sessions(ordinal):
-            shown = listed.get(name)
-            if shown is None:
-                await self._poll_session(name)
-            elif shown.state != OPEN:
-                self._ended(shown)
 
     async def _listed(self, ordinal: int) -> AsyncIterator[SessionStatus]:
         """The sessions of a proxy, page by page. Raises Unreachable, Refused."""

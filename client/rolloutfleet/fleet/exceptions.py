@@ -24,6 +24,7 @@ The codes are those of `rolloutfleet.errors`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
@@ -67,34 +68,26 @@ class TookTooLong(FleetError, TimeoutError):
     """A wait's own time is up. The fleet is as it was."""
 
 
+@dataclass(eq=False, repr=False)
 class Refused(FleetError):
     """A proxy's answer was an error."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int,
-        code: str | None = None,
-        param: str | None = None,
-        details: Mapping[str, Any] | None = None,
-        retry_after: float | None = None,
-        retry_forbidden: bool = False,
-    ) -> None:
-        self.status = status
-        self.code = code
-        """One of `rolloutfleet.errors`; None where the answer was not a proxy's."""
-        self.param = param
-        """The field at fault, where one is."""
-        self.details = dict(details or {})
-        """What the answer said beside the error: the current `epoch`, the `dumps` of a session."""
-        self.said = message
-        """Without status and code."""
-        self.retry_after = retry_after
-        """Seconds after which it may work, where the proxy says so."""
-        self.retry_forbidden = retry_forbidden
-        """Whether the proxy says that asking again can't help."""
-        super().__init__(f"{message} ({status}{f', {code}' if code else ''})")
+    said: str
+    """Without status and code."""
+    status: int
+    code: str | None = None
+    """One of `rolloutfleet.errors`; None where the answer was not a proxy's."""
+    param: str | None = None
+    """The field at fault, where one is."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """What the answer said beside the error: the current `epoch`, the `dumps` of a session."""
+    retry_after: float | None = None
+    """Seconds after which it may work, where the proxy says so."""
+    retry_forbidden: bool = False
+    """Whether the proxy says that asking again can't help."""
+
+    def __str__(self) -> str:
+        return f"{self.said} ({self.status}{f', {self.code}' if self.code else ''})"
 
 
 class KeyRefused(Refused):

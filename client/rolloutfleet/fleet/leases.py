@@ -14,7 +14,7 @@ import httpx
 from rolloutfleet import wire
 from rolloutfleet.errors import ALREADY_LEASED, LEASE_EXPIRED, LEASE_UNKNOWN
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, Gone, LeaseLost, NotKnown
-from rolloutfleet.fleet.proxies import Answer, Proxies, ProxyRequest, each, new_key, owner_of, raise_first
+from rolloutfleet.fleet.proxies import Proxies, ProxyRequest, each, new_key, owner_of, raise_first
 from rolloutfleet.fleet.trajectories import Leased
 
 log = logging.getLogger("rolloutfleet.fleet")
@@ -62,10 +62,10 @@ class Leases:
         self, lease: str, trajectory_ids: Iterable[str] | None, *, acknowledge: bool
     ) -> wire.Acknowledged | wire.Released:
         """Acknowledge or release a lease, or a part of it, at once. Raises Refused, Unreachable."""
-        ids = None if trajectory_ids is None else tuple(trajectory_ids)
-        if acknowledge:
-            return await self._end(lease, "ack", wire.Acknowledged, ids)
-        return await self._end(lease, "release", wire.Released, ids)
+        how, answer = ("ack", wire.Acknowledged) if acknowledge else ("release", wire.Released)
+        body = wire.AckLease(trajectory_ids=None if trajectory_ids is None else list(trajectory_ids))
+        path = f"/leases/{lease}/{how}"
+        return await self._proxies.call("POST", path, answer, body=body, owner=owner_of(lease), patience=0.0)
 
     async def keep(self, held: Mapping[str, object], *, seconds: float) -> None:
         """Renew what is held, again and again, until cancelled. `held` may change meanwhile."""
@@ -79,7 +79,7 @@ class Leases:
     async def _acknowledge(self, lease: str, ids: tuple[str, ...]) -> None:
         async def deliver() -> None:
             try:
-                await self._end(lease, "ack", wire.Acknowledged, ids)
+                await self.end(lease, ids, acknowledge=True)
             except (Conflict, Gone, NotKnown) as error:
                 if error.code in (ALREADY_LEASED, LEASE_EXPIRED):
                     raise LeaseLost(ids, error.said) from error
@@ -92,17 +92,12 @@ class Leases:
     async def _release(self, lease: str, ids: tuple[str, ...]) -> None:
         async def deliver() -> None:
             try:
-                await self._end(lease, "release", wire.Released, ids)
+                await self.end(lease, ids, acknowledge=False)
             except (Conflict, Gone, NotKnown) as error:
                 if error.code not in (LEASE_EXPIRED, ALREADY_LEASED, LEASE_UNKNOWN):
                     raise
 
         await self._proxies.outbox.deliver(f"the release of lease {lease}", deliver)
-
-    async def _end(self, lease: str, how: str, answer: type[Answer], ids: tuple[str, ...] | None) -> Answer:
-        body = wire.AckLease(trajectory_ids=None if ids is None else list(ids))
-        path = f"/leases/{lease}/{how}"
-        return await self._proxies.call("POST", path, answer, body=body, owner=owner_of(lease), patience=0.0)
 
     async def _renew(self, lease: str, seconds: float) -> None:
         body = wire.RenewLease(lease_seconds=seconds)

@@ -12,7 +12,6 @@ from typing import Any, Self, Unpack
 from rolloutfleet.fleet.async_fleet import AsyncFleet
 from rolloutfleet.fleet.base import FleetBase, Options
 from rolloutfleet.fleet.blocking import Blocking, LoopThread, blocking, listing, wrapping
-from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession, Handle, OnError
 from rolloutfleet.fleet.trajectories import Trajectory
@@ -150,12 +149,8 @@ class Fleet(Blocking, FleetBase):
     _asynchronous: AsyncFleet
 
     def __init__(self, where: Whereabouts, **options: Unpack[Options]) -> None:
+        self._asynchronous = AsyncFleet(where, **options)
         self._loop = LoopThread()
-        try:
-            self._asynchronous = self._loop.run(_made(where, options))
-        except FleetError:
-            self._loop.stop()
-            raise
         self._share(self._asynchronous)
 
     def __enter__(self) -> Self:
@@ -204,7 +199,3 @@ class Fleet(Blocking, FleetBase):
     resume = blocking(AsyncFleet.resume)
     weight_update = wrapping(AsyncFleet.weight_update, WeightUpdate)
     recover = blocking(AsyncFleet.recover)
-
-
-async def _made(where: Whereabouts, options: Options) -> AsyncFleet:
-    return AsyncFleet(where, **options)

@@ -66,7 +66,7 @@ class FleetWeights:
         """(run, version); None until a proxy has said where the weights are."""
         self._proxies = proxies
         self._waiting = waiting
-        self._behind: dict[int, dict[str, tuple[str, BaseModel]]] = {}
+        self._behind: dict[int, dict[str, _Call]] = {}
         """Calls that proxies missed and that are still to be made, by ordinal and path."""
 
     @property
@@ -213,33 +213,33 @@ class FleetWeights:
         if call.path != _PAUSE:
             # The end of the pause, or the next one, tells more than a pause would.
             for ordinal in failed:
-                self._tell_later(ordinal, call.method, call.path, call.body)
+                self._tell_later(ordinal, call)
         if strict:
             raise error
         log.log(logging.DEBUG if known else logging.WARNING, "%s", error)
 
-    def _tell_later(self, ordinal: int, method: str, path: str, body: BaseModel) -> None:
+    def _tell_later(self, ordinal: int, call: _Call) -> None:
         """The newest call of each kind is made again, once the proxy answers."""
         new = ordinal not in self._behind
         calls = self._behind.setdefault(ordinal, {})
-        calls.pop(path, None)
-        calls[path] = (method, body)
+        calls.pop(call.path, None)
+        calls[call.path] = call
         if new:
             self._proxies.outbox.add(f"what proxy {ordinal} missed of the weights", partial(self._catch_up, ordinal))
 
     async def _catch_up(self, ordinal: int) -> None:
         calls = self._behind[ordinal]
         while calls and ordinal in self._proxies.known:
-            path, (method, body) = next(iter(calls.items()))
+            call = next(iter(calls.values()))
             try:
-                await self._proxies.ask(ordinal, method, path, body=body, query=FLEET)
+                await self._proxies.ask(ordinal, call.method, call.path, body=call.body, query=FLEET)
             except Conflict:
                 # It knows of something newer.
                 pass
             except Refused as error:
                 raise Unreachable(str(error)) from error
-            if calls.get(path) == (method, body):
-                del calls[path]
+            if calls.get(call.path) == call:
+                del calls[call.path]
         del self._behind[ordinal]
 
 

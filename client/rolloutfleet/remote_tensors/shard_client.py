@@ -45,19 +45,26 @@ class ShardClient:
 
     def _start_anew(self) -> None:
         self._lock = threading.Lock()
-        self._process: _Process | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._client: httpx.Client | None = None
 
     def close(self) -> None:
         """Close connections; calls under way end first."""
         with self._lock:
-            process, self._process = self._process, None
-        if process is not None:
-            process.close()
+            threads, self._threads = self._threads, None
+            client, self._client = self._client, None
+        if threads is not None:
+            threads.shutdown(wait=True)
+        if client is not None:
+            client.close()
 
     @property
     def threads(self) -> ThreadPoolExecutor:
         """Runs the calls, a bounded number at once."""
-        return self._here().threads
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="remote-tensors")
+            return self._threads
 
     def addresses(self) -> tuple[str, ...]:
         """All proxies, as they were some seconds ago, or when one last answered. Raises OwnerUnavailable."""
@@ -93,7 +100,7 @@ class ShardClient:
         """Raises Refused, Unreachable."""
         size, pieces = file_of(form, data)
         answer = send(
-            *(self._here().client, "PUT", f"{at}/shards/{shard_id}"),
+            *(self._connections(), "PUT", f"{at}/shards/{shard_id}"),
             params={name: value for name, value in query.items() if value is not None},
             content=pieces,
             headers={"content-type": TENSORS_MEDIA_TYPE, "content-length": str(size)},
@@ -110,7 +117,7 @@ class ShardClient:
         wanted = {reference.shard_id: reference for reference in references}
         asked = {"ids": list(wanted), "partial": True}
         try:
-            with stream(self._here().client, "POST", f"{owner}/shards/batch", json=asked) as answer:
+            with stream(self._connections(), "POST", f"{owner}/shards/batch", json=asked) as answer:
                 for name, data in tensors_of(answer.iter_raw(), wanted):
                     landed(wanted[name], data)
         except Refused as error:
@@ -121,28 +128,17 @@ class ShardClient:
 
     def delete(self, owner: str, ids: Sequence[str]) -> DeletedShards:
         """Raises Refused, Unreachable."""
-        answer = send(self._here().client, "DELETE", f"{owner}/shards", json={"ids": list(ids)})
+        answer = send(self._connections(), "DELETE", f"{owner}/shards", json={"ids": list(ids)})
         return DeletedShards.model_validate_json(answer.content)
 
-    def _here(self) -> "_Process":
+    def _connections(self) -> httpx.Client:
         with self._lock:
-            if self._process is None:
-                self._process = _Process(self._key, self._known or self.addresses())
-            return self._process
-
-
-class _Process:
-    """Connections and threads of one process."""
-
-    def __init__(self, key: str, addresses: Sequence[str]) -> None:
-        self.threads = ThreadPoolExecutor(max_workers=REQUESTS_AT_ONCE, thread_name_prefix="remote-tensors")
-        options = client_options(key, addresses, timeout=SILENCE_SECONDS, connect=CONNECT_SECONDS)
-        self.client = httpx.Client(**options, limits=httpx.Limits(max_connections=2 * REQUESTS_AT_ONCE))
-        self.client.headers["accept-encoding"] = "identity"
-
-    def close(self) -> None:
-        self.threads.shutdown(wait=True)
-        self.client.close()
+            if self._client is None:
+                addresses = self._known or self.addresses()
+                options = client_options(self._key, addresses, timeout=SILENCE_SECONDS, connect=CONNECT_SECONDS)
+                self._client = httpx.Client(**options, limits=httpx.Limits(max_connections=2 * REQUESTS_AT_ONCE))
+                self._client.headers["accept-encoding"] = "identity"
+            return self._client
 
 
 _ALL: "WeakSet[ShardClient]" = WeakSet()

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from rolloutfleet.wire.base import Answered, Covering, Id, Paged, Reply, Request
-from rolloutfleet.wire.sessions import BranchReason, Grammar
+from rolloutfleet.wire.sessions import TurnFacts
 
 LEASE_ID_HEADER: Final = "Lease-Id"
 EXPORT_METADATA_KEY: Final = "export"
@@ -53,15 +53,7 @@ class ExportedSession(Reply):
     status: ExportStatus
 
 
-class ExportedTurn(Reply):
-    turn_id: str
-    parent_id: str | None
-    reward: float | None
-    finish_reason: str
-    mixed_cache: bool
-    branch_reason: BranchReason | None = None
-    constrained: Grammar | None = None
-    biased_by: list[str] | None = None
+class ExportedTurn(TurnFacts):
     message: dict[str, Any]
 
 

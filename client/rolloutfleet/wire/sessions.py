@@ -112,19 +112,13 @@ class BranchReason(Reply):
     writes."""
 
 
-class Turn(Reply):
-    """One model call. `output_ids`, `logprobs` and `versions` have one entry a sampled token."""
+class TurnFacts(Reply):
+    """What is said of a turn wherever one is shown."""
 
     turn_id: str
     parent_id: str | None
-    trajectory_id: str | None
-    finish_reason: str
-    prompt_tokens: int
-    completion_tokens: int
-    output_ids: list[int]
-    logprobs: list[float]
-    versions: list[int]
     reward: float | None
+    finish_reason: str
     mixed_cache: bool
     branch_reason: BranchReason | None = None
     """None where it extends a turn, or there was none that it parts from."""
@@ -133,6 +127,17 @@ class Turn(Reply):
     biased_by: list[str] | None = None
     """SGLang's sampling parameters, penalties or `logit_bias`, that changed the distribution that its log-probabilities
     are of; None where there were none."""
+
+
+class Turn(TurnFacts):
+    """One model call. `output_ids`, `logprobs` and `versions` have one entry a sampled token."""
+
+    trajectory_id: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    output_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
     created_at: float
 
 
