@@ -6,40 +6,32 @@ status, or a message to a user.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-_BROKEN: Final = "what it sent is not HTTP, or broke off"
-_KINDS: Final[Mapping[str, str]] = {
-    # aiohttp
-    "ClientConnectorDNSError": "its name can't be resolved",
-    "ClientSSLError": "no secure connection could be made",
-    "ConnectionTimeoutError": "no connection was made in time",
-    "ClientConnectorError": "no connection could be made",
-    "ServerDisconnectedError": "it closed the connection without an answer",
-    "ClientResponseError": _BROKEN,
-    "ClientPayloadError": _BROKEN,
-    "InvalidURL": "its address is not one that can be asked",
-    # httpx
-    "ConnectTimeout": "no connection was made in time",
-    "TimeoutException": "no answer came in time",
-    "ConnectError": "no connection could be made",
-    "ProtocolError": _BROKEN,
-    "DecodingError": _BROKEN,
-    "NetworkError": "the connection broke off",
-    "UnsupportedProtocol": "its address is not one that can be asked",
-    # both
-    "TimeoutError": "no answer came in time",
-    "ConnectionError": "the connection broke off",
-    "OSError": "the connection failed",
+_KINDS: Final[Mapping[str, Sequence[str]]] = {
+    "its name can't be resolved": ("ClientConnectorDNSError",),
+    "no secure connection could be made": ("ClientSSLError",),
+    "no connection was made in time": ("ConnectionTimeoutError", "ConnectTimeout"),
+    "no connection could be made": ("ClientConnectorError", "ConnectError"),
+    "it closed the connection without an answer": ("ServerDisconnectedError",),
+    "what it sent is not HTTP, or broke off": (
+        *("ClientResponseError", "ClientPayloadError"),
+        *("ProtocolError", "DecodingError"),
+    ),
+    "its address is not one that can be asked": ("InvalidURL", "UnsupportedProtocol"),
+    "no answer came in time": ("TimeoutError", "TimeoutException"),
+    "the connection broke off": ("ConnectionError", "NetworkError"),
+    "the connection failed": ("OSError",),
 }
-"""By the names of classes, of two libraries of which the base package has one. The nearest base class counts."""
+"""The names of classes, aiohttp's before httpx's: the base package has one of them. The nearest base class counts."""
+_WORDS: Final = {kind: words for words, kinds in _KINDS.items() for kind in kinds}
 
 
 def failure_in_words(error: BaseException) -> str:
     """What went wrong, as the end of a sentence; of what it says only the system's error number is looked at."""
     kinds = (kind.__name__ for kind in type(error).__mro__)
-    said = next((_KINDS[name] for name in kinds if name in _KINDS), type(error).__name__)
+    said = next((_WORDS[name] for name in kinds if name in _WORDS), type(error).__name__)
     number = error.errno if isinstance(error, OSError) else None
     # A name that can't be resolved has a number of another kind.
     if type(number) is int and number > 0:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.client.threads import in_threads
 
 from rolloutfleet.staleness import StalenessManager
 
@@ -71,11 +72,7 @@ def test_threads_together_never_start_more_than_there_is_room_for() -> None:
         for _ in range(200):
             budget.submit_if_room(1, version=0)
 
-    threads = [threading.Thread(target=start) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(start, threads=8)
     assert budget.running == budget.submitted == 500
 
 
@@ -165,11 +162,7 @@ def test_threads_lose_no_count() -> None:
             budget.on_submitted()
             budget.on_accepted() if accepted else budget.on_rejected()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, threads=8)
     assert budget.state() == {"enqueued": 0, "submitted": 8000, "accepted": 4000, "rejected": 4000, "running": 0}
 
 

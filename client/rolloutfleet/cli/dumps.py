@@ -189,13 +189,13 @@ def verify(names: Names = None, directory: Directory = None, *, options: FleetOp
     with _source(directory, options) as source:
         chosen = [_named(name) for name in names or ()] or [dump.name for dump in source.listed("ready")]
         found = {name: _checked(source, name) for name in _progress(chosen, "checking")}
-    wrong_ones = {name: problems for name, inspected in found.items() if (problems := _problems(inspected))}
+    bad = sum(bool(each.all_problems) for each in found.values())
     if as_json:
-        print_json([{"name": name, "problems": _problems(each)} for name, each in found.items()])
+        print_json([{"name": name, "problems": each.all_problems} for name, each in found.items()])
     else:
         _print_checked(found)
-    if wrong_ones:
-        raise failed(f"{len(wrong_ones)} of {_count(len(found), 'dump')} {_are(len(wrong_ones))} damaged or incomplete")
+    if bad:
+        raise failed(f"{bad} of {_count(len(found), 'dump')} {'is' if bad == 1 else 'are'} damaged or incomplete")
 
 
 @app.command("import")
@@ -291,11 +291,6 @@ def _checked(source: Source, name: str) -> Inspected:
         return Inspected(problems=[str(error)])
 
 
-def _problems(found: Inspected) -> list[str]:
-    missing = found.end.incomplete if found.end is not None else []
-    return [*found.problems, *([f"shards are missing: {', '.join(missing)}"] if missing else [])]
-
-
 def _progress(things: Sequence[T], doing: str) -> Iterable[T]:
     """With a bar where somebody looks at a screen, and there is something to wait for."""
     out = console()
@@ -328,8 +323,7 @@ def _print_checked(found: dict[str, Inspected]) -> None:
         return
     shown = table("dump", "turns", "tokens", "shards", "", numbers=("turns", "tokens", "shards"))
     for name, each in found.items():
-        problems = _problems(each)
-        said = _red("\n".join(problems)) if problems else "whole"
+        said = _red("\n".join(each.all_problems)) if each.all_problems else "whole"
         shown.add_row(name, str(each.turns), str(each.tokens), str(each.shards), said)
     console().print(shown)
 
@@ -373,7 +367,3 @@ def _row(turn: DumpedTurn) -> tuple[str, ...]:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"

@@ -35,6 +35,12 @@ class Inspected:
     problems: list[str] = field(default_factory=list)
     """What is wrong with it, a sentence each; missing shards are in `end`."""
 
+    @property
+    def all_problems(self) -> list[str]:
+        """Those, and the shards that are missing."""
+        missing = self.end.incomplete if self.end is not None else []
+        return [*self.problems, *([f"it is incomplete: shards are missing: {', '.join(missing)}"] if missing else [])]
+
 
 def inspect(file: BinaryIO, *, name: str | None = None) -> Inspected:
     """Read a dump, a turn at a time, and hold all of it against what it has to be. `name` is the file's.
@@ -56,9 +62,7 @@ def inspect(file: BinaryIO, *, name: str | None = None) -> Inspected:
 
 def verify(file: BinaryIO, *, name: str | None = None) -> list[str]:
     """What is wrong with a dump, a sentence each; empty where nothing is. Shards that are missing are said too."""
-    found = inspect(file, name=name)
-    missing = found.end.incomplete if found.end is not None else []
-    return [*found.problems, *([f"it is incomplete: shards are missing: {', '.join(missing)}"] if missing else [])]
+    return inspect(file, name=name).all_problems
 
 
 def _problems(file: BinaryIO, name: str | None, found: Inspected) -> Iterator[str]:

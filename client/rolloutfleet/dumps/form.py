@@ -298,22 +298,12 @@ def _lines(parts: Iterable[DumpedTurn | StreamedTurn | DumpedShard | StreamedSha
     for place, part in enumerate(parts):
         before = b"," if place else b""
         match part:
-            case DumpedTurn():
-                yield before + _json(_turn(part)) + b"\n"
-            case DumpedShard():
-                yield before + _json({"shard_id": part.shard_id, "tensor": part.tensor.as_json()}) + b"\n"
+            case DumpedTurn() | DumpedShard():
+                yield before + _json(part.model_dump()) + b"\n"
             case _:
                 yield before
                 yield from part.json_pieces()
                 yield b"\n"
-
-
-def _turn(turn: DumpedTurn) -> Json:
-    return {name: value.as_json() if isinstance(value, Tensor) else _plain(value) for name, value in turn}
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump() if isinstance(value, BaseModel) else value
 
 
 def _json(value: Any) -> bytes:

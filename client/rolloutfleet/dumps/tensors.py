@@ -6,11 +6,11 @@ numpy and PyTorch. Bits are all that is kept, so types that numpy lacks (bfloat1
 
 import base64
 import binascii
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Strict, field_serializer, field_validator, model_validator
 
 from rolloutfleet.tensors import CODES, form_of, itemsize
 
@@ -24,7 +24,7 @@ class Tensor(BaseModel):
 
     type: Literal["tensor"] = "tensor"
     dtype: str
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], Strict(False)]
     """Empty for a single element."""
     data: bytes
 
@@ -37,11 +37,6 @@ class Tensor(BaseModel):
             return base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError) as error:
             raise ValueError(f"data is not valid base64: {error}") from None
-
-    @field_validator("shape", mode="before")
-    @classmethod
-    def _from_list(cls, shape: Any) -> Any:
-        return tuple(shape) if isinstance(shape, list) else shape
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -63,11 +58,6 @@ class Tensor(BaseModel):
         held = np.dtype(_NOT_IN_NUMPY.get(self.dtype, self.dtype)).newbyteorder("<")
         return np.frombuffer(self.data, held).reshape(self.shape)
 
-    def as_json(self) -> dict[str, Any]:
-        """What stands in a dump."""
-        return {
-            "type": self.type,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "data": base64.b64encode(self.data).decode("ascii"),
-        }
+    @field_serializer("data")
+    def _as_base64(self, data: bytes) -> str:
+        return base64.b64encode(data).decode("ascii")

@@ -60,7 +60,6 @@ class Part:
         self.file = folder / f"part-{number:05d}.{form.value}"
         self.note = folder / f".part-{number:05d}.taken.json"
         self.trajectories: list[InFile] = []
-        self.tokens = 0
         self._draft = folder / f".part-{number:05d}.draft"
         self._writer: PartWriter = part_writer(form, self._draft)
 
@@ -73,7 +72,6 @@ class Part:
         """Raises OSError."""
         self._writer.add(trajectory)
         self.trajectories.append(InFile(trajectory.trajectory_id, trajectory.lease_id))
-        self.tokens += trajectory.tokens
 
     def finish(self) -> Taken:
         """It is durable, under its own name, when this returns. Raises OSError."""

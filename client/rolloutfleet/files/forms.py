@@ -212,16 +212,8 @@ class SafetensorsWriter(PartWriter):
 
     def _header(self) -> str:
         """`Export` as JSON: its trajectories are there already, each as JSON."""
-        export = Export(
-            ordinals=[],
-            failed=[],
-            lease_id=None,
-            expires_in=None,
-            run=self._run,
-            version=self._version,
-            sessions=[],
-            trajectories=[],
-        )
+        run, version = self._run, self._version
+        export = Export(lease_id=None, expires_in=None, run=run, version=version, sessions=[], trajectories=[])
         but_for_them = export.model_dump_json(exclude={"trajectories"})
         return f'{but_for_them.removesuffix("}")},"trajectories":[{",".join(self._described)}]}}'
 

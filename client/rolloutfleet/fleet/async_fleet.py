@@ -6,7 +6,6 @@
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Literal, Self, Unpack
 
 from pydantic import JsonValue
@@ -31,6 +30,8 @@ from rolloutfleet.fleet.whereabouts import Whereabouts
 log = logging.getLogger("rolloutfleet.fleet")
 
 CLOSING_TIMEOUT: Final = 5.0
+IMPORT_TIMEOUT: Final = 300.0
+"""Seconds for the answer to an import of dumps."""
 
 
 class AsyncFleet(FleetBase):
@@ -58,9 +59,7 @@ class AsyncFleet(FleetBase):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -374,7 +373,8 @@ class AsyncFleet(FleetBase):
         With `incomplete` also those whose shards are missing, without them.
         """
         asked = valid(wire.ImportDumps, {"names": list(names), "incomplete": incomplete})
-        return await dumps.import_dumps(self._proxies, ordinal, asked)
+        answer = await self._proxies.ask(ordinal, "POST", "/dumps/import", body=asked, timeout=IMPORT_TIMEOUT)
+        return wire.ImportedDumps.model_validate_json(answer.content).imported
 
     # Weights
 

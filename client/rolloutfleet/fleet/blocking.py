@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import wraps
-from types import GenericAlias, TracebackType
+from types import GenericAlias
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, get_args
 
 from rolloutfleet.fleet.exceptions import FleetClosed, NotEverywhere
@@ -115,9 +115,7 @@ class Blocking:
         self._loop.run(self._asynchronous.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._loop.run(self._asynchronous.__aexit__(kind, error, trace))
 
 

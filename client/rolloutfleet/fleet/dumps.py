@@ -1,15 +1,13 @@
-"""What stale sessions left, in a fleet's folders: listed, read, and taken in again."""
+"""What stale sessions left, in a fleet's folders: listed and read."""
 
 from collections.abc import AsyncIterator
 from typing import BinaryIO, Final
 
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
 from rolloutfleet.fleet.proxies import Proxies, owner_of
-from rolloutfleet.wire import DumpList, DumpState, ImportDumps, ImportedDump, ImportedDumps, ListedDump
+from rolloutfleet.wire import DumpList, DumpState, ListedDump
 
 PAGE: Final = 500
-IMPORT_TIMEOUT: Final = 300.0
-"""Seconds for the answer to an import."""
 
 
 async def listed_dumps(proxies: Proxies, state: DumpState | None) -> AsyncIterator[ListedDump]:
@@ -39,9 +37,3 @@ async def fetch_dump(proxies: Proxies, name: str, into: BinaryIO) -> None:
         else:
             return
     raise failure
-
-
-async def import_dumps(proxies: Proxies, ordinal: int, asked: ImportDumps) -> list[ImportedDump]:
-    """Import at the proxy that listed them; all, or none. Raises Refused, Unreachable."""
-    answer = await proxies.ask(ordinal, "POST", "/dumps/import", body=asked, timeout=IMPORT_TIMEOUT)
-    return ImportedDumps.model_validate_json(answer.content).imported

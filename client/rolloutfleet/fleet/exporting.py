@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 from rolloutfleet.fleet.admission import StalenessFilter
@@ -75,9 +74,7 @@ class AsyncExport:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._prefetcher.stop()
         if error is not None:
             try:

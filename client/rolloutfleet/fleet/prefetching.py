@@ -288,15 +288,13 @@ class Prefetcher:
         while True:
             try:
                 page = await self._once(part, body, key)
-            except (Refused, Unreachable) as error:
-                failure = error
-            else:
                 part.down_since = None
                 return page
-            wait = wait_before_retry(failure, attempt=attempt, chance=1.0)
-            if wait is None or part.ordinal not in self._proxies.known:
-                raise failure
-            part.down_since, part.why = part.down_since or self._proxies.clock(), str(failure)
+            except (Refused, Unreachable) as error:
+                wait = wait_before_retry(error, attempt=attempt, chance=1.0)
+                if wait is None or part.ordinal not in self._proxies.known:
+                    raise
+                part.down_since, part.why = part.down_since or self._proxies.clock(), str(error)
             # Whatever it was asked for may come from others.
             part.asked_for = 0
             self.signal.send()

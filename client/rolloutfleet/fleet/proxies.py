@@ -90,13 +90,13 @@ class Proxies:
 
     def __init__(self, where: Whereabouts, *, patience: float) -> None:
         self.clock: Callable[[], float] = time.monotonic
-        self.patience = patience
         self.known: dict[int, Proxy] = {}
         """Every proxy as last seen, by ordinal; empty until somebody has answered."""
         self.outages: dict[int, Outage] = {}
         """Those that did not answer when they were last asked."""
         self.outbox = Outbox()
         self._where = where
+        self._patience = patience
         self._rng = random.Random()
         self._refreshed_at = float("-inf")
         self._refreshing = asyncio.Lock()
@@ -170,7 +170,7 @@ class Proxies:
         **request: Unpack[ProxyRequest],
     ) -> httpx.Response:
         """As `call`; the answer as it is."""
-        until = self.clock() + (self.patience if patience is None else patience)
+        until = self.clock() + (self._patience if patience is None else patience)
         attempt = 0
         while True:
             answer, done = await self._round(method, path, owner=owner, **request)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from rolloutfleet import wire
@@ -39,9 +38,7 @@ class AsyncSession(Handle):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self.fleet._end([self.session_id], error, self.on_error)
 
     async def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> wire.Rewarded:
@@ -88,9 +85,7 @@ class AsyncGroup:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         first = self.sessions[0]
         await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
 

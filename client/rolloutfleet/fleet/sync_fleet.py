@@ -6,7 +6,6 @@ is used.
 
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, fields
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from rolloutfleet.fleet.async_fleet import AsyncFleet
@@ -156,9 +155,7 @@ class Fleet(Blocking, FleetBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

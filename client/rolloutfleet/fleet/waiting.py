@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
@@ -17,22 +18,24 @@ ShowProgress = Callable[[str, int], None]
 """Takes what is waited for now, and how many have come."""
 
 
+@dataclass(frozen=True, slots=True)
 class Waiting:
-    """Lines on the error output. `show` None: where that is a terminal."""
+    """Lines on the error output."""
 
-    def __init__(self, show: bool | None = None) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._show = sys.stderr.isatty() if show is None else show
+    show: bool | None = None
+    """None: where that is a terminal."""
 
     @contextmanager
     def line(self, text: str, *, total: int | None = None) -> Iterator[ShowProgress]:
         """A line from the first moment that it is told anything, half a second in, until the block ends."""
-        if not self._show:
+        if not (sys.stderr.isatty() if self.show is None else self.show):
             yield lambda text, done: None
             return
         columns = (SpinnerColumn(), TextColumn("{task.description}"))
         counted = (BarColumn(), MofNCompleteColumn()) if total is not None else ()
-        progress = Progress(*columns, *counted, TimeElapsedColumn(), console=self._console, transient=True)
+        progress = Progress(
+            *columns, *counted, TimeElapsedColumn(), console=Console(stderr=True, highlight=False), transient=True
+        )
         task = progress.add_task(text, total=total)
         since = time.monotonic()
         shown = refused = False

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 from pydantic import BaseModel
@@ -271,9 +270,7 @@ class AsyncWeightUpdate:
         self.epoch = self.paused.epoch
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         epoch = self.epoch
         assert epoch is not None
         if error is not None:

@@ -8,15 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from rolloutfleet.fleet.exceptions import OwnerUnavailable, Refused, ShardsMissing, UnknownOwner, Unreachable
 from rolloutfleet.fleet.retries import ALSO_SERVER_ERRORS, wait_before_retry
-from rolloutfleet.remote_tensors import buffer, clearing
+from rolloutfleet.remote_tensors import clearing
 from rolloutfleet.remote_tensors.arrays import Framework, array_of, form_and_bytes, import_torch, is_array
-from rolloutfleet.remote_tensors.buffer import FetchBuffer, Flight
+from rolloutfleet.remote_tensors.buffer import PROCESS, FetchBuffer, Flight
 from rolloutfleet.remote_tensors.clearing import CONTROLLER, LOG, Cleared, DeleteReport, Role
 from rolloutfleet.remote_tensors.nested import RemoteTensorDict, as_reference, leaves, mapped, tensor_dict, trimmed
 from rolloutfleet.remote_tensors.shard_client import Addresses, ShardClient
@@ -28,15 +28,13 @@ T = TypeVar("T")
 SHARDS_A_REQUEST: Final = 256
 BYTES_A_REQUEST: Final = 64 * 2**20
 IDS_A_DELETE: Final = 10_000
-# How long calls are tried again: long enough for a proxy that is restarted.
-FETCH_SECONDS: Final = 120.0
-DELETE_SECONDS: Final = 60.0
 DISK_FULL: Final = 507
 GONE: Final = 410
 MOST_UNDELETED: Final = 100_000
 """Shards that are remembered as not deleted. Of more than these, their time to live is the end."""
 
 
+@dataclass(eq=False, repr=False)
 class RemoteTensors:
     """Puts, fetches and gives back the shards of one fleet. Thread-safe; safe to use after a fork.
 
@@ -47,25 +45,21 @@ class RemoteTensors:
     Raises ImportError where `framework` is torch and it is not installed, ValueError for another one.
     """
 
-    def __init__(
-        self,
-        proxies: Addresses,
-        admin_key: str,
-        *,
-        framework: Framework = "torch",
-        fetch_seconds: float = FETCH_SECONDS,
-        delete_seconds: float = DELETE_SECONDS,
-        buffer: FetchBuffer = buffer.PROCESS,
-    ) -> None:
-        if framework == "torch":
+    proxies: InitVar[Addresses]
+    admin_key: InitVar[str]
+    _: KW_ONLY
+    framework: Framework = "torch"
+    fetch_seconds: float = 120.0
+    """How long a call is tried again: long enough for a proxy that is restarted."""
+    delete_seconds: float = 60.0
+    buffer: FetchBuffer = PROCESS
+
+    def __post_init__(self, proxies: Addresses, admin_key: str) -> None:
+        if self.framework == "torch":
             import_torch()
-        elif framework != "numpy":
-            raise ValueError(f'framework is {framework!r}; it can be "torch" or "numpy"')
+        elif self.framework != "numpy":
+            raise ValueError(f'framework is {self.framework!r}; it can be "torch" or "numpy"')
         self._shards = ShardClient(proxies, admin_key)
-        self._framework: Framework = framework
-        self._fetch_seconds = fetch_seconds
-        self._delete_seconds = delete_seconds
-        self._buffer = buffer
         self._turn = itertools.count(secrets.randbelow(2**16))
         self._undeleted: dict[RemoteTensor, None] = {}
         self._lock = threading.Lock()
@@ -73,9 +67,7 @@ class RemoteTensors:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -140,7 +132,7 @@ class RemoteTensors:
                     raise Unreachable(str(error)) from error
                 raise
 
-        return retried(attempt, owner=at or "every proxy", seconds=self._fetch_seconds)
+        return retried(attempt, owner=at or "every proxy", seconds=self.fetch_seconds)
 
     def _addresses(self, at: str | None) -> deque[str]:
         """The proxies that take turns, the one whose turn it is first."""
@@ -171,7 +163,7 @@ class RemoteTensors:
         """
         asked = list(references)
         self._shards.check_known(reference.owner for reference in asked)
-        claim = self._buffer.claim(asked)
+        claim = self.buffer.claim(asked)
         for request in requests_for(claim.mine):
             self._start(request)
         come = [waiting.result() for waiting in claim.waiting]
@@ -191,7 +183,7 @@ class RemoteTensors:
         return mapped(value, change, tensor_dict=tensor_dict)
 
     def _array(self, reference: RemoteTensor, data: bytearray) -> Any:
-        return array_of(Form(reference.dtype, reference.shape), data, self._framework)
+        return array_of(Form(reference.dtype, reference.shape), data, self.framework)
 
     def _start(self, request: Sequence[Flight]) -> None:
         try:
@@ -206,7 +198,7 @@ class RemoteTensors:
         left = {flight.reference: flight for flight in request}
 
         def landed(reference: RemoteTensor, data: bytearray) -> None:
-            self._buffer.land(left.pop(reference), data)
+            self.buffer.land(left.pop(reference), data)
 
         def attempt() -> None:
             # An answer may break off behind its last tensor.
@@ -214,7 +206,7 @@ class RemoteTensors:
                 self._shards.fetch(owner, list(left), landed)
 
         try:
-            retried(attempt, owner=owner, seconds=self._fetch_seconds)
+            retried(attempt, owner=owner, seconds=self.fetch_seconds)
             if left:
                 raise ShardsMissing(owner, [reference.shard_id for reference in left])
         except BaseException as error:
@@ -222,7 +214,7 @@ class RemoteTensors:
 
     def _fail(self, flights: Iterable[Flight], error: BaseException) -> None:
         for flight in flights:
-            self._buffer.fail(flight, error)
+            self.buffer.fail(flight, error)
 
     # Giving back
 
@@ -244,7 +236,7 @@ class RemoteTensors:
         parts = list(_by_owner(wanted))
         # An owner that did not answer the last time is asked once, so that one that is gone holds up no step.
         now = time.monotonic()
-        until = {owner: now if owner in late else now + self._delete_seconds for owner, _ in parts}
+        until = {owner: now if owner in late else now + self.delete_seconds for owner, _ in parts}
         threads = self._shards.threads
         asked = [(owner, part, threads.submit(self._delete, owner, part, until[owner])) for owner, part in parts]
         report = _reported(asked)
@@ -265,17 +257,17 @@ class RemoteTensors:
             return Cleared()
         deleted = self.delete(named)
         ids = list(dict.fromkeys(reference.shard_id for reference in named))
-        self._buffer.clear(ids)
+        self.buffer.clear(ids)
         failed = clearing.drain(told, ids)
         return Cleared(tuple(ids), deleted, failed, clearing.staying(self.fetch_buffer_stats(told)))
 
     def clear_fetch_buffer(self, ids: Iterable[str] | None = None) -> int:
         """Forget these shards in this process alone; nothing passed forgets nothing. How many were kept."""
-        return 0 if ids is None else self._buffer.clear(ids)
+        return 0 if ids is None else self.buffer.clear(ids)
 
     def buffer_stats(self) -> dict[str, int]:
         """`{"entries", "bytes"}` of this process."""
-        return self._buffer.stats()
+        return self.buffer.stats()
 
     def fetch_buffer_stats(self, roles: Mapping[str, Role] | None = None) -> dict[str, Mapping[str, int]]:
         """`{"entries", "bytes"}` of this process and of all ranks of `roles`; who fails is logged and left out."""

@@ -67,7 +67,7 @@ def to_batch(
 
     Raises ValueError for a row whose tensors don't belong together, TypeError for one whose tensors are references.
     """
-    rows = _rows(trajectories)
+    rows = list(_rows(trajectories))
     length = _rounded(max((row.length for row in rows), default=0), pad_to_multiple_of)
     batch = {
         name: torch.full((len(rows), length), column.padding, dtype=column.dtype) for name, column in COLUMNS.items()
@@ -95,7 +95,7 @@ def to_packed(
     Where the tokens are not a multiple of `pad_to_multiple_of`, padding follows as a sequence of its own, which is the
     last of `cu_seqlens` and no row. Raises as `to_batch` does.
     """
-    rows = _rows(trajectories)
+    rows = list(_rows(trajectories))
     tokens = sum(row.length for row in rows)
     padding = _rounded(tokens, pad_to_multiple_of) - tokens
     lengths = [row.length for row in rows] + [padding] * (padding > 0)
@@ -123,11 +123,7 @@ class _Row:
     group: int
 
 
-def _rows(trajectories: Iterable[TrajectoryLike]) -> list[_Row]:
-    return list(_each_row(trajectories))
-
-
-def _each_row(trajectories: Iterable[TrajectoryLike]) -> Iterator[_Row]:
+def _rows(trajectories: Iterable[TrajectoryLike]) -> Iterator[_Row]:
     groups: dict[str, int] = {}
     for number, trajectory in enumerate(trajectories):
         group = groups.setdefault(trajectory.group_id, len(groups))

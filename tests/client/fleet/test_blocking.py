@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.capture.fleets import Fleet as Running
 from tests.client.fleet.agents import talk_all, talked
 from tests.client.fleet.conftest import key_file
+from tests.client.threads import in_threads
 
 from rolloutfleet.fleet import Fleet, FleetClosed, Trajectory, Whereabouts
 
@@ -231,11 +231,7 @@ def test_threads_share_one_fleet_object(fleet: Fleet) -> None:
     def work() -> None:
         group_ids.append(ended_group(fleet, 1))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, threads=8)
     with fleet.export(8, timeout=30) as export:
         assert {each.group_id for each in export} == set(group_ids)
 

@@ -1,7 +1,6 @@
 """Sessions under the staleness budget, on two real proxies: who waits, and what gives a place back."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from typing import Literal
 
@@ -11,6 +10,7 @@ from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talk, talk_all
 from tests.client.fleet.conftest import whereabouts
+from tests.client.threads import in_threads
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, KeyRefused, TookTooLong, Unreachable, Whereabouts
 from rolloutfleet.staleness import StalenessManager
@@ -217,11 +217,7 @@ def test_threads_share_one_budget(here: Whereabouts) -> None:
                 with fleet.start_session():
                     most.append(counts.running)
 
-    threads = [threading.Thread(target=train) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(train, threads=6)
     assert len(most) == 30
     assert max(most) <= 3
     assert (counts.running, counts.enqueued, counts.submitted) == (0, 0, 30)
