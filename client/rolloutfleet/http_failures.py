@@ -9,16 +9,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+_BROKEN: Final = ("ClientResponseError", "ClientPayloadError", "ProtocolError", "DecodingError")
 _KINDS: Final[Mapping[str, Sequence[str]]] = {
     "its name can't be resolved": ("ClientConnectorDNSError",),
     "no secure connection could be made": ("ClientSSLError",),
     "no connection was made in time": ("ConnectionTimeoutError", "ConnectTimeout"),
     "no connection could be made": ("ClientConnectorError", "ConnectError"),
     "it closed the connection without an answer": ("ServerDisconnectedError",),
-    "what it sent is not HTTP, or broke off": (
-        *("ClientResponseError", "ClientPayloadError"),
-        *("ProtocolError", "DecodingError"),
-    ),
+    "what it sent is not HTTP, or broke off": _BROKEN,
     "its address is not one that can be asked": ("InvalidURL", "UnsupportedProtocol"),
     "no answer came in time": ("TimeoutError", "TimeoutException"),
     "the connection broke off": ("ConnectionError", "NetworkError"),

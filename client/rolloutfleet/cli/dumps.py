@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, TypeVar, cast
 
@@ -121,7 +121,7 @@ def _in_folder(folder: Path) -> Iterator[ListedDump]:
             state="importing" if claim else "imported" if file.name.endswith(IMPORTED_MARK) else "ready",
             bytes=seen.st_size if stat.S_ISREG(seen.st_mode) else 0,
             modified=seen.st_mtime,
-            **asdict(head),
+            **dict(head),
         )
 
 

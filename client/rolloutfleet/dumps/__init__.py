@@ -10,7 +10,6 @@ from rolloutfleet.dumps.checks import verify as verify
 from rolloutfleet.dumps.files import CLAIM_MARK as CLAIM_MARK
 from rolloutfleet.dumps.files import IMPORTED_MARK as IMPORTED_MARK
 from rolloutfleet.dumps.files import DumpName as DumpName
-from rolloutfleet.dumps.files import Glance as Glance
 from rolloutfleet.dumps.files import dump_names as dump_names
 from rolloutfleet.dumps.files import glance as glance
 from rolloutfleet.dumps.files import open_dump as open_dump
@@ -36,3 +35,4 @@ from rolloutfleet.dumps.reading import read as read
 from rolloutfleet.dumps.reading import read_shards as read_shards
 from rolloutfleet.dumps.reading import read_streamed as read_streamed
 from rolloutfleet.dumps.tensors import Tensor as Tensor
+from rolloutfleet.wire import Glance as Glance

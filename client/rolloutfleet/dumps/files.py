@@ -16,6 +16,7 @@ from typing import BinaryIO, Final
 
 from rolloutfleet.dumps.form import Damaged, DumpHead
 from rolloutfleet.dumps.reading import read_head
+from rolloutfleet.wire import Glance
 
 ACTIVE: Final = "active"
 """What stands for a trajectory's number in the name of the dump of what was still open."""
@@ -64,18 +65,6 @@ _NO_FILE: Final = (errno.ELOOP, errno.ENXIO)
 """What opening a link says that is not followed, and opening a socket."""
 
 
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """What a list shows of a dump's head. `fault` is why it shows nothing; it is None where nothing is wrong."""
-
-    group_id: str | None = None
-    task_id: str | None = None
-    reason: str | None = None
-    dumped_at: float | None = None
-    """Seconds since the epoch."""
-    fault: str | None = None
-
-
 def open_dump(file: Path) -> BinaryIO:
     """Open a regular file, and nothing else. Raises Damaged where it is something else, OSError."""
     try:
@@ -108,7 +97,8 @@ def _shown(head: DumpHead) -> Glance:
     session = head.session
     if max(len(session.group_id), len(session.task_id or ""), len(head.reason)) > NAME_LIMIT:
         return Glance(fault=f"its first line has a name of more than {NAME_LIMIT} characters")
-    return Glance(session.group_id, session.task_id, head.reason, head.dumped_at)
+    group, task = session.group_id, session.task_id
+    return Glance(group_id=group, task_id=task, reason=head.reason, dumped_at=head.dumped_at)
 
 
 def _irregular() -> Damaged:

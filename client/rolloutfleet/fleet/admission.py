@@ -18,7 +18,7 @@ from rolloutfleet.fleet.budget_slots import BudgetSlots, Slot
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
 from rolloutfleet.fleet.proxies import Proxies, each, paged
 from rolloutfleet.fleet.trajectories import Trajectory
-from rolloutfleet.fleet.waiting import Waiting
+from rolloutfleet.fleet.waiting import Signal, Waiting
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet.wire import SessionList, SessionStatus
@@ -42,17 +42,15 @@ class Admission:
     _weights: FleetWeights
     _waiting: Waiting
     _lost_after: float
-    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _signal: Signal = field(default_factory=Signal, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _polling: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.changed = self._signal.send
+        """There may be room now."""
         self.slots = BudgetSlots(self.manager, changed=self.changed)
         self._weights.changed = self.changed
-
-    def changed(self) -> None:
-        """There may be room now."""
-        self._changed.set()
 
     @contextlib.asynccontextmanager
     async def admitted(self, sessions: int, *, timeout: float | None) -> AsyncIterator[None]:
@@ -123,16 +121,13 @@ class Admission:
     async def _until_admitted(self, sessions: int) -> None:
         with self._waiting.line("waiting for room") as tell:
             while True:
-                self._changed.clear()
                 if self.manager.submit_if_room(sessions, version=self._weights.version):
                     return
                 tell(f"waiting for room: {self._described()}", 0)
                 if self._polling is None or self._polling.done():
                     # Beside the wait: a proxy that is slow to say must not hold up a session that could start.
                     self._polling = asyncio.create_task(self._poll())
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_INTERVAL):
-                        await self._changed.wait()
+                await self._signal.wait(POLL_INTERVAL)
 
     async def close(self) -> None:
         """Look no more."""

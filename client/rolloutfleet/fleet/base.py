@@ -106,7 +106,7 @@ class FleetBase(ABC):
     @property
     def run(self) -> int:
         """The weights' run, as last heard. Raises NotHeardYet where nothing was: `weights()` asks."""
-        return self._weights.run
+        return self._weights.newest[0]
 
     @property
     def unreachable(self) -> dict[int, str]:

@@ -197,16 +197,7 @@ def _seconds(header: str | None) -> float | None:
     return seconds if seconds is not None and 0 <= seconds < float("inf") else None
 
 
+NOT_NOW: Final = (429, 503, 504, 507)
 _NO_DETAILS: Final = frozenset(("error", "message", "type", "param", "code"))
-_KINDS: Final[Mapping[int, type[Refused]]] = {
-    401: KeyRefused,
-    403: KeyRefused,
-    404: NotKnown,
-    409: Conflict,
-    410: Gone,
-    422: Conflict,
-    429: NotNow,
-    503: NotNow,
-    504: NotNow,
-    507: NotNow,
-}
+_STATUSES: Final = {KeyRefused: (401, 403), NotKnown: (404,), Gone: (410,), Conflict: (409, 422), NotNow: NOT_NOW}
+_KINDS: Final = {status: kind for kind, statuses in _STATUSES.items() for status in statuses}

@@ -21,6 +21,7 @@ from rolloutfleet.fleet.outbox import Deliver
 from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
 from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
+from rolloutfleet.fleet.waiting import Signal
 from rolloutfleet.wire import (
     JSON_MEDIA_TYPE,
     LEASE_ID_HEADER,
@@ -66,23 +67,6 @@ class ExportOptions(AskExport):
         names = None if session_ids is None else list(session_ids)
         of_this_call = {"session_ids": names, "max_trajectories": None if self.named else most}
         return AskExport.model_validate(of_every_call | of_this_call)
-
-
-class Signal:
-    """Wakes all who wait when something has changed."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def send(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
-
-    async def wait(self, seconds: float) -> None:
-        """Until the next `send`, or so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
 
 
 @dataclass(slots=True)

@@ -69,19 +69,16 @@ class FleetWeights:
         """Calls that proxies missed and that are still to be made, by ordinal and path."""
 
     @property
-    def run(self) -> int:
-        """Raises NotHeardYet."""
-        return self._heard()[0]
+    def newest(self) -> tuple[int, int]:
+        """(run, version). Raises NotHeardYet."""
+        if self._newest is None:
+            raise NotHeardYet("no proxy has said yet where the weights are; fleet.weights() asks")
+        return self._newest
 
     @property
     def version(self) -> int:
         """Raises NotHeardYet."""
-        return self._heard()[1]
-
-    def _heard(self) -> tuple[int, int]:
-        if self._newest is None:
-            raise NotHeardYet("no proxy has said yet where the weights are; fleet.weights() asks")
-        return self._newest
+        return self.newest[1]
 
     async def learn(self) -> None:
         """Ask for run and version, where no proxy has said them yet. Raises Unreachable, Refused."""

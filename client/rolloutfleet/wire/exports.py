@@ -183,7 +183,19 @@ class Retired(Covering):
     """Groups that could not be dumped, and are kept: what is wrong, by group."""
 
 
-class ListedDump(Reply):
+class Glance(Reply):
+    """What a list shows of a dump's head."""
+
+    group_id: str | None = None
+    """This and what follows is None where the file's first line can't be read: then `fault` says why."""
+    task_id: str | None = None
+    reason: str | None = None
+    dumped_at: float | None = None
+    """Seconds since the epoch."""
+    fault: str | None = None
+
+
+class ListedDump(Glance):
     """A file of a proxy's dump folder; `trajectory` is a number, None for what was still open."""
 
     name: str
@@ -193,12 +205,6 @@ class ListedDump(Reply):
     bytes: int
     modified: float
     """Seconds since the epoch."""
-    group_id: str | None = None
-    """This and what follows is None where the file's first line can't be read: then `fault` says why."""
-    task_id: str | None = None
-    reason: str | None = None
-    dumped_at: float | None = None
-    fault: str | None = None
     ordinal: int = 0
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Annotated, Any, BinaryIO, Final
 
 from fastapi import APIRouter, Query, Request
@@ -105,7 +104,7 @@ def _shown(file: Listed, owner: Owner) -> dict[str, Any]:
         "state": file.state,
         "bytes": file.bytes,
         "modified": file.modified,
-        **asdict(head),
+        **dict(head),
         "ordinal": owner.ordinal,
     }
 

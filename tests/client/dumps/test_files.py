@@ -3,7 +3,6 @@
 import json
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,8 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_dump_shows_its_head(file: Path) -> None:
     file.write_bytes(sample())
-    assert glance(file) == Glance("g3-0123456789ab-0000000000000000", "tâche", "stale", 1e9 + 1)
+    group = "g3-0123456789ab-0000000000000000"
+    assert glance(file) == Glance(group_id=group, task_id="tâche", reason="stale", dumped_at=1e9 + 1)
 
 
 @pytest.mark.parametrize("make", (IRREGULAR | BAD_HEADS).values(), ids=(IRREGULAR | BAD_HEADS).keys())
@@ -33,7 +33,7 @@ def test_what_is_no_dump_has_a_fault_that_can_be_shown(file: Path, make: Make) -
     make(file)
     found = glance(file)
     assert found.fault and len(found.fault) < 500 and found == Glance(fault=found.fault)
-    json.dumps(asdict(found), ensure_ascii=False).encode()
+    json.dumps(dict(found), ensure_ascii=False).encode()
 
 
 @pytest.mark.parametrize("make", IRREGULAR.values(), ids=IRREGULAR.keys())
