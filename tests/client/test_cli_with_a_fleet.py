@@ -1,5 +1,6 @@
 """The commands against a running fleet: two proxies, the real gateway, simulated engines."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy
 import psutil
 import pytest
 from safetensors.numpy import load_file
+from tests.client.fleet.agents import talk
 from tests.operator.running import Up, running
+
+from rolloutfleet.fleet import Fleet
 
 FLEET = """\
 apiVersion: rolloutfleet.dev/v1alpha1
@@ -32,33 +35,14 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield up
 
 
-class Trainer:
-    """Starts sessions and talks in them."""
-
-    def __init__(self, up: Up) -> None:
-        self.book = up.book()
-        self.key = Path(self.book["admin_key_file"]).read_text().strip()
-
-    def call(self, method: str, url: str, body: object, key: str | None = None) -> Any:
-        headers = {"authorization": f"Bearer {key or self.key}"}
-        answer = httpx.request(method, url, json=body, headers=headers, trust_env=False, timeout=30)
-        assert answer.is_success, answer.text
-        return answer.json()
-
-    def session(self, turns: int) -> tuple[str, list[str]]:
-        """A session of so many turns: its id, and the turns'."""
-        started = self.call("POST", f"{self.book['proxies'][0]['url']}/sessions", {"task_id": "t"})
-        messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
-        ids = []
-        for _ in range(turns):
-            asked = {"model": "simulated", "messages": messages, "max_tokens": 500}
-            answer = self.call("POST", f"{started['base_url']}/chat/completions", asked, started["api_key"])
-            ids.append(answer["id"])
-            messages += [answer["choices"][0]["message"], {"role": "user", "content": "go on"}]
-        return started["session_id"], ids
-
-    def reward(self, session: str, reward: float) -> None:
-        self.call("POST", f"{self.book['proxies'][0]['url']}/sessions/{session}/reward", {"reward": reward})
+def talked(up: Up, *, turns: int, reward: float | None = None) -> tuple[str, list[str]]:
+    """A session of so many turns, which a reward makes a trajectory of: its id, and the turns'."""
+    with Fleet.from_file(up.state) as fleet:
+        session = fleet.start_session("t")
+        ids = asyncio.run(talk(session, turns=turns, max_tokens=500))
+        if reward is not None:
+            session.reward(reward)
+    return session.session_id, ids
 
 
 def asked(up: Up, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -77,8 +61,7 @@ def answered(up: Up, *words: str) -> Any:
 
 
 def test_sessions_and_turns_of_all_proxies_are_listed(up: Up) -> None:
-    trainer = Trainer(up)
-    made = [trainer.session(2) for _ in range(6)]
+    made = [talked(up, turns=2) for _ in range(6)]
     listed = {each["session_id"]: each for each in answered(up, "sessions", "--limit", "1000")}
     assert {session for session, _ in made} <= set(listed)
     assert {each["ordinal"] for each in listed.values()} == {0, 1}
@@ -154,7 +137,7 @@ def test_a_list_goes_on_where_a_proxy_does_not_answer_and_says_so(up: Up) -> Non
 
 
 def test_the_status_counts_everything(up: Up) -> None:
-    Trainer(up).session(1)
+    talked(up, turns=1)
     status = answered(up, "status")
     assert [proxy["ordinal"] for proxy in status["proxies"]] == [0, 1]
     assert status["audit"]["balanced"] is True
@@ -167,9 +150,7 @@ def test_the_status_counts_everything(up: Up) -> None:
 
 
 def test_an_export_without_a_file_shows_and_gives_back(up: Up) -> None:
-    trainer = Trainer(up)
-    session, _ = trainer.session(2)
-    trainer.reward(session, 1.0)
+    session, _ = talked(up, turns=2, reward=1.0)
     shown = asked(up, "export", "--session", session)
     assert shown.returncode == 0, shown.stderr
     assert session in shown.stdout
@@ -177,9 +158,7 @@ def test_an_export_without_a_file_shows_and_gives_back(up: Up) -> None:
 
 
 def test_an_acknowledged_export_is_on_disk_and_gone_from_the_fleet(up: Up, tmp_path: Path) -> None:
-    trainer = Trainer(up)
-    session, turns = trainer.session(3)
-    trainer.reward(session, 0.5)
+    session, turns = talked(up, turns=3, reward=0.5)
     file = tmp_path / "export.json"
     done = asked(up, "export", "--session", session, "-o", str(file), "--ack")
     assert done.returncode == 0, done.stderr
@@ -191,9 +170,7 @@ def test_an_acknowledged_export_is_on_disk_and_gone_from_the_fleet(up: Up, tmp_p
 
 
 def test_safetensors_are_leased_until_they_are_acknowledged(up: Up, tmp_path: Path) -> None:
-    trainer = Trainer(up)
-    session, _ = trainer.session(2)
-    trainer.reward(session, 0.5)
+    session, _ = talked(up, turns=2, reward=0.5)
     file = tmp_path / "export.safetensors"
     done = asked(up, "export", "--session", session, "-o", str(file), "--format", "safetensors")
     assert done.returncode == 0, done.stderr
@@ -215,8 +192,7 @@ def test_what_is_not_there_is_said_in_one_line(up: Up, command: list[str]) -> No
 
 
 def test_a_killed_proxy_is_back_on_its_address_with_its_turns(up: Up) -> None:
-    trainer = Trainer(up)
-    made = [trainer.session(2) for _ in range(4)]
+    made = [talked(up, turns=2) for _ in range(4)]
     before = up.book()["proxies"]
     psutil.Process(before[1]["pid"]).kill()
     up.until(lambda: up.book()["proxies"][1]["pid"] != before[1]["pid"])

@@ -11,8 +11,8 @@ Handle = AsyncSession | Session
 
 
 async def talk(session: Handle, *, turns: int = 1, max_tokens: int = 8) -> list[str]:
-    """Some turns of one session; what it was answered."""
-    said: list[str] = []
+    """Some turns of one session; their ids."""
+    ids: list[str] = []
     messages: list[dict[str, str]] = []
     async with openai.AsyncOpenAI(
         base_url=session.base_url, api_key=session.api_key, max_retries=0, timeout=60
@@ -24,9 +24,9 @@ async def talk(session: Handle, *, turns: int = 1, max_tokens: int = 8) -> list[
                 messages=messages,  # type: ignore[arg-type]
                 max_tokens=max_tokens,
             )
-            said.append(str(reply.choices[0].message.content))
-            messages.append({"role": "assistant", "content": said[-1]})
-    return said
+            ids.append(reply.id)
+            messages.append({"role": "assistant", "content": str(reply.choices[0].message.content)})
+    return ids
 
 
 async def talk_all(sessions: Iterable[Handle], *, turns: int = 1) -> None:
