@@ -15,39 +15,34 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 _KINDS = {
-    "string_type": "must be text",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a whole number, and a smaller one",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "finite_number": "must be a finite number",
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be greater than or equal to {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be less than or equal to {le}",
-    "multiple_of": "must be a multiple of {multiple_of}",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "none_required": "must be null",
-    "string_unicode": "must be text of whole characters",
-    "string_too_short": "must have at least {min_length} characters",
-    "string_too_long": "must have at most {max_length} characters",
-    "string_pattern_mismatch": "must match {pattern}",
-    "list_type": "must be a list",
-    "too_short": "must have at least {min_length} entries",
-    "too_long": "must have at most {max_length} entries",
-    "path_type": "must be a path",
-    "literal_error": "must be {expected}",
-    "enum": "must be {expected}",
-    "union_tag_invalid": "must have one of {expected_tags} as its {discriminator}",
-    "union_tag_not_found": "must say its {discriminator}",
-    "invalid_key": "must have texts for its names",
-    "dict_type": "must be a mapping",
-    "model_type": "must be a mapping",
-    "model_attributes_type": "must be a mapping",
+    "must be text": ("string_type",),
+    "must be a whole number": ("int_type", "int_from_float", "int_parsing"),
+    "must be a whole number, and a smaller one": ("int_parsing_size",),
+    "must be a number": ("float_type", "float_parsing"),
+    "must be a finite number": ("finite_number",),
+    "must be greater than {gt}": ("greater_than",),
+    "must be greater than or equal to {ge}": ("greater_than_equal",),
+    "must be less than {lt}": ("less_than",),
+    "must be less than or equal to {le}": ("less_than_equal",),
+    "must be a multiple of {multiple_of}": ("multiple_of",),
+    "must be true or false": ("bool_type", "bool_parsing"),
+    "must be null": ("none_required",),
+    "must be text of whole characters": ("string_unicode",),
+    "must have at least {min_length} characters": ("string_too_short",),
+    "must have at most {max_length} characters": ("string_too_long",),
+    "must match {pattern}": ("string_pattern_mismatch",),
+    "must be a list": ("list_type",),
+    "must have at least {min_length} entries": ("too_short",),
+    "must have at most {max_length} entries": ("too_long",),
+    "must be a path": ("path_type",),
+    "must be {expected}": ("literal_error", "enum"),
+    "must have one of {expected_tags} as its {discriminator}": ("union_tag_invalid",),
+    "must say its {discriminator}": ("union_tag_not_found",),
+    "must have texts for its names": ("invalid_key",),
+    "must be a mapping": ("dict_type", "model_type", "model_attributes_type"),
 }
+"""Pydantic's kinds of error, by what is said of them."""
+_SAID = {kind: said for said, kinds in _KINDS.items() for kind in kinds}
 _ELSE = "must be of another form"
 _LONGEST_VALUE = 60
 
@@ -88,7 +83,7 @@ def what_is_wrong(details: ErrorDetails) -> str:
     if kind in ("string_too_short", "too_short") and details["ctx"]["min_length"] == 1:
         return "must not be empty"
     context = {name: str(value).replace("'", "") for name, value in details.get("ctx", {}).items()}
-    return f"{_KINDS.get(kind, _ELSE).format_map(context)}, not {_shortened(details['input'])}"
+    return f"{_SAID.get(kind, _ELSE).format_map(context)}, not {_shortened(details['input'])}"
 
 
 def _shortened(value: object) -> str:

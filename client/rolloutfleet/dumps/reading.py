@@ -75,7 +75,7 @@ def read_streamed(file: BinaryIO) -> Iterator[DumpHead | DumpedTurn | IncomingSh
     lines = _Lines(file)
     yield _head(lines.first())
     for line in lines.turns():
-        yield _part(DumpedTurn, line, lines.count)
+        yield _validated(DumpedTurn, _loads(line.removeprefix(b","), lines.count), lines.count)
     yield from _shards_and_end(lines)
 
 
@@ -249,10 +249,6 @@ def _head(content: bytes) -> DumpHead:
         version = repr(found.get("format_version"))[:80]
         raise Damaged(f"its format_version is {version}, and this program knows {FORMAT_VERSION}")
     return _validated(DumpHead, found, 1)
-
-
-def _part(kind: type[AnyPart], line: bytes, number: int) -> AnyPart:
-    return _validated(kind, _loads(line.removeprefix(b","), number), number)
 
 
 def _loads(content: bytes, number: int) -> Any:

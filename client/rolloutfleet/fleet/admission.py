@@ -154,10 +154,10 @@ class Admission:
                     await self._poll_session(name)
                 elif listed[name].state != OPEN:
                     self._ended(listed[name])
+            self.slots.mark(ordinal, lost=False)
         except FleetError as error:
-            self._poll_failed(ordinal, error)
-        else:
-            self.slots.found(ordinal)
+            if self._lost(ordinal, error):
+                self.slots.mark(ordinal, lost=True)
 
     async def _listed(self, ordinal: int) -> AsyncIterator[SessionStatus]:
         """The sessions of a proxy, page by page. Raises Unreachable, Refused."""
@@ -186,23 +186,19 @@ class Admission:
             self._ended(shown)
 
     def _ended(self, shown: SessionStatus) -> None:
-        if shown.state == "deleted" and not shown.leased:
+        deleted = shown.state == "deleted" and not shown.leased
+        if deleted or shown.fate not in (None, *HELD, "acknowledged"):
             self.slots.gone(shown.session_id)
-            return
-        if shown.fate is not None and shown.fate not in (*HELD, "acknowledged"):
-            self.slots.gone(shown.session_id)
-            return
-        self.slots.ended(shown.session_id, left=_trajectory_ids(shown))
+        else:
+            self.slots.ended(shown.session_id, left=_trajectory_ids(shown))
 
-    def _poll_failed(self, ordinal: int, error: FleetError) -> None:
+    def _lost(self, ordinal: int, error: FleetError) -> bool:
         """A proxy that does not answer keeps its places for a while; one that is no more gives them back at once."""
         if isinstance(error, Refused) and error.code in (STORE_LOST, OWNER_GONE):
-            self.slots.lost(ordinal)
-            return
+            return True
         outage = self._proxies.outages.get(ordinal)
-        away = ordinal not in self._proxies.known
-        if away or (outage is not None and self._proxies.clock() - outage.since >= self._lost_after):
-            self.slots.lost(ordinal)
+        too_long = outage is not None and self._proxies.clock() - outage.since >= self._lost_after
+        return too_long or ordinal not in self._proxies.known
 
 
 def _trajectory_ids(shown: SessionStatus) -> list[str]:

@@ -134,15 +134,8 @@ class BudgetSlots:
             known.ended, known.gone = known.ended or ended, known.gone or gone
             self._settle(session_id)
 
-    def lost(self, ordinal: int) -> None:
-        """Its proxy has not answered for too long."""
-        self._mark_lost(ordinal, True)
-
-    def found(self, ordinal: int) -> None:
-        """It answers again."""
-        self._mark_lost(ordinal, False)
-
-    def _mark_lost(self, ordinal: int, lost: bool) -> None:
+    def mark(self, ordinal: int, *, lost: bool) -> None:
+        """Its proxy has not answered for too long, or answers again."""
         for name in self.sessions(ordinal):
             self._known[name].lost = lost
             self._settle(name)

@@ -121,7 +121,7 @@ class Recount(RuleBasedStateMachine):
         for name, history in self.histories.items():
             if int(name[1]) == ordinal and not history.over:
                 history.lost = lost
-        (self.slots.lost if lost else self.slots.found)(ordinal)
+        self.slots.mark(ordinal, lost=lost)
 
     @invariant()
     def the_manager_counts_what_a_recount_counts(self) -> None:
@@ -150,9 +150,9 @@ def test_a_session_whose_trajectories_are_all_too_old_gives_its_place_back() -> 
 def test_sessions_of_a_lost_proxy_give_their_places_back_until_it_returns() -> None:
     budget, slots = started("s0-1", "s0-2", "s1-1")
     slots.ended("s0-2", left=["a"])
-    slots.lost(0)
+    slots.mark(0, lost=True)
     assert (budget.running, budget.accepted) == (1, 0)
-    slots.found(0)
+    slots.mark(0, lost=False)
     assert (budget.running, budget.accepted) == (2, 1)
 
 
@@ -162,7 +162,7 @@ def test_what_is_trained_keeps_its_place_and_is_forgotten() -> None:
     slots.trained("s0-1", "a")
     assert budget.accepted == 1
     assert slots.sessions() == []
-    slots.lost(0)
+    slots.mark(0, lost=True)
     assert budget.accepted == 1
 
 

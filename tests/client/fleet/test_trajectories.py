@@ -17,6 +17,11 @@ from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE
 TENSORS = {"input_ids": 7, "loss_mask": 1, "logprobs": -0.5, "versions": 3}
 
 
+def said_of(turn: str, *, reward: float | None = None) -> dict[str, Any]:
+    named = {"turn_id": turn, "parent_id": None, "reward": reward}
+    return {**named, "finish_reason": "stop", "mixed_cache": False, "message": {}}
+
+
 @st.composite
 def exports(draw: st.DrawFn) -> dict[str, Any]:
     """Trajectories of a few turns; each row trains some of them, after a prompt."""
@@ -39,10 +44,6 @@ def exports(draw: st.DrawFn) -> dict[str, Any]:
             }
             reward = draw(st.none() | st.floats(-10, 10, width=32))
             rows.append({"turn_ids": [f"t{turn}" for turn in range(turns)], "reward": reward, "tensors": tensors})
-        names = [
-            {"turn_id": f"t{turn}", "parent_id": None, "reward": None, "finish_reason": "stop", "mixed_cache": False}
-            for turn in range(turns)
-        ]
         trajectories.append(
             {
                 "trajectory_id": f"s0-trajectory-{index}",
@@ -52,7 +53,7 @@ def exports(draw: st.DrawFn) -> dict[str, Any]:
                 "metadata": {},
                 "marked": None,
                 "oldest_version": draw(st.none() | st.integers(0, 9)),
-                "turns": [{**name, "message": {}} for name in names],
+                "turns": [said_of(f"t{turn}") for turn in range(turns)],
                 "rows": rows,
             }
         )
@@ -100,15 +101,8 @@ def test_both_forms_bring_the_same(export: dict[str, Any]) -> None:
 def test_a_row_is_its_own_memory_and_may_be_changed() -> None:
     tensors = {name: [value] * 4 for name, value in TENSORS.items()} | {"turn_ids": [0] * 4}
     row = {"turn_ids": ["t"], "reward": 1.0, "tensors": tensors}
-    turn: dict[str, Any] = {
-        "turn_id": "t",
-        "parent_id": None,
-        "reward": 1.0,
-        "finish_reason": "stop",
-        "mixed_cache": False,
-        "message": {},
-    }
-    trajectory = {"trajectory_id": "a", "session_id": "s", "group_id": "g", "turns": [turn], "rows": [row, row]}
+    turns = [said_of("t", reward=1.0)]
+    trajectory = {"trajectory_id": "a", "session_id": "s", "group_id": "g", "turns": turns, "rows": [row, row]}
     export = {"lease_id": "l", "expires_in": 1.0, "run": 0, "version": 3, "sessions": [], "trajectories": [trajectory]}
     first, second = read_export(as_safetensors(export), media_type=TENSORS_MEDIA_TYPE).trajectories[0].rows
     changed = np.asarray(first.tensors["input_ids"])
