@@ -3,8 +3,6 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from tests.client.processes import CLI, Done, ran
 
 from rolloutfleet.cli import app
 from rolloutfleet.cli.export import described
@@ -20,23 +19,16 @@ from rolloutfleet.cli.show import size, span
 from rolloutfleet.cli.status import branching
 from rolloutfleet.wire import Stats
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., Done]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """`rolloutfleet …` in an empty folder."""
 
-    def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    def run(*words: str, **variables: str) -> Done:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUTFLEET_")}
-        return subprocess.run(
-            [sys.executable, "-m", "rolloutfleet", *words],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**inherited, "COLUMNS": "120", **variables},
-            timeout=60,
-        )
+        return ran(*CLI, *words, cwd=tmp_path, env={**inherited, "COLUMNS": "120", **variables})
 
     return run
 

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 from tests.client.fleet.agents import talk
+from tests.client.processes import CLI, Done, ran
 from tests.operator.running import Up, running
 
 from rolloutfleet.fleet import Fleet
@@ -45,13 +45,8 @@ def talked(up: Up, *, turns: int, reward: float | None = None) -> tuple[str, lis
     return session.session_id, ids
 
 
-def asked(up: Up, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "rolloutfleet", *words, "--state-dir", str(up.state)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def asked(up: Up, *words: str) -> Done:
+    return ran(*CLI, *words, "--state-dir", str(up.state))
 
 
 def answered(up: Up, *words: str) -> Any:
@@ -80,13 +75,8 @@ def test_an_agent_started_in_the_shell_of_a_new_session_talks_in_it(up: Up) -> N
     )
     new = asked(up, "session", "new", "--task", "it's a task")
     assert new.returncode == 0, new.stderr
-    done = subprocess.run(
-        ["sh", "-c", f'eval "$SAID"; exec {shlex.quote(sys.executable)} -c {shlex.quote(agent)}'],
-        env={**os.environ, "SAID": new.stdout},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    shell = f'eval "$SAID"; exec {shlex.quote(sys.executable)} -c {shlex.quote(agent)}'
+    done = ran("sh", "-c", shell, env={**os.environ, "SAID": new.stdout})
     assert done.returncode == 0, done.stderr
     (session,) = answered(up, "session", "list", "--task", "it's a task")
     assert (session["turns"], session["state"]) == (1, "open")

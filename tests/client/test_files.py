@@ -18,6 +18,7 @@ from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talked
 from tests.client.fleet.conftest import key_file, whereabouts
+from tests.client.processes import CLI, Done, ran
 from tests.real.sglang.places import find
 from typer.testing import CliRunner
 
@@ -56,13 +57,13 @@ def made(fleet: Fleet, sessions: int, *, turns: int = 2) -> dict[str, list[str]]
     return found
 
 
-def asked(pair: Running, *words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command(pair, *words), capture_output=True, text=True, timeout=120, **options)
+def asked(pair: Running, *words: str, **options: Any) -> Done:
+    return ran(*command(pair, *words), **options)
 
 
 def command(pair: Running, *words: str) -> list[str]:
     where = ("--url", pair.proxy.url, "--admin-key-file", str(key_file(pair)))
-    return [sys.executable, "-m", "rolloutfleet", "export", *words, *where]
+    return [*CLI, "export", *words, *where]
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -177,12 +178,7 @@ def test_killed_anywhere_and_run_again_nothing_is_lost_or_twice(
     folder = tmp_path / "out"
     words = ("--to", form.value, "-o", str(folder), "--part-size", "1Ki", "--lease-seconds", "2")
     for moment in range(1, 40):
-        run = subprocess.run(
-            [sys.executable, "-c", DYING, str(moment), *command(pair, *words)[3:]],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        run = ran(sys.executable, "-c", DYING, str(moment), *command(pair, *words)[3:])
         if run.returncode == 0:
             break
         assert run.returncode == -signal.SIGKILL, run.stderr
@@ -308,9 +304,7 @@ def test_a_disk_without_room_is_said_and_everything_goes_back(pair: Running, fle
     drained(fleet)
     made(fleet, 3, turns=2)
     limit = ["bash", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "-"]
-    done = subprocess.run(
-        [*limit, *command(pair, "--to", "jsonl", "-o", str(tmp_path / "out"))], capture_output=True, text=True
-    )
+    done = ran(*limit, *command(pair, "--to", "jsonl", "-o", str(tmp_path / "out")))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "File too large" in done.stderr
     audit = fleet.audit().sessions
@@ -328,13 +322,8 @@ def test_the_parquet_opens_in_datasets_and_pandas(pair: Running, fleet: Fleet, t
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "out").glob("part-*.parquet"))) > 1
     kept = os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    seen = subprocess.run(
-        [str(installed.python), "-c", READERS, str(tmp_path / "out")],
-        env={name: value for name, value in kept.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    kept.pop("PYTHONPATH", None)
+    seen = ran(str(installed.python), "-c", READERS, str(tmp_path / "out"), env=kept, timeout=150)
     assert seen.returncode == 0, seen.stderr
     by_pandas, by_datasets = map(json.loads, seen.stdout.splitlines()[-2:])
     assert by_pandas == by_datasets
