@@ -14,7 +14,7 @@ from rolloutfleet import wire
 from rolloutfleet.fleet import dumps
 from rolloutfleet.fleet.admission import Admission, StalenessFilter
 from rolloutfleet.fleet.arguments import FleetOptions, Named, check_choice, name_of, valid
-from rolloutfleet.fleet.base import FleetBase, Options
+from rolloutfleet.fleet.base import FleetBase, Options, SessionOptions
 from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown
 from rolloutfleet.fleet.exporting import AsyncExport
@@ -91,34 +91,13 @@ class AsyncFleet(FleetBase):
 
     # Sessions
 
-    async def start_session(
-        self,
-        task_id: str | None = None,
-        *,
-        metadata: Mapping[str, JsonValue] | None = None,
-        stale_after: float | None = None,
-        max_turns: int | None = None,
-        max_tokens: int | None = None,
-        agent_may: Iterable[wire.AgentMay] = (),
-        on_error: OnError = "close",
-        timeout: float | None = None,
-    ) -> AsyncSession:
+    async def start_session(self, task_id: str | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Start a session, once the staleness budget has room; wait no longer than `timeout` for that.
 
         `stale_after` is in seconds. `on_error` is what becomes of it where its `with` block ends with an exception:
         `close` leaves what it has to be exported, `delete` discards it. Raises TookTooLong.
         """
-        group = await self.start_group(
-            1,
-            task_id,
-            metadata=metadata,
-            stale_after=stale_after,
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-            agent_may=agent_may,
-            on_error=on_error,
-            timeout=timeout,
-        )
+        group = await self.start_group(1, task_id, **options)
         return group.sessions[0]
 
     async def start_group(

@@ -1,14 +1,19 @@
 """What `Fleet` and `AsyncFleet` share: the ways to find a fleet, its options, and what was last heard of it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
 
+from pydantic import JsonValue
+
 from rolloutfleet.fleet.admission import Counts, StalenessFilter, TooOld
 from rolloutfleet.fleet.proxies import Proxies
+from rolloutfleet.fleet.sessions import OnError
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.staleness import StalenessManager
+from rolloutfleet.wire import AgentMay
 
 if TYPE_CHECKING:
     from rolloutfleet.remote_tensors import RemoteTensors
@@ -30,6 +35,18 @@ class Options(TypedDict, total=False):
     """Seconds after which the sessions of a proxy that does not answer give their places back (60)."""
     progress: bool | None
     """Whether long waits show a line on the error output; by default where that is a terminal."""
+
+
+class SessionOptions(TypedDict, total=False):
+    """How a session is started, by name."""
+
+    metadata: Mapping[str, JsonValue] | None
+    stale_after: float | None
+    max_turns: int | None
+    max_tokens: int | None
+    agent_may: Iterable[AgentMay]
+    on_error: OnError
+    timeout: float | None
 
 
 class FleetBase(ABC):

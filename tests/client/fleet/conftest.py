@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.capture.fleets import Fleet, running_fleet
 
+from rolloutfleet.fleet import Fleet as Trainer
 from rolloutfleet.fleet import Whereabouts
 
 
@@ -19,6 +20,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def where(pair: Fleet) -> Whereabouts:
     """Known by one proxy's address alone."""
     return whereabouts(pair)
+
+
+@pytest.fixture
+def fleet(where: Whereabouts) -> Iterator[Trainer]:
+    with Trainer(where, progress=False) as made:
+        yield made
 
 
 def whereabouts(fleet: Fleet, *, ordinal: int = 0) -> Whereabouts:

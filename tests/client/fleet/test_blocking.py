@@ -75,12 +75,6 @@ def start_trainer(pair: Running) -> Iterator[StartTrainer]:
             trainer.kill()
 
 
-@pytest.fixture
-def fleet(where: Whereabouts) -> Iterator[Fleet]:
-    with Fleet(where, progress=False) as made:
-        yield made
-
-
 def ended_group(fleet: Fleet, size: int) -> str:
     with fleet.start_group(size) as group:
         talked(group)

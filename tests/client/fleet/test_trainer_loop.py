@@ -2,19 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from tests.client.fleet.agents import talk_all, talked
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, NotKnown, Whereabouts
-
-
-@pytest.fixture
-def fleet(where: Whereabouts) -> Iterator[Fleet]:
-    with Fleet(where, progress=False) as made:
-        yield made
 
 
 def test_a_batch_from_sessions_to_acknowledgement(fleet: Fleet) -> None:
