@@ -9,7 +9,7 @@ from copy import deepcopy
 from functools import reduce
 from operator import getitem
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -112,7 +112,7 @@ def _names_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str
         annotation = _step_into(annotation, step)
         if annotation is None:
             return []
-    found = next((each for each in _unwrapped(annotation) if _is_model(each)), None)
+    found = next((each for each in _unwrapped(annotation) if is_model(each)), None)
     if found is None:
         return []
     return [field.alias or name for name, field in found.model_fields.items()]
@@ -120,7 +120,7 @@ def _names_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str
 
 def _step_into(annotation: Any, step: int | str) -> Any:
     for each in _unwrapped(annotation):
-        if _is_model(each):
+        if is_model(each):
             for name, field in each.model_fields.items():
                 if step in (name, field.alias):
                     return field.annotation
@@ -139,7 +139,8 @@ def _unwrapped(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _is_model(annotation: Any) -> bool:
+def is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether it is a model, and nothing around one."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 

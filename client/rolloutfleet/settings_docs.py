@@ -8,6 +8,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from rolloutfleet.explain import is_model
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.units import parse_duration, parse_quantity
 
@@ -39,15 +40,10 @@ def page() -> str:
 def rows(model: type[BaseModel], *, within: str = "") -> Iterator[tuple[str, str, str, str]]:
     """(dotted name, kind of value, default, meaning) of each field, those within a field in its place."""
     for name, field in model.model_fields.items():
-        inner = _model_in(field.annotation)
-        if inner is not None:
-            yield from rows(inner, within=f"{within}{name}.")
+        if is_model(field.annotation):
+            yield from rows(field.annotation, within=f"{within}{name}.")
             continue
         yield within + name, _cell(_kind(_whole(field))), _default(field), _cell(field.description or "")
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def _whole(field: FieldInfo) -> Any:

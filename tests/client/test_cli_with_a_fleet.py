@@ -1,7 +1,6 @@
 """The commands against a running fleet: two proxies, the real gateway, simulated engines."""
 
 import asyncio
-import contextlib
 import json
 import os
 import shlex
@@ -15,7 +14,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 from tests.client.fleet.agents import talk
-from tests.client.processes import CLI, Done, ran
+from tests.client.processes import CLI, Done, ran, suspended
 from tests.operator.running import Up, running
 
 from rolloutfleet.fleet import Fleet
@@ -102,22 +101,9 @@ def test_the_newest_of_all_proxies_come_first(up: Up) -> None:
     assert {each["session_id"] for each in answered(up, "sessions", "--task", "order")} == set(made)
 
 
-@contextlib.contextmanager
-def suspended(process: psutil.Process) -> Iterator[None]:
-    """It and its children stand still meanwhile."""
-    tree = [process, *process.children(recursive=True)]
-    for each in tree:
-        each.suspend()
-    try:
-        yield
-    finally:
-        for each in tree:
-            each.resume()
-
-
 def test_a_list_goes_on_where_a_proxy_does_not_answer_and_says_so(up: Up) -> None:
     made = [answered(up, "session", "new", "--task", "down")["session_id"] for _ in range(4)]
-    with suspended(psutil.Process(up.book()["proxies"][1]["pid"])):
+    with suspended(up.book()["proxies"][1]["pid"]):
         done = asked(up, "session", "list", "--task", "down", "--json")
     listed = {each["session_id"] for each in json.loads(done.stdout)}
     assert (done.returncode, listed) == (0, {name for name in made if name.startswith("s0-")})

@@ -105,11 +105,6 @@ class FleetBase(ABC):
         where = Whereabouts.on_kubernetes(name, namespace=namespace, admin_key=admin_key, admin_key_file=admin_key_file)
         return cls(where, **options)
 
-    def _share(self, other: "FleetBase") -> None:
-        """Show what `other` hears."""
-        self.whereabouts, self.staleness = other.whereabouts, other.staleness
-        self._proxies, self._weights, self._filter = other._proxies, other._weights, other._filter
-
     @property
     def counts(self) -> Counts:
         """What this object has seen."""

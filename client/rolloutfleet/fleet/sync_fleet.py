@@ -148,9 +148,10 @@ class Fleet(Blocking, FleetBase):
     _asynchronous: AsyncFleet
 
     def __init__(self, where: Whereabouts, **options: Unpack[Options]) -> None:
-        self._asynchronous = AsyncFleet(where, **options)
+        other = self._asynchronous = AsyncFleet(where, **options)
         self._loop = LoopThread()
-        self._share(self._asynchronous)
+        self.whereabouts, self.staleness = other.whereabouts, other.staleness
+        self._proxies, self._weights, self._filter = other._proxies, other._weights, other._filter
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.client.fleet.agents import talk
 from tests.client.fleet.conftest import whereabouts
+from tests.client.processes import suspended
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, NotEverywhere, Refused, StillPaused
 from rolloutfleet.fleet.proxies import Proxies
@@ -144,16 +145,11 @@ async def test_a_version_that_goes_back_is_refused_before_anything_is_paused(two
 
 
 async def test_an_engine_that_hangs_leaves_nothing_paused(two: Running) -> None:
-    engine = psutil.Process(two.engine.pid)
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         version = (await fleet.weights()).version
-        engine.suspend()
-        try:
-            with pytest.raises(Refused) as error:
-                async with fleet.weight_update(version + 1, timeout=1.0):
-                    raise AssertionError("nothing may be done without a pause")
-        finally:
-            engine.resume()
+        with suspended(two.engine.pid), pytest.raises(Refused) as error:
+            async with fleet.weight_update(version + 1, timeout=1.0):
+                raise AssertionError("nothing may be done without a pause")
         assert error.value.code == "pause_timeout"
         assert error.value.details["engines_failed"]
         await agree(two, version=version)
@@ -271,14 +267,10 @@ async def test_a_proxy_that_hangs_is_named_and_told_later(two: Running) -> None:
     hung = two.proxies[1]
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         version = (await fleet.weights()).version + 1
-        pid = hung.stats()["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with suspended(hung.stats()["pid"]):
             answer = await asyncio.wait_for(fleet.set_version(version), 60)
             assert [each.ordinal for each in answer.failed] == [1]
             assert fleet.owed == ["what proxy 1 missed of the weights"]
-        finally:
-            os.kill(pid, signal.SIGCONT)
         await agree(two, version=version)
         async with asyncio.timeout(30):
             while fleet.owed:

@@ -3,9 +3,7 @@
 import contextlib
 import json
 import logging
-import os
 import pickle
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.capture.test_shards import talked
+from tests.client.processes import suspended
 from tests.client.remote_tensors.keepers import keeping
 from tests.real.processes import free_port
 
@@ -95,19 +94,6 @@ def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Requests]:
         yield seen
 
 
-@contextlib.contextmanager
-def stopped(proxy: ProxyProcess) -> Iterator[None]:
-    """Its processes stand still."""
-    pids = [proxy.stats()["pid"]]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (3, 5)], ids=str)
 def test_every_type_comes_back_bit_for_bit(tensors: RemoteTensors, shape: tuple[int, ...]) -> None:
     put = {}
@@ -182,7 +168,7 @@ def test_concurrent_fetches_of_a_shard_share_one_request(
         return tensors.fetch([reference])[0]
 
     with counted(monkeypatch, "fetch") as requests, ThreadPoolExecutor(16) as threads:
-        with stopped(two[0]):
+        with suspended(two[0].stats()["pid"]):
             waiting = [threads.submit(fetch) for _ in range(16)]
             requests.wait_for(1)
         for each in waiting:
@@ -196,7 +182,7 @@ def test_a_fetch_in_progress_does_not_bring_back_what_was_cleared(
 ) -> None:
     reference = tensors.put(np.arange(1000), at=two[0].url)
     with counted(monkeypatch, "fetch") as requests, ThreadPoolExecutor(1) as threads:
-        with stopped(two[0]):
+        with suspended(two[0].stats()["pid"]):
             waiting = threads.submit(tensors.fetch, [reference])
             requests.wait_for(1)
             assert tensors.clear_fetch_buffer([reference.shard_id]) == 0
