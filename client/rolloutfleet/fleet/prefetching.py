@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
 
 from rolloutfleet.backoff import Backoff
 from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED, INVALID_REQUEST
@@ -54,7 +56,7 @@ class ExportOptions(AskExport):
     page: AtLeastOne
     prefetch: AtLeastOne
     timeout: AboveZero | None = None
-    grace: float
+    grace: Annotated[float, Field(allow_inf_nan=True)]
     on_exit: OnExit
 
     @property
