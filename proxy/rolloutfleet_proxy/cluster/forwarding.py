@@ -17,12 +17,7 @@ from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.dialects.registry import DialectCall, dialect_call
-from rolloutfleet_proxy.domain.errors import (
-    BodyTooLarge,
-    DomainError,
-    OwnerUnavailable,
-    OwnerUnreachable,
-)
+from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, OwnerFailed, OwnerUnreachable
 from rolloutfleet_proxy.http.errors import answer_to, response_to, send_answer, status_of
 from rolloutfleet_proxy.http.headers import (
     FORWARDED,
@@ -205,7 +200,7 @@ async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", sen
     try:
         async with peers.request(ordinal, scope["method"], path, headers=headers, data=data) as response:
             await _pass_back(response, ordinal, send)
-    except (OwnerUnreachable, OwnerUnavailable):
+    except OwnerFailed:
         if upload.ended is not None:
             raise upload.ended from None
         peers.note_unreachable(ordinal)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
 from rolloutfleet_proxy.cluster.peers import Peers
-from rolloutfleet_proxy.domain.errors import DiskError, OwnerUnavailable, OwnerUnreachable
+from rolloutfleet_proxy.domain.errors import DiskError, OwnerFailed, OwnerUnavailable
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.shards.files import NotOneTensor
@@ -29,7 +29,7 @@ AT_ONCE: Final = 4
 """Tensors that are fetched at the same time."""
 
 
-_NOT_NOW: Final = (OwnerUnreachable, OwnerUnavailable, NotOneTensor, DiskError, BadKeyFile)
+_NOT_NOW: Final = (OwnerFailed, NotOneTensor, DiskError, BadKeyFile)
 
 
 @dataclass(eq=False, slots=True)

@@ -21,6 +21,7 @@ from rolloutfleet_proxy.domain.errors import (
     DiskError,
     DomainError,
     EpochStale,
+    OwnerFailed,
     OwnerUnavailable,
     OwnerUnreachable,
     PeerError,
@@ -182,7 +183,7 @@ class Peers:
             self._note(_described(said, ordinal, self.address(ordinal)))
             self.learn(int(said.get("proxies_ever", 0)))
             return WeightState.from_json(said["weights"]) if "weights" in said else None
-        except (OwnerUnreachable, OwnerUnavailable, ValueError, TypeError, LookupError):
+        except (OwnerFailed, ValueError, TypeError, LookupError):
             self.note_unreachable(ordinal)
             return None
 

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
-from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerUnavailable, OwnerUnreachable
+from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerFailed, OwnerUnreachable
 from rolloutfleet_proxy.http.headers import KEPT, PASSED, PLACED, end_to_end, passed
 from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, withdraw_claim
 from rolloutfleet_proxy.store.writer import Writer
@@ -138,7 +138,7 @@ class Placement:
             ) as response:
                 answer = Response(await response.read(), status_code=response.status)
                 answer.raw_headers = end_to_end(response.raw_headers)
-        except (OwnerUnreachable, OwnerUnavailable):
+        except OwnerFailed:
             peers.note_unreachable(ordinal)
             raise
         peers.note_placed(ordinal, sessions if answer.status_code == 201 else 0)

@@ -211,14 +211,18 @@ class KeptOnVolume(DomainError, code=codes.KEPT_ON_VOLUME, should_retry=False):
     """Its proxy has been scaled away. A retry within seconds can't help: somebody has to scale the fleet up again."""
 
 
-class OwnerUnreachable(Unavailable, code=codes.OWNER_UNREACHABLE):
+class OwnerFailed(Unavailable):
+    """A proxy that is expected did not answer as it should."""
+
+
+class OwnerUnreachable(OwnerFailed, code=codes.OWNER_UNREACHABLE):
     """Nothing was sent to a proxy that is expected; asking again may help."""
 
     def __init__(self, ordinal: int, why: str = "no connection could be made") -> None:
         super().__init__(f"Proxy {ordinal} can't be reached: {why}.")
 
 
-class OwnerUnavailable(Unavailable, code=codes.OWNER_UNAVAILABLE):
+class OwnerUnavailable(OwnerFailed, code=codes.OWNER_UNAVAILABLE):
     """A proxy broke off, and may have done what it was asked; asking again may help."""
 
     def __init__(self, ordinal: int, why: str) -> None:

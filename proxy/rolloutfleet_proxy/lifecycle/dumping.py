@@ -8,7 +8,7 @@ from typing import Any
 from rolloutfleet.dumps import DumpName, StreamedShard, StreamedTensor, StreamedTurn, encode
 from rolloutfleet_proxy.domain.stale import Due, GroupMember
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.lifecycle.folder import DumpWriter
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.shards.shelf import Gathered
 from rolloutfleet_proxy.store.dumps import TurnNumbers, load_dumped_turn, load_head, load_turn_numbers, turn_ids
 from rolloutfleet_proxy.store.store import Read
@@ -20,7 +20,7 @@ _NONE = Gathered()
 
 
 def dump(
-    folder: DumpWriter,
+    folder: DumpFolder,
     read: Read[Any],
     chosen: Due,
     *,

@@ -52,6 +52,14 @@ class NotClaimed(Exception):
         self.state = state
 
 
+class DumpConflict(Exception):
+    """A file is there already that holds more than the one to be written; it stays."""
+
+
+class FolderFull(Exception):
+    """The disk has no room for the file; what it would have held is kept until there is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A file of the folder."""
@@ -79,11 +87,25 @@ def folder_of(settings: ProxySettings) -> Path | None:
 
 
 class DumpFolder:
-    """A folder of dumps as one proxy sees it. All of it reads or writes the disk: call it from a worker thread."""
+    """A folder of dumps as one proxy sees it. All of it reads or writes the disk: call it from a worker thread.
 
-    def __init__(self, path: Path | None, own: Owner) -> None:
+    Several proxies may share one: the names of sessions keep them apart.
+    """
+
+    def __init__(self, path: Path | None, own: Owner, *, owed: Callable[[], int] = lambda: 0) -> None:
+        """`owed` says how many bytes of the disk are not for dumps, however much room there is."""
         self._path = path
+        self._owed = owed
+        self._prefix = f".{own.ordinal}-"
+        """Of names of files that are being written."""
         self._claim = f"{CLAIM_MARK}{own.ordinal}-{own.store_id}"
+
+    @property
+    def path(self) -> Path:
+        """Raises FileNotFoundError where nothing is dumped."""
+        if self._path is None:
+            raise FileNotFoundError("there is no folder of dumps")
+        return self._path
 
     def listed(self, *, after: str, limit: int, state: str | None = None, heads: bool = False) -> list[Listed]:
         """Files in order of their names, from behind the file `after` on. A folder that is not there is empty.
@@ -175,47 +197,11 @@ class DumpFolder:
         return self._in_folder(name, IMPORTED_MARK)
 
     def _in_folder(self, name: DumpName, mark: str) -> Path:
-        if self._path is None:
-            raise FileNotFoundError(f"{name}: there is no folder of dumps")
-        return self._path / f"{name}{mark}"
+        return self.path / f"{name}{mark}"
 
     def _rename(self, before: Path, after: Path) -> None:
         before.rename(after)
         _sync(before.parent)
-
-
-def _sync(path: Path) -> None:
-    """Make the names in a folder durable."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _parsed(file: str) -> tuple[DumpName, DumpState] | None:
-    plain, claim, _ = file.partition(CLAIM_MARK)
-    state: DumpState = IMPORTING if claim else IMPORTED if file.endswith(IMPORTED_MARK) else READY
-    name = parse_dump_name(plain.removesuffix(IMPORTED_MARK))
-    return None if name is None else (name, state)
-
-
-class DumpConflict(Exception):
-    """A file is there already that holds more than the one to be written; it stays."""
-
-
-class FolderFull(Exception):
-    """The disk has no room for the file; what it would have held is kept until there is."""
-
-
-class DumpWriter:
-    """Writes into the folder of dumps. Several proxies may share one: the names of sessions keep them apart."""
-
-    def __init__(self, path: Path, *, ordinal: int, owed: Callable[[], int] = lambda: 0) -> None:
-        """`owed` says how many bytes of the disk are not for dumps, however much room there is."""
-        self.path = path
-        self._prefix = f".{ordinal}-"
-        self._owed = owed
 
     def write(self, name: str, pieces: Iterable[bytes], *, turns: Container[str]) -> None:
         """Write a file; it is there under its name as a whole or not at all. Durable with the next `sync`.
@@ -268,13 +254,13 @@ class DumpWriter:
 
     def remove_unfinished(self) -> int:
         """Remove what a crash left of files being written; returns how many. Raises OSError."""
-        left = [name for name in self._names() if name.startswith(self._prefix) and name.endswith(_UNFINISHED)]
+        left = [path.name for path in self.path.glob(f"{self._prefix}*{_UNFINISHED}")]
         self.remove(left)
         return len(left)
 
     def dumps(self) -> list[str]:
         """Names of the dumps that nobody imported. Raises OSError."""
-        return [name for name in self._names() if parse_dump_name(name) is not None]
+        return [str(name) for name, state, _ in self._entries() if state == READY]
 
     def holds_only(self, name: str, turns: Container[str]) -> bool:
         """Whether every turn of a dump, but for its context, is one of these.
@@ -291,8 +277,21 @@ class DumpWriter:
                 f"{self.path / name} is there already and holds turns that its session here has not; move it away"
             )
 
-    def _names(self) -> list[str]:
-        return [path.name for path in self.path.iterdir()] if self.path.exists() else []
+
+def _sync(path: Path) -> None:
+    """Make the names in a folder durable."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _parsed(file: str) -> tuple[DumpName, DumpState] | None:
+    plain, claim, _ = file.partition(CLAIM_MARK)
+    state: DumpState = IMPORTING if claim else IMPORTED if file.endswith(IMPORTED_MARK) else READY
+    name = parse_dump_name(plain.removesuffix(IMPORTED_MARK))
+    return None if name is None else (name, state)
 
 
 @contextlib.contextmanager

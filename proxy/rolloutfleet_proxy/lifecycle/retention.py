@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from rolloutfleet.dumps import parse_dump_name
-from rolloutfleet_proxy.lifecycle.folder import IMPORTING, DumpWriter, Listed
+from rolloutfleet_proxy.lifecycle.folder import IMPORTING, DumpFolder, Listed
 from rolloutfleet_proxy.store.dumps import never_imported, turn_ids
 from rolloutfleet_proxy.store.store import Read
 from rolloutfleet_proxy.telemetry import logger
@@ -62,7 +62,7 @@ def kept(listed: Iterable[Listed], known: Mapping[str, float], *, ordinal: int, 
     ]
 
 
-def tidy(folder: DumpWriter, read: Read[Any]) -> None:
+def tidy(folder: DumpFolder, read: Read[Any]) -> None:
     """Remove what earlier processes of this proxy left behind. For a worker thread; raises OSError."""
     unfinished = folder.remove_unfinished()
     if unfinished:
@@ -73,7 +73,7 @@ def tidy(folder: DumpWriter, read: Read[Any]) -> None:
             _remove(folder, name, read(partial(turn_ids, session=session)))
 
 
-def _remove(folder: DumpWriter, name: str, turns: frozenset[str]) -> None:
+def _remove(folder: DumpFolder, name: str, turns: frozenset[str]) -> None:
     try:
         ours = folder.holds_only(name, turns)
     except OSError as error:

@@ -11,7 +11,7 @@ from rolloutfleet.dumps import Damaged, DumpName
 from rolloutfleet.wire import DumpState
 from rolloutfleet_proxy.domain.errors import DumpDamaged, InvalidParameter, NotDraining, TemporaryFailure
 from rolloutfleet_proxy.domain.stale import Patience
-from rolloutfleet_proxy.lifecycle.folder import DumpFolder, DumpWriter, Listed, folder_of
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder, Listed, folder_of
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.sweeping import Orders, Sweeper
@@ -90,7 +90,7 @@ class DumpService:
         sessions, folder = settings.sessions, folder_of(settings)
         return Orders(
             Patience(sessions.stale_after, sessions.unclaimed_after),
-            None if folder is None else DumpWriter(folder, ordinal=settings.ordinal, owed=self._owed_on(folder)),
+            None if folder is None else DumpFolder(folder, self.store.owner, owed=self._owed_on(folder)),
             keep_age=sessions.dump.keep.age,
             keep_bytes=sessions.dump.keep.bytes,
         )

@@ -21,7 +21,7 @@ from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.stale import Due, Group, Patience, due, late_groups, shortest_wait
 from rolloutfleet_proxy.lifecycle import retention
 from rolloutfleet_proxy.lifecycle.dumping import dump
-from rolloutfleet_proxy.lifecycle.folder import DumpFolder, DumpWriter, FolderFull
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder, FolderFull
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.sessions.sessions import Sessions
 from rolloutfleet_proxy.shards.shelf import Gathered
@@ -49,7 +49,7 @@ class Orders:
     """What the settings say now."""
 
     patience: Patience
-    folder: DumpWriter | None
+    folder: DumpFolder | None
     """None: turns are discarded."""
     keep_age: float | None = None
     """Seconds that a dump is kept; None: for ever."""
@@ -158,10 +158,10 @@ class Sweeper:
             except OSError as error:
                 logger.warning("the folder of dumps could not be tidied: %s", error)
 
-    async def _remove_dumps(self, orders: Orders, folder: DumpWriter, *, this_sweep: float) -> None:
+    async def _remove_dumps(self, orders: Orders, folder: DumpFolder, *, this_sweep: float) -> None:
         """Remove the dumps that are too old, or too much."""
         now, known = self.store.clock.now(), await self.store.read(load_files)
-        listed = partial(DumpFolder(folder.path, self.store.owner).listed, after="", limit=sys.maxsize)
+        listed = partial(folder.listed, after="", limit=sys.maxsize)
         files = retention.kept(await self.in_thread(listed), known, ordinal=self.store.owner.ordinal, now=now)
         going = retention.removable(
             files, now=now, age=orders.keep_age, most_bytes=orders.keep_bytes, this_sweep=this_sweep
@@ -222,7 +222,7 @@ class Sweeper:
                     break
         return await self._synced(sweep, folder, dumped)
 
-    async def _dump_one(self, folder: DumpWriter, chosen: Due, with_shards: Mapping[int, Any]) -> _Dumped:
+    async def _dump_one(self, folder: DumpFolder, chosen: Due, with_shards: Mapping[int, Any]) -> _Dumped:
         async with contextlib.AsyncExitStack() as gathering:
             shards = {
                 session: await gathering.enter_async_context(self.gather(session, metadata))
@@ -232,7 +232,7 @@ class Sweeper:
             files = await self.in_thread(partial(work, wall=self.wall()))
             return _Dumped(chosen, files, [name for found in shards.values() for name in found.unreachable])
 
-    async def _synced(self, sweep: "_Sweep", folder: DumpWriter, dumped: list[_Dumped]) -> list[_Dumped]:
+    async def _synced(self, sweep: "_Sweep", folder: DumpFolder, dumped: list[_Dumped]) -> list[_Dumped]:
         """Those of them whose files are durable."""
         if not any(one.files for one in dumped):
             return dumped
@@ -273,7 +273,7 @@ class Sweeper:
             else:
                 raise result
 
-    async def _remove(self, folder: DumpWriter | None, files: Sequence[str]) -> None:
+    async def _remove(self, folder: DumpFolder | None, files: Sequence[str]) -> None:
         if folder is not None and files:
             with contextlib.suppress(OSError):
                 await self.in_thread(partial(folder.remove, files))

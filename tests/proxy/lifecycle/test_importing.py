@@ -21,7 +21,7 @@ from rolloutfleet_proxy.domain.lineage import DROP
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.lifecycle import contents
-from rolloutfleet_proxy.lifecycle.folder import DumpWriter
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.lifecycle.retention import tidy
 from rolloutfleet_proxy.store import imports, lineage
 from rolloutfleet_proxy.store.dumps import turn_ids
@@ -128,12 +128,12 @@ def test_what_others_extend_is_not_taken_for_imported(store: Store) -> None:
     before = store.exported(session_ids=[name])
     names = store.dump(session)
     store.import_dumps(names[1:])
-    tidy(DumpWriter(store.dumps, ordinal=0), store.reader.run_blocking)
+    tidy(DumpFolder(store.dumps, store.owner), store.reader.run_blocking)
     assert refusal(store, names[1:])[:2] == (409, "already_imported")
     ((session,),) = store.rows("SELECT id FROM sessions")
     (store.dumps / names[1]).write_bytes((store.dumps / f"{names[1]}.imported").read_bytes())
     known = turn_ids(store.connection, session)
-    assert [DumpWriter(store.dumps, ordinal=0).holds_only(each, known) for each in names] == [False, True]
+    assert [DumpFolder(store.dumps, store.owner).holds_only(each, known) for each in names] == [False, True]
     store.import_dumps(names[:1])
     assert store.exported(session_ids=[name]) == before
     assert store.sums()["turns"]["imported"] == 2

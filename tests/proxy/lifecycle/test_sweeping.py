@@ -17,7 +17,7 @@ from rolloutfleet.wire import AskExport, StartSessions
 from rolloutfleet_proxy.domain.session import REST, Gone
 from rolloutfleet_proxy.domain.stale import Patience, due
 from rolloutfleet_proxy.lifecycle.dumping import dump
-from rolloutfleet_proxy.lifecycle.folder import DumpWriter
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper, look
 from rolloutfleet_proxy.sessions.sessions import Session, Sessions
@@ -86,7 +86,7 @@ class House:
         return next(iter(self.sweeper.failing.values()), "")
 
     def orders(self, **more: Any) -> Orders:
-        return Orders(Patience(STALE, UNCLAIMED), **({"folder": DumpWriter(self.dumps, ordinal=0)} | more))
+        return Orders(Patience(STALE, UNCLAIMED), **({"folder": DumpFolder(self.dumps, self.owner)} | more))
 
     async def sweep(self, **more: Any) -> None:
         await self.sweeper.sweep(self.orders(**more))
@@ -124,7 +124,7 @@ class House:
         for group in groups:
             chosen = due(group, now=self.seconds, patience=patience, busy=lambda name: False)
             assert chosen is not None
-            folder = DumpWriter(self.dumps, ordinal=0)
+            folder = DumpFolder(self.dumps, self.owner)
             await asyncio.to_thread(dump, folder, self.reader.run_blocking, chosen, owner=self.owner, wall=1e9)
 
     def turns_of(self, file: str) -> list[str]:
