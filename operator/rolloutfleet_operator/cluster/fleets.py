@@ -128,3 +128,4 @@ class Fleets:
         self._tasks.pop(key, None)
         self._wakes.pop(key, None)
         self._shared.slots.forget("/".join(key))
+        self._shared.metrics.forget(*key)

@@ -57,12 +57,9 @@ def status_of(body: Mapping[str, Any]) -> FleetStatus:
         return FleetStatus.model_validate({name: part for name, part in written.items() if name not in unreadable})
 
 
-def deleted(body: Mapping[str, Any]) -> bool:
-    return "deletionTimestamp" in body["metadata"]
-
-
-def fleet_of(body: Mapping[str, Any], spec: FleetSpec, unknown: tuple[str, ...]) -> Fleet:
-    meta = body["metadata"]
+def fleet_of(body: Mapping[str, Any]) -> Fleet:
+    """Raises SpecInvalid."""
+    meta, (spec, unknown) = body["metadata"], understood(body)
     return Fleet(
         name=meta["name"],
         namespace=meta["namespace"],

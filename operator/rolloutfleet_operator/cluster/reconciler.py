@@ -148,17 +148,14 @@ class Reconciler:
         since, body, known = (self._now(), None, {}) if snapshot is None else (snapshot.since, *snapshot.unpacked())
         if body is None or KIND in changed:
             body = await self._shared.api.get(KIND, self._namespace, self._name)
-        if body is None or reading.deleted(body):
-            self._shared.slots.forget(self.key)
-            self._shared.metrics.forget(self._namespace, self._name)
+        if body is None or "deletionTimestamp" in body["metadata"]:
             return None  # garbage collection ends it
         self.generation = body["metadata"]["generation"]
         try:
-            spec, unknown = reading.understood(body)
+            fleet = reading.fleet_of(body)
         except SpecInvalid as error:
             await self._write(body, unusable(reading.status_of(body), str(error), self.generation, self._now()))
             return RESYNC
-        fleet = reading.fleet_of(body, spec, unknown)
         found = {**known, **await reading.find(self._shared.api, fleet, reading.WATCHED & changed)}
         there = await reading.read_more(self._shared.api, self._shared.warning_events, fleet, found)
         passed = await self._pass(body, fleet, there, sure=snapshot is None, polled=polled)
