@@ -1,8 +1,9 @@
-"""Children as they should be: applied where they differ, removed where they are no longer asked for.
+"""Creates, updates and removes the children of a fleet: server-side apply where they differ from the desired manifest.
 
-A child is applied when the hash of what we want is not the one that it carries, or when it is not as our last apply
-left it (its generation, or its resourceVersion where its kind has none). Applying what is already so changes nothing
-at the API server. Whoever changes the same fields again and again is met less and less often, and named.
+A child is applied when the hash of its desired manifest is not the one in its annotation, or when it is not as our last
+apply left it (its generation, or its resourceVersion where its kind has none). Applying an unchanged manifest changes
+nothing at the API server. If another client changes the same fields repeatedly, they are reset with growing delays, and
+the status names that client.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Carries out what was decided. What does not work now is decided again at the next pass, so nothing here waits."""
+"""Executes the decided actions. What fails now is decided again in the next pass, so nothing here waits or retries."""
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,11 +1,11 @@
-"""Places where a test has the operator stop, to kill it there and see what the next one makes of what it left behind.
+"""Failpoints: a test suspends the operator at one of them, kills it there, and checks how the next operator recovers.
 
-Nothing happens unless the environment names one: with ROLLOUTFLEET_OPERATOR_FAILPOINT=eviction_sent@/tmp/here this
-process makes that file and stands still when it comes to that place, with all of its tasks, until it is killed.
-`status_unwritten:3@/tmp/here` is the third time. An operator that finds the file when it starts goes on everywhere.
+They do nothing unless the environment names one: with ROLLOUTFLEET_OPERATOR_FAILPOINT=eviction_sent@/tmp/here the
+process creates that file when it reaches the failpoint, and suspends itself with all of its tasks until it is killed.
+`status_unwritten:3@/tmp/here` means the third time. An operator that finds the file at its start ignores the failpoint.
 
-It stands still and does not kill itself, because nothing that the first process of a container does to itself is what
-SIGKILL from outside is.
+It suspends and does not kill itself, because nothing that the first process of a container does to itself equals
+SIGKILL from outside.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""A task for each fleet, which makes its passes: when something happens, when something is due, and after failures.
+"""One task per fleet, which runs its passes: after events, when something is due, and after failures.
 
-Events only wake, and tell of which kinds something changed; what they said is looked up anew. A pass that fails is
-tried again, less and less often.
+Events only wake the task and name the kinds that changed; the objects are read again. A failed pass is retried with
+growing delays.
 """
 
 import asyncio

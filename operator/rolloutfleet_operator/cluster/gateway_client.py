@@ -1,4 +1,4 @@
-"""The gateways of a fleet: which engines each of them knows (`GET /workers` of smg), and telling it."""
+"""Client of a fleet's gateways: lists the engines that each knows (`GET /workers` of smg), adds and removes them."""
 
 import asyncio
 from collections.abc import Iterable, Mapping

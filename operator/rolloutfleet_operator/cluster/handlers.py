@@ -1,4 +1,4 @@
-"""What kopf watches. Handlers only wake: kopf keeps no state here, and writes nothing to any object.
+"""What kopf watches. Handlers only wake a fleet's task: kopf keeps no state here, and writes nothing to any object.
 
 `on.event` alone is used: daemons, timers and handlers of changes would put a finalizer or annotations on the fleet.
 """

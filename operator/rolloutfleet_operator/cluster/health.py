@@ -1,5 +1,5 @@
-"""Whether the operator works: alive while passes succeed, or while there is nothing to do. Told by its own HTTP:
-/healthz for the kubelet, /metrics for Prometheus."""
+"""Whether the operator works: healthy while passes succeed, or while there is nothing to do. Its HTTP server has
+/healthz for the kubelet and /metrics for Prometheus."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Questions to proxies and gateways over HTTP, with answers of bounded size and in bounded time."""
+"""HTTP requests to proxies and gateways, with answers of bounded size and in bounded time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The keys of a fleet: its admin keys, made and rotated where they are its own, those of gateways and of engines.
+"""The keys of a fleet: admin keys, generated and rotated unless the spec names a Secret; those of gateways and engines.
 
 Secrets are read by name, and never listed.
 """

@@ -1,7 +1,7 @@
-"""The operator's Lease: of those that share it, one acts.
+"""The operator's Lease: of the operators that share it, only the holder acts.
 
-The client library has a leader election too; it ends with the first request that fails to connect, never lets go of the
-Lease at its end, and puts no labels on it, by which operators find each other.
+The client library's own leader election ends with the first request that fails to connect, never releases the Lease at
+its end, and puts no labels on it, by which operators find each other.
 """
 
 import asyncio

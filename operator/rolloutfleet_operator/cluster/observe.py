@@ -1,4 +1,4 @@
-"""What the API server's objects say of a fleet, as `policy.observed` has it. Pure: nothing is asked here."""
+"""Converts objects of the API server to the types of `policy.observed`. Pure: nothing is requested here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Other operators, as their Leases say: which namespaces are theirs, and who goes first where two have the same fleets.
+"""Other operators, found by their Leases: which namespaces are theirs, and which of two acts on the same fleets.
 
-An operator of one namespace goes before one of the whole cluster. Of two that were told the same, by two releases of
-the chart, say, the one with the older Lease goes first, and the other stands aside while that one is alive.
+An operator of one namespace has precedence over one of the whole cluster. Of two with the same scope, by two releases
+of the chart, say, the one with the older Lease acts, and the other does nothing while that one is alive.
 """
 
 import asyncio

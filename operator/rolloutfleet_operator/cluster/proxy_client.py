@@ -1,6 +1,6 @@
-"""The proxies of a fleet, as the operator talks to them: their figures, and drains.
+"""Client of a fleet's proxies: their figures, drains and dumps.
 
-A proxy that does not answer is nothing unusual: every question has an answer that says so.
+A proxy that does not answer is nothing unusual, and no exception: each method's result can say so.
 """
 
 import asyncio

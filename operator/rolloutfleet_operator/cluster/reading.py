@@ -1,6 +1,6 @@
 """Everything that a pass reads of one fleet.
 
-Most of it is watched (`handlers`): objects of a kind are read again once an event has told that one of them changed.
+Most of it is watched (`handlers`): objects of a kind are listed again after an event about one of them.
 """
 
 import asyncio

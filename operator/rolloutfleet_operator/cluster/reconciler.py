@@ -1,7 +1,7 @@
-"""One pass over one fleet: read all of it, decide, write its status, bring it about, act.
+"""One pass over one fleet: read its objects, decide, write its status, apply its children, execute actions.
 
-A pass starts from what is there and not from what happened, so it may be made at any time, any number of times, by any
-operator. What is kept from pass to pass (samples of memory, what our last apply returned) may be lost at any moment.
+A pass is level-triggered: it depends on the observed state and not on events, so any operator may run it at any time
+and any number of times. What is kept between passes (samples of memory, what our last apply returned) may be lost.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The operator as a whole: its parts put together, until it is told to stop."""
+"""The operator as a process: creates its parts, and runs them until SIGTERM."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the operator is told, by flag or environment: `--proxy-image` is `ROLLOUTFLEET_OPERATOR_PROXY_IMAGE`."""
+"""The operator's settings, by flag or environment: `--proxy-image` is `ROLLOUTFLEET_OPERATOR_PROXY_IMAGE`."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""Who of all fleets is being disturbed, and who waits for it: what makes one operator's fleets take turns.
+"""Disruption slots of all fleets: which fleets hold one, and which wait for one.
 
-Each fleet's newest decision is noted here, and read by the others' next. Nothing waits between the two, so no two
-fleets take the same slot. After a start nothing new is begun until every fleet has been looked at.
+Each fleet's newest decision is recorded here, and read by the next decisions of the others. Nothing is awaited between
+the two, so no two fleets take the same slot. After a start no slot is given until every fleet has been observed once.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The warning Events of a namespace, read once for all of its fleets that look for a reason at about the same time."""
+"""The warning Events of a namespace, cached for a moment: fleets that need them at the same time share one list."""
 
 import asyncio
 from collections.abc import Callable
