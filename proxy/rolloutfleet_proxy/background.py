@@ -50,7 +50,7 @@ async def every(interval: Callable[[], float], work: Callable[[], Awaitable[obje
 async def sweeping(dumps: DumpService, settings: SettingsInForce) -> None:
     """Sessions that nobody uses go."""
     if not dumps.keeps:
-        logger.warning("sessions.dump.path is empty: sessions that go stale are discarded, and counted as that")
+        logger.warning("sessions.dump.path is empty: stale sessions are discarded, and counted as such")
     await dumps.tidy()
     await every(lambda: settings.current.sessions.cleanup_interval, dumps.sweep)
 
@@ -76,7 +76,7 @@ class StatsLines:
                 self._taken = await asyncio.to_thread(resident.of_tree)
                 self.tell(late=late)
             except Exception:
-                logger.exception("the line of figures could not be made")
+                logger.exception("the statistics line could not be written")
             due = max(due + interval, loop.time())
 
     def tell(self, *, late: float = 0.0) -> None:

@@ -15,8 +15,8 @@ from rolloutfleet_proxy.sessions.sessions import Session
 
 _WHY: Final = {
     STALE: "it was not used for too long",
-    UNCLAIMED: "it had ended, and nobody took what it left",
-    RETIRED: "the storage of its proxy was about to go",
+    UNCLAIMED: "it had ended, and no trainer exported what was left",
+    RETIRED: "the storage of its proxy was about to be removed",
 }
 
 

@@ -467,7 +467,7 @@ async def _write_last_words(writer: Writer, drains: Drains) -> None:
     try:
         await writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=taken.rss_bytes))
     except DiskError as error:
-        logger.warning("why this life ends could not be written: %s", error)
+        logger.warning("the reason for ending could not be recorded: %s", error)
 
 
 def prepare(settings: ProxySettings) -> ChatFormat:

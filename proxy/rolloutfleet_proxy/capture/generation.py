@@ -95,7 +95,7 @@ class Generator(Struct, frozen=True, kw_only=True):
                 grammars.answered()
                 return evidence
         if self.settings.current.compatibility.requests == "strict":
-            raise UnsupportedParameter(calls.wishes[0], "the engines take no grammar that could hold a reply to it.")
+            raise UnsupportedParameter(calls.wishes[0], "the engines accept no grammar that could enforce it.")
         job.call.tools_unconstrained = True
         self.metrics.fields_ignored.count(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.

@@ -102,7 +102,7 @@ class Gatherer:
                 try:
                     readable = await self._fetch(ordinal, name, fetched)
                 except _NOT_NOW as error:
-                    logger.warning("shard %s could not be had from proxy %d: %s", name, ordinal, error)
+                    logger.warning("shard %s could not be fetched from proxy %d: %s", name, ordinal, error)
                     found.unreachable.append(name)
                     silent.add(ordinal)
                 else:

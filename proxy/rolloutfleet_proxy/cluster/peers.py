@@ -149,7 +149,7 @@ class Peers:
         try:
             answer = msgspec.json.decode(body) if body else None
         except ValueError:
-            raise OwnerUnavailable(ordinal, "its answer is no JSON") from None
+            raise OwnerUnavailable(ordinal, "its answer is not JSON") from None
         if status >= 400:
             raise _answered(ordinal, status, answer)
         return answer
@@ -196,7 +196,7 @@ async def _adopted(weights: WeightService, known: list[WeightState]) -> bool:
     try:
         await weights.adopt(known)
     except DiskError as error:
-        logger.warning("what the peers know of the weights could not be written: %s", error)
+        logger.warning("the weight state of the peers could not be written: %s", error)
         return False
     return True
 

@@ -90,7 +90,7 @@ class Placement:
 
     async def _through(self, keeper: int, there: Ask) -> Response:
         if any(peer.ordinal == keeper and peer.state == "unreachable" for peer in self._peers.table()):
-            raise OwnerUnreachable(keeper, "it did not answer when it was last looked at, and it alone knows this key")
+            raise OwnerUnreachable(keeper, "it did not answer when it was last checked, and only it knows this key")
         return await there(keeper, KEPT)
 
     async def _keep(self, there: Ask, here: Callable[[], Awaitable[T]], key: str) -> T | Response:

@@ -449,7 +449,7 @@ def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: d
     if coverage["failed"]:
         silent = ", ".join(str(one["ordinal"]) for one in coverage["failed"])
         message += f", and what is at proxies that do not answer ({silent})"
-    message += '. Nothing was changed. Where that is meant, say "confirm": true; else name the checkpoint\'s version.'
+    message += '. Nothing was changed. If that is intended, send "confirm": true; else name the checkpoint\'s version.'
     stands = {"run": known.run, "version": known.version, "would_drop": asdict(at_stake), **coverage}
     return errors.RecoveryTooFar(message, stands)
 

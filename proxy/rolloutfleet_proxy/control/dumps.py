@@ -74,7 +74,7 @@ async def show_dump(name: str, request: Request, services: TheServices) -> Respo
     """A dump as it was written, also one that has been imported since; passed on to the proxy that made it."""
     dump = parse_dump_name(name)
     if dump is None:
-        raise InvalidParameter("name", f"{name[:200]!r} is no name of a dump.")
+        raise InvalidParameter("name", f"{name[:200]!r} is not a valid dump name.")
     file = await services.dumps.open(dump)
     if file is None:
         owner = _elsewhere(services.peers, dump)

@@ -105,7 +105,7 @@ async def join(told: dict[str, Any], services: TheServices) -> dict[str, Any]:
     try:
         heard = WeightState.from_json(told)
     except (LookupError, TypeError, ValueError):
-        raise InvalidRequest(f"This is no state of a proxy's weights: epochs and runs end at {LAST_EPOCH}.") from None
+        raise InvalidRequest(f"This is not a valid weight state: epochs and runs end at {LAST_EPOCH}.") from None
     return (await services.fleet_weights.heard(gate=heard.gate, versions=heard.versions)).as_json()
 
 

@@ -438,7 +438,7 @@ class EvidenceRefused(DomainError, code=codes.EVIDENCE_REFUSED):
 class ClientGone(DomainError, code=codes.CLIENT_GONE):
     """Only ever counted: there is nobody to be told."""
 
-    message = "The caller went away and did not come back."
+    message = "The caller disconnected and did not retry."
 
 
 # Mistakes of ours, and what another proxy says.
@@ -447,7 +447,7 @@ class ClientGone(DomainError, code=codes.CLIENT_GONE):
 class InternalError(DomainError, code=codes.INTERNAL):
     """A mistake of ours."""
 
-    message = "The proxy made a mistake; its log says more."
+    message = "Internal error: the proxy's log has the details, under the X-Request-ID of this answer."
 
 
 class TemporaryFailure(Unavailable, code=codes.INTERNAL):

@@ -12,7 +12,7 @@ STALE: Final = "stale"
 UNCLAIMED: Final = "unclaimed"
 """Reclaimed: ended, and nobody took what it left."""
 RETIRED: Final = "retired"
-"""Reclaimed: the storage of its proxy was about to go."""
+"""Reclaimed: the storage of its proxy was about to be removed."""
 RECLAIMED: Final = frozenset((STALE, UNCLAIMED, RETIRED))
 
 REST: Final = 0

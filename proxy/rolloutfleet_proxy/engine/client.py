@@ -292,7 +292,7 @@ class Engine:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _no_engines(failure_in_words(error)) from None
         except (ValueError, RecursionError):
-            raise _no_engines("what it answered is no such list") from None
+            raise _no_engines("its answer is not such a list") from None
         if listed is None:
             raise _no_engines(_UNCONFIRMED.format(status))
         urls = tuple(worker.url.rstrip("/") for worker in listed.workers)
@@ -398,7 +398,7 @@ def _bearer(key: str) -> dict[str, str]:
 
 
 def _no_engines(why: str) -> DomainError:
-    return EngineUnreachable(f"The gateway's list of engines can't be had: {why}.")
+    return EngineUnreachable(f"The gateway's list of engines can't be fetched: {why}.")
 
 
 def _seconds(value: str | None) -> float | None:

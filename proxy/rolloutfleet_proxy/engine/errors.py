@@ -59,14 +59,16 @@ class CallGrammars:
         if not refusal.takes_none:
             return
         if self._refused_at is None:
-            logger.warning("the engines take no grammars of tool calls, so tool_choice is a wish: %s", refusal.message)
+            logger.warning(
+                "the engines accept no tool-call grammars, so tool_choice is not enforced: %s", refusal.message
+            )
         self._refused_at = self._clock()
 
     def answered(self) -> None:
         """A call came back that was under such a grammar."""
         if self._refused_at is not None and self.taken():  # else it may have been sent before the refusal
             self._refused_at = None
-            logger.info("the engines take grammars of tool calls again")
+            logger.info("the engines accept tool-call grammars again")
 
 
 def engine_failure(status: int, message: str, *, retry_after: float | None = None) -> DomainError:

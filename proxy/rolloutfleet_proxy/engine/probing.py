@@ -42,7 +42,7 @@ class Probing:
             await asyncio.sleep(AGAIN)
         if await self._an_engine_refuses(engine):
             self.loses = (LOST,)
-            logger.warning("%s are lost: it writes requests anew; see docs/gateway.md", LOST)
+            logger.warning("%s are lost: it rewrites requests; see docs/gateway.md", LOST)
 
     async def _an_engine_refuses(self, engine: Engine) -> bool:
         try:

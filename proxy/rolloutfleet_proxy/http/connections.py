@@ -80,7 +80,9 @@ class Connections:
         if unread:
             logger.warning("%d connections were closed, whose clients did not read their answers", len(unread))
         if self._gave_way:
-            logger.warning("descriptors run short: %d connections without a request were closed", self._gave_way)
+            logger.warning(
+                "file descriptors are running out: %d connections without a request were closed", self._gave_way
+            )
             self._gave_way = 0
 
 

@@ -21,7 +21,7 @@ class InFlight:
         """Raises TooManyInFlight where so many more would be too many."""
         if self.nbytes + nbytes > self.limit:
             raise TooManyInFlight(
-                f"The requests under way hold {self.nbytes} of {self.limit} bytes, and this one would hold {nbytes}."
+                f"Requests in flight hold {self.nbytes} of {self.limit} bytes, and this one would hold {nbytes}."
             )
 
     def hold(self) -> "Held":

@@ -226,7 +226,7 @@ class HttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, DomainError):
                 raise error.__context__ from None
-            raise MalformedRequest("This is no HTTP/1.1 request.") from None
+            raise MalformedRequest("This is not an HTTP/1.1 request.") from None
         self._unparsed = 0 if self._advanced else self._unparsed + self._piece
         if self._room() <= 0:
             raise _too_large()

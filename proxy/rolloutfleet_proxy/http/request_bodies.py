@@ -148,4 +148,4 @@ class BodyTime:
         except TimeoutError:
             if limit.when() != silent_until:
                 raise Stopping() from None
-            raise RequestTimeout(f"Nothing of the body came for {SILENCE:g} s.") from None
+            raise RequestTimeout(f"Nothing of the body arrived for {SILENCE:g} s.") from None

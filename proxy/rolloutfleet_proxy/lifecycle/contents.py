@@ -133,7 +133,7 @@ def _turns(file: BinaryIO, digest: str) -> Iterator[list[TurnRow]]:
 
 def _check_same(end: DumpEnd, digest: str) -> None:
     if end.digest != digest:
-        raise Damaged("it was exchanged while it was imported")
+        raise Damaged("it was replaced while it was imported")
 
 
 _KINDS: Final[dict[str, Callable[[BinaryIO, str], Iterator[Any]]]] = {

@@ -185,7 +185,7 @@ class Decisions:
         self._then = "stay"
         if on_purpose:
             self._crashes = 0
-            return [Say(f"worker {worker.number} ended, and has let go of the store"), *self._follow(now, delay=0.0)]
+            return [Say(f"worker {worker.number} ended, and has released the store"), *self._follow(now, delay=0.0)]
         self._crash = {"crash": words, "peak_rss": peak_rss}
         if not self._ever_served or status == UNUSABLE:
             return [*self._give_up_next(), Exit(as_exit_status(status))]

@@ -187,7 +187,7 @@ class Drains:
         try:
             found = await self.store.run(partial(_boot, crash=crash))
         except DiskFull as error:
-            logger.warning("this boot could not be written down: %s", error)
+            logger.warning("this boot could not be recorded: %s", error)
             return
         left = 0.0 if found is None else found["expires"] - self.served()
         if found is None or left <= 0:
@@ -338,7 +338,7 @@ class Drains:
             elif drain.holds:
                 left = self.work.under_way(drain.began)
                 if left and now >= drain.began + self.timeout and cut_for != drain.began:
-                    logger.info("drain %s: %d under way are cut", drain.id or drain.reason, left)
+                    logger.info("drain %s: %d calls in flight are aborted", drain.id or drain.reason, left)
                     cut_for = drain.began
                     self.work.cut()
                 if drain.then != "stay" and (not left or cut_for == drain.began):
@@ -373,7 +373,7 @@ class Drains:
 def _log(before: Drain | None, after: Drain | None) -> None:
     if after is None:
         assert before is not None
-        logger.info("drain %s is over: calls and sessions are taken again", before.id)
+        logger.info("drain %s is over: calls and sessions are accepted again", before.id)
     else:
         named = f"{after.id} ({after.reason})" if after.id and after.reason else after.id or after.reason
         logger.info("drain %s: %s, then %s", named, after.mode, after.then)

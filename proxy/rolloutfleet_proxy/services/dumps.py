@@ -72,7 +72,7 @@ class DumpService:
             async with asyncio.timeout(RETIRING):
                 reclaimed = await self.sweeper.retire(self._orders())
         except TimeoutError:
-            logger.error("there was no time to dump everything: some of it goes with the pod")
+            logger.error("there was no time to dump everything: some of it is lost with the pod")
         else:
             logger.info("%d sessions were dumped before the pod goes", reclaimed)
 

@@ -168,7 +168,7 @@ class Importer:
         try:
             await asyncio.to_thread(how, name)
         except OSError as error:
-            logger.warning("%s is still claimed: %s; the next start of this proxy puts that right", name, error)
+            logger.warning("%s is still claimed: %s; the next start of this proxy fixes that", name, error)
 
     async def _undo(self) -> None:
         more = True
@@ -192,7 +192,7 @@ def _in_order(dump: _Checked) -> tuple[str, int, float]:
 def _parsed(name: str) -> DumpName:
     found = parse_dump_name(name)
     if found is None:
-        raise InvalidRequest(f"{name[:200]!r} is no name of a dump.", param="names")
+        raise InvalidRequest(f"{name[:200]!r} is not a valid dump name.", param="names")
     return found
 
 

@@ -44,9 +44,7 @@ class ShardService:
             ttl = DEFAULT_SHARD_TTL
         with self.admission.bytes_on_their_way(declared) as fits:
             if not fits:
-                message = (
-                    "There is no room for this shard now: delete some, or wait until others have lived their time."
-                )
+                message = "There is no room for this shard now: delete some, or wait until others expire."
                 raise NoRoom(message)
             try:
                 form, fresh = await self.shelf.put(name, pieces, session=session, ttl=ttl)

@@ -273,7 +273,7 @@ def _ready(transaction: Transaction, sessions: Iterable[int]) -> list[Member]:
 def _granted_again(transaction: Transaction, lease: str) -> Grant:
     row = transaction.row("SELECT request, statuses, state, expires FROM leases WHERE name = ?", (lease,))
     if row is None:
-        raise LeaseExpired(f"Lease {lease} ended too long ago to be had again.")
+        raise LeaseExpired(f"Lease {lease} ended too long ago to be returned again.")
     asked = AskExport.model_validate_json(row[0])
     state, expires = row[2:]
     members = [member for member, done in _named(transaction, lease, None) if not done]
@@ -393,4 +393,4 @@ def _prune(transaction: Transaction) -> None:
 
 
 def _no_longer_holds(lease: str, state: str) -> DomainError:
-    return LeaseExpired(f"Lease {lease} holds nothing any more: it was {state}.")
+    return LeaseExpired(f"Lease {lease} no longer holds anything: it was {state}.")

@@ -55,7 +55,7 @@ def put(
         _insert(transaction, Shard(name, file, form, digest, owner, expires), lease=None)
         return True
     if before.digest != digest:
-        raise ShardConflict(f"Shard {name!r} is kept with another content: use another id, or delete it first.")
+        raise ShardConflict(f"Shard {name!r} is kept with other content: use another id, or delete it first.")
     if before.session != owner:
         raise ShardConflict(f"Shard {name!r} is kept for another owner: a shard has one session, or none.")
     # The newer file is kept: it has just been written, where the older one may have come to harm.
@@ -81,7 +81,7 @@ def restore(transaction: Transaction, shards: Iterable[Shard]) -> None:
         if before is None:
             _insert(transaction, shard, lease=None)
         elif before.digest != shard.digest:
-            raise ShardConflict(f"Shard {shard.name!r} is kept with another content.")
+            raise ShardConflict(f"Shard {shard.name!r} is kept with other content.")
         else:
             transaction.execute("INSERT INTO freed_files VALUES (?)", (shard.file,))
 

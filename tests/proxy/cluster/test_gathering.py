@@ -141,7 +141,7 @@ async def test_a_key_that_is_refused_is_said_so_and_not_shown(fleet: Fleet, capl
     fleet.gatherer.admin_key = lambda: "another-key-altogether"
     async with fleet.gatherer.gathered([fleet.reference("other", 1)]) as found:
         assert found.unreachable == ["other"]
-    assert "could not be had" in caplog.text and "401" in caplog.text and "altogether" not in caplog.text
+    assert "could not be fetched" in caplog.text and "401" in caplog.text and "altogether" not in caplog.text
 
 
 async def test_an_owner_that_hangs_is_waited_for_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def _read(given: str, *, at: str) -> dict[str, Any]:
     try:
         tag = msgspec.json.decode(given)
     except (ValueError, RecursionError):
-        raise InvalidParameter(at, "It is no JSON that can be read.") from None
+        raise InvalidParameter(at, "It is not valid JSON.") from None
     if type(tag) is not dict:
         raise InvalidParameter(at, "It is a JSON object.")
     return tag
