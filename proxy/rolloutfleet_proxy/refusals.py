@@ -11,7 +11,7 @@ from rolloutfleet_proxy.domain.errors import (
     some,
 )
 from rolloutfleet_proxy.domain.session import DELETED, RECLAIMED, REST, RETIRED, STALE, UNCLAIMED, Gone
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 
 _WHY: Final = {
     STALE: "it was not used for too long",

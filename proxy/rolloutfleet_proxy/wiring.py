@@ -62,7 +62,7 @@ from rolloutfleet_proxy.sessions.auth import (
     own_admin_keys,
 )
 from rolloutfleet_proxy.sessions.paths import Paths
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.settings import SettingsInForce, SettingsSource
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import boots, extent, remains
@@ -121,7 +121,7 @@ class _Work:
     metrics: Metrics
     gate: PauseGate
     others: UnderWay
-    registry: Sessions
+    registry: SessionRegistry
 
     def under_way(self, before: float) -> int:
         calls = self.metrics.in_flight - self.gate.unbegun
@@ -144,7 +144,7 @@ class _Parts:
     probing: Probing
     peers: Peers
     access: Access
-    registry: Sessions
+    registry: SessionRegistry
     paths: Paths
     admission: Admission
     adopted: Adopted
@@ -240,7 +240,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
     state, paused_for = await store.write(load)
     gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for)
     metrics, under_way, seals = Metrics(), UnderWay(), Seals()
-    registry = Sessions(
+    registry = SessionRegistry(
         reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes), rules=tokenizing.chat_format.rules
     )
     return _Parts(
@@ -448,7 +448,7 @@ def _as_peer(parts: _Parts) -> Peer:
     )
 
 
-async def _end_calls(registry: Sessions) -> None:
+async def _end_calls(registry: SessionRegistry) -> None:
     """End what is under way with a 503, as the proxy stops; return when it has ended."""
     for session in registry.end_calls(Stopping()):
         await session.calls.ended()

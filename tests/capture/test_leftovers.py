@@ -29,7 +29,7 @@ from rolloutfleet_proxy.domain.turn import NewTurn, Turn
 from rolloutfleet_proxy.engine.evidence import Evidence
 from rolloutfleet_proxy.engine.pause_gate import Submission
 from rolloutfleet_proxy.sessions.calls import Call
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 
 OF_A_CALL = (Call, TurnJob, ChatRequest, TurnStream, NewTurn, Turn, Submission, Evidence, Session, Node)
 OURS = "rolloutfleet_proxy"

@@ -11,7 +11,7 @@ from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Paths
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.store.database import Database
 from rolloutfleet_proxy.store.store import Store
@@ -35,7 +35,7 @@ def in_force(database: Database) -> SettingsInForce:
     )
 
 
-def session_service(store: Store, registry: Sessions) -> SessionService:
+def session_service(store: Store, registry: SessionRegistry) -> SessionService:
     """With real parts, of which no test of these looks at memory or disk."""
     return SessionService(
         store=store,

@@ -19,7 +19,7 @@ from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.engine.request import ids_json
 from rolloutfleet_proxy.sessions.paths import Path as IdsPath
 from rolloutfleet_proxy.sessions.paths import Paths
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.vocabulary import SEEN
@@ -94,8 +94,8 @@ def test_sessions_are_as_large_as_they_say(store: SyncStore, turns: int, asked: 
             parent = store.commit(row, parent=parent, name=f"turn-{each:010}-{number:010}", **given)
     reader = Reader(store.database)
 
-    async def read() -> Sessions:
-        sessions = Sessions(reader, cache_bytes=ROOMY)
+    async def read() -> SessionRegistry:
+        sessions = SessionRegistry(reader, cache_bytes=ROOMY)
         for name in names:
             await sessions.named(name)
         return sessions

@@ -21,7 +21,7 @@ from rolloutfleet_proxy.http.headers import Headers
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.sessions.calls import Call, Listener
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry.calls import ChatCall
 from rolloutfleet_proxy.telemetry.metrics import Metrics

@@ -36,7 +36,7 @@ from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.sessions.calls import forget_frames
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.calls import ChatCall

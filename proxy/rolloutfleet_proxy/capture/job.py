@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.sessions.calls import Call
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
 

@@ -21,7 +21,7 @@ from rolloutfleet_proxy.engine.request import extended_json, ids_json
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.paths import Path, Paths
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.turns import load_branch_reason, load_ids
 from rolloutfleet_proxy.telemetry.phases import TOKENISE_IN

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rolloutfleet_proxy.domain.errors import IdempotencyKeyReused
 from rolloutfleet_proxy.sessions.calls import Call
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from rolloutfleet_proxy.services.models import Models
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import ShardService
 from rolloutfleet_proxy.services.weights import WeightService
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 

@@ -38,7 +38,7 @@ from rolloutfleet_proxy.domain.trajectory import trajectory_name
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.services.sessions import SessionService
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.store.sessions import Listing
 
 router = APIRouter()

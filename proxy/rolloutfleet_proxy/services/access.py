@@ -7,7 +7,7 @@ from rolloutfleet_proxy.domain.session import Gone
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.refusals import gone
 from rolloutfleet_proxy.sessions.auth import AdminKeys
-from rolloutfleet_proxy.sessions.sessions import Session, Sessions
+from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class Access:
     """Judges keys."""
 
     admin: AdminKeys
-    registry: Sessions
+    registry: SessionRegistry
     seals: Seals
 
     def use_admin_keys(self, keys: AdminKeys) -> None:

@@ -33,7 +33,7 @@ from rolloutfleet_proxy.services.access import there
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.sessions.admission import Admission, Places
 from rolloutfleet_proxy.sessions.paths import Paths
-from rolloutfleet_proxy.sessions.sessions import Session, Sessions
+from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.store import rewards, tombstones, trajectories
 from rolloutfleet_proxy.store.groups import Freed
@@ -61,7 +61,7 @@ class SessionService:
     """The sessions of this proxy."""
 
     store: Store
-    registry: Sessions
+    registry: SessionRegistry
     paths: Paths
     admission: Admission
     drains: Drains

@@ -23,7 +23,7 @@ from rolloutfleet_proxy.lifecycle import retention
 from rolloutfleet_proxy.lifecycle.dumping import dump
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, FolderFull
 from rolloutfleet_proxy.lifecycle.sealing import Seals
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.shards.shelf import Gathered
 from rolloutfleet_proxy.store import tombstones
 from rolloutfleet_proxy.store.dumps import keep_files, load_files, metadata_with_shards
@@ -82,7 +82,7 @@ class Sweeper:
     """Reclaims sessions when told to, and counts what came of it."""
 
     store: Store
-    registry: Sessions
+    registry: SessionRegistry
     follow: Callable[[Freed], None]
     """Follows in memory what became of the rows, before anybody who waited for them goes on."""
     seals: Seals

@@ -15,7 +15,7 @@ from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Path, Paths
-from rolloutfleet_proxy.sessions.sessions import Session, Sessions
+from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.turns import SessionOver, commit_turn, load_turn, set_delivered
 
@@ -25,7 +25,7 @@ class TurnService:
     """The turns of this proxy's sessions."""
 
     store: Store
-    sessions: Sessions
+    sessions: SessionRegistry
     paths: Paths
     admission: Admission
 

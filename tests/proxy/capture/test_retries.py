@@ -15,7 +15,7 @@ from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.domain.turn import Brief
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.sessions.calls import Call
-from rolloutfleet_proxy.sessions.sessions import Session
+from rolloutfleet_proxy.sessions.registry import Session
 
 BODIES = st.sampled_from([b"a" * 16, b"b" * 16, b"c" * 16])
 KEYS = st.none() | st.sampled_from(["k1", "k2", "k3"])

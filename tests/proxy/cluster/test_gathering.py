@@ -28,7 +28,7 @@ from rolloutfleet_proxy.ids import TENSOR, Owner
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.sessions.auth import AdminKeys
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.sessions import start
@@ -79,7 +79,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         app = FastAPI()
         app.include_router(shards_api.router)
         app.add_exception_handler(DomainError, lambda _, error: Response(body_of(error), status_of(error)))
-        none = Sessions(reader, cache_bytes=0)
+        none = SessionRegistry(reader, cache_bytes=0)
         access = Access(admin=AdminKeys([KEY]), registry=none, seals=Seals())
         app.state.services = SimpleNamespace(access=access, shards=SimpleNamespace(shelf=there))
         await stack.enter_async_context(serving(app, sockets[1]))

@@ -35,7 +35,7 @@ from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.auth import AdminKeys
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.idempotency import check_claim, place_claim, recall, remember
 from rolloutfleet_proxy.store.store import Reader
@@ -120,7 +120,7 @@ class OneProxy:
     fleet_weights: FleetWeights
     peers: Peers
     writer: Writer
-    sessions: Sessions
+    sessions: SessionRegistry
     seen: Peer
     looking: asyncio.Task[None] | None = None
     started: list[str] = field(default_factory=list)
@@ -252,7 +252,7 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
             ),
             peers=peers,
             writer=writer,
-            sessions=Sessions(reader, cache_bytes=0),
+            sessions=SessionRegistry(reader, cache_bytes=0),
             seen=Peer(ordinal=ordinal, url=peers.address(ordinal), state="ready", sessions_open=0, room=True),
         )
     )

@@ -41,7 +41,7 @@ from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.exports import ExportService
 from rolloutfleet_proxy.sessions.auth import AdminKeys
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.database import open_database
@@ -321,7 +321,7 @@ async def api(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
 
 async def served(folder: Path) -> SimpleNamespace:
     store = Store.over(open_database(folder))
-    sessions = Sessions(store.reader, cache_bytes=1_000_000)
+    sessions = SessionRegistry(store.reader, cache_bytes=1_000_000)
     service = session_service(store, sessions)
     proxy = SimpleNamespace(
         store=store,

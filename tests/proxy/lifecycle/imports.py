@@ -16,7 +16,7 @@ from rolloutfleet_proxy.exports.forms import json_pieces, safetensors
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.services.importing import Importer
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.imports import Arrived
@@ -43,7 +43,7 @@ class Store(SyncStore):
 
     async def _open_importer(self) -> None:
         self.shards = await Shards.open(self.folder / "shards", self.store)
-        registry = Sessions(self.reader, cache_bytes=0)
+        registry = SessionRegistry(self.reader, cache_bytes=0)
         self.importer = Importer(
             self.store,
             self.shards,

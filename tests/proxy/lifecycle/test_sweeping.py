@@ -20,7 +20,7 @@ from rolloutfleet_proxy.lifecycle.dumping import dump
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper, look
-from rolloutfleet_proxy.sessions.sessions import Session, Sessions
+from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
 from rolloutfleet_proxy.shards.shelf import Gathered
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.compacting import compact
@@ -54,7 +54,7 @@ class House:
         self.database = open_database(self.folder / "store")
         self.store = Store.over(self.database, monotonic=lambda: self.seconds)
         self.owner, self.writer, self.reader = self.store.owner, self.store.writer, self.store.reader
-        self.sessions, self.seals = Sessions(self.reader, cache_bytes=1_000_000), Seals()
+        self.sessions, self.seals = SessionRegistry(self.reader, cache_bytes=1_000_000), Seals()
         self.metrics = Metrics()
         self.dumps = self.folder / "dumps"
         self.sweeper = Sweeper(

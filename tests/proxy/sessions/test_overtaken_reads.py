@@ -16,7 +16,7 @@ from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.session import CLOSED, OPEN, Gone, Started
 from rolloutfleet_proxy.domain.turn import Brief
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.sessions.sessions import Session, Sessions, load
+from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry, load
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.sessions import replace_keys, start
 from rolloutfleet_proxy.store.store import Reader
@@ -62,7 +62,7 @@ class House:
     database: Database
     writer: Writer
     reader: SlowReader
-    sessions: Sessions
+    sessions: SessionRegistry
     started: list[Started] = field(default_factory=list)
 
     async def start(self) -> Started:
@@ -105,7 +105,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     database = open_database(tmp_path / "store")
     writer, reader = Writer(database, ServedClock(database.connect())), SlowReader(database)
     # Nothing is cached: memory holds what somebody uses, as it does of old sessions in a large fleet.
-    yield House(database, writer, reader, Sessions(reader, cache_bytes=0))
+    yield House(database, writer, reader, SessionRegistry(reader, cache_bytes=0))
     await writer.close()
     reader.close()
 
@@ -193,7 +193,7 @@ async def test_a_session_that_a_recovery_ends_while_it_is_read_has_ended(house: 
 
 
 async def test_one_that_was_forgotten_does_not_come_back_by_its_last_user(house: House) -> None:
-    house.sessions = Sessions(house.reader, cache_bytes=1 << 20)
+    house.sessions = SessionRegistry(house.reader, cache_bytes=1 << 20)
     house.reader.slow = False
     started = await house.start()
     held: Any = await house.sessions.named(started.name)

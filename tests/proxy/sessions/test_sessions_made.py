@@ -13,7 +13,7 @@ import pytest
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.session import Gone
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.sessions.sessions import Sessions
+from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.store.database import LASTING, PAGES, Database, open_database
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.store import Reader
@@ -44,7 +44,7 @@ class House:
     def __init__(self, database: Database) -> None:
         self.writer = Writer(database, ServedClock(database.connect(read_only=True)))
         self.reader = Reader(database)
-        self.sessions = Sessions(self.reader, cache_bytes=1 << 20)
+        self.sessions = SessionRegistry(self.reader, cache_bytes=1 << 20)
         self._owner = Owner(0, database.store_id)
 
     async def live_and_die(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rolloutfleet.wire import SessionLimits, StartSessions
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.sessions.sessions import Session, Sessions, load
+from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry, load
 from rolloutfleet_proxy.store.database import Database, open_database
 from rolloutfleet_proxy.store.sessions import replace_keys, start
 from rolloutfleet_proxy.store.store import Reader
@@ -57,7 +57,7 @@ async def test_what_memory_holds_of_a_new_session_is_what_the_store_gives(
 async def test_a_new_session_is_found_without_a_read(database: Database, writer: Writer) -> None:
     _, [started, *_] = await writer.run(lambda transaction: start(transaction, OWNER, ASKED))
     reader = Reader(database)
-    sessions = Sessions(reader, cache_bytes=1 << 20)
+    sessions = SessionRegistry(reader, cache_bytes=1 << 20)
     assert started.record is not None
     session = sessions.started(started.record)
     reader.close()  # whoever reads fails
@@ -69,7 +69,7 @@ async def test_a_key_that_was_replaced_opens_nothing_and_the_new_one_the_same_se
 ) -> None:
     _, [started, *_] = await writer.run(lambda transaction: start(transaction, OWNER, ASKED))
     reader = Reader(database)
-    sessions = Sessions(reader, cache_bytes=1 << 20)
+    sessions = SessionRegistry(reader, cache_bytes=1 << 20)
     assert started.record is not None
     session = sessions.started(started.record)
     [again] = await writer.run(lambda transaction: replace_keys(transaction, OWNER, [started.name]))

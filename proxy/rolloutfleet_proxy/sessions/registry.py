@@ -1,6 +1,6 @@
 """The sessions that memory holds. What their rows say is in `store.sessions`, how they end in `store.trajectories`.
 
-The rows are the truth. `Sessions` keeps those lately used in memory, with their trees, within a bound in bytes; one
+The rows are the truth. The registry keeps those lately used in memory, with their trees, within a bound in bytes; one
 with a call in flight stays, whatever the bound, because the call holds it.
 """
 
@@ -89,7 +89,7 @@ class _Read:
     """Sessions of which memory has followed a commit since the read began: it may have seen older rows."""
 
 
-class Sessions:
+class SessionRegistry:
     """Finds sessions: in memory where lately used, else in the store.
 
     Memory follows each commit that it is told of (`committed`, `changed`, `change_key`, `forget`). A read that such a
