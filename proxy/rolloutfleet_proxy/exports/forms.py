@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
 from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle
@@ -240,40 +241,22 @@ def tensor_of(plan: Plan, row: Row, name: str, values: dict[int, Any]) -> Any:
 
 
 def _layout(plans: list[Plan]) -> tuple[bytes, int]:
-    """(the header's entries as a JSON object, bytes of all tensors). Wide elements first, so that all are aligned."""
+    """(the header's entries as a JSON object, bytes of all tensors)."""
     tokens = sum(plan.tokens for plan in plans)
-    rows = sum(len(plan.rows) for plan in plans)
-    turns = sum(len(plan.kept) for plan in plans)
-    entries, size = describe(
-        (name, Form(np.dtype(dtype).name, (length,))) for name, dtype, length in _order(tokens, rows, turns)
-    )
+    lengths = {name: tokens if name in TENSORS else len(_flat(name, plans)) for name, _ in _ORDER}
+    entries, size = describe((name, Form(np.dtype(dtype).name, (lengths[name],))) for name, dtype in _ORDER)
     return _encode(entries), size
 
 
-def _order(tokens: int, rows: int, turns: int) -> list[tuple[str, Any, int]]:
-    """(name, dtype, length) of every tensor, as they lie in the file."""
-    return [
-        ("input_ids", np.int64, tokens),
-        ("cu_seqlens", np.int64, rows + 1),
-        ("logprobs", np.float32, tokens),
-        ("versions", np.int32, tokens),
-        ("turn_ids", np.int32, tokens),
-        ("rewards", np.float32, rows),
-        ("turn_rewards", np.float32, turns),
-        ("loss_mask", np.uint8, tokens),
-        ("turn_rewarded", np.uint8, turns),
-    ]
-
-
 def _tensor_pieces(read: Read[Any], plans: list[Plan]) -> Iterator[bytes]:
-    for name, dtype, _ in _order(0, 0, 0):
+    for name, _ in _ORDER:
         if name in TENSORS:
             for plan in plans:
                 values = values_of(read, plan, name)
                 for row in plan.rows:
                     yield tensor_of(plan, row, name, values).tobytes()
         else:
-            yield np.array(list(_FLAT[name](plans)), dtype).tobytes()
+            yield _flat(name, plans).tobytes()
 
 
 def _ends(plans: list[Plan]) -> Iterable[int]:
@@ -289,9 +272,21 @@ def _turn_rewards(plans: list[Plan]) -> Iterable[float | None]:
     return (plan.turns[number].reward for plan in plans for number in plan.kept)
 
 
-_FLAT: Final[dict[str, Callable[[list[Plan]], Iterable[Any]]]] = {
-    "cu_seqlens": _ends,
-    "rewards": lambda plans: (row.reward for plan in plans for row in plan.rows),
-    "turn_rewards": lambda plans: (reward or 0.0 for reward in _turn_rewards(plans)),
-    "turn_rewarded": lambda plans: (reward is not None for reward in _turn_rewards(plans)),
+_FLAT: Final[Mapping[str, tuple[type[np.generic], Callable[[list[Plan]], Iterable[Any]]]]] = {
+    "cu_seqlens": (np.int64, _ends),
+    "rewards": (np.float32, lambda plans: (row.reward for plan in plans for row in plan.rows)),
+    "turn_rewards": (np.float32, lambda plans: (reward or 0.0 for reward in _turn_rewards(plans))),
+    "turn_rewarded": (np.uint8, lambda plans: (reward is not None for reward in _turn_rewards(plans))),
 }
+"""The tensors of the whole export, beside those of its rows."""
+
+_ORDER: Final = sorted(
+    [*TENSORS.items(), *((name, dtype) for name, (dtype, _) in _FLAT.items())],
+    key=lambda tensor: -np.dtype(tensor[1]).itemsize,
+)
+"""(name, dtype) of every tensor, as they lie in the file: wide elements first, so that all are aligned."""
+
+
+def _flat(name: str, plans: list[Plan]) -> npt.NDArray[np.generic]:
+    dtype, values = _FLAT[name]
+    return np.array(list(values(plans)), dtype)
