@@ -151,11 +151,6 @@ class Conversation:
     """Of all its tool calls, in order."""
 
 
-def digest(message: Mapping[str, Any], rules: Rules = PLAIN_RULES) -> bytes:
-    """16 bytes over a message's canonical form, its reasoning left out."""
-    return digest16(*_canonical_bytes(message, rules, None))
-
-
 def reasoning_digest(message: Mapping[str, Any]) -> bytes | None:
     """16 bytes over a message's reasoning (`reasoning_content`, else `reasoning`); None where it has none."""
     reasoning = reasoning_of(message)

@@ -1,7 +1,7 @@
 """Which messages count as the same."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,11 +18,15 @@ from rolloutfleet_proxy.domain.messages import (
     TemplateArgs,
     append,
     conversation,
-    digest,
     joined_text,
     reasoning_digest,
     renamed,
 )
+
+
+def digest(message: Mapping[str, Any], rules: Rules = PLAIN_RULES) -> bytes:
+    """Of a message by itself."""
+    return append(b"", message, rules)
 
 
 def call(arguments: Any, **fields: Any) -> dict[str, Any]:
