@@ -19,7 +19,7 @@ from rolloutfleet_proxy.ids import TENSOR, Owner
 from rolloutfleet_proxy.shards.shelf import Made, Shards
 from rolloutfleet_proxy.store import shards as shard_rows
 from rolloutfleet_proxy.store.leases import SHARDS_AFTER_LEASE, Grant
-from rolloutfleet_proxy.store.store import Connection, Read, Store
+from rolloutfleet_proxy.store.store import Read, Store
 
 
 def references(owner: Owner, address: str) -> References:
@@ -52,7 +52,9 @@ class ExportShards:
         before = await self.store.read(shard_rows.newest)
         try:
             for member in granted.members:
-                plan: Plan = await self.store.read(partial(_load, member=member, asked=granted.asked))
+                # Turns are counted within their trajectory: a rank that fetches one row need not know of the rest.
+                load = partial(load_plan, member=member, asked=granted.asked, first_index=0)
+                plan = await self.store.read(load)
                 await self._put(plan, lease=granted.lease, ttl=granted.expires_in + SHARDS_AFTER_LEASE)
         except Exception:
             await self.shards.take_back(lease=granted.lease, newer_than=before)
@@ -74,11 +76,6 @@ class ExportShards:
                     values = values_of(read, plan, name) if values is None else values
                     tensor = tensor_of(plan, row, name, values)
                     yield shard, Form(np.dtype(dtype).name, tensor.shape), tensor.tobytes()
-
-
-def _load(connection: Connection, **asked: Any) -> Plan:
-    # Turns are counted within their trajectory: a rank that fetches one row need not know of the rest.
-    return load_plan(connection, **asked, first_index=0)
 
 
 def _name(owner: Owner, plan: Plan, row: Row, tensor: str) -> str:

@@ -44,11 +44,12 @@ class Figures:
 
     async def stats(self) -> dict[str, Any]:
         """What /stats answers of this proxy. Memory is that of a whole process tree."""
-        store, admission = self.sessions.store, self.sessions.admission
+        store = self.sessions.store
         sessions, booted, taken = await asyncio.gather(
             store.recounting.run(count_by_state), store.read(boots.load), asyncio.to_thread(resident.of_tree)
         )
-        weights = self.gate
+        weights, reserve = self.gate, store.database.reserve
+        full = await asyncio.to_thread(self.sessions.admission.is_full)
         return {
             "ordinal": store.owner.ordinal,
             "ordinals": [store.owner.ordinal],
@@ -69,7 +70,8 @@ class Figures:
             "collections": self.collections.figures(),
             "drain": self.sessions.drains.shown(),
             "boots": booted,
-            "store": {"full": await asyncio.to_thread(admission.is_full), "reserved": self._is_reserved()},
+            # Reserved: the room that freeing needs on a full disk is held as a whole.
+            "store": {"full": full, "reserved": reserve is not None and not reserve.owed},
             "dump": self._dump(),
             "settings": {
                 "generation": self.sessions.settings.current.generation,
@@ -109,7 +111,8 @@ class Figures:
         _set(measured.memory_bytes, {name.removesuffix("_bytes"): size for name, size in asdict(taken).items()})
         _set(measured.cache_bytes, self.cache_sizes())
         measured.store_bytes.set(store_bytes(store.database.folder))
-        _set(measured.queue_length, self._queue_lengths())
+        waiting = {**self.tokenizing.waiting, "store_writer": store.writer.waiting, "log": events.waiting()}
+        _set(measured.queue_length, waiting)
         measured.log_dropped.inc(events.dropped() - total(measured.log_dropped))
         return measured.text()
 
@@ -121,15 +124,6 @@ class Figures:
             "text": self.tokenizing.chat_format.vocabulary.cache_nbytes,
             "pages": self.sessions.store.database.cached_bytes,
         }
-
-    def _queue_lengths(self) -> dict[str, int]:
-        """What waits for each thread."""
-        return {**self.tokenizing.waiting, "store_writer": self.sessions.store.writer.waiting, "log": events.waiting()}
-
-    def _is_reserved(self) -> bool:
-        """Whether the room that freeing needs on a full disk is held as a whole."""
-        reserve = self.sessions.store.database.reserve
-        return reserve is not None and not reserve.owed
 
     def _dump(self) -> dict[str, Any]:
         failing = self.dumps.sweeper.failing

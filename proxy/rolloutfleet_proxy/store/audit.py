@@ -57,15 +57,11 @@ def audit(connection: sqlite3.Connection) -> dict[str, Any]:
     and the rows recounted say the same of live and leased as the counters. That reads all turns, so it takes as long
     as there are many.
     """
-    sums = {kind: _sums(connection, kind) for kind in (TURNS, SESSIONS)}
-    shards = connection.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM shards").fetchone()
-    keys: int = connection.execute("SELECT count(*) FROM sessions").fetchone()[0]
-    return {
-        **sums,
-        "shards": {"count": shards[0], "bytes": shards[1]},
-        "keys": keys,
-        "balanced": all(_balanced(connection, kind, sums[kind]) for kind in sums),
-    }
+    sums = {kind: _sums(connection, kind) for kind in _RECOUNT}
+    shards, nbytes = connection.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM shards").fetchone()
+    (keys,) = connection.execute("SELECT count(*) FROM sessions").fetchone()
+    balanced = all(_balanced(connection, kind, sums[kind]) for kind in sums)
+    return {**sums, "shards": {"count": shards, "bytes": nbytes}, "keys": keys, "balanced": balanced}
 
 
 def _sums(connection: sqlite3.Connection, kind: str) -> dict[str, Any]:
