@@ -22,6 +22,7 @@ from renderers import RendererConfig
 from renderers.base import merge_chat_template_kwargs
 
 from rolloutfleet.explain import what_is_wrong
+from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
 from rolloutfleet_proxy.tokens.call_grammar import Wanted, structural_tag, thinking_at
 from rolloutfleet_proxy.tokens.call_syntax import marks_and_forms
@@ -123,7 +124,8 @@ class ChatFormat:
         self._stops = frozenset(self.stop_token_ids)
         marks = vocabulary.convert_tokens_to_ids(assistant_mark(renderer))
         self._assistant_mark: list[int] = [mark for mark in marks if mark is not None]
-        self._others: dict[str, Any] = {}
+        self._others: ByteCache[str, Any] = ByteCache(_KEPT_RENDERERS)
+        """Renderers by their template arguments, each counted as one."""
         self._lock = Lock()
         self._calls = marks_and_forms(renderer, vocabulary, self.stop_token_ids)
         self._system_messages = support_of(self._written, kinds=system_roles(renderer))
@@ -327,11 +329,8 @@ class ChatFormat:
                     raise self._wrong_argument(error, template_kwargs) from None
                 except (ValueError, TypeError) as error:
                     raise self._unknown_argument(template_kwargs) from error
-                if len(key) > _LONGEST_KEPT:
-                    return renderer
-                while len(self._others) >= _KEPT_RENDERERS:
-                    del self._others[next(iter(self._others))]
-                self._others[key] = renderer
+                if len(key) <= _LONGEST_KEPT:
+                    self._others.put(key, renderer, 1)
         return renderer
 
     def _wrong_argument(self, error: ValidationError, kwargs: Mapping[str, Any]) -> Unrenderable:
