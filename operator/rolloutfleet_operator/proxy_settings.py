@@ -1,4 +1,6 @@
-"""What a proxy is told by its fleet's spec, alike on a cluster and on one machine. Where things are is added there."""
+"""The settings of a proxy that follow from its fleet's spec, alike on a cluster and on one machine; addresses and paths
+are added there.
+"""
 
 from typing import Any, Final
 

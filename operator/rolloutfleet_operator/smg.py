@@ -1,8 +1,8 @@
 """How the gateway is started, on this machine and on a cluster: the stock `smg` (https://github.com/smg-project/smg).
 
-It sends a request's body on as it came only while it has no reason to read it: in its plain mode, under a policy that
-looks at no prompt, with retries off, and for a body whose length is said. Else it writes the body anew, and sampling
-parameters that it does not know are gone. So what is set here keeps it a gateway that nothing is lost in. It finds no
+It forwards a request's body unchanged only while it has no reason to read it: in its plain mode, under a policy that
+looks at no prompt, with retries off, and for a body of declared length. Otherwise it serialises the body anew, without
+the sampling parameters that it does not know. So these flags keep it a gateway that loses nothing. It discovers no
 engines by itself, as its own discovery of pods would end the plain mode.
 """
 

@@ -1,7 +1,7 @@
-"""What the executor is told to do. Each is named so that carrying it out twice does no more than once.
+"""The actions that the executor carries out. All are idempotent.
 
 The number of replicas is not an action: `Decision.replicas`, `gateway_replicas` and `engine_replicas` go into the
-children that are applied at every pass. Pods are never deleted but by eviction, and by a StatefulSet that shrinks.
+children that are applied at every pass. Pods are deleted only by eviction, and by a StatefulSet that is scaled down.
 """
 
 from collections.abc import Mapping

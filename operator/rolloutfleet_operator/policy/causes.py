@@ -2,11 +2,11 @@
 
 So to add one is to add an entry here: what is due and in which order, the drain's id, whether it is still wanted, the
 way, the slot, the reason in the status, in Events and in the proxy's log of boots, the counter in `status.restarts` and
-its field in the CRD, the label of the metric and of the pod, and `status.current.action` follow. What the entries of an
-earlier pass are about is found by their id and reason (`cause_of`), so an entry cannot be forgotten on its way.
+its field in the CRD, the label of the metric and of the pod, and `status.current.action` follow. The cause of an entry
+that an earlier pass wrote is found by its id and reason (`cause_of`), so no entry is left without one.
 
-The most urgent cause comes first. Those that need no slot are about proxies that serve nobody, the others about
-proxies that serve; of these, a later one also does what an earlier one asks for.
+The most urgent cause comes first. Those that need no slot concern proxies that serve no calls, the others proxies that
+serve; of these, a later one includes what an earlier one does.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
-"""Restarts that nobody asked for, counted once each from the proxies' logs of boots.
+"""Unplanned restarts, each counted once from the proxies' logs of boots.
 
-A crash is put into the ledger in one write of the status, and noted on the pod (BOOTS_NOTE) when that write was read
-back: what is neither in the ledger nor before the note is not counted yet. As many at a time as the ledger can hold.
+A crash is added to the ledger in one write of the status, and noted on the pod (BOOTS_NOTE) when that write was read
+back: a crash that is neither in the ledger nor older than the note is not counted yet. One pass counts at most as many
+as fit into the ledger.
 """
 
 from collections.abc import Iterable, Iterator

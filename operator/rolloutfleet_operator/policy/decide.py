@@ -1,8 +1,8 @@
-"""What to do next for one fleet on a cluster: everything that was seen goes in, everything to be done comes out.
+"""What to do next for one fleet on a cluster: the observed state goes in, everything to be done comes out.
 
-One pass: see, decide, write the status, apply the children, carry out the actions. The status is written first and
-under the version that was read, and a pass whose write is refused carries nothing out: so what the status says has been
-decided is found by whoever decides next, also after a crash at any point.
+One pass: observe, decide, write the status, apply the children, execute the actions. The status is written first and
+under the version that was read, and a pass whose write is refused executes nothing: so the next pass finds every
+decision in the status, also after a crash at any point.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""How each proxy stands to its memory budget: when it is restarted for it, and when that is given up.
+"""Each proxy and its memory budget: when it is restarted for it, and when restarts are given up.
 
-Samples are folded one by one into a `Run`. What outlives whoever samples is the proxy's own log of boots: a drain that
-ended a life for its memory has an id that encodes the attempt number, and under which budget and template. So a
-verdict is a function of a run, that log and a clock, and after a restart of the sampler only the run begins anew.
+Samples are folded one by one into a `Run`. What outlives the operator is the proxy's own log of boots: the id of a
+drain for memory encodes the attempt number, and the budget and template of that time. So a verdict is a function of a
+run, that log and a clock, and after a restart of the operator only the run starts anew.
 
 A failed poll is unknown: it neither counts nor breaks a run, for a proxy that is too busy to answer each time is no
 better for it. Nor does a sample taken while the proxy drains.

@@ -1,7 +1,7 @@
-"""The observed state of a fleet: plain data, made by the executor, read by every decision; and what a pod's comes to.
+"""The observed state of a fleet: plain data, made by the executor, read by every decision.
 
 Times are seconds since 1970, sizes are bytes. What is not known is None, never a guess: a poll that failed leaves
-`stats` None, a list that could not be read leaves the whole None. Only children of this fleet are here (by label,
+`stats` None, a list that could not be read is None as a whole. Only children of this fleet are here (by label,
 namespace and owner's uid), and only pods of the proxies among `pods`.
 """
 

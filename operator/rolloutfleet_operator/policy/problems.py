@@ -1,6 +1,6 @@
-"""What is wrong, by name, from the observed state: each cause of a fleet that does not serve has a reason of its own.
+"""The problems of a fleet, from its observed state: each cause of a fleet that does not serve has a reason of its own.
 
-Messages say what to do, and hold nothing that moves while nothing happens: the status is written when they change.
+Messages say what to do, and hold no figure that changes while nothing happens: each change is a write of the status.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Every name that the operator says something under: reasons of conditions and problems, Events, metrics.
+"""Every name that the operator publishes: reasons of conditions and problems, of Events, and metrics.
 
-docs/runbook.md has an entry for each; a test keeps both equal.
+docs/runbook.md has an entry for each; a test compares the two.
 """
 
 from dataclasses import dataclass

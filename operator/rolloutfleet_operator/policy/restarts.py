@@ -1,8 +1,9 @@
-"""The restarts of a fleet: written in its status before they begin, and carried on one step a pass.
+"""The restarts of a fleet: recorded in its status before they begin, and advanced by one step per pass.
 
-`status.restarts.last` is the operator's memory of its own deeds. An entry is there before the first step is taken, and
-each step only if the status that was read has it; so an operator that dies in between finds what it was at, and begins
-nothing twice. An entry is open while it has an id and no `after`. What did not happen after all is taken back.
+`status.restarts.last` is the operator's ledger of what it has begun. An entry is there before the first step is taken,
+and each step only if the status that was read has it; so the successor of an operator that dies in between continues
+there, and begins nothing twice. An entry is open while it has an id and no `after`. A restart that turns out not to be
+needed is withdrawn.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
-"""How a fleet's pods stand to what is asked for: which may get the new template, and what stops a roll.
+"""The rollout of a template: which pods are outdated, which may get the new template, and what stops a roll.
 
-A new template, and a restart that is asked for by id, go from proxy to proxy. A roll stops at the first proxy that has
+A new template, and a restart that is requested by id, go from proxy to proxy. A roll stops at the first proxy that has
 the new template and does not become Ready. A corrected template makes that one outdated and down, so it comes first.
 """
 

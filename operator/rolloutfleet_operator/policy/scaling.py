@@ -1,10 +1,12 @@
-"""Fewer proxies: cordoned, served until empty or out of time, quiesced, and only then let go. More: once others know.
+"""Scaling down: proxies are cordoned, serve until empty or out of time, are quiesced, and only then removed.
 
-A fleet that is suspended takes the same way with all its proxies, without the wait for sessions to end. What a proxy
-still holds stays on its claim, and is counted in `status.parked` before it goes; with ephemeral storage it stays until
+New proxies are started once the others know of them.
+
+A suspended fleet does the same with all its proxies, without the wait for sessions to end. What a proxy still holds
+stays on its claim, and is counted in `status.parked` before it goes; with ephemeral storage the proxy stays until
 there is nothing to lose.
 
-A StatefulSet gives up its highest ordinals first, so a proxy waits for those above it.
+A StatefulSet removes its highest ordinals first, so a proxy waits for those above it.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
-"""Who may be taken down by our own hand: so many proxies of a fleet, so many in all fleets together.
+"""How many proxies the operator may take down: so many of a fleet, so many in all fleets together.
 
 Within a fleet every proxy that does not serve takes a slot of `maxUnavailable`, whatever the cause. Over all fleets the
-restarts that the operator began take its slots, save one that is stuck: a fleet that can't go on holds up no other.
+restarts that the operator began take its slots, except one that is stuck, so that it does not block other fleets.
 
 Each fleet decides for itself, from what the others last held and requested. The most urgent cause
 (`causes.CAUSES`) comes first, and of these a fleet that has begun a roll: with one slot, fleets roll one after another.
-Among equals the one waits longest that was served longest ago.
+Among equals the fleet that was served most recently comes last.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """A fleet's status, from the observed state and the decision.
 
-Where nothing happened it is the one before, and not written. So no message holds a figure that moves; that of a
-condition names the worst thing and its pod.
+Where nothing happened it equals the one before, and is not written. So no message holds a figure that keeps changing;
+that of a condition names the worst problem and its pod.
 """
 
 from collections.abc import Callable, Iterable, Sequence

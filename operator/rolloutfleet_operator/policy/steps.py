@@ -1,9 +1,9 @@
-"""One restart, step by step, each told from what is seen now: the proxy's drain and boots, and the pod's uid.
+"""One restart, step by step, each derived from the observed state: the proxy's drain and boots, and the pod's uid.
 
-In its process or container a proxy restarts itself: the drain that is asked for ends in it, and the boot that follows
+In its process or container a proxy restarts itself: the drain that is requested ends in it, and the boot that follows
 has the drain's id. A pod is quiesced, and evicted when nothing is in flight or the drain's time is up. With ephemeral
 storage it first takes no new sessions until every turn is acknowledged or dumped, and past `retireTimeout` dumps them
-itself where that outlives it.
+itself, if dumps outlive the pod.
 """
 
 from collections.abc import Iterator

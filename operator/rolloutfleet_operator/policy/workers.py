@@ -1,7 +1,7 @@
-"""Which engines each gateway should be told of, and which it should forget.
+"""Which engines are to be added to each gateway, and which removed.
 
-A gateway finds none by itself, and forgets all when it restarts. So each is compared with what there is, at every pass
-and by itself, whatever was told to it before.
+A gateway discovers none by itself, and forgets all when it restarts. So at every pass each gateway's list is compared
+with the engines that there are, whatever was sent to it before.
 """
 
 from collections.abc import Iterator, Sequence, Set

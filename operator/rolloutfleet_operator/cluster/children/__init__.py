@@ -1,1 +1,1 @@
-"""The children of a fleet as manifests: pure functions of the fleet and of what this operator was told."""
+"""The children of a fleet as manifests: pure functions of the fleet and of the operator's settings."""

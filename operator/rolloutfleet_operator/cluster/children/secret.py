@@ -1,12 +1,12 @@
-"""Keys that pods find in files: the admin keys and their rotation, the engines', that of the gateways' control plane.
+"""Keys that pods read from files: the admin keys and their rotation, the engines', that of the gateways' control plane.
 
-Admin keys stand one a line. All are taken, and with the first one proxies call each other. A new `auth.rotate.id` adds
-a key in steps, so that at no time somebody is called with a key that it has not read yet:
+There is one admin key per line. All are valid, and proxies call each other with the first. A new `auth.rotate.id` adds
+a key in steps, so that no proxy is ever called with a key that it has not read yet:
 
     [old] → [old, new], until every proxy takes the new one → [new, old], for `auth.overlap` → [new]
 
-By the key of the control plane gateways are told of engines, and proxies ask them which there are. It is the gateways'
-for as long as they run: a new one, after its Secret was deleted, brings new gateways.
+With the key of the control plane the operator adds engines to gateways, and proxies list them. A gateway keeps it for
+as long as it runs: a new key, after its Secret was deleted, replaces the gateways' pods.
 """
 
 import base64

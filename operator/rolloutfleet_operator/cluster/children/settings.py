@@ -1,7 +1,7 @@
-"""The ConfigMap with what every proxy of a fleet is told.
+"""The ConfigMap with the settings of a fleet's proxies.
 
-It is mounted as a folder, so a change reaches running pods without a restart. What a proxy can only take at its start
-is hashed into the pod's template (`restart_hash`), so that a change of that makes the pods outdated.
+It is mounted as a folder, so a change reaches running pods without a restart. Settings that a proxy reads only at its
+start are hashed into the pod's template (`restart_hash`), so that a change of one makes the pods outdated.
 """
 
 import json
