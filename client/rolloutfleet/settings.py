@@ -93,10 +93,13 @@ class ProxySettings(BaseModel):
     tokenizer: TokenizerSpec = TokenizerSpec()
     """Where the tokenizer is; without path and hub, `model` names it."""
     ordinal: Annotated[int, Field(ge=0)] = 0
+    """Which of the fleet's proxies this is, from 0."""
     replicas: Annotated[int, Field(ge=1)] = 1
     """How many proxies the fleet has; higher ordinals were removed by scaling down."""
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """The port to listen on."""
     state_dir: Path
     """The folder of the store, used by one process at a time."""
     dump_dir: Path | None = None
@@ -111,6 +114,7 @@ class ProxySettings(BaseModel):
     public_url: Address | None = None
     """The address that sessions are given, instead of the owner's own."""
     gateway_url: Address
+    """Where the SGLang gateway is."""
     gateway_api_key_file: Path | None = None
     """The key that gateway and engines require; read again when the file changes."""
     gateway_control_key_file: Path | None = None

@@ -96,25 +96,17 @@ def _parser() -> argparse.ArgumentParser:
         "environment overrides the file.",
     )
     parser.add_argument("--settings", type=Path, metavar="FILE", help="YAML or JSON file with the settings")
-    for name, help_text in _FLAGS.items():
-        field = ProxySettings.model_fields[name]
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=help_text or field.description)
+    for name in _FLAGS:
+        described = ProxySettings.model_fields[name].description
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=described)
     return parser
 
 
-_FLAGS = {
-    "fleet": "",
-    "model": "",
-    "host": "address to listen on (default 127.0.0.1)",
-    "port": "port to listen on (default 8080)",
-    "ordinal": "which of the fleet's proxies this is, from 0",
-    "replicas": "",
-    "state_dir": "",
-    "gateway_url": "address of the SGLang gateway",
-    "admin_key_file": "",
-    "public_url": "",
-}
-"""What has a flag of its own; empty help takes the field's own description."""
+_FLAGS = (
+    *("fleet", "model", "host", "port", "ordinal", "replicas", "state_dir", "gateway_url", "admin_key_file"),
+    "public_url",
+)
+"""What has a flag of its own."""
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -114,24 +114,6 @@ class Start:
     """Loaded already."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What a drain waits for, and what it cuts."""
-
-    metrics: Metrics
-    gate: PauseGate
-    others: UnderWay
-    registry: SessionRegistry
-
-    def under_way(self, before: float) -> int:
-        calls = self.metrics.in_flight - self.gate.unbegun
-        return max(0, calls) + self.others.before(before)
-
-    def cut(self) -> None:
-        self.registry.end_calls(Stopping())
-        self.others.cut()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """What the services and the generation path are made of."""
@@ -265,7 +247,8 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
         gate=gate,
         drains=Drains(
             store=store.writer,
-            work=_Work(metrics, gate, under_way, registry),
+            under_way=lambda before: max(0, metrics.in_flight - gate.unbegun) + under_way.before(before),
+            cut=partial(_cut_calls, registry, under_way),
             host=start.host,
             timeout=settings.drain_timeout,
             max_hold=max_hold,
@@ -446,6 +429,11 @@ def _as_peer(parts: _Parts) -> Peer:
         sessions_open=admission.sessions_open,
         room=admission.has_room(1),
     )
+
+
+def _cut_calls(registry: SessionRegistry, others: UnderWay) -> None:
+    registry.end_calls(Stopping())
+    others.cut()
 
 
 async def _end_calls(registry: SessionRegistry) -> None:

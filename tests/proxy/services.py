@@ -19,15 +19,6 @@ from rolloutfleet_proxy.store.weights import Applied, load
 from rolloutfleet_proxy.store.writer import Writer
 
 
-class Idle:
-    """A proxy that does nothing beside."""
-
-    def under_way(self, before: float) -> int:
-        return 0
-
-    def cut(self) -> None: ...
-
-
 def in_force(database: Database) -> SettingsInForce:
     folder = database.folder
     return SettingsInForce(
@@ -42,7 +33,15 @@ def session_service(store: Store, registry: SessionRegistry) -> SessionService:
         registry=registry,
         paths=Paths(store.reader, cache_bytes=1_000_000),
         admission=Admission(LimitsSpec(), store.database, sessions_open=0),
-        drains=Drains(store=store.writer, work=Idle(), host=NoHost(), timeout=1.0, max_hold=1.0, served=time.monotonic),
+        drains=Drains(
+            store=store.writer,
+            under_way=lambda before: 0,
+            cut=lambda: None,
+            host=NoHost(),
+            timeout=1.0,
+            max_hold=1.0,
+            served=time.monotonic,
+        ),
         settings=in_force(store.database),
     )
 

@@ -92,8 +92,15 @@ class Decisions:
         self._spawn_at: float | None = None
         self._kill_at: float | None = None
 
-    def begin(self) -> list[Action]:
-        return self._spawn()
+    def spawn(self) -> list[Action]:
+        """A worker begins to get ready."""
+        assert self.next is None
+        self._spawn_at = None
+        self._note_due()
+        self._numbers += 1
+        self.next = _WorkerProcess(self._numbers)
+        first = self._numbers == 1
+        return [Spawn(self._numbers), *([] if first else [Say(f"worker {self._numbers} starts")])]
 
     def said(self, number: int, message: Message, now: float) -> list[Action]:
         """A worker said something; what one says that was given up is not heard."""
@@ -149,7 +156,7 @@ class Decisions:
                 number = self.owner.number
                 actions += [Say(f"worker {number} does not end: killing it", "error"), Kill(number)]
         if self._spawn_at is not None and now >= self._spawn_at:
-            actions += self._spawn()
+            actions += self.spawn()
         return actions
 
     def _warm(self, worker: _WorkerProcess) -> list[Action]:
@@ -168,7 +175,7 @@ class Decisions:
         if self._stopping or self.owner is None:
             return []
         if self.next is None:
-            return self._spawn()
+            return self.spawn()
         return [Tell(self.owner.number, {"successor": "warm"})] if self.next.state == WARM else []
 
     def _owner_ended(self, status: int, peak_rss: int | None, now: float) -> list[Action]:
@@ -213,7 +220,7 @@ class Decisions:
         if self.next is not None:
             return self._open(self.next) if self.next.state == WARM else []
         if delay <= 0:
-            return self._spawn()
+            return self.spawn()
         self._spawn_at = now + delay
         self._note_due()
         return []
@@ -224,15 +231,6 @@ class Decisions:
         worker.state = OPENED
         crash, self._crash = self._crash, {}
         return [Tell(worker.number, {"open": crash})]
-
-    def _spawn(self) -> list[Action]:
-        assert self.next is None
-        self._spawn_at = None
-        self._note_due()
-        self._numbers += 1
-        self.next = _WorkerProcess(self._numbers)
-        first = self._numbers == 1
-        return [Spawn(self._numbers), *([] if first else [Say(f"worker {self._numbers} starts")])]
 
     def _give_up_next(self) -> list[Action]:
         worker, self.next = self.next, None

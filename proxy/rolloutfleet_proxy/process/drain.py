@@ -65,16 +65,6 @@ class NoHost:
     def end(self) -> None: ...
 
 
-class Work(Protocol):
-    """What the proxy is busy with."""
-
-    def under_way(self, before: float) -> int:
-        """How much is to be waited for that began before that time of the loop's clock."""
-
-    def cut(self) -> None:
-        """End the calls in flight, with `stopping`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
     """A drain in force. `since` is the time of day; `began` and `expires` are of the loop's clock.
@@ -103,7 +93,10 @@ class Drains:
     """The one drain that may be in force, and the gate that calls pass."""
 
     store: Writer
-    work: Work
+    under_way: Callable[[float], int]
+    """How much is to be waited for that began before a time of the loop's clock."""
+    cut: Callable[[], None]
+    """Ends the calls in flight, with `stopping`."""
     host: Host
     timeout: float
     """Seconds that calls in flight have to finish in."""
@@ -176,7 +169,7 @@ class Drains:
             "expires": expires,
             "holding": drain.holds,
             "held": self.held,
-            "under_way": self.work.under_way(drain.began) if drain.holds else None,
+            "under_way": self.under_way(drain.began) if drain.holds else None,
         }
 
     async def boot(self, crash: Crash | None) -> None:
@@ -336,11 +329,11 @@ class Drains:
             if drain.mode == "quiesce" and not drain.holds:
                 await self._look_for_successor(drain)
             elif drain.holds:
-                left = self.work.under_way(drain.began)
+                left = self.under_way(drain.began)
                 if left and now >= drain.began + self.timeout and cut_for != drain.began:
                     logger.info("drain %s: %d calls in flight are aborted", drain.id or drain.reason, left)
                     cut_for = drain.began
-                    self.work.cut()
+                    self.cut()
                 if drain.then != "stay" and (not left or cut_for == drain.began):
                     self._begin_to_end()
                     return
@@ -363,7 +356,7 @@ class Drains:
 
     def _begin_to_end(self) -> None:
         self._ending = True
-        self.work.cut()  # what waits in a pause, with nothing made yet, loses nothing by asking again
+        self.cut()  # what waits in a pause, with nothing made yet, loses nothing by asking again
         self.host.end()
 
     def _now(self) -> float:

@@ -47,7 +47,7 @@ class Parent:
             signal.signal(number, lambda *_: None)
 
     def run(self) -> int:
-        self._act(self._decisions.begin())
+        self._act(self._decisions.spawn())
         while self._status is None or self._processes:
             due = self._decisions.due
             self._selector.select(None if due is None else max(0.0, due - time.monotonic()))

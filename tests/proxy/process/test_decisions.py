@@ -35,7 +35,7 @@ class Site:
         self.told: list[tuple[int, Any]] = []
         self.killed: list[int] = []
         self.status: int | None = None
-        self.act(self.decisions.begin())
+        self.act(self.decisions.spawn())
 
     @property
     def owners(self) -> set[int]:

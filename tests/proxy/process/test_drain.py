@@ -63,7 +63,13 @@ class Life:
         self.writer = writer
         self.calls = Calls()
         self.drains = Drains(
-            store=writer, work=self.calls, host=host, timeout=timeout, max_hold=max_hold, served=clock.now
+            store=writer,
+            under_way=self.calls.under_way,
+            cut=self.calls.cut,
+            host=host,
+            timeout=timeout,
+            max_hold=max_hold,
+            served=clock.now,
         )
 
     async def ask(self, id: str = "d", **asked: Any) -> dict[str, Any]:
