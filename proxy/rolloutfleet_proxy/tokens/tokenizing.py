@@ -44,8 +44,9 @@ class Tokenizing:
         self.chat_format = chat_format
         self._near = _Worker("tokenizer")
         self._far = _Worker("long renders")
-        self._long = long_characters or LONG_CHARACTERS
-        self._near_renders = _NearRenders(chat_format, self._long, long_characters or LONG_CHARACTERS_QUICKLY)
+        long = long_characters or LONG_CHARACTERS
+        self._near_renders = _NearRenders(chat_format, long, long_characters or LONG_CHARACTERS_QUICKLY)
+        self._short = min(_SHORT_CHARACTERS, long)
         self._helper = RenderProcess(source)
 
     @property
@@ -73,8 +74,7 @@ class Tokenizing:
         """
         if self.chat_format.vocabulary.encodes_quickly and self._near.idle:
             begun()
-            short = min(_SHORT_CHARACTERS, self._long)
-            once = _NearRenders(self.chat_format, short, short, left=1)
+            once = _NearRenders(self.chat_format, self._short, self._short, left=1)
             with contextlib.suppress(_TooLong):
                 prompt = self.chat_format.prompt(messages, args, candidates[:1], renders=once)
                 if prompt.parent is not None or len(candidates) < 2:
