@@ -47,7 +47,7 @@ from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.models import Models
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.services.sessions import SessionService
-from rolloutfleet_proxy.services.shards import ShardService
+from rolloutfleet_proxy.services.shards import Shards, ShardService
 from rolloutfleet_proxy.services.sweeping import Sweeper
 from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.services.weights import WeightService
@@ -64,7 +64,6 @@ from rolloutfleet_proxy.sessions.auth import (
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.settings import SettingsInForce, SettingsSource
-from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import boots, extent, remains
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.compacting import compact

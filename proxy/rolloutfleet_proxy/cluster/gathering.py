@@ -16,9 +16,9 @@ from rolloutfleet.tensors import RemoteTensor, remote_tensors
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.domain.errors import DiskError, OwnerFailed, OwnerUnavailable
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
+from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
-from rolloutfleet_proxy.shards.files import NotOneTensor
-from rolloutfleet_proxy.shards.shelf import Gathered, Readable, Shards
+from rolloutfleet_proxy.shards.files import Gathered, NotOneTensor, Readable
 from rolloutfleet_proxy.store.shards import Shard, shards_of_session
 from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.telemetry import logger

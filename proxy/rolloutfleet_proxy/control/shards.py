@@ -29,8 +29,7 @@ from rolloutfleet_proxy.http.headers import declared_length
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.access import there
-from rolloutfleet_proxy.services.shards import ShardService
-from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.services.shards import Shards, ShardService
 from rolloutfleet_proxy.store.shards import Shard
 
 router = APIRouter(dependencies=[AdminOnly])

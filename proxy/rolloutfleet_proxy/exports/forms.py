@@ -20,7 +20,7 @@ from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
 from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, rows
-from rolloutfleet_proxy.shards.shelf import Body
+from rolloutfleet_proxy.shards.files import Body
 from rolloutfleet_proxy.store.exports import (
     LeasedTrajectory,
     load_ids,

@@ -9,7 +9,7 @@ from rolloutfleet.dumps import DumpName, StreamedShard, StreamedTensor, Streamed
 from rolloutfleet_proxy.domain.stale import Due, GroupMember
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
-from rolloutfleet_proxy.shards.shelf import Gathered
+from rolloutfleet_proxy.shards.files import Gathered
 from rolloutfleet_proxy.store.dumps import TurnNumbers, load_dumped_turn, load_head, load_turn_numbers, turn_ids
 from rolloutfleet_proxy.store.store import Read
 

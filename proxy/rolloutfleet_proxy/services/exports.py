@@ -13,10 +13,10 @@ from rolloutfleet_proxy.domain.errors import DiskError, InvalidRequest
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
-from rolloutfleet_proxy.exports.shards import ExportShards, references
+from rolloutfleet_proxy.exports.shards import references
 from rolloutfleet_proxy.services.sessions import SessionService
+from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.settings import SettingsInForce
-from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.leases import Grant
 from rolloutfleet_proxy.store.store import Store
@@ -112,7 +112,7 @@ class ExportService:
 
     async def _put_shards(self, granted: Grant) -> None:
         try:
-            await ExportShards(self.shards, self.store).put(granted)
+            await self.shards.put_export(granted)
         except DiskError:
             with contextlib.suppress(DiskError):
                 await self._give_back(granted)

@@ -17,7 +17,7 @@ from rolloutfleet_proxy.process.allocator import Trimming
 from rolloutfleet_proxy.process.collector import Collections
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.sessions import SessionService
-from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.store import boots
 from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.database import store_bytes

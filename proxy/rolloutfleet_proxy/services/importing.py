@@ -28,7 +28,7 @@ from rolloutfleet_proxy.lifecycle import contents
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.contents import Looked
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, NotClaimed
-from rolloutfleet_proxy.shards.shelf import Shards, to_its_end
+from rolloutfleet_proxy.services.shards import Shards, to_its_end
 from rolloutfleet_proxy.store import imports
 from rolloutfleet_proxy.store.imports import Arrived, Staged
 from rolloutfleet_proxy.store.store import Connection, Store

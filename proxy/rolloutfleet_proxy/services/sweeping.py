@@ -24,7 +24,7 @@ from rolloutfleet_proxy.lifecycle.dumping import dump
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, FolderFull
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
-from rolloutfleet_proxy.shards.shelf import Gathered
+from rolloutfleet_proxy.shards.files import Gathered
 from rolloutfleet_proxy.store import tombstones
 from rolloutfleet_proxy.store.dumps import keep_files, load_files, metadata_with_shards
 from rolloutfleet_proxy.store.groups import Freed, Spared, free, load_candidates, load_group

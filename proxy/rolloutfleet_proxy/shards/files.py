@@ -9,7 +9,8 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
@@ -28,6 +29,42 @@ HEADER_LIMIT: Final = 2**20
 """Bytes of the header of a tensor that comes."""
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+Made = tuple[str, Form, bytes | Iterable[bytes]]
+"""A tensor to be kept: its name, its form, its bytes, whole or in pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A safetensors file on its way out: its size, and what makes it, for worker threads."""
+
+    size: int
+    pieces: Iterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A tensor that can be read, in a worker thread, while it is gathered."""
+
+    form: Form
+    pieces: Callable[[], Iterator[bytes]]
+    """Its bytes, from the beginning each time it is called. Raises OSError where somebody removed the file."""
+
+    def read(self) -> bytes:
+        """All of it at once."""
+        return b"".join(self.pieces())
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What was found, by shard id."""
+
+    tensors: dict[str, Readable] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    """No longer kept by their owner, or of no proxy of this fleet: never to be had again."""
+    unreachable: list[str] = field(default_factory=list)
+    """Their owner did not answer: another time it may."""
 
 
 class NotOneTensor(ValueError):

@@ -1,8 +1,8 @@
 """The rows of shards: who holds what, and for how long.
 
 A row is written when its file is durable. When it goes, for whatever reason, a trigger of the schema puts its file on
-the list of those to be removed, in the same transaction; `shards.shelf` removes them after the commit, as often as it
-takes.
+the list of those to be removed, in the same transaction; `services.shards` removes them after the commit, as often as
+it takes.
 """
 
 import json

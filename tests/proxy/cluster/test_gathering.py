@@ -27,9 +27,9 @@ from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.ids import TENSOR, Owner
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.access import Access
+from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
-from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.store import Reader, Store

@@ -40,9 +40,9 @@ from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.exports import ExportService
+from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
-from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.leases import Grant, grant

@@ -14,7 +14,7 @@ from rolloutfleet.tensors import RemoteTensor, remote_tensors
 from rolloutfleet.wire import Export
 from rolloutfleet_proxy.exports.forms import json_pieces
 from rolloutfleet_proxy.exports.rows import TENSORS
-from rolloutfleet_proxy.exports.shards import ExportShards, references
+from rolloutfleet_proxy.exports.shards import references
 from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.exports import ExportGone
@@ -45,7 +45,7 @@ def release(shelf: Shelf, granted: Grant) -> None:
 def export(shelf: Shelf, granted: Grant) -> Json:
     """What a trainer is answered; its shards are there by then."""
     owner = shelf.store.owner
-    shelf.run(ExportShards(shelf.shards, shelf.store.store).put(granted))
+    shelf.run(shelf.shards.put_export(granted))
     head: Json = {"lease_id": granted.lease, "expires_in": 1.0, "run": 0, "version": 7, "sessions": []}
     pieces = json_pieces(shelf.store.read, granted, head, references=references(owner, ADDRESS))
     answer: Json = json.loads(b"".join(pieces))

@@ -16,8 +16,8 @@ from rolloutfleet_proxy.exports.forms import json_pieces, safetensors
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.services.importing import Importer
+from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
-from rolloutfleet_proxy.shards.shelf import Shards
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.imports import Arrived
 from rolloutfleet_proxy.store.leases import Grant, acknowledge, grant, release

@@ -21,7 +21,7 @@ from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper, look
 from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
-from rolloutfleet_proxy.shards.shelf import Gathered
+from rolloutfleet_proxy.shards.files import Gathered
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import open_database, store_bytes

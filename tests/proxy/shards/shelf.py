@@ -10,7 +10,7 @@ from tests.proxy.stores import SyncStore
 
 from rolloutfleet.tensors import CODES, Form, write_header
 from rolloutfleet.wire import StartSessions
-from rolloutfleet_proxy.shards.shelf import Shards
+from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.store.sessions import start
 
 

@@ -26,9 +26,9 @@ from rolloutfleet.errors import SESSION_DELETED, SESSION_UNKNOWN, SHARD_CONFLICT
 from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
 from rolloutfleet_proxy.http.errors import status_of
+from rolloutfleet_proxy.services.shards import SYNCED_TOGETHER
 from rolloutfleet_proxy.shards.files import HEADER_LIMIT, NotOneTensor
 from rolloutfleet_proxy.shards.orphans import GRACE, LOOK_EVERY
-from rolloutfleet_proxy.shards.shelf import SYNCED_TOGETHER
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.shards import shards_of_session
 from rolloutfleet_proxy.store.tombstones import bury
