@@ -19,7 +19,7 @@ from rolloutfleet_proxy.telemetry.metrics import Metrics, total
 
 Work = Coroutine[Any, Any, None]
 
-LOOKS: Final = 0.5
+RECHECK_INTERVAL: Final = 0.5
 """Seconds: how soon an interval that was changed while running is heeded."""
 
 
@@ -40,7 +40,7 @@ async def every(interval: Callable[[], float], work: Callable[[], Awaitable[obje
     while True:
         began = time.monotonic()
         while (left := began + interval() - time.monotonic()) > 0:  # noqa: ASYNC110 (the interval may change meanwhile)
-            await asyncio.sleep(min(left, LOOKS))
+            await asyncio.sleep(min(left, RECHECK_INTERVAL))
         try:
             await work()
         except Exception:

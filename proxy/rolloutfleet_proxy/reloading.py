@@ -19,7 +19,7 @@ from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
 
-LOOKS: Final = 1.0
+POLL_INTERVAL: Final = 1.0
 """Seconds between looks at the file."""
 
 
@@ -85,7 +85,7 @@ async def _changes(file: Path | None, asked: asyncio.Event) -> AsyncIterator[Non
     yield
     while True:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOKS if file is not None else None):
+            async with asyncio.timeout(POLL_INTERVAL if file is not None else None):
                 await asked.wait()
         content = await asyncio.to_thread(_content, file)
         if content != seen or asked.is_set():

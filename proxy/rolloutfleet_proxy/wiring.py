@@ -78,7 +78,7 @@ from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
-EVERY = 5.0
+HOUSEKEEPING_INTERVAL = 5.0
 """Seconds between looks at what is done by itself: leases and shards that expire, rows and pages to be freed."""
 
 STORE_FOLDER = "store"
@@ -170,7 +170,7 @@ async def open_proxy(
 
 def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
     settings, writer = parts.settings, parts.store.writer
-    often = partial(every, lambda: EVERY)
+    often = partial(every, lambda: HOUSEKEEPING_INTERVAL)
     work = {
         "boot": _note_boot(writer),
         "leases": often(services.exports.expire),
@@ -181,7 +181,7 @@ def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
         "probe": parts.probing.run(parts.engine),
     }
     if settings.current.allocator.trim:
-        work["trimming"] = every(lambda: allocator.EVERY, services.figures.trimming.look)
+        work["trimming"] = every(lambda: allocator.TRIM_INTERVAL, services.figures.trimming.look)
     return work
 
 

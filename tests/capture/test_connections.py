@@ -19,7 +19,7 @@ from tests.capture.test_retries import eventually
 
 from rolloutfleet_proxy.http import request_bodies
 from rolloutfleet_proxy.http.in_flight import CALL_BYTES
-from rolloutfleet_proxy.http.protocol import HEAD_BYTES, HEAD_SECONDS, HEADERS
+from rolloutfleet_proxy.http.protocol import HEAD_BYTES, HEAD_TIMEOUT, HEADERS
 
 DESCRIPTORS = 256
 IDLE = 300
@@ -69,7 +69,7 @@ async def test_probes_and_calls_are_answered_beside_more_idle_connections_than_d
         for number in range(IDLE):
             stack.enter_context(connected(two.proxy, kinds[number % 3]))
             if number % 50 == 49:
-                assert httpx.get(f"{two.proxy.url}/health", timeout=HEAD_SECONDS / 2).status_code == 200
+                assert httpx.get(f"{two.proxy.url}/health", timeout=HEAD_TIMEOUT / 2).status_code == 200
         for _ in range(5):
             assert session.raw_chat(CHAT).status_code == 200
     await eventually(lambda: "descriptors run short" in two.proxy.log.read_text())
@@ -139,7 +139,7 @@ async def test_a_body_that_is_silent_is_408_on_every_way_that_it_can_take(two: F
     ]
     for status, error in await asyncio.gather(*(asyncio.to_thread(answer, each) for each in waiting)):
         assert (status, error["code"], error["type"]) == (408, "request_timeout", "timeout_error"), error
-    assert request_bodies.SILENCE <= time.monotonic() - began < request_bodies.SILENCE + 15
+    assert request_bodies.BODY_IDLE_TIMEOUT <= time.monotonic() - began < request_bodies.BODY_IDLE_TIMEOUT + 15
     assert there.turns() == [] and here.turns() == []
     with two.proxy.admin() as admin:
         assert admin.get("/shards/silent").status_code == 404
@@ -162,7 +162,7 @@ async def test_a_planned_stop_waits_for_a_body_that_dribbles_no_longer_than_for_
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     await asyncio.to_thread(process.wait, 55)
-    assert time.monotonic() - began < request_bodies.SILENCE + 10
+    assert time.monotonic() - began < request_bodies.BODY_IDLE_TIMEOUT + 10
     for task in dribbling:
         task.cancel()
     await asyncio.gather(*dribbling, return_exceptions=True)

@@ -25,7 +25,7 @@ from rolloutfleet_proxy.telemetry import logger
 
 TIMEOUT: Final = 60.0
 """Seconds that a proxy has to send one tensor."""
-AT_ONCE: Final = 4
+CONCURRENT_FETCHES: Final = 4
 """Tensors that are fetched at the same time."""
 
 
@@ -91,7 +91,7 @@ class Gatherer:
                 found.gone.append(name)
 
     async def _fetch_all(self, by_owner: Mapping[int, Iterable[str]], found: Gathered, fetched: AsyncExitStack) -> None:
-        places = asyncio.Semaphore(AT_ONCE)
+        places = asyncio.Semaphore(CONCURRENT_FETCHES)
         silent: set[int] = set()
 
         async def fetch(ordinal: int, name: str) -> None:

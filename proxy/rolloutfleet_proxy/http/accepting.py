@@ -16,7 +16,7 @@ from typing import Final
 
 from rolloutfleet_proxy.telemetry import logger
 
-BURST: Final = 64
+ACCEPT_BATCH: Final = 64
 """Connections that one round takes of a socket at the most: some milliseconds' work."""
 PAUSE: Final = 1.0
 """Seconds without accepting, where the process or the system can hold no more connections."""
@@ -56,7 +56,7 @@ class Accepting:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(BURST):
+        for _ in range(ACCEPT_BATCH):
             try:
                 connection, _address = listening.accept()
             except (BlockingIOError, InterruptedError):

@@ -25,17 +25,17 @@ HEAD_BYTES: Final = 64 << 10
 """Of a request's line and headers; of trailers, and of one chunk's extensions, too."""
 HEADERS: Final = 1000
 """In a head, or in trailers. 64 KiB can hold 16,000 of them, which take megabytes as objects."""
-HEAD_SECONDS: Final = 15.0
+HEAD_TIMEOUT: Final = 15.0
 """From a head's first byte, or from when a connection was made, to its last."""
-REST_SECONDS: Final = 30.0
+REST_TIMEOUT: Final = 30.0
 """From an answer to the end of a body that it did not wait for."""
-UNREAD_SECONDS: Final = 60.0
+WRITE_TIMEOUT: Final = 60.0
 """In which a client must take some of the answer that waits for it."""
-PEER_UNREAD_SECONDS: Final = 600.0
+PEER_WRITE_TIMEOUT: Final = 600.0
 """The same for another proxy, which reads no faster than its own client, and in large pieces."""
-AHEAD: Final = 64
+MAX_PIPELINED: Final = 64
 """Requests of one connection that wait for the answers before them."""
-LINGER_SECONDS: Final = 2.0
+LINGER_TIMEOUT: Final = 2.0
 """What still comes behind a refusal is read for so long: a closed socket would reset the connection, and the client
 might never see the answer."""
 
@@ -140,8 +140,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._since_begun > self._most() and self._head_bytes() > self._most():
             raise _too_large()
         self._check_number()
-        if len(self.pipeline) >= AHEAD:
-            raise MalformedRequest(f"More than {AHEAD} requests were sent ahead of their answers.")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise MalformedRequest(f"More than {MAX_PIPELINED} requests were sent ahead of their answers.")
         self._others.leaves(self)
         if self.parser.should_upgrade():
             self._framing = list(framing(self.headers).items())
@@ -181,9 +181,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self._deaf or self.transport.is_closing():
             return
         if self._reading is _Reading.HEAD or self._unparsed:
-            if waited > HEAD_SECONDS:
-                self._refuse(RequestTimeout(f"The request's line and headers did not come within {HEAD_SECONDS:g} s."))
-        elif waited > self._patience():
+            if waited > HEAD_TIMEOUT:
+                self._refuse(RequestTimeout(f"The request's line and headers did not come within {HEAD_TIMEOUT:g} s."))
+        elif waited > self._idle_timeout():
             self.transport.close()
 
     def is_unread(self, now: float) -> bool:
@@ -192,18 +192,18 @@ class HttpProtocol(HttpToolsProtocol):
         if not waiting:
             return False
         taken = self._joining.written - waiting - in_the_system(self.transport)
-        patience = PEER_UNREAD_SECONDS if self._from_peer else UNREAD_SECONDS
-        return self._taking.nothing_for(taken, now) > patience
+        timeout = PEER_WRITE_TIMEOUT if self._from_peer else WRITE_TIMEOUT
+        return self._taking.nothing_for(taken, now) > timeout
 
     def give_way(self) -> None:
         # Not closed but aborted: what the client does not take of its last answer must not keep the descriptor.
         self.transport.abort()
 
-    def _patience(self) -> float:
+    def _idle_timeout(self) -> float:
         """Seconds that it may stay as it is, with no head under way."""
         if self._reading is _Reading.BODY:
-            return REST_SECONDS
-        return self.timeout_keep_alive if self._used else HEAD_SECONDS
+            return REST_TIMEOUT
+        return self.timeout_keep_alive if self._used else HEAD_TIMEOUT
 
     def _rest(self) -> None:
         self._since = self.loop.time()
@@ -309,7 +309,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._others.rests(self)
         self.flow.resume_reading()
         self.transport.write_eof()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self.loop.call_later(LINGER_TIMEOUT, self.transport.close)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Nobody here can mend what clients ask for."""

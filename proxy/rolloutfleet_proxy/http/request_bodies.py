@@ -108,7 +108,7 @@ def _counted(receive: Receive, held: Held | None, *, limit: int) -> Receive:
     return counted
 
 
-SILENCE: Final = 30.0
+BODY_IDLE_TIMEOUT: Final = 30.0
 """Seconds that a body may send nothing for, and that a proxy which is to end waits for one that still sends."""
 
 
@@ -138,9 +138,9 @@ class BodyTime:
         await self._app(scope, timed, send)
 
     async def _waited_for(self, receive: Receive, began: float) -> Message:
-        silent_until = asyncio.get_running_loop().time() + SILENCE
+        silent_until = asyncio.get_running_loop().time() + BODY_IDLE_TIMEOUT
         ending = self._drains.ending_since
-        until = silent_until if ending is None else min(silent_until, max(began, ending) + SILENCE)
+        until = silent_until if ending is None else min(silent_until, max(began, ending) + BODY_IDLE_TIMEOUT)
         try:
             async with asyncio.timeout_at(until) as limit:
                 with self._under_way.body(cut=lambda: limit.reschedule(0.0)):
@@ -148,4 +148,4 @@ class BodyTime:
         except TimeoutError:
             if limit.when() != silent_until:
                 raise Stopping() from None
-            raise RequestTimeout(f"Nothing of the body arrived for {SILENCE:g} s.") from None
+            raise RequestTimeout(f"Nothing of the body arrived for {BODY_IDLE_TIMEOUT:g} s.") from None

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 
 from rolloutfleet.settings import AllocatorSettings
 
-EVERY = 2.0
+TRIM_INTERVAL = 2.0
 """Seconds between two looks at whether to trim."""
-ENOUGH = 32 << 20
+TRIM_BYTES = 32 << 20
 """Bytes that calls gave back since the last trim, from which on another is worth its while."""
-LONG = 0.05
+LONG_TRIM = 0.05
 """Seconds that a trim may stop the others for; after one that took longer the next waits for a quiet moment."""
-LONGEST_WAIT = 60.0
+MAX_TRIM_DELAY = 60.0
 """Seconds that it waits at the most."""
 
 _ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
@@ -64,9 +64,9 @@ def is_due(*, freed: int, since: float, last_took: float, quiet: bool, settled: 
 
     `settled` says that nothing had been freed before the last time either, so that nothing more is to be expected.
     """
-    if freed < ENOUGH:
+    if freed < TRIM_BYTES:
         return quiet and (freed > 0 or not settled)
-    return quiet or last_took <= LONG or since >= LONGEST_WAIT
+    return quiet or last_took <= LONG_TRIM or since >= MAX_TRIM_DELAY
 
 
 @dataclass(slots=True)

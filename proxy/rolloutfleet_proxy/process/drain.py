@@ -31,7 +31,7 @@ from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import logger
 
-LOOK_EVERY: Final = 0.05
+POLL_INTERVAL: Final = 0.05
 """Seconds between two looks at what is still under way."""
 
 _FACT = "drain"
@@ -337,7 +337,7 @@ class Drains:
                 if drain.then != "stay" and (not left or cut_for == drain.began):
                     self._begin_to_end()
                     return
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_INTERVAL)
 
     async def _look_for_successor(self, drain: Drain) -> None:
         """Begin to hold calls when it is ready. A restart without one is undone: the calls go on here."""

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
-MOST_BYTES = 4 << 20
+QUEUE_BYTES = 4 << 20
 """Lines that wait at the most; what comes above that is dropped and counted."""
-GATHERING = 0.02
+BATCH_SECONDS = 0.02
 """Seconds in which lines gather before they are written in one go."""
 FLUSH_TIMEOUT = 2.0
 """Seconds that the end of the process waits for what is queued."""
@@ -21,8 +21,8 @@ class Output:
 
     descriptor: int
     _: KW_ONLY
-    most_bytes: int = MOST_BYTES
-    gathering: float = GATHERING
+    most_bytes: int = QUEUE_BYTES
+    gathering: float = BATCH_SECONDS
     dropped_line: Callable[[int], bytes] = lambda count: b""
     """Makes the line that says how many lines were lost since the last one."""
     dropped: int = 0

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from rolloutfleet_proxy.http import accepting
-from rolloutfleet_proxy.http.accepting import BURST, Accepting
+from rolloutfleet_proxy.http.accepting import ACCEPT_BATCH, Accepting
 from rolloutfleet_proxy.process.supervisor import listen
 
 CROWD = 500
@@ -83,7 +83,7 @@ def test_a_crowd_is_accepted_in_a_few_rounds(listening: socket.socket) -> None:
         server.close()
         return rounds.count
 
-    assert uvloop.run(work()) < CROWD / BURST + 10
+    assert uvloop.run(work()) < CROWD / ACCEPT_BATCH + 10
 
 
 def test_who_comes_when_it_is_over_waits_for_the_next_one(listening: socket.socket) -> None:

@@ -17,11 +17,11 @@ from rolloutfleet_proxy.http import protocol
 from rolloutfleet_proxy.http.accepting import Accepting
 from rolloutfleet_proxy.http.connections import Connections, for_clients
 from rolloutfleet_proxy.http.protocol import (
-    AHEAD,
     HEAD_BYTES,
     HEADERS,
-    PEER_UNREAD_SECONDS,
-    UNREAD_SECONDS,
+    MAX_PIPELINED,
+    PEER_WRITE_TIMEOUT,
+    WRITE_TIMEOUT,
     HttpProtocol,
 )
 from rolloutfleet_proxy.process.supervisor import listen
@@ -371,13 +371,13 @@ def test_nonsense_in_a_body_that_waits_for_its_turn_is_refused_in_its_turn(run: 
 
 def test_requests_sent_ahead_of_their_answers_are_bounded(run: Callable[..., None]) -> None:
     async def work(server: Server) -> None:
-        client = await server.connect(GET * (AHEAD + 1))
-        for _ in range(AHEAD + 1):
+        client = await server.connect(GET * (MAX_PIPELINED + 1))
+        for _ in range(MAX_PIPELINED + 1):
             assert (await client.answer())[0] == 200
-        greedy = await server.connect(GET.replace(b"/ ", b"/held ") + GET * (AHEAD + 9))
+        greedy = await server.connect(GET.replace(b"/ ", b"/held ") + GET * (MAX_PIPELINED + 9))
         await server.has_refused.wait()
         server.app.go_on.set()
-        for _ in range(AHEAD + 1):
+        for _ in range(MAX_PIPELINED + 1):
             assert (await greedy.answer())[0] == 200
         assert await greedy.error() == (400, "invalid_request")
         assert await greedy.rest() == b""
@@ -445,7 +445,7 @@ def test_who_leaves_with_several_requests_under_way_is_seen_to_leave(
 
 
 def test_a_head_that_does_not_end_in_time_is_408(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.3)
 
     async def work(server: Server) -> None:
         begun = time.monotonic()
@@ -462,8 +462,8 @@ def test_a_head_that_does_not_end_in_time_is_408(run: Callable[..., None], monke
 
 
 def test_one_byte_at_a_time_makes_a_head_no_younger(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.3)
+    monkeypatch.setattr(protocol, "LINGER_TIMEOUT", 0.1)
 
     async def work(server: Server) -> None:
         client = await server.connect(b"GET / HTTP/1.1\r\nx-long: ")
@@ -481,7 +481,7 @@ def test_one_byte_at_a_time_makes_a_head_no_younger(run: Callable[..., None], mo
 
 
 def test_a_connection_that_sends_nothing_is_closed(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.2)
 
     async def work(server: Server) -> None:
         used = await server.connect(GET)
@@ -496,7 +496,7 @@ def test_a_connection_that_sends_nothing_is_closed(run: Callable[..., None], mon
 def test_the_rest_of_a_body_that_nobody_waits_for_is_not_read_for_ever(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "REST_SECONDS", 0.2)
+    monkeypatch.setattr(protocol, "REST_TIMEOUT", 0.2)
 
     async def work(server: Server) -> None:
         client = await server.connect(b"POST /early HTTP/1.1\r\ncontent-length: 1000\r\n\r\nx")
@@ -511,7 +511,7 @@ def test_the_rest_of_a_body_that_nobody_waits_for_is_not_read_for_ever(
 
 
 def test_a_request_in_flight_is_never_ended_by_time(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HEAD_SECONDS", "REST_SECONDS"):
+    for name in ("HEAD_TIMEOUT", "REST_TIMEOUT"):
         monkeypatch.setattr(protocol, name, 0.0)
 
     async def work(server: Server) -> None:
@@ -534,7 +534,7 @@ def test_who_takes_nothing_of_an_answer_is_let_go(run: Callable[..., None], more
         now = asyncio.get_running_loop().time()
         async with asyncio.timeout(TIMEOUT):
             while server.state.connections:
-                now += UNREAD_SECONDS / 4
+                now += WRITE_TIMEOUT / 4
                 server.connections.look(now)
                 await asyncio.sleep(0.02)
         assert not server.connections.make_room(), "nothing is left of it"
@@ -555,7 +555,7 @@ def test_who_takes_an_answer_slowly_gets_all_of_it(run: Callable[..., None], pee
         while left:
             await client.take(min(piece, left))
             left -= min(piece, left)
-            now += (PEER_UNREAD_SECONDS if peer else UNREAD_SECONDS) * 0.9
+            now += (PEER_WRITE_TIMEOUT if peer else WRITE_TIMEOUT) * 0.9
             server.connections.look(now)
 
     run(work)

@@ -8,7 +8,7 @@ from tests.proxy import apart
 
 from rolloutfleet.settings import AllocatorSettings
 from rolloutfleet_proxy.process import allocator
-from rolloutfleet_proxy.process.allocator import ENOUGH, LONG, LONGEST_WAIT, Trimming, is_due
+from rolloutfleet_proxy.process.allocator import LONG_TRIM, MAX_TRIM_DELAY, TRIM_BYTES, Trimming, is_due
 
 MIB = 1 << 20
 
@@ -20,11 +20,11 @@ MIB = 1 << 20
         (0, 1.0, 0.0, True, False, True),
         (0, 1.0, 0.0, False, False, False),
         (1, 1.0, 0.0, True, True, True),
-        (ENOUGH - 1, 1e9, 0.0, False, False, False),
-        (ENOUGH, 1.0, LONG, False, True, True),
-        (ENOUGH, 1.0, LONG * 1.1, False, True, False),
-        (ENOUGH, 1.0, LONG * 1.1, True, True, True),
-        (ENOUGH, LONGEST_WAIT, LONG * 1.1, False, True, True),
+        (TRIM_BYTES - 1, 1e9, 0.0, False, False, False),
+        (TRIM_BYTES, 1.0, LONG_TRIM, False, True, True),
+        (TRIM_BYTES, 1.0, LONG_TRIM * 1.1, False, True, False),
+        (TRIM_BYTES, 1.0, LONG_TRIM * 1.1, True, True, True),
+        (TRIM_BYTES, MAX_TRIM_DELAY, LONG_TRIM * 1.1, False, True, True),
     ],
 )
 def test_a_trim_is_due_by_what_was_freed(
@@ -55,7 +55,7 @@ async def test_a_quiet_moment_is_trimmed_once_more_and_then_left_alone() -> None
 
 
 async def test_what_was_trimmed_is_not_counted_again() -> None:
-    freed, now, trims = [ENOUGH], [0.0], [0]
+    freed, now, trims = [TRIM_BYTES], [0.0], [0]
 
     def trim() -> bool:
         trims[0] += 1
@@ -66,7 +66,7 @@ async def test_what_was_trimmed_is_not_counted_again() -> None:
     for _ in range(3):
         await trimming.look()
     assert trims == [1]
-    freed[0] += ENOUGH
+    freed[0] += TRIM_BYTES
     await trimming.look()
     assert trims == [2] and trimming.figures() == {"times": 2, "longest_seconds": 0.01}
 
@@ -78,7 +78,7 @@ async def test_where_the_c_library_has_none_nothing_happens(monkeypatch: pytest.
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Musl())
     assert allocator.find_trim() is None
     allocator.settle(AllocatorSettings())
-    trimming = Trimming(freed=lambda: ENOUGH, quiet=lambda: True)
+    trimming = Trimming(freed=lambda: TRIM_BYTES, quiet=lambda: True)
     await trimming.look()
     assert trimming.times == 0
 
