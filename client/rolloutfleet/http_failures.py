@@ -17,7 +17,7 @@ _KINDS: Final[Mapping[str, Sequence[str]]] = {
     "no connection could be made": ("ClientConnectorError", "ConnectError"),
     "it closed the connection without an answer": ("ServerDisconnectedError",),
     "what it sent is not HTTP, or broke off": _BROKEN,
-    "its address is not one that can be asked": ("InvalidURL", "UnsupportedProtocol"),
+    "its address can't be used": ("InvalidURL", "UnsupportedProtocol"),
     "no answer came in time": ("TimeoutError", "TimeoutException"),
     "the connection broke off": ("ConnectionError", "NetworkError"),
     "the connection failed": ("OSError",),

@@ -231,7 +231,7 @@ def test_a_proxy_that_is_down_when_it_should_hear_is_told_by_the_next_run(
         proxy.start()
     done = asked(pair, "--to", "jsonl", "-o", str(tmp_path / "out"), "--lease-seconds", "2")
     assert done.returncode == 0, done.stderr
-    assert "stood in the folder already" in done.stdout
+    assert "were in the folder already" in done.stdout
     assert Counter(record["session_id"] for record in read(tmp_path / "out")) == Counter(list(sessions))
     assert fleet.audit().sessions.live == 0
 

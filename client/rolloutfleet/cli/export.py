@@ -262,7 +262,7 @@ def _bar(fleet: Fleet, most: int | None) -> Iterator[Any]:
 def _show_summary(summary: Summary, output: Path) -> None:
     done, out = summary.done, console()
     if summary.again:
-        out.print(f"{summary.again} trajectories stood in the folder already; the fleet has been told", soft_wrap=True)
+        out.print(f"{summary.again} trajectories were in the folder already; the fleet has been told", soft_wrap=True)
     if done.trajectories:
         parts = "1 part" if done.parts == 1 else f"{done.parts} parts"
         out.print(

@@ -259,7 +259,7 @@ def _loads(content: bytes, number: int) -> Any:
         if _SURROGATE.search(text):
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Damaged(f"line {number} is not JSON: it holds half a letter, a surrogate without its other") from None
+        raise Damaged(f"line {number} is not JSON: it holds half a character, a lone surrogate") from None
     except UnicodeDecodeError:
         raise Damaged(f"line {number} is not JSON: it is not UTF-8") from None
     except (ValueError, RecursionError) as error:

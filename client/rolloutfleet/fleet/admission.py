@@ -71,7 +71,7 @@ class Admission:
     async def _admit(self, sessions: int, *, timeout: float | None) -> None:
         most = self.manager.max_concurrent
         if sessions > most:
-            raise BadArgument("group_size", f"is {sessions}, and max_concurrent {most}: it would wait for ever")
+            raise BadArgument("group_size", f"is {sessions}, and max_concurrent {most}: it would wait forever")
         self.manager.on_enqueued(sessions)
         try:
             async with asyncio.timeout(timeout):

@@ -155,7 +155,7 @@ class ShardMismatch(FleetError):
 
 
 class OwnerUnavailable(FleetError):
-    """A proxy gave no good answer for as long as was waited."""
+    """A proxy gave no usable answer for as long as was waited."""
 
 
 class UnknownOwner(FleetError):

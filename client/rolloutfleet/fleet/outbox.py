@@ -20,7 +20,7 @@ Deliver = Callable[[], Awaitable[None]]
 
 FIRST_TIMEOUT: Final = 5.0
 """Seconds that a caller waits for the delivery. After that it goes on in the background, and the trainer goes on."""
-_LATER: Final = "it is said again until it is heard"
+_LATER: Final = "it is repeated until it arrives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Outbox:
     ) -> None:
         message = Message(what, deliver, trajectory_ids)
         if not quietly:
-            log.warning("%s was not heard; %s", what, _LATER)
+            log.warning("%s did not arrive; %s", what, _LATER)
         task = asyncio.create_task(self._until_delivered(message))
         self._messages[message] = task
         task.add_done_callback(lambda _: self._messages.pop(message, None))

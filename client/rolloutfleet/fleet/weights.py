@@ -260,7 +260,8 @@ class AsyncWeightUpdate:
         known = await self._weights.show()
         if self.version < known.version:
             raise BadArgument(
-                "version", f"{self.version} would go back: the fleet is at {known.version}. After a crash say recover()"
+                "version",
+                f"{self.version} would go back: the fleet is at {known.version}. After a crash call recover()",
             )
         asked = self._pause.model_copy(update={"epoch": known.epoch + 1})
         self.paused = await self._weights.pause(asked, strict=self._strict)

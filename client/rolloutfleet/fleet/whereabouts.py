@@ -144,7 +144,7 @@ def _own_namespace() -> str:
     try:
         return _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
     except OSError:
-        raise BadArgument("namespace", "not running in a pod: say in which namespace the fleet is") from None
+        raise BadArgument("namespace", "not running in a pod: name the fleet's namespace") from None
 
 
 def _book(path: str | Path | None) -> Path:

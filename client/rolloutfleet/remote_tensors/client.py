@@ -242,7 +242,7 @@ class RemoteTensors:
         report = _reported(asked)
         self._remember(wanted, report.undeleted)
         for owner, reason in report.failures.items():
-            LOG.warning("shards were not deleted at %s, and will be asked for again: %s", owner, reason)
+            LOG.warning("shards were not deleted at %s, and will be retried: %s", owner, reason)
         return report
 
     def clear_batches(self, *batches: Any, roles: Mapping[str, Role] | None = None) -> Cleared:
@@ -316,7 +316,7 @@ def retried(
                 raise
             if clock() + wait > until:
                 why = error.why if isinstance(error, Unreachable) else str(error)
-                raise OwnerUnavailable(f"{owner} gave no good answer for {seconds:.0f} s: {why}") from error
+                raise OwnerUnavailable(f"{owner} gave no usable answer for {seconds:.0f} s: {why}") from error
         sleep(wait)
     raise AssertionError
 
