@@ -84,7 +84,7 @@ class Executor:
             return
         answer = await ask(url, endpoints.admin_key)
         if answer:
-            logger.info("%s answered what it was asked with %s", pod, answer, extra=_about(fleet))
+            logger.info("%s answered a request with %s", pod, answer, extra=_about(fleet))
 
     async def _emit(self, fleet: Fleet, emitted: actions.EmitEvent, endpoints: Endpoints, now: float) -> None:
         logger.info("%s: %s", emitted.reason, message_of(emitted), extra=_about(fleet))

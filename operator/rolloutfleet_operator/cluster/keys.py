@@ -39,7 +39,7 @@ class FleetKeys:
         """The admin keys as they should be now; `there` is the Secret, `proxies` has an address for each pod."""
         found = None if there is None else secrets.read(there)
         if fleet.spec.auth.secret is not None:
-            return _named(found, "auth.secret", fleet.keys, ADMIN_KEYS, "(admin keys, one a line)")
+            return _named(found, "auth.secret", fleet.keys, ADMIN_KEYS, "(admin keys, one per line)")
         if there is not None and not owned(there, fleet):
             return FoundKey(None, (name_taken("Secret", fleet.own_keys, "delete it, or name it as auth.secret"),))
         wanted = secrets.wanted(

@@ -63,7 +63,7 @@ class Lease:
                 await self._take(found)
         except (ApiUnreachable, ApiRefused, TimeoutError) as error:
             if not (isinstance(error, ApiRefused) and error.status == 409):
-                logger.warning("the Lease can't be had: %s", error or "no answer")
+                logger.warning("the Lease can't be acquired: %s", error or "no answer")
             return
         self._renewed = began
         if not self.leading.is_set():

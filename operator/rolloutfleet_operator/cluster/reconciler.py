@@ -359,7 +359,7 @@ def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Problem]:
     if fields:
         more = len(fields) - MOST_NAMED
         named = ", ".join(fields[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        message = f"this operator ({version}) does not know {named}, which means nothing until it is upgraded"
+        message = f"this operator ({version}) does not know {named}, which has no effect until it is upgraded"
         yield Problem(ProblemReason.FIELDS_UNKNOWN, message)
 
 

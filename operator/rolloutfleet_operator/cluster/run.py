@@ -32,7 +32,7 @@ CRD_EVERY: Final = 5.0
 KOPF_STOPS_WITHIN: Final = 10.0
 """Seconds. kopf (1.45) cancels all its tasks 5 s after one of them failed, those too that others wait for: then it
 may wait for ever."""
-DEFINITION_GONE: Final = "the definition of RolloutFleets is gone, and every fleet with it; ended, to begin anew"
+DEFINITION_GONE: Final = "the definition of RolloutFleets is gone, and every fleet with it; exiting, to start again"
 
 
 class CantRun(Exception):
@@ -75,7 +75,7 @@ async def run(settings: OperatorSettings) -> None:
 async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
     fleets, namespace = Fleets(shared, lease.leading, health), shared.operator.namespace
     where = f"namespace {namespace}" if namespace else "all namespaces"
-    logger.info("rolloutfleet-operator %s looks after fleets in %s", shared.version, where)
+    logger.info("rolloutfleet-operator %s manages fleets in %s", shared.version, where)
     tasks = [
         asyncio.create_task(lease.hold(), name="lease"),
         asyncio.create_task(_tell(lease, shared.metrics), name="leading"),

@@ -132,7 +132,7 @@ def _standing(run: Run, cool_until: float | None, now: float) -> Standing:
 _TERMS, _AFTER_BOOT = "terms", "rss_after_boot"
 _HOW: Final = {
     Standing.COOLING: "it is restarted after memory.cooldown",
-    Standing.DUE: "it is restarted as soon as it may be down",
+    Standing.DUE: "it is restarted as soon as a slot is free",
 }
 
 
@@ -168,7 +168,7 @@ def problems_of(
         verdict = verdicts[pod.name]
         if verdict.standing is Standing.TOO_SMALL:
             boot = _given_up(pod).get(_AFTER_BOOT) or verdict.after_boot
-            had = f"; it had {boot // 2**20} MiB just after its boot" if isinstance(boot, int) else ""
+            had = f"; it had {boot // 2**20} MiB right after its boot" if isinstance(boot, int) else ""
             message = f"two restarts in a row did not keep it within memory.rssBudget{had}. Raise the budget"
             yield Problem(ProblemReason.BUDGET_TOO_SMALL, message, pod.name)
         elif verdict.standing is not Standing.WITHIN and (verdict.standing in _HOW or pod.name in known):

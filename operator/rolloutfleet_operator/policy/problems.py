@@ -93,7 +93,7 @@ def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: f
         secret = spec.auth.secret or f"{observed.name}-keys"
         message = (
             f"it does not take the first key of the Secret {secret}, so callers with that key get 401 there; the "
-            "kubelet is asked to bring it"
+            "operator makes the kubelet deliver it"
         )
         yield Problem(ProblemReason.KEY_NOT_TAKEN, message, pod.name)
     elif pod.ready and pod.unanswered >= UNANSWERED_POLLS:
@@ -115,7 +115,7 @@ def _of_answers(pod: ObservedPod, observed: ObservedFleet, now: float) -> Iterat
         (ProblemReason.VOLUME_FULL, full, stats.store_full),
         (ProblemReason.DUMP_FAILING, stats.dump_error or "dumps can't be written", stats.dump_failing),
         (ProblemReason.SETTINGS_REFUSED, stats.settings_error or "", stats.settings_error),
-        (ProblemReason.NEEDS_RESTART, f"{waits}: in force after a restart; set spec.restart.id", waits and overdue),
+        (ProblemReason.NEEDS_RESTART, f"{waits}: in effect after a restart; set spec.restart.id", waits and overdue),
         (ProblemReason.FIELDS_LOST, f"requests reach the engines without {lost}", lost),
         (ProblemReason.PAUSE_TOO_LONG, paused, stats.past_max_hold),
     ):
@@ -127,7 +127,7 @@ def _of_pod(pod: ObservedOtherPod, now: float) -> Problem | None:
     """What the cluster says of a pod, the first cause before what follows from it."""
     if pod.node_lost:
         gone = "if it is gone for good, kubectl delete node, and the pod starts elsewhere"
-        return Problem(ProblemReason.NODE_LOST, f"its node gives no sign of life; {gone}", pod.name)
+        return Problem(ProblemReason.NODE_LOST, f"its node does not respond; {gone}", pod.name)
     if pod.is_stuck(now):
         return Problem(
             ProblemReason.STUCK_TERMINATING, "it should have ended; see its finalizers and its node", pod.name

@@ -113,13 +113,13 @@ def _ready(view: View) -> Condition:
     if found is not None:
         return replace(found, status="False")
     return view.because(ProblemReason.KEY_NOT_TAKEN) or Condition(
-        "True", ConditionReason.SERVING, f"all parts are ready, and as the spec asks for{_but(view)}"
+        "True", ConditionReason.SERVING, f"all parts are ready, and as the spec requires{_but(view)}"
     )
 
 
 def _proxies(view: View) -> Condition:
     if view.desired == 0:
-        return Condition("True", ConditionReason.NONE_WANTED, "no proxies are asked for")
+        return Condition("True", ConditionReason.NONE_WANTED, "no proxies are requested")
     missing = [pod for pod in view.members if pod not in view.ready]
     if len(view.ready) == view.desired:
         return Condition("True", ConditionReason.ALL_READY, "all proxies are ready")
@@ -205,7 +205,7 @@ def _progressing(view: View) -> Condition:
     if (stopped := view.because(ProblemReason.ROLL_STOPPED)) is not None:
         return stopped
     if decision.leaving:
-        return Condition("True", ConditionReason.RETIRING, "proxies that are scaled away serve what they know")
+        return Condition("True", ConditionReason.RETIRING, "proxies to be removed still serve their sessions")
     if (problem := view.because(*_NOT_AS_ASKED, *_NO_PODS)) is not None:
         return problem
     if decision.roll.outdated and not _waits(view):
@@ -219,7 +219,7 @@ def _progressing(view: View) -> Condition:
         return Condition("True", ConditionReason.ROLLING_OUT, f"{rolling} gets its new template")
     if decision.roll.outdated:
         return Condition("False", ConditionReason.UPDATE_WAITS, "pods get the new template when spec.restart.id is set")
-    return Condition("False", ConditionReason.AS_ASKED_FOR, "nothing is to be done")
+    return Condition("False", ConditionReason.AS_ASKED_FOR, "there is nothing to do")
 
 
 def _rolling(view: View) -> str | None:
@@ -273,12 +273,12 @@ def _pending(view: View, pod: ObservedPod) -> Condition:
     waiting = pod.stats.needs_restart if pod.stats is not None else ()
     what = f"; {', '.join(waiting)} waits for its restart" if waiting else ""
     return Condition(
-        "False", ConditionReason.SETTINGS_PENDING, f"{pod.name} has not taken the settings of this spec yet{what}"
+        "False", ConditionReason.SETTINGS_PENDING, f"{pod.name} has not applied the settings of this spec yet{what}"
     )
 
 
 def _cleanup(view: View) -> Condition:
-    as_asked = Condition("True", ConditionReason.DUMPING, "what goes stale is dumped")
+    as_asked = Condition("True", ConditionReason.DUMPING, "stale sessions are dumped")
     if view.spec.sessions.dump.path == "":
         as_asked = Condition("True", ConditionReason.DUMPS_OFF, "dumps are turned off")
     return view.because(ProblemReason.DUMP_FAILING, ProblemReason.VOLUME_FULL) or as_asked
@@ -310,7 +310,7 @@ def _suspended(view: View) -> Condition:
     if not view.spec.suspend:
         return Condition("False", ConditionReason.NOT_SUSPENDED, "spec.suspend is false")
     if view.decision.suspended:
-        return Condition("True", ConditionReason.SUSPENDED, "nothing runs; what the proxies held is kept")
+        return Condition("True", ConditionReason.SUSPENDED, "no pods run; the proxies' data is kept")
     return view.because(ProblemReason.UNDUMPED_TURNS) or Condition(
         "False", ConditionReason.SUSPENDING, "pods are still there"
     )

@@ -227,7 +227,7 @@ def test_two_restarts_that_do_not_help_are_the_last_until_budget_or_template_cha
             operator.restart()
     assert world.status.restarts.memory == 2
     assert problems(world) == [("math-proxy-0", "BudgetTooSmall")]
-    assert "3072 MiB just after its boot" in world.status.problems[0].message
+    assert "3072 MiB right after its boot" in world.status.problems[0].message
     assert condition(world, "MemoryWithinBudget") == ("False", "BudgetTooSmall")
     assert condition(world) == ("True", "Serving")
     assert world.pods["math-proxy-0"].notes[STATE_LABEL] == "budget-too-small"
