@@ -24,12 +24,12 @@ quickstart: $(READY) ## agents through a whole local fleet, with one proxy kille
 	@$(BIN)/python -m examples.quickstart $(ARGS)
 
 .PHONY: tiny-rl
-tiny-rl: sglang ## a whole small training run on a real SGLang on the CPU, with plot and parity check (10 GB, minutes)
+tiny-rl: sglang ## a complete small training run on a real SGLang on the CPU, with plot and parity check (10 GB, minutes)
 	@$(BIN)/python -m examples.tiny_rl $(ARGS)
 
 ##@ Check it
 .PHONY: test
-test: lint harmony sglang cluster ## everything that CI checks: a real SGLang and, as root with Docker, a real cluster included
+test: lint harmony sglang cluster ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
 	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
 	@$(BIN)/python -m e2e --if-possible
@@ -41,18 +41,18 @@ test-fast: lint harmony ## the same without the real SGLang and Kubernetes (noth
 
 .PHONY: test-all
 test-all: export ROLLOUTFLEET_TESTS_AT_LENGTH = yes
-test-all: test faults ## `make test` at length: soak, kills, restarts and crowds in full, and every planted fault
+test-all: test faults ## `make test` with soak, kills, restarts and crowds at full length, and every planted fault
 
 .PHONY: faults
 faults: $(READY) ## plant each fault of tests/faults in a copy of the sources: its tests must fail there (minutes)
 	@$(BIN)/python -m tests.faults $(ARGS)
 
 .PHONY: e2e
-e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one made here (Linux, root, Docker) or yours
+e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one created here (Linux, root, Docker) or yours
 	@$(BIN)/python -m e2e $(ARGS)
 
 .PHONY: e2e-full
-e2e-full: $(READY) cluster ## every scenario on a cluster, 45 minutes at a time; what it showed goes to e2e/results
+e2e-full: $(READY) cluster ## every scenario on a cluster, 45 minutes at a time; results go to e2e/results
 	@$(BIN)/python -m e2e --full $(ARGS)
 
 .PHONY: agents
@@ -60,11 +60,11 @@ agents: $(READY) ## every agent framework's own loop against a fleet (0.5 GB, mi
 	@$(BIN)/python -m tests.agents $(ARGS)
 
 .PHONY: kills
-kills: $(READY) ## 1,000 kills and stops of everything in a fleet under work; what it showed goes to tests/kills/results (an hour)
+kills: $(READY) ## 1,000 kills and stops of everything in a busy fleet; results go to tests/kills/results (an hour)
 	@$(BIN)/python -m tests.kills $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(READY) ## 100,000 valid and hostile requests against a fleet; what they covered goes to tests/fuzz/results
+fuzz: $(READY) ## 100,000 valid and hostile requests against a fleet; results go to tests/fuzz/results
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: lint
@@ -75,20 +75,20 @@ lint: $(READY) ## style, types and which package may import which
 	@$(BIN)/lint-imports
 
 .PHONY: bench
-bench: $(READY) ## every figure of benchmarks/, paired with the gateway alone (under an hour)
+bench: $(READY) ## every figure of benchmarks/, compared with the gateway alone (under an hour)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: bench-rigs
-bench-rigs: $(READY) ## the rigs of the changes that this project follows, theirs beside ours (under an hour)
+bench-rigs: $(READY) ## the rigs of R1 and R2, theirs and ours (under an hour)
 	@$(BIN)/python -m benchmarks --reference $(ARGS)
 
 .PHONY: bench-quick
-bench-quick: $(READY) ## a few figures from windows of 4 s: shows that it works, no more (under a minute)
+bench-quick: $(READY) ## a few figures from windows of 4 s, only to show that it works (under a minute)
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
 ##@ Work on it
 .PHONY: setup
-setup: $(READY) ## .venv, as requirements.lock says
+setup: $(READY) ## create .venv from requirements.lock
 
 .PHONY: format
 format: $(READY) ## rewrite the sources in the project's style
@@ -96,7 +96,7 @@ format: $(READY) ## rewrite the sources in the project's style
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: lock
-lock: $(READY) ## bring the lock files in line with what they lock (newest of all: ARGS=--upgrade)
+lock: $(READY) ## update the lock files (newest versions: ARGS=--upgrade)
 	@$(LOCK) $(ARGS) --extra all --group dev pyproject.toml -o requirements.lock
 	@$(LOCK) $(ARGS) toolchain/go.in -o toolchain/go.lock
 	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
@@ -110,12 +110,12 @@ lock: $(READY) ## bring the lock files in line with what they lock (newest of al
 	@$(IMAGE_LOCK) images/installer.in -o images/installer.lock
 
 .PHONY: crd
-crd: $(READY) ## write crds/ and the chart's copy anew, after a change of rolloutfleet/spec.py
+crd: $(READY) ## regenerate crds/ and the chart's copy after a change of rolloutfleet/spec.py
 	@$(BIN)/python -m rolloutfleet_operator.crd > .crd && mv .crd crds/rolloutfleets.rolloutfleet.dev.yaml
 	@cp crds/rolloutfleets.rolloutfleet.dev.yaml charts/rolloutfleet/files/
 
 .PHONY: chart
-chart: $(READY) ## write the chart's generated files and examples/kubernetes/operator.yaml anew
+chart: $(READY) ## regenerate the chart's files and examples/kubernetes/operator.yaml
 	@$(BIN)/python -m rolloutfleet_operator.chart charts/rolloutfleet
 	@$(BIN)/python -m tests.charts.raw > .raw && mv .raw examples/kubernetes/operator.yaml
 
@@ -128,11 +128,11 @@ harmony: $(READY) ## fetch the vocabulary of gpt-oss once for all clones (4 MB, 
 	@$(BIN)/python -m toolchain.harmony
 
 .PHONY: cluster
-cluster: $(READY) ## compile Kubernetes and make the node image once for all clones (python -m toolchain.kubernetes makes clusters)
+cluster: $(READY) ## compile Kubernetes and build the node image once for all clones (python -m toolchain.kubernetes creates clusters)
 	@$(BIN)/python -m toolchain.kubernetes prepare --if-possible
 
 .PHONY: clean
-clean: ## remove what make has made here (what clones share stays: make clean-sglang clean-cluster)
+clean: ## remove what make created here (shared caches stay: make clean-sglang clean-cluster)
 	@rm -rf .venv .cache .rolloutfleet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -142,16 +142,16 @@ clean-sglang: $(READY) ## remove the shared SGLang, every version of it
 
 ##@ Run it on a cluster
 .PHONY: clean-cluster
-clean-cluster: $(READY) ## remove every test cluster, and all that is cached for them
+clean-cluster: $(READY) ## remove every test cluster, and everything cached for them
 	@$(BIN)/python -m toolchain.kubernetes down --all --cache
 
 .PHONY: images
-images: $(READY) ## the images of proxy, operator, gateway and simulated engine (ARGS=--help tells of bases and names)
+images: $(READY) ## build the images of proxy, operator, gateway and simulated engine (ARGS=--help for bases and names)
 	@$(BIN)/python -m images $(ARGS)
 
 ##@ Help
 .PHONY: help
-help: ## this
+help: ## this list
 	@echo "RolloutFleet. First time here? Try: make quickstart"
 	@awk 'BEGIN { FS = ":.*## " } \
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
