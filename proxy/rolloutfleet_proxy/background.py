@@ -91,7 +91,7 @@ class StatsLines:
                 sessions_open=self.admission.sessions_open,
                 rss_bytes=self._taken.rss_bytes,
                 vms_bytes=self._taken.vms_bytes,
-                log_dropped=events.dropped(),
+                log_dropped=events.sink().dropped,
                 late_ms=milliseconds(max(0.0, late)),
             )
         )

@@ -58,8 +58,6 @@ _PR_SET_PDEATHSIG = 1
 class ParentProcess:
     """The other end of the channel, for the proxy's drains."""
 
-    can_restart = True
-
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._successor: bool | str = False
@@ -82,7 +80,7 @@ class ParentProcess:
         asked = {
             "host": settings.host,
             "port": settings.port,
-            "patience": settings.drain_timeout + CUT_GRACE + CLOSING + (RETIRING if settings.ephemeral else 0),
+            "timeout": settings.drain_timeout + CUT_GRACE + CLOSING + (RETIRING if settings.ephemeral else 0),
             "log": {"ordinal": settings.ordinal, "json": settings.log.format == "json", "level": settings.log.level},
         }
         message, descriptors = self._ask({"listen": asked})
@@ -116,7 +114,7 @@ class ParentProcess:
         if self._channel.closed:
             # Whoever starts the next proxy must find the store free; what is committed stays.
             logger.error("the parent process is gone: ending at once")
-            events.flush(patience=0.5)
+            events.sink().flush(timeout=0.5)
             os._exit(1)
         for message in messages:
             if "successor" in message:

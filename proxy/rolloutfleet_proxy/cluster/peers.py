@@ -170,7 +170,11 @@ class Peers:
         while True:
             known = [state for state in await asyncio.gather(*map(self._look, self.others)) if state is not None]
             if adopted < ADOPTING_ROUNDS:
-                adopted += await _adopted(weights, known)
+                try:
+                    await weights.adopt(known)
+                    adopted += 1
+                except DiskError as error:
+                    logger.warning("what the peers know of the weights could not be written: %s", error)
             interval = max(POLL_INTERVAL, len(self._seen) / POLLS_A_SECOND)
             # Spread out, so that proxies started together do not ask in step for ever.
             await asyncio.sleep(interval * rng.uniform(0.8, 1.2))
@@ -190,15 +194,6 @@ class Peers:
     def _note(self, peer: Peer) -> None:
         if peer.ordinal in self._seen:  # it may have been scaled away while it was asked
             self._seen[peer.ordinal] = peer
-
-
-async def _adopted(weights: WeightService, known: list[WeightState]) -> bool:
-    try:
-        await weights.adopt(known)
-    except DiskError as error:
-        logger.warning("the weight state of the peers could not be written: %s", error)
-        return False
-    return True
 
 
 def _described(said: dict[str, Any], ordinal: int, url: str) -> Peer:

@@ -72,7 +72,10 @@ class Placement:
         """
         there = partial(self._there, request, sessions)
         if PLACED in request.headers:
-            return await self._placed(there, here)
+            try:
+                return await here()
+            except PlacedElsewhere as placed:  # by a keeper that this proxy was in a fleet of another size
+                return await there(placed.ordinal, PLACED)
         if key is None:
             return await self._anywhere(there, here, key=None)
         keeper = keeper_of(key, self._peers.replicas)
@@ -81,12 +84,6 @@ class Placement:
         turn = self._turns.setdefault(key, asyncio.Lock())
         async with turn:
             return await self._keep(there, here, key)
-
-    async def _placed(self, there: Ask, here: Callable[[], Awaitable[T]]) -> T | Response:
-        try:
-            return await here()
-        except PlacedElsewhere as placed:  # by a keeper that this proxy was in a fleet of another size
-            return await there(placed.ordinal, PLACED)
 
     async def _through(self, keeper: int, there: Ask) -> Response:
         if any(peer.ordinal == keeper and peer.state == "unreachable" for peer in self._peers.table()):

@@ -109,7 +109,7 @@ class Decisions:
             return []
         if "listen" in message:
             asked = message["listen"]
-            self._stop_timeout = asked["patience"]
+            self._stop_timeout = asked["timeout"]
             return [Log(asked["log"]), Listen(number, asked["host"], asked["port"])]
         if worker is not self.owner:
             return self._warm(worker) if "warm" in message else []

@@ -40,8 +40,6 @@ _FACT = "drain"
 class Host(Protocol):
     """Who keeps this process: it can end it, and a parent can have another one follow."""
 
-    @property
-    def can_restart(self) -> bool: ...
     def ends_in(self, then: DrainThen) -> None:
         """Told at every change what the drain will end in. For `restart` a successor is made ready."""
 
@@ -54,8 +52,6 @@ class Host(Protocol):
 
 class NoHost:
     """For an app that somebody else's server runs: it can be drained, and no more."""
-
-    can_restart = False
 
     def ends_in(self, then: DrainThen) -> None: ...
 
@@ -196,7 +192,7 @@ class Drains:
         """
         if asked.mode == "cordon" and asked.then != "stay":
             raise InvalidParameter("then", f"A cordon can only stay; to {asked.then} ask for mode: quiesce.")
-        if asked.then != "stay" and not self.host.can_restart:
+        if asked.then != "stay" and isinstance(self.host, NoHost):
             raise InvalidParameter("then", "This proxy runs without its parent process, so it can only stay.")
         # In a task of its own: a caller that goes away must not leave memory and disk apart.
         return await asyncio.shield(asyncio.create_task(self._ask(asked)))

@@ -111,9 +111,9 @@ class Figures:
         _set(measured.memory_bytes, {name.removesuffix("_bytes"): size for name, size in asdict(taken).items()})
         _set(measured.cache_bytes, self.cache_sizes())
         measured.store_bytes.set(store_bytes(store.database.folder))
-        waiting = {**self.tokenizing.waiting, "store_writer": store.writer.waiting, "log": events.waiting()}
+        waiting = {**self.tokenizing.waiting, "store_writer": store.writer.waiting, "log": events.sink().waiting}
         _set(measured.queue_length, waiting)
-        measured.log_dropped.inc(events.dropped() - total(measured.log_dropped))
+        measured.log_dropped.inc(events.sink().dropped - total(measured.log_dropped))
         return measured.text()
 
     def cache_sizes(self) -> dict[str, int]:

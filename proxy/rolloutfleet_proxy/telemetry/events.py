@@ -140,11 +140,16 @@ class Sink(Protocol):
     """Where events go."""
 
     @property
-    def dropped(self) -> int: ...
+    def dropped(self) -> int:
+        """Lines lost since the process started."""
+
     @property
-    def waiting(self) -> int: ...
+    def waiting(self) -> int:
+        """Lines that wait to be written."""
+
     def event(self, level: int, event: Event) -> None: ...
-    def flush(self, *, patience: float) -> None: ...
+    def flush(self, *, timeout: float) -> None:
+        """Write what waits, for at most `timeout` seconds: for those who end the process at once."""
 
 
 class _Logging:
@@ -156,7 +161,7 @@ class _Logging:
     def event(self, level: int, event: Event) -> None:
         logger.log(level, "%s", event)
 
-    def flush(self, *, patience: float) -> None:
+    def flush(self, *, timeout: float) -> None:
         pass
 
 
@@ -174,16 +179,6 @@ def emit(event: Event, level: int = logging.INFO) -> None:
     _sink.event(level, event)
 
 
-def flush(*, patience: float) -> None:
-    """Write what waits, for at most `patience` seconds: for those who end the process at once."""
-    _sink.flush(patience=patience)
-
-
-def dropped() -> int:
-    """Lines lost since the process started."""
-    return _sink.dropped
-
-
-def waiting() -> int:
-    """Lines that wait to be written."""
-    return _sink.waiting
+def sink() -> Sink:
+    """Where events go now."""
+    return _sink

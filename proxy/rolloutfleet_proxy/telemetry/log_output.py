@@ -56,17 +56,17 @@ class Output:
         if first:
             self._ready.set()
 
-    def flush(self, *, patience: float = FLUSH_TIMEOUT) -> None:
-        """Return when all that is queued has been written, or after `patience` seconds."""
+    def flush(self, *, timeout: float = FLUSH_TIMEOUT) -> None:
+        """Return when all that is queued has been written, or after `timeout` seconds."""
         self._idle.clear()
         self._ready.set()
-        self._idle.wait(patience)
+        self._idle.wait(timeout)
 
-    def close(self, *, patience: float = FLUSH_TIMEOUT) -> None:
-        """Write what is queued, and end; past `patience` seconds the rest is lost."""
+    def close(self, *, timeout: float = FLUSH_TIMEOUT) -> None:
+        """Write what is queued, and end; past `timeout` seconds the rest is lost."""
         self._closing.set()
         self._ready.set()
-        self._thread.join(patience)
+        self._thread.join(timeout)
         atexit.unregister(self.close)
 
     def _serve(self) -> None:

@@ -21,7 +21,7 @@ from rolloutfleet_proxy.process.decisions import (
 
 SIGTERM, SIGKILL, SIGINT = 15, 9, 2
 LOG = {"ordinal": 0, "json": False, "level": "info"}
-LISTEN = {"listen": {"host": "127.0.0.1", "port": 80, "patience": 8.0, "log": LOG}}
+LISTEN = {"listen": {"host": "127.0.0.1", "port": 80, "timeout": 8.0, "log": LOG}}
 
 
 class Site:
@@ -209,8 +209,8 @@ def test_a_worker_that_does_not_end_in_time_is_killed() -> None:
     ending.say(1, then="restart")
     ending.say(2, warm=True)
     ending.say(1, ending=True)
-    for site, patience in ((stopped, 8.0), (ending, ENDING_TIMEOUT)):
-        site.tick(patience - 1)
+    for site, timeout in ((stopped, 8.0), (ending, ENDING_TIMEOUT)):
+        site.tick(timeout - 1)
         assert not site.killed
         site.tick(1)
         assert site.killed == [1]

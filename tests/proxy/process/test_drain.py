@@ -24,8 +24,6 @@ SHORT = 0.1
 class Keeper:
     """A host whose next worker is ready when the test says so."""
 
-    can_restart = True
-
     def __init__(self) -> None:
         self.thens: list[DrainThen] = []
         self.ready: bool | str = False

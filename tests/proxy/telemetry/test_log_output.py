@@ -77,7 +77,7 @@ def test_a_blocked_reader_stalls_nobody_and_costs_counted_lines(pipe: tuple[int,
     assert time.monotonic() - began < 1.0
     assert output.waiting <= 50 and output.dropped > 4000
     began = time.monotonic()
-    output.flush(patience=0.1)
+    output.flush(timeout=0.1)
     assert time.monotonic() - began < 1.0
 
     reader: list[bytes] = []
