@@ -1,11 +1,12 @@
-"""`AsyncFleet`: a fleet as a trainer's asyncio code has it. docs/trainer.md shows how it is used.
+"""`AsyncFleet`, and the sessions that it starts: a fleet as a trainer's asyncio code has it.
 
-`Fleet` is the same for code that blocks; it runs one of these.
+docs/trainer.md shows how it is used. `Fleet` is the same for code that blocks; it runs one of these.
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Literal, Self, Unpack
 
 from pydantic import JsonValue
@@ -21,7 +22,7 @@ from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of, raise_first
-from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession, ListSessions, OnError, list_sessions, list_turns
+from rolloutfleet.fleet.sessions import Handle, ListSessions, OnError, list_sessions, list_turns
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import AsyncWeightUpdate, FleetWeights
@@ -32,6 +33,68 @@ log = logging.getLogger("rolloutfleet.fleet")
 CLOSING_TIMEOUT: Final = 5.0
 IMPORT_TIMEOUT: Final = 300.0
 """Seconds for the answer to an import of dumps."""
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class AsyncSession(Handle):
+    """A session. `async with session:` closes it at the end of the block."""
+
+    fleet: "AsyncFleet"
+    on_error: OnError = "close"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self.fleet._end([self.session_id], error, self.on_error)
+
+    async def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> wire.Rewarded:
+        """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
+
+        By default it does where no turn is named. The session goes on either way: `close_session` ends it.
+        """
+        return await self.fleet.reward(self, reward, turn_id=turn_id, close=close)
+
+    async def close(self) -> str | None:
+        """End a session; returns the trajectory that was made of its open turns, None where there were none."""
+        return await self.fleet.close_session(self)
+
+    async def delete(self) -> None:
+        """End a session, and discard all of it that is not leased."""
+        await self.fleet.delete(self)
+
+    async def touch(self) -> None:
+        """Keep a session from going stale."""
+        await self.fleet.touch(self)
+
+    async def status(self) -> wire.SessionStatus:
+        """What the fleet says of a session. Raises Gone, NotKnown."""
+        return await self.fleet.status(self)
+
+    def turns(self) -> AsyncIterator[wire.Turn]:
+        """A session's turns, in order of commit, with ids, log-probabilities and versions."""
+        return self.fleet.turns(self)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncGroup:
+    """Sessions started together for one task. `async with group:` closes all of them at the end of the block."""
+
+    group_id: str
+    sessions: tuple[AsyncSession, ...]
+
+    def __iter__(self) -> Iterator[AsyncSession]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        first = self.sessions[0]
+        await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
 
 
 class AsyncFleet(FleetBase):

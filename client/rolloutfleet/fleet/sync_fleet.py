@@ -8,11 +8,11 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Self, Unpack
 
-from rolloutfleet.fleet.async_fleet import AsyncFleet
+from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
 from rolloutfleet.fleet.base import FleetBase, Options
 from rolloutfleet.fleet.blocking import Blocking, LoopThread, blocking, listing, wrapping
 from rolloutfleet.fleet.exporting import AsyncExport
-from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession, Handle, OnError
+from rolloutfleet.fleet.sessions import Handle, OnError
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.weights import AsyncWeightUpdate
 from rolloutfleet.fleet.whereabouts import Whereabouts
