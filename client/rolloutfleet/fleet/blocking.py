@@ -53,7 +53,8 @@ class LoopThread:
             work.close()
             why = "has been closed" if self.mine else "belongs to another process: make one here, from its whereabouts"
             raise FleetClosed(f"this fleet object {why}")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        ended = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_until_ended(work, ended), self._loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -61,7 +62,8 @@ class LoopThread:
         except BaseException:
             if not future.done():
                 # An exception of this thread, not of the coroutine: a Ctrl-C.
-                self._cancel(future)
+                future.cancel()
+                ended.wait(CLEAN_UP_TIMEOUT)
             raise
 
     def stop(self) -> None:
@@ -81,11 +83,13 @@ class LoopThread:
         finally:
             self._loop.close()
 
-    def _cancel(self, future: "concurrent.futures.Future[T]") -> None:
-        ended = threading.Event()
-        future.add_done_callback(lambda _: ended.set())
-        future.cancel()
-        ended.wait(CLEAN_UP_TIMEOUT)
+
+async def _until_ended(work: Coroutine[Any, Any, T], ended: threading.Event) -> T:
+    """The work, which has cleaned up once `ended` is set; a future that is cancelled says so at once."""
+    try:
+        return await work
+    finally:
+        ended.set()
 
 
 async def _cancel_all() -> None:

@@ -1,5 +1,6 @@
 """The blocking `Fleet`: Ctrl-C, other processes, threads, and trainers that die with a lease in their hands."""
 
+import asyncio
 import json
 import os
 import pickle
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.client.fleet.conftest import key_file
 from tests.client.threads import in_threads
 
 from rolloutfleet.fleet import Fleet, FleetClosed, Trajectory, Whereabouts
+from rolloutfleet.fleet.blocking import LoopThread
 
 PRELUDE = """
 import json, signal, sys, time
@@ -104,6 +107,27 @@ def test_ctrl_c_in_a_wait_ends_it_and_gives_the_lease_back(start_trainer: StartT
     assert status != 0
     assert errors.rstrip().endswith("KeyboardInterrupt"), errors
     assert {each.trajectory_id for each in taken(fleet, group_id)} == got
+
+
+def test_ctrl_c_returns_when_the_work_has_cleaned_up() -> None:
+    loop, cleaned = LoopThread(), threading.Event()
+
+    async def work() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            cleaned.set()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(work())
+        assert cleaned.is_set()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        loop.stop()
 
 
 def test_ctrl_c_while_it_waits_for_room_leaves_nothing_behind(start_trainer: StartTrainer, fleet: Fleet) -> None:
