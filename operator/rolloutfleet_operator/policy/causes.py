@@ -5,8 +5,9 @@ way, the slot, the reason in the status, in Events and in the proxy's log of boo
 its field in the CRD, the label of the metric and of the pod, and `status.current.action` follow. The cause of an entry
 that an earlier pass wrote is found by its id and reason (`cause_of`), so no entry is left without one.
 
-The most urgent cause comes first. Those that need no slot concern proxies that serve no calls, the others proxies that
-serve; of these, a later one includes what an earlier one does.
+The order says two things. The most urgent cause comes first. Those that need no slot concern proxies that serve no
+calls, the others proxies that serve; of these a later one includes what an earlier one does (a roll gives a proxy that
+is over its budget a new pod, which frees its memory too), so of several that ask for one proxy the last is carried out.
 """
 
 import hashlib
@@ -51,8 +52,24 @@ class Need:
     """The end of the drain's id. The same key is the same restart: a proxy makes it once."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """STATE_LABEL of pods that a cause concerns, be a restart due already or not."""
+
+    value: str
+    holds: Callable[[ObservedPod, FleetState], bool]
+
+
 def _by_a_new_pod(pod: ObservedPod | None, state: FleetState) -> Way:
     return "Pod"
+
+
+def _no_cooldown(spec: FleetSpec) -> float:
+    return 0.0
+
+
+def _memory_cooldown(spec: FleetSpec) -> float:
+    return spec.memory.cooldown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +86,17 @@ class RestartCause:
     """Whether that proxy is to be restarted; asked only of proxies that serve, or with `slot=False` that are down."""
     wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool]
     """Whether a restart that was decided is still to be made. Of the proxy as it is now, which may drain for it."""
+    cooldown: Callable[[FleetSpec], float]
+    """Seconds from one restart of a proxy for this cause to the next. `_no_cooldown` only where a restart is sure to
+    cure it, or `needed` sees to it: else a cause that nothing cures restarts the fleet for ever."""
     way: Callable[[ObservedPod | None, FleetState], Way] = lambda pod, state: state.spec.memory.restart
     slot: bool = True
     """False where it only concerns proxies that serve nobody."""
     marks: Callable[[FleetSpec], Mapping[str, str]] = lambda spec: {}
     """Annotations by which a pod shows that it needs this restart no more; without them it is not over."""
-    label: str | None = None
-    """STATE_LABEL of pods that it concerns, if it has one."""
+    label: Label | None = None
     help: str = ""
     """What the counter counts, for the CRD, where `RestartsStatus` has no field for it."""
-    concerns: Callable[[ObservedPod, FleetState], bool] = lambda pod, state: False
-    """Whether that pod is labelled, be a restart due already or not."""
 
     def owns(self, id: str) -> bool:
         """Whether a drain of that id is for this cause."""
@@ -92,6 +109,7 @@ class Replacement(RestartCause):
 
     action: str = "Replacement"
     wanted: Callable[[RestartStatus, ObservedPod, FleetState], bool] = lambda entry, pod, state: pod.is_down
+    cooldown: Callable[[FleetSpec], float] = _no_cooldown
     way: Callable[[ObservedPod | None, FleetState], Way] = _by_a_new_pod
     slot: bool = False
 
@@ -108,15 +126,10 @@ class Crash:
 
 
 def _unresponsive(pod: ObservedPod, state: FleetState) -> Need | None:
-    """Once a cool-down: the pod before it may have been evicted for the same."""
     asked, now = state.spec.memory, state.now
     silent_for = max(state.spec.disruption.drain_timeout, asked.interval * asked.samples)
-    if not pod.is_silent(for_seconds=silent_for, samples=asked.samples, now=now):
-        return None
-    tried = (entry for entry in state.observed.status.restarts.last if cause_of(entry) is UNRESPONSIVE)
-    if any(entry.pod == pod.name and now - seconds_of(entry.time) < asked.cooldown for entry in tried):
-        return None
-    return Need(since=now, key=f"{int(now)}")
+    silent = pod.is_silent(for_seconds=silent_for, samples=asked.samples, now=now)
+    return Need(since=now, key=f"{int(now)}") if silent else None
 
 
 def _is_silent(pod: ObservedPod, state: FleetState) -> bool:
@@ -185,7 +198,11 @@ def _is_outdated(pod: ObservedPod, state: FleetState) -> bool:
 
 
 UNRESPONSIVE: Final = Replacement(
-    id="unresponsive", counter="crash", needed=_unresponsive, label="unresponsive", concerns=_is_silent
+    id="unresponsive",
+    counter="crash",
+    needed=_unresponsive,
+    cooldown=_memory_cooldown,
+    label=Label(value="unresponsive", holds=_is_silent),
 )
 MEMORY: Final = RestartCause(
     id="memory",
@@ -193,8 +210,8 @@ MEMORY: Final = RestartCause(
     action="MemoryRestart",
     needed=_over_budget,
     wanted=_of_the_same_terms,
-    label="over-budget",
-    concerns=_is_over_budget,
+    cooldown=_no_cooldown,  # `memory.judge` counts it from the newest boot of any kind
+    label=Label(value="over-budget", holds=_is_over_budget),
 )
 REQUESTED: Final = RestartCause(
     id="restart",
@@ -202,6 +219,7 @@ REQUESTED: Final = RestartCause(
     action="RequestedRestart",
     needed=_requested,
     wanted=_is_the_same_request,
+    cooldown=_no_cooldown,
     way=lambda pod, state: "Pod" if pod is not None and _is_outdated(pod, state) else state.spec.memory.restart,
     marks=_has_the_request,
 )
@@ -217,9 +235,9 @@ CAUSES: Final = (
         action="Rollout",
         needed=_outdated,
         wanted=lambda entry, pod, state: _is_outdated(pod, state),
+        cooldown=_no_cooldown,
         way=_by_a_new_pod,
-        label="outdated",
-        concerns=_is_outdated,
+        label=Label(value="outdated", holds=_is_outdated),
     ),
 )
 """The most urgent first."""
@@ -230,6 +248,7 @@ _UNKNOWN: Final = RestartCause(
     action="Replacement",
     needed=lambda pod, state: None,
     wanted=lambda entry, pod, state: False,
+    cooldown=_no_cooldown,
 )
 """What another release began for a cause of its own: it is withdrawn while that is possible."""
 
@@ -281,7 +300,8 @@ def is_ours(drain_id: str) -> bool:
 
 def labels_of(pod: ObservedPod, state: FleetState, *, slot: bool) -> list[tuple[str, bool]]:
     """The labels of the causes with a slot, or without one, and whether each holds for that pod."""
-    return [(cause.label, cause.concerns(pod, state)) for cause in CAUSES if cause.label and cause.slot == slot]
+    labels = [cause.label for cause in CAUSES if cause.label and cause.slot == slot]
+    return [(label.value, label.holds(pod, state)) for label in labels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,10 +329,21 @@ def _due(pod: ObservedPod, state: FleetState) -> Due | None:
     """One at most for each proxy, as urgent as the first cause; of a proxy that serves, the last one does most."""
     asked = []
     for priority, cause in enumerate(CAUSES):
-        if (pod.serves if cause.slot else pod.is_down) and (need := cause.needed(pod, state)) is not None:
+        if not (pod.serves if cause.slot else pod.is_down) or _cools_down(cause, pod, state):
+            continue
+        if (need := cause.needed(pod, state)) is not None:
             asked.append((priority, cause, need))
     if not asked:
         return None
     priority, first, urgent = asked[0]
     _, cause, need = asked[-1] if first.slot else asked[0]
     return Due(pod=pod, cause=cause, priority=priority, since=urgent.since, id=f"{cause.id}-{need.key}")
+
+
+def _cools_down(cause: RestartCause, pod: ObservedPod, state: FleetState) -> bool:
+    """Whether it was restarted for that cause a short while ago, also where that gave it a new pod of its name."""
+    entries = (entry for entry in state.observed.status.restarts.last if entry.pod == pod.name)
+    began = [seconds_of(entry.time) for entry in entries if cause_of(entry) is cause]
+    boots = [] if pod.stats is None else pod.stats.boots
+    began += [boot.time for boot in boots if cause.owns(boot.id or "")]
+    return state.now - max(began, default=float("-inf")) < cause.cooldown(state.spec)

@@ -1,5 +1,6 @@
 """A cause of restarts is one entry of `causes.CAUSES`: all else follows from it, as a cause of the tests' own shows."""
 
+import itertools
 import json
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from rolloutfleet.wire import Boot
 from rolloutfleet_operator import crd
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.policy import causes
-from rolloutfleet_operator.policy.causes import CAUSES, FleetState, Need, RestartCause
+from rolloutfleet_operator.policy.causes import CAUSES, FleetState, Label, Need, RestartCause
 from rolloutfleet_operator.policy.observed import STATE_LABEL, ObservedPod
 from rolloutfleet_operator.policy.reasons import EventReason
 
@@ -38,8 +39,17 @@ AGE = RestartCause(
     action="AgeRestart",
     needed=too_old,
     wanted=lambda entry, pod, state: age_of(pod, state) > OLD_AFTER,
-    label="old",
-    concerns=lambda pod, state: age_of(pod, state) > OLD_AFTER,
+    cooldown=lambda spec: 0.0,
+    label=Label(value="old", holds=lambda pod, state: age_of(pod, state) > OLD_AFTER),
+)
+ALWAYS = RestartCause(
+    id="always",
+    counter="always",
+    help="Nothing cures it.",
+    action="AlwaysRestart",
+    needed=lambda pod, state: Need(since=0.0, key=f"{int(state.now)}"),
+    wanted=lambda entry, pod, state: True,
+    cooldown=lambda spec: OLD_AFTER,
 )
 
 
@@ -94,6 +104,27 @@ def test_a_new_cause_is_planned_carried_out_and_counted_without_flapping(way: st
     assert "old" in labels
     assert actions == {"AgeRestart"}
     assert condition(world) == ("True", "Serving")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cause_that_no_restart_cures_restarts_each_proxy_once_a_cool_down(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causes, "CAUSES", (*CAUSES[:-1], ALWAYS, CAUSES[-1]))
+    world, operator = World(fleet(memory={"restart": way})), Operator()
+    settle([world], operator, passes=100)
+    times: dict[str, list[float]] = {}
+    for _ in range(400):
+        before = len(world.deeds.restarted)
+        operator.run(world)
+        world.tick(4)
+        for pod, _ in world.deeds.restarted[before:]:
+            times.setdefault(pod, []).append(world.now)
+
+    assert sorted(times) == ["math-proxy-0", "math-proxy-1", "math-proxy-2"]
+    for made in times.values():
+        assert len(made) >= 2
+        assert all(later - earlier >= OLD_AFTER - 4 for earlier, later in itertools.pairwise(made))
 
 
 @pytest.mark.usefixtures("with_age")
