@@ -78,6 +78,13 @@ class Toy(Dialect[ToyRequest]):
         return event("sorry", wrong(error))
 
 
+class Keyed(Toy):
+    """The same below a path that can name no session: its key alone does."""
+
+    name = "keyed"
+    path = re.compile(r"/keyed/say")
+
+
 class ToyEncoder(Encoder):
     def __init__(self, request: ToyRequest, model: str) -> None:
         self._loud = request.shout
@@ -136,7 +143,7 @@ def events_in(stream: bytes) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "DIALECTS", (*registry.DIALECTS, Toy()))
+    monkeypatch.setattr(registry, "DIALECTS", (*registry.DIALECTS, Toy(), Keyed()))
     yield
 
 
@@ -200,6 +207,18 @@ async def test_the_same_conversation_goes_on_in_another_dialect(
     await agent.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 20}, headers=bearer)
     _, child = await turns_of(admin, agent)
     assert (child["parent_id"], child["branch_reason"]) == (first["turn"], None)
+
+
+async def test_a_path_that_names_no_session_leaves_it_to_the_key(
+    admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    first = (await agent.post("/keyed/say", json=said("Hello?"))).raise_for_status().json()
+    [turn] = await turns_of(admin, agent)
+    assert turn["turn_id"] == first["turn"]
+
+    elsewhere = {"x-toy-key": Owner(1, "0123456789ab").key()}
+    refused = await agent.post("/keyed/say", json=said("Hello?"), headers=elsewhere)
+    assert (refused.status_code, refused.json()["wrong"]) == (503, "owner_unreachable")
 
 
 async def test_a_silent_stream_is_kept_alive_in_its_own_way(fleet: Fleet, agent: httpx.AsyncClient) -> None:

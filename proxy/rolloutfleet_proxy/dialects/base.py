@@ -123,7 +123,7 @@ class Dialect(ABC, Generic[RequestT]):
 
     name: ClassVar[str]
     path: ClassVar[re.Pattern[str]]
-    """The whole paths of calls for a turn; the group `session` names the session, where one is named."""
+    """The whole paths of calls for a turn; the group `session` names the session. Where there is none, its key does."""
     silence_after: ClassVar[float | None] = None
     """Seconds of a stream's silence; None for what the settings say."""
 

@@ -46,5 +46,6 @@ def _look_up(scope: Scope) -> DialectCall | None:
         matched = dialect.path.fullmatch(scope["path"])
         if matched is not None:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            return DialectCall(dialect, matched["session"], headers, dialect.key(headers), dialect.is_retry(headers))
+            session = matched.groupdict().get("session")
+            return DialectCall(dialect, session, headers, dialect.key(headers), dialect.is_retry(headers))
     return None
