@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import msgspec
@@ -31,6 +31,8 @@ LIMIT = 100_000
 
 
 class ToyRequest(TurnRequest, frozen=True, kw_only=True):
+    names: ClassVar = {"messages": "said", "max_tokens": "most", "stops": "until"}
+
     shout: bool
 
 
@@ -60,7 +62,7 @@ class Toy(Dialect[ToyRequest]):
             calls=None,
             max_tokens=asked.get("most", 60),
             sampling={},
-            stops=(),
+            stops=tuple(asked.get("until", ())),
             stream=asked.get("live", False),
             logprobs=False,
             top_logprobs=0,
@@ -226,6 +228,26 @@ async def test_a_silent_stream_is_kept_alive_in_its_own_way(fleet: Fleet, agent:
     stream = events_in((await agent.post("/toy/say", json=said("Hello?", live=True))).content)
     assert [name for name, _ in stream][:2] == ["hello", "thinking"]
     assert stream[-1][0] == "bye"
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"said": []}, "said"),
+        ({"most": 0}, "most"),
+        ({"most": -1}, "most"),
+        ({"most": 2**31}, "most"),
+        ({"until": ["end", ""]}, "until"),
+    ],
+)
+async def test_what_no_turn_can_be_made_of_is_refused_in_the_dialects_words(
+    agent: httpx.AsyncClient, live: bool, asked: dict[str, Any], field: str
+) -> None:
+    body = {"said": [{"by": "them", "blocks": [{"words": "Hello?"}]}], "live": live, **asked}
+    reply = await agent.post("/toy/say", json=body)
+    assert (reply.status_code, reply.json()["wrong"]) == (400, "invalid_request")
+    assert reply.json()["because"].startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize("live", [False, True])

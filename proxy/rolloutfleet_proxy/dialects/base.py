@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, final
 
 from msgspec import Struct
 
-from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
 from rolloutfleet_proxy.domain.events import Committed, Delta, Event, Failed, Started
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.http import errors
@@ -23,6 +23,8 @@ from rolloutfleet_proxy.tokens.call_grammar import Wanted
 
 RETRY_COUNT: Final = "x-stainless-retry-count"
 """Header of the SDKs of OpenAI and Anthropic: how often they have asked before."""
+MAX_INT32: Final = 2**31 - 1
+"""The most tokens that an engine can be asked for."""
 _RETRIED = re.compile(r"0*[1-9][0-9]*")
 
 TokenBytes = Callable[[int], bytes]
@@ -63,7 +65,13 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
     `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
     `ignored` are the paths of what has no effect (`verbosity`, `messages[0].content[1].annotations`).
+
+    To make one is to have it checked, by what `__post_init__` says, as far as that is the same for all APIs. Types,
+    the form of a message, and the values in `sampling` are not checked: they are what its maker says they are.
     """
+
+    names: ClassVar[Mapping[str, str]] = {}
+    """The API's own names of these fields, of those that it calls otherwise: errors name them so."""
 
     messages: list[dict[str, Any]]
     model: str | None
@@ -76,6 +84,22 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     logprobs: bool
     top_logprobs: int
     ignored: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises InvalidParameter, with the API's own name of the field, for what no turn can be made of."""
+        if not self.messages:
+            raise InvalidParameter(self.called("messages"), "There must be a message at least.")
+        if self.max_tokens is not None and not 1 <= self.max_tokens <= MAX_INT32:
+            raise InvalidParameter(self.called("max_tokens"), f"A number of tokens is from 1 to {MAX_INT32}.")
+        if "" in self.stops:
+            raise InvalidParameter(self.called("stops"), "A stop string has a character at least.")
+        if self.top_logprobs < 0:
+            raise InvalidParameter(self.called("top_logprobs"), "A number of log-probabilities is 0 at least.")
+
+    @classmethod
+    def called(cls, field: str) -> str:
+        """What the API calls a field."""
+        return cls.names.get(field, field)
 
 
 class Encoder(ABC):
@@ -137,7 +161,11 @@ class Dialect(ABC, Generic[RequestT]):
 
     @abstractmethod
     def read(self, body: bytes, reading: Reading) -> RequestT:
-        """Read a body once. Raises DomainError that names the field at fault."""
+        """Read a body once: what it asks for is all that `TurnRequest` says, whatever bytes a client has sent.
+
+        Raises DomainError that names the field at fault, mostly InvalidParameter, and UnreadableJson: any other error
+        counts as a mistake of ours (500, `internal`). Large bodies are read on another thread.
+        """
 
     @abstractmethod
     def encoder(self, request: RequestT, *, model: str, token_bytes: TokenBytes) -> Encoder:

@@ -35,7 +35,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
-from rolloutfleet_proxy.dialects.base import HeldCalls, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.base import MAX_INT32, HeldCalls, Reading, TurnRequest
 from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
 from rolloutfleet_proxy.dialects.openai_chat.depth import MAX_DEPTH, check_depth, too_deep
 from rolloutfleet_proxy.dialects.openai_chat.mistakes import refused
@@ -55,14 +55,13 @@ MAX_STOPS: Final = 32
 MAX_TOP_LOGPROBS: Final = 20
 """The OpenAI API's own bound."""
 
-_MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 _ANY_SEED = -1
 """What several frameworks send for none."""
 
 _Fraction = Annotated[float, Rule(ge=0, le=1)]
 _Penalty = Annotated[float, Rule(ge=-2, le=2)]
-_TokenCount = Annotated[int, Rule(ge=1, le=_MAX_INT32)]
+_TokenCount = Annotated[int, Rule(ge=1, le=MAX_INT32)]
 _Grammar = Annotated[str, Rule(min_length=1)]
 _StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
 
@@ -96,13 +95,13 @@ class _Body(Struct, forbid_unknown_fields=True):
 
     temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
     top_p: Annotated[float, Rule(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Rule(ge=-1, le=_MAX_INT32)] | None = None
+    top_k: Annotated[int, Rule(ge=-1, le=MAX_INT32)] | None = None
     min_p: _Fraction | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Rule(gt=0, le=2)] | None = None
     seed: Annotated[int, Rule(ge=_ANY_SEED, le=_MAX_INT64)] | None = None
-    min_tokens: Annotated[int, Rule(ge=0, le=_MAX_INT32)] | None = None
+    min_tokens: Annotated[int, Rule(ge=0, le=MAX_INT32)] | None = None
     ignore_eos: bool | None = None
     stop: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | _StopString | None = None
     stop_token_ids: Annotated[list[engine_fields.TokenId], Rule(max_length=1024)] | None = None
