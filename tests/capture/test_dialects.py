@@ -31,7 +31,7 @@ LIMIT = 100_000
 
 
 class ToyRequest(TurnRequest, frozen=True, kw_only=True):
-    names: ClassVar = {"messages": "said", "max_tokens": "most", "stops": "until"}
+    names: ClassVar = {"messages": "said", "model": "who", "max_tokens": "most", "stops": "until"}
 
     shout: bool
 
@@ -40,6 +40,7 @@ class Toy(Dialect[ToyRequest]):
     name = "toy"
     path = re.compile(r"(?:/sessions/(?P<session>[^/]+))?/toy/say")
     silence_after = 0.2
+    key_forms = "`x-toy-key: KEY`"
 
     def key(self, headers: HeaderMap) -> str | None:
         return headers.get("x-toy-key")
@@ -57,7 +58,7 @@ class Toy(Dialect[ToyRequest]):
             messages.append({"role": "user" if each["by"] == "them" else "assistant", "content": words})
         return ToyRequest(
             messages=messages,
-            model=asked.get("model"),
+            model=asked.get("who"),
             template=NO_ARGS,
             calls=None,
             max_tokens=asked.get("most", 60),
@@ -129,7 +130,7 @@ def event(name: str, data: Any) -> bytes:
 
 
 def wrong(error: DomainError) -> dict[str, Any]:
-    return {"wrong": error.code, "because": error.message}
+    return {"wrong": error.code, "because": error.message, "where": error.param}
 
 
 def said(*words: str, **more: Any) -> dict[str, Any]:
@@ -247,7 +248,37 @@ async def test_what_no_turn_can_be_made_of_is_refused_in_the_dialects_words(
     body = {"said": [{"by": "them", "blocks": [{"words": "Hello?"}]}], "live": live, **asked}
     reply = await agent.post("/toy/say", json=body)
     assert (reply.status_code, reply.json()["wrong"]) == (400, "invalid_request")
+    assert reply.json()["where"] == field
     assert reply.json()["because"].startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_errors_of_all_apis_name_the_dialects_own_fields(agent: httpx.AsyncClient, live: bool) -> None:
+    async def at_fault(body: dict[str, Any]) -> tuple[str, str]:
+        refusal = (await agent.post("/toy/say", json=body)).json()
+        return refusal["wrong"], refusal["where"]
+
+    assert await at_fault(said("Hello?", live=live, most=2**31 - 1)) == ("context_length_exceeded", "said")
+    assert await at_fault(said("Hello?", live=live, who="other")) == ("model_not_found", "who")
+
+
+def test_a_path_within_a_field_of_another_name_is_named_by_the_field() -> None:
+    paths = ("messages[2].content", "messages", "tools[0].function", "max_tokens")
+    assert [ToyRequest.called(path) for path in paths] == ["said", "said", "tools[0].function", "most"]
+    assert [TurnRequest.called(path) for path in paths] == list(paths)
+
+
+async def test_a_call_without_a_key_hears_where_the_dialect_has_it(
+    admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    elsewhere = f"/sessions/{Owner(9, '0123456789ab').name(SESSION)}/toy/say"
+    async with httpx.AsyncClient(base_url=admin.base_url) as nobody:
+        for path in ("/toy/say", f"/sessions/{agent.headers['x-session']}/toy/say", elsewhere):
+            reply = await nobody.post(path, json=said("Hello?"))
+            assert (reply.status_code, reply.json()["because"]) == (401, "A key is needed, as `x-toy-key: KEY`.")
+        reply = await nobody.post("/v1/chat/completions", json={})
+        needed = "A key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+        assert (reply.status_code, reply.json()["error"]["message"]) == (401, needed)
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -255,14 +286,14 @@ async def test_every_error_has_the_toys_form(admin: httpx.AsyncClient, agent: ht
     async def refused(path: str = "/toy/say", body: Any = None, **headers: str) -> tuple[int, str]:
         reply = await agent.post(path, json=said("Hello?", live=live) if body is None else body, headers=headers)
         assert reply.headers["content-type"] == "application/toy"
-        assert set(reply.json()) == {"wrong", "because"}
+        assert set(reply.json()) == {"wrong", "because", "where"}
         return reply.status_code, reply.json()["wrong"]
 
     key, name = agent.headers["x-toy-key"], agent.headers["x-session"]
     elsewhere = Owner(1, "0123456789ab")
     assert await refused(**{"x-toy-key": "rf-none"}) == (401, "invalid_key")
     assert await refused(body={"live": live}) == (400, "invalid_request")
-    assert await refused(body=said("Hello?", live=live, model="other")) == (404, "model_not_found")
+    assert await refused(body=said("Hello?", live=live, who="other")) == (404, "model_not_found")
     assert await refused(body=said("a" * LIMIT, live=live)) == (413, "body_too_large")
     assert await refused(**{"x-toy-key": elsewhere.key()}) == (503, "owner_unreachable")
     assert await refused(f"/sessions/{elsewhere.name(SESSION)}/toy/say") == (503, "owner_unreachable")

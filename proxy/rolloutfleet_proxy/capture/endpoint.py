@@ -89,7 +89,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return error
 
     async def _serve(self, asked: DialectCall, told: ChatCall, receive: Receive, send: Send) -> None:
-        session = await self.access.session(asked.key, asked.session)
+        session = await self.access.session(asked.needed_key(), asked.session)
         told.session_id = session.name
         held = self.in_flight.hold()
         try:

@@ -123,7 +123,8 @@ class Prompting(Struct, frozen=True, kw_only=True):
                 messages, job.request.template, candidates, begun=partial(job.call.phases.begin, TOKENISE_IN)
             )
         except Unrenderable as error:
-            raise InvalidParameter(error.param, f"{error}.") from None
+            param = None if error.param is None else job.request.called(error.param)
+            raise InvalidParameter(param, f"{error}.") from None
         except RenderProcessFailed as error:
             raise TemporaryFailure(f"{error}.") from None
         except LookupError:

@@ -27,7 +27,7 @@ from rolloutfleet_proxy.capture.prompting import Prompted, Prompting
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.capture.streaming import TurnStream
 from rolloutfleet_proxy.dialects.base import TurnRequest
-from rolloutfleet_proxy.domain.errors import DomainError, TokenLimitReached, TurnLimitReached
+from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError, TokenLimitReached, TurnLimitReached
 from rolloutfleet_proxy.domain.events import Started
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import Message, append, call_ids, reasoning_digest
@@ -68,7 +68,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         """Start a turn. Raises TurnLimitReached or TokenLimitReached where the session's limits leave no room for it,
         ModelNotFound, and DiskFull where the disk has too little room left to keep it."""
         if request.model is not None:
-            check_served(request.model, self.settings.current)
+            check_served(request.model, self.settings.current, param=request.called("model"))
         _check_limits(session)
         self.turns.check_room()
         call = Call(f"turn-{random_hex()}", attempt.body, attempt.idempotency_key, request.stream, held.share())
@@ -86,6 +86,8 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
                 return made
             except DomainError as error:
                 outcome = error.code
+                if isinstance(error, ContextExceeded):
+                    error.param = job.request.called("messages")
                 raise
             except asyncio.CancelledError:
                 outcome = call.ended_by.code if call.ended_by is not None else CANCELLED

@@ -73,7 +73,8 @@ class Forwarding:
     async def _key_refused(self, scope: Scope) -> DomainError | None:
         try:
             if self.check_key is not None:
-                await self.check_key(key_of(scope))
+                call = dialect_call(scope)
+                await self.check_key(key_of(scope) if call is None else call.needed_key())
         except DomainError as error:
             return error
         return None

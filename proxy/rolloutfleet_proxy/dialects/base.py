@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, final
 
 from msgspec import Struct
 
-from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
+from rolloutfleet_proxy.domain.errors import KEY_FORMS, DomainError, InvalidParameter
 from rolloutfleet_proxy.domain.events import Committed, Delta, Event, Failed, Started
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.http import errors
@@ -71,7 +71,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     """
 
     names: ClassVar[Mapping[str, str]] = {}
-    """The API's own names of these fields, of those that it calls otherwise: errors name them so."""
+    """What the API calls `messages`, `model`, `tools`, `chat_template_kwargs`, `max_tokens`, `stops` and
+    `top_logprobs`, where it calls them otherwise: errors that are the same for all APIs name them so."""
 
     messages: list[dict[str, Any]]
     model: str | None
@@ -97,9 +98,10 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
             raise InvalidParameter(self.called("top_logprobs"), "A number of log-probabilities is 0 at least.")
 
     @classmethod
-    def called(cls, field: str) -> str:
-        """What the API calls a field."""
-        return cls.names.get(field, field)
+    def called(cls, path: str) -> str:
+        """What the API calls a field. Of a path within one that it calls otherwise (`messages[2].content`) the field is
+        all that is named: what is within may be elsewhere there."""
+        return cls.names.get(re.split(r"[.\[]", path, maxsplit=1)[0], path)
 
 
 class Encoder(ABC):
@@ -150,6 +152,9 @@ class Dialect(ABC, Generic[RequestT]):
     """The whole paths of calls for a turn; the group `session` names the session. Where there is none, its key does."""
     silence_after: ClassVar[float | None] = None
     """Seconds of a stream's silence; None for what the settings say."""
+
+    key_forms: ClassVar[str] = KEY_FORMS
+    """How `key` takes the key, as it is said to a call that carries none."""
 
     def key(self, headers: HeaderMap) -> str | None:
         """The session key that a call carries."""

@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from rolloutfleet_proxy.dialects.base import Dialect
 from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
+from rolloutfleet_proxy.domain.errors import MissingKey
 
 DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(),)
 """A new dialect is one line here."""
@@ -29,6 +30,12 @@ class DialectCall:
     """The session key that the call carries."""
     is_retry: bool
     """Whether the caller's SDK says that it asks again."""
+
+    def needed_key(self) -> str:
+        """The key. Raises MissingKey, which says where this API has it."""
+        if self.key is None:
+            raise MissingKey(self.dialect.key_forms)
+        return self.key
 
 
 def dialect_call(scope: Scope) -> DialectCall | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rolloutfleet import errors as codes
 
@@ -140,7 +140,7 @@ class BodyTooLarge(DomainError, code=codes.BODY_TOO_LARGE):
 
 
 class ContextExceeded(InvalidRequest, code=codes.CONTEXT_LENGTH_EXCEEDED, param="messages"):
-    """Prompt plus budget is more than the model's context."""
+    """Prompt plus budget is more than the model's context. Whoever knows the request names its field."""
 
 
 class TurnLimitReached(InvalidRequest, code=codes.TURN_LIMIT):
@@ -174,10 +174,15 @@ class InvalidKey(DomainError, code=codes.INVALID_KEY):
     message = "This key is not known here."
 
 
+KEY_FORMS: Final = "`Authorization: Bearer KEY` or `x-api-key: KEY`"
+"""How a call carries its key, unless its API has it elsewhere."""
+
+
 class MissingKey(InvalidKey):
     """No key at all."""
 
-    message = "A key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+    def __init__(self, forms: str = KEY_FORMS) -> None:
+        super().__init__(f"A key is needed, as {forms}.")
 
 
 class ForbiddenScope(DomainError, code=codes.FORBIDDEN_SCOPE):

@@ -46,9 +46,10 @@ def names_listed(settings: ProxySettings) -> list[str]:
     return [settings.model, *(name for name in settings.models.names or () if name != settings.model)]
 
 
-def check_served(name: str, settings: ProxySettings) -> None:
-    """Raises ModelNotFound where the resource lists names, and not this one."""
+def check_served(name: str, settings: ProxySettings, *, param: str | None = None) -> None:
+    """Raises ModelNotFound where the resource lists names, and not this one. `param` is the field that has it."""
     if settings.models.names is not None and name != settings.model and name not in settings.models.names:
         raise ModelNotFound(
-            f"This fleet serves {settings.model}, and takes the names that its resource lists under models.names."
+            f"This fleet serves {settings.model}, and takes the names that its resource lists under models.names.",
+            param=param,
         )
