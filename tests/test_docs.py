@@ -20,7 +20,7 @@ from rolloutfleet import errors, settings_docs
 from rolloutfleet.spec import KIND, RolloutFleet
 from rolloutfleet_proxy import control
 from rolloutfleet_proxy.dialects.openai_chat.request import _Body
-from rolloutfleet_proxy.dialects.registry import dialect_call
+from rolloutfleet_proxy.dialects.registry import call_paths, dialect_call
 from rolloutfleet_proxy.engine.evidence import REASONS
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
@@ -29,7 +29,7 @@ PROXY = ROOT / "proxy" / "rolloutfleet_proxy"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md"])
 API, CAPTURE, ARCHITECTURE = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("api", "capture", "architecture"))
 
-CHAT_CALLS = {"POST /v1/chat/completions", "POST /sessions/{id}/v1/chat/completions"}
+CHAT_CALLS = {f"POST {re.sub(r'{[a-z_]+}', '{id}', path)}" for _, path in call_paths()}
 CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 NOT_TOLD = {"__init__", "__main__", "testing"}
 """Modules that a reader need not be told of."""

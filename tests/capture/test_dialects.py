@@ -7,7 +7,6 @@ blocks within messages, names of events, what keeps a stream alive, usage in the
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ import pytest
 from tests.capture.fleets import Fleet
 from tests.capture.in_process import proxy_in_process
 
+from rolloutfleet_proxy.control.no_route import which_are_there
 from rolloutfleet_proxy.dialects import registry
 from rolloutfleet_proxy.dialects.base import Dialect, Encoder, HeaderMap, Reading, TokenBytes, TurnRequest
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
@@ -38,7 +38,8 @@ class ToyRequest(TurnRequest, frozen=True, kw_only=True):
 
 class Toy(Dialect[ToyRequest]):
     name = "toy"
-    path = re.compile(r"(?:/sessions/(?P<session>[^/]+))?/toy/say")
+    api = "the toy API"
+    paths: ClassVar[tuple[str, ...]] = ("/toy/say", "/sessions/{session_id}/toy/say")
     silence_after = 0.2
     key_forms = "`x-toy-key: KEY`"
 
@@ -85,7 +86,7 @@ class Keyed(Toy):
     """The same below a path that can name no session: its key alone does."""
 
     name = "keyed"
-    path = re.compile(r"/keyed/say")
+    paths = ("/keyed/say",)
 
 
 class ToyEncoder(Encoder):
@@ -222,6 +223,35 @@ async def test_a_path_that_names_no_session_leaves_it_to_the_key(
     elsewhere = {"x-toy-key": Owner(1, "0123456789ab").key()}
     refused = await agent.post("/keyed/say", json=said("Hello?"), headers=elsewhere)
     assert (refused.status_code, refused.json()["wrong"]) == (503, "owner_unreachable")
+
+
+async def test_whoever_misses_the_way_is_told_of_every_dialects_paths(admin: httpx.AsyncClient) -> None:
+    for path in ("/toy/say", "/keyed/say", "/v1/chat/completions", "/v1/embeddings", "/sessions/s/toy/hear"):
+        reply = await admin.get(path)
+        assert (reply.status_code, reply.json()["error"]["message"]) == (
+            404,
+            f"GET {path}: Not Found. Agents call POST /v1/chat/completions, POST /toy/say, GET /v1/models, "
+            "GET /v1/models/{model}, each also below /sessions/{session_id}; POST /keyed/say.",
+        )
+    for path in ("/nothing", "/sessions/s/nothing"):
+        assert "Agents call" not in (await admin.get(path)).text
+
+
+async def test_every_dialects_paths_are_in_the_schema(admin: httpx.AsyncClient) -> None:
+    described = (await admin.get("/openapi.json")).raise_for_status().json()["paths"]
+    said_of = {path: described[path]["post"]["responses"]["200"]["description"] for _, path in registry.call_paths()}
+    assert said_of == {
+        "/v1/chat/completions": "As the OpenAI API has it.",
+        "/sessions/{session_id}/v1/chat/completions": "As the OpenAI API has it.",
+        "/toy/say": "As the toy API has it.",
+        "/sessions/{session_id}/toy/say": "As the toy API has it.",
+        "/keyed/say": "As the toy API has it.",
+    }
+
+
+def test_the_way_is_told_as_long_as_the_openai_api_is_alone() -> None:
+    told = "POST /v1/chat/completions, GET /v1/models, GET /v1/models/{model}, each also below /sessions/{session_id}."
+    assert which_are_there("/v1/chat/completions", []) == f"Agents call {told}"
 
 
 async def test_a_silent_stream_is_kept_alive_in_its_own_way(fleet: Fleet, agent: httpx.AsyncClient) -> None:

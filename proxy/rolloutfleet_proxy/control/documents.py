@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from rolloutfleet.wire import JSON_MEDIA_TYPE, Refusal, StartedSessions, StartSessions
 from rolloutfleet_proxy.control.dependencies import AdminOnly
+from rolloutfleet_proxy.dialects.registry import call_paths
 
 router = APIRouter()
 page = APIRouter()
@@ -22,7 +23,6 @@ EVERY_ERROR: Final[dict[int | str, dict[str, Any]]] = {
 NO_KEY: Final[dict[str, Any]] = {"security": []}
 """`openapi_extra` of a route that asks for no key."""
 _EVENTS: Final = "text/event-stream"
-_OPENAI: Final = {"description": "As the OpenAI API has it.", "content": {JSON_MEDIA_TYPE: {}, _EVENTS: {}}}
 _KEYS: Final = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -47,7 +47,7 @@ async def show_page(request: Request) -> HTMLResponse:
 def described(app: FastAPI) -> dict[str, Any]:
     """The document, made at its first use."""
     if app.openapi_schema is None:
-        found = get_openapi(title=app.title, version=app.version, routes=[*app.routes, *_beside.routes])
+        found = get_openapi(title=app.title, version=app.version, routes=[*app.routes, *_beside().routes])
         for operations in found["paths"].values():
             for operation in operations.values():
                 operation["responses"].pop("422", None)  # FastAPI's own, which a proxy answers as 400
@@ -65,19 +65,23 @@ def _only_as_declared(reply: dict[str, Any]) -> None:
         content.update({"schema": declared} if declared else {})
 
 
-_beside = APIRouter(responses=EVERY_ERROR)
+def _beside() -> APIRouter:
+    router = APIRouter(responses=EVERY_ERROR)
+    router.post("/sessions", status_code=201, response_model=StartedSessions)(_start_sessions)
+    for dialect, path in call_paths():
+        answer = {"description": f"As {dialect.api} has it.", "content": {JSON_MEDIA_TYPE: {}, _EVENTS: {}}}
+        found_by = _chat_by_path if "{session_id}" in path else _chat_by_key
+        router.post(path, responses={200: answer}, response_model=None)(found_by)
+    return router
 
 
-@_beside.post("/sessions", status_code=201, response_model=StartedSessions)
 async def _start_sessions(asked: StartSessions) -> None:
     """Start one session, or a group of them for one task, on a ready proxy with room."""
 
 
-@_beside.post("/v1/chat/completions", responses={200: _OPENAI}, response_model=None)
 async def _chat_by_key(asked: dict[str, Any]) -> None:
     """A model call, captured; the session is found by its key."""
 
 
-@_beside.post("/sessions/{session_id}/v1/chat/completions", responses={200: _OPENAI}, response_model=None)
 async def _chat_by_path(session_id: str, asked: dict[str, Any]) -> None:
     """A model call of this session, captured."""

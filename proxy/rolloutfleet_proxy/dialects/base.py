@@ -148,8 +148,11 @@ class Dialect(ABC, Generic[RequestT]):
     """One API that agents speak."""
 
     name: ClassVar[str]
-    path: ClassVar[re.Pattern[str]]
-    """The whole paths of calls for a turn; the group `session` names the session. Where there is none, its key does."""
+    api: ClassVar[str]
+    """What it is called within a sentence."""
+    paths: ClassVar[tuple[str, ...]]
+    """The whole paths of calls for a turn, with `{session_id}` for the session; where a path has none, its key names
+    it."""
     silence_after: ClassVar[float | None] = None
     """Seconds of a stream's silence; None for what the settings say."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
+from starlette.routing import compile_path
 from starlette.types import Scope
 
 from rolloutfleet_proxy.dialects.base import Dialect
@@ -38,6 +41,11 @@ class DialectCall:
         return self.key
 
 
+def call_paths() -> list[tuple[Dialect[Any], str]]:
+    """Every path of a call for a turn, and whose it is."""
+    return [(dialect, path) for dialect in DIALECTS for path in dialect.paths]
+
+
 def dialect_call(scope: Scope) -> DialectCall | None:
     """What a request asks of which dialect; None for all other routes. Looked up once a request."""
     if _FOUND not in scope:
@@ -49,10 +57,15 @@ def dialect_call(scope: Scope) -> DialectCall | None:
 def _look_up(scope: Scope) -> DialectCall | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
-    for dialect in DIALECTS:
-        matched = dialect.path.fullmatch(scope["path"])
+    for dialect, path in call_paths():
+        matched = _pattern(path).fullmatch(scope["path"])
         if matched is not None:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            session = matched.groupdict().get("session")
+            session = matched.groupdict().get("session_id")
             return DialectCall(dialect, session, headers, dialect.key(headers), dialect.is_retry(headers))
     return None
+
+
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return compile_path(path)[0]

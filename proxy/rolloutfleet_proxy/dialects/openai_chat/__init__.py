@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from rolloutfleet_proxy.dialects.base import Dialect, Reading, TokenBytes
 from rolloutfleet_proxy.dialects.openai_chat.encoder import ChatEncoder, error_event
 from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest, parse_chat
@@ -14,7 +12,8 @@ class OpenAIChat(Dialect[ChatRequest]):
     """`POST …/v1/chat/completions`."""
 
     name = "openai_chat"
-    path = re.compile(r"(?:/sessions/(?P<session>[^/]+))?/v1/chat/completions")
+    api = "the OpenAI API"
+    paths = ("/v1/chat/completions", "/sessions/{session_id}/v1/chat/completions")
 
     def read(self, body: bytes, reading: Reading) -> ChatRequest:
         return parse_chat(body, reading)
