@@ -72,7 +72,7 @@ async def test_probes_and_calls_are_answered_beside_more_idle_connections_than_d
                 assert httpx.get(f"{two.proxy.url}/health", timeout=HEAD_TIMEOUT / 2).status_code == 200
         for _ in range(5):
             assert session.raw_chat(CHAT).status_code == 200
-    await eventually(lambda: "descriptors run short" in two.proxy.log.read_text())
+    await eventually(lambda: "file descriptors are running out" in two.proxy.log.read_text())
 
 
 def test_a_flood_of_headers_leaves_no_memory_behind_and_is_answered(two: Fleet) -> None:

@@ -283,7 +283,7 @@ def test_told_to_stop_it_lets_go_of_its_lease_at_once(fleet: FleetThere) -> None
     assert fleet.get("lease", "rolloutfleet-operator")["spec"]["holderIdentity"] == ""
     fleet.operator.start_again()
     fleet.operator.until(lambda: fleet.operator.said().count("acts now") == 2)
-    began, acts = fleet.operator.times("looks after")[-1], fleet.operator.times("acts now")[-1]
+    began, acts = fleet.operator.times("manages")[-1], fleet.operator.times("acts now")[-1]
     assert acts - began < 12  # and not the 15 s of a Lease whose holder is silent
 
 
@@ -305,7 +305,7 @@ def test_a_second_operator_waits_until_the_first_is_gone(fleet: FleetThere, tmp_
     beside = tmp_path / "second"
     beside.mkdir()
     with running(fleet.server, beside, free_port(), fleet.namespace, f"--namespace={fleet.namespace}") as second:
-        second.until(lambda: "looks after" in second.said())
+        second.until(lambda: "manages" in second.said())
         fleet.apply()
         fleet.until_children(ALL_CHILDREN)
         assert second.passes() == 0
