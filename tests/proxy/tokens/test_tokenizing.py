@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -62,16 +64,25 @@ async def test_short_prompts_are_made_at_once(tokenizing: Tokenizing, direct: Ch
         task = asyncio.create_task(tokenizing.prompt(messages, NO_ARGS, candidates))
         await asyncio.sleep(0)
         assert task.done()
-        longer = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT[: LONG - 100])], NO_ARGS, []))
+        held = threading.Event()
+        longer = asyncio.create_task(
+            tokenizing.prompt([user(LONG_TEXT[: LONG - 100])], NO_ARGS, [], begun=partial(_wait_in_a_thread, held))
+        )
         beside = asyncio.create_task(tokenizing.prompt(messages, NO_ARGS, candidates))
         await asyncio.sleep(0)
         assert not beside.done()
+        held.set()
         assert task.result() == await beside == direct.prompt(messages, NO_ARGS, candidates)
         await longer
         prompt, output = task.result().ids, encode("Yes.<|im_end|>", add_special_tokens=False)
         messages = [*messages, {"role": "assistant", "content": "Yes."}, user("More?")]
         older = [Candidate(known.length, _never_loaded) for known in candidates]
         candidates = [Candidate(len(messages) - 1, lambda loaded=(prompt, output): loaded), *older]  # type: ignore[misc]
+
+
+def _wait_in_a_thread(held: threading.Event) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        assert held.wait(30)
 
 
 def _never_loaded() -> tuple[list[int], list[int]]:
