@@ -64,4 +64,7 @@ def test_a_proxy_that_does_not_answer_is_named(two: Fleet) -> None:
         for path in ("/audit", "/stats", "/sessions"):
             answer = admin.get(path, params={"scope": "fleet"}).json()
             assert answer["ordinals"] == [0]
-            assert [(lost["ordinal"], lost["error"]["code"]) for lost in answer["failed"]] == [(1, "owner_unreachable")]
+            (lost,) = answer["failed"]
+            assert lost["ordinal"] == 1
+            # The second where a connection that was kept is not seen to be closed yet.
+            assert lost["error"]["code"] in ("owner_unreachable", "owner_unavailable")
