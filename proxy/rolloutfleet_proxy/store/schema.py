@@ -35,7 +35,8 @@ CREATE TABLE sessions (
     tokens INTEGER NOT NULL DEFAULT 0,        -- new prompt tokens and output tokens of all turns
     trajectories INTEGER NOT NULL DEFAULT 0,  -- closed so far: the number of the newest trajectory
     created_at REAL NOT NULL,       -- seconds since the epoch, for people
-    touched REAL NOT NULL,          -- served seconds at the last call or touch
+    touched REAL NOT NULL,          -- served seconds when it was last used: started, imported, touched or rewarded,
+                                    -- or a call made a turn, failed to, or got one again
     ended REAL,                     -- served seconds when it was closed or deleted, last given back by a lease, or
                                     -- left by its group's last open member: from then on it waits to be claimed
     imported_at REAL                -- seconds since the epoch; of one that came back from its dumps
