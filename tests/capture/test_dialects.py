@@ -83,10 +83,13 @@ class Toy(Dialect[ToyRequest]):
 
 
 class Keyed(Toy):
-    """The same below a path that can name no session: its key alone does."""
+    """The same below a path that can name no session: its key alone does. Its streams begin as soon as they can."""
 
     name = "keyed"
     paths = ("/keyed/say",)
+
+    def encoder(self, request: ToyRequest, *, model: str, token_bytes: TokenBytes) -> Encoder:
+        return EagerEncoder(request, model)
 
 
 class ToyEncoder(Encoder):
@@ -124,6 +127,11 @@ class ToyEncoder(Encoder):
 
     def _said(self, words: str) -> str:
         return words.upper() if self._loud else words
+
+
+class EagerEncoder(ToyEncoder):
+    def started(self, event_: Started) -> bytes:
+        return super().started(event_) + self._opened()
 
 
 def event(name: str, data: Any) -> bytes:
@@ -223,6 +231,24 @@ async def test_a_path_that_names_no_session_leaves_it_to_the_key(
     elsewhere = {"x-toy-key": Owner(1, "0123456789ab").key()}
     refused = await agent.post("/keyed/say", json=said("Hello?"), headers=elsewhere)
     assert (refused.status_code, refused.json()["wrong"]) == (503, "owner_unreachable")
+
+
+async def test_a_stream_that_begins_early_fails_with_its_own_status_until_it_has_begun(
+    fleet: Fleet, admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    refused = await agent.post("/keyed/say", json=said("Hello?", live=True, most=2**31 - 1))
+    assert (refused.status_code, refused.json()["wrong"]) == (400, "context_length_exceeded")
+
+    fleet.engine.fault("never", after_tokens=0)
+    data = b""
+    async with agent.stream("POST", "/keyed/say", json=said("Hello?", live=True)) as reply:
+        assert reply.status_code == 200
+        async for chunk in reply.aiter_bytes():
+            if not data:
+                await admin.delete(f"/sessions/{agent.headers['x-session']}")
+            data += chunk
+    stream = [(name, data_.get("wrong")) for name, data_ in events_in(data) if name != "thinking"]
+    assert stream == [("hello", None), ("sorry", "session_deleted")]
 
 
 async def test_whoever_misses_the_way_is_told_of_every_dialects_paths(admin: httpx.AsyncClient) -> None:

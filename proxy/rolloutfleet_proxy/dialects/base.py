@@ -118,7 +118,8 @@ class Encoder(ABC):
 
     @abstractmethod
     def started(self, event: Started) -> bytes:
-        """Nothing, as long as an early failure is to be answered with its own status."""
+        """What a stream begins with, or nothing. Where that is something, the status 200 leaves as soon as anybody is
+        woken (see `Started`), also a caller that joins a call which then fails: that is an error event."""
 
     @abstractmethod
     def delta(self, event: Delta) -> bytes:

@@ -2,7 +2,7 @@
 
 A class is declared with the error's code, one of `rolloutfleet.errors`, and what a client is told to do next; the
 message and the field at fault come with the instance where they vary. Which status and body it gets is the HTTP
-layer's business.
+layer's business; `PeerError` alone brings the status that another proxy gave it.
 """
 
 from __future__ import annotations

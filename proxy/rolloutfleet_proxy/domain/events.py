@@ -29,7 +29,12 @@ class Tokens(Struct, frozen=True):
 
 
 class Started(Struct, frozen=True):
-    """The prompt is made. Sends nothing by itself: what fails early is still answered with its own status."""
+    """The prompt is made. It wakes nobody: what an encoder writes for it leaves with what comes next, a delta or what a
+    silence sends, or at once to a caller that joins later.
+
+    A stream's first byte takes the status 200 along. What fails before is answered with its own status, what fails
+    after that is an event of the stream (`Failed`).
+    """
 
     turn_id: str
     created_at: float

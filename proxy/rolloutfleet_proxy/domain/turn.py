@@ -47,6 +47,14 @@ class Generated(msgspec.Struct, frozen=True):
     parent: int | None
     messages: list[dict[str, Any]]
     output: dict[str, Any]
+    """The answer as a message, in the form in which requests have them (`domain.messages`):
+
+        {"role": "assistant", "content": str | None, "reasoning_content"?: str,
+         "tool_calls"?: [{"id": str, "type": "function", "function": {"name": str, "arguments": str}}]}
+
+    `content` is None beside tool calls without text, and may be empty without them. `reasoning_content` and
+    `tool_calls` are there only where there are some. `arguments` are the JSON text of an object.
+    """
     prompt_ids: "array[int]"
     """What follows the parent's prompt and output."""
     prompt_tokens: int
@@ -55,6 +63,8 @@ class Generated(msgspec.Struct, frozen=True):
     versions: list[tuple[int, int]]
     """(weight version, how many tokens), in order."""
     finish_reason: str
+    """One of `rolloutfleet.wire.FinishReason`: `length` where the budget was used up, whatever the answer holds; else
+    `tool_calls` where it has some; else `stop`, at an end token or a stop string."""
     mixed_cache: bool
     created_at: float
     """Seconds since the epoch at which its call began."""

@@ -104,7 +104,7 @@ class Call:
         return self.waiters == 0
 
     def emit(self, event: Event) -> None:
-        """Add an event, for all who listen; `Started` wakes nobody, since it sends nothing."""
+        """Add an event, for all who listen; `Started` wakes nobody: nothing of the answer is there yet."""
         self.events.append(event)
         if self.held is not None:
             self.held.grow(size_of(event))
