@@ -157,9 +157,11 @@ class SessionService:
 
         1. One transaction counts its turns as discarded and deletes it. A turn that comes to be committed later finds
            it deleted.
-        2. Its calls in flight are cut, unless their turn is with the store: their connections to the engine close, and
-           each waiter gets 410. Calls that a drain holds get it too.
-        3. The caches let go of its turns, and of all that the transaction freed.
+        2. Memory follows: it is deleted there too. Its calls in flight are to be cancelled, unless their turn is with
+           the store, and calls that a drain holds are woken.
+        3. The caches let go of its turns, and of all that the transaction freed. This method returns.
+        4. Only then do the calls' tasks run: their connections to the engine close, its work is aborted, and each
+           waiter gets 410, as do the calls that were held. Whether that or the 204 comes first is not fixed.
         """
         if session.state == DELETED:
             raise ended(session)
