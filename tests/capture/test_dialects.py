@@ -20,7 +20,7 @@ from tests.capture.in_process import proxy_in_process
 from rolloutfleet_proxy.control.no_route import which_are_there
 from rolloutfleet_proxy.dialects import registry
 from rolloutfleet_proxy.dialects.base import Dialect, Encoder, HeaderMap, Reading, TokenBytes, TurnRequest
-from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
+from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter, UnreadableJson
 from rolloutfleet_proxy.domain.events import Committed, Delta, Started, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS
 from rolloutfleet_proxy.http.errors import headers_of, status_of
@@ -50,7 +50,10 @@ class Toy(Dialect[ToyRequest]):
         return "x-toy-again" in headers
 
     def read(self, body: bytes, reading: Reading) -> ToyRequest:
-        asked = msgspec.json.decode(body)
+        try:
+            asked = msgspec.json.decode(body, type=dict[str, Any])
+        except ValueError as error:
+            raise UnreadableJson(error) from None
         if "said" not in asked:
             raise InvalidParameter("said", "Say something.")
         messages = [{"role": "system", "content": asked["manner"]}] if "manner" in asked else []
@@ -349,6 +352,7 @@ async def test_every_error_has_the_toys_form(admin: httpx.AsyncClient, agent: ht
     elsewhere = Owner(1, "0123456789ab")
     assert await refused(**{"x-toy-key": "rf-none"}) == (401, "invalid_key")
     assert await refused(body={"live": live}) == (400, "invalid_request")
+    assert await refused(body=["no object"]) == (400, "invalid_json")
     assert await refused(body=said("Hello?", live=live, who="other")) == (404, "model_not_found")
     assert await refused(body=said("a" * LIMIT, live=live)) == (413, "body_too_large")
     assert await refused(**{"x-toy-key": elsewhere.key()}) == (503, "owner_unreachable")
