@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -11,6 +12,7 @@ import pytest
 
 Kind = Literal["tmpfs", "ext4"]
 
+UNMOUNT_TIMEOUT: Final = 30.0
 _SIZES: Final = (2**20, 2**16, 2**12, 1)
 
 
@@ -33,8 +35,16 @@ def small_disk(folder: Path, *, megabytes: int, kind: Kind = "tmpfs") -> Iterato
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        unmount(folder)
         image.unlink(missing_ok=True)
+
+
+def unmount(folder: Path) -> None:
+    """Take a disk away, once nothing holds it: the files of a killed process are closed a moment after it is gone."""
+    deadline = time.monotonic() + UNMOUNT_TIMEOUT
+    while (done := subprocess.run(["umount", str(folder)], capture_output=True, text=True)).returncode:
+        assert time.monotonic() < deadline, done.stderr
+        time.sleep(0.1)
 
 
 def fill(file: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.capture import judge
-from tests.capture.disks import fill
+from tests.capture.disks import fill, unmount
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import CHAT, LIVES, SOON, dump_folder, is_gone, talk, until
 
@@ -173,7 +173,7 @@ def small_disk(folder: Path, size: str = "128k") -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        unmount(folder)
 
 
 def mount(folder: Path, *how: str) -> None:

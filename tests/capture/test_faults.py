@@ -23,7 +23,7 @@ import pytest
 from benchmarks.rigs.watching import quantile
 from tests.capture import judge
 from tests.capture.crowd import Crowd
-from tests.capture.disks import fill
+from tests.capture.disks import fill, unmount
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import CHAT, dump_folder
 from tests.capture.test_cleanup_faults import dumped_turns, faketime
@@ -234,7 +234,7 @@ async def dump_folder_that_is_read_only(scene: Scene) -> None:
         await scene.crowd.until_answered(20)
         assert scene.proxy.audit()["turns"]["dumped"] == dumped
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        unmount(folder)
     await eventually(lambda: not scene.proxy.stats()["dump"]["failing"], seconds=30)
 
 
@@ -331,7 +331,7 @@ def proxy(fleet: Fleet, tmp_path: Path) -> Iterator[ProxyProcess]:
         proxy.stop()
         fleet.engine.clear_faults()
         if disk.returncode == 0:
-            subprocess.run(["umount", str(state)], check=True)
+            unmount(state)
 
 
 @contextlib.asynccontextmanager

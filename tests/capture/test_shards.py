@@ -13,6 +13,7 @@ import httpx
 import psutil
 import pytest
 import safetensors.numpy
+from tests.capture.disks import unmount
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.proxy.shards.shelf import form_of_all
 from tests.proxy.shards.shelf import safetensors as one_tensor
@@ -374,7 +375,7 @@ def small_disk(mortal: Fleet) -> Iterator[ProxyProcess]:
     finally:
         proxy.stop()
         proxy.settings["sessions"] = sessions
-        subprocess.run(["umount", str(folder)], check=True)
+        unmount(folder)
 
 
 def test_a_full_disk_refuses_a_shard_and_keeps_nothing_of_it(small_disk: ProxyProcess) -> None:
