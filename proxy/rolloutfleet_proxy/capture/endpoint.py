@@ -100,15 +100,17 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     async def _answer(
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive, send: Send
     ) -> None:
-        body, apart = await self._body(session, asked, held, told, receive)
+        body, attempt, request = await self._body(session, asked, held, told, receive)
         session = await self._open(session, asked.key)
         # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
-        attempt = _attempt(asked, body) if apart is None else apart[0]
+        if attempt is None:
+            attempt = _attempt(asked, body)
         found = earlier(session, attempt)
-        request = asked.dialect.read(body, self.reading) if apart is None else apart[1]
+        if request is None:
+            request = asked.dialect.read(body, self.reading)
         self.metrics.fields_ignored.count(request.ignored)
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
-        del body, apart  # A call may last for minutes, and nobody reads these again.
+        del body  # A call may last for minutes, and nobody reads it again.
         while found is None and self.drains.holds(retry=attempt.marked):
             with session.calls.arriving(), told.held():
                 await self.drains.passed(partial(_is_over, session))
@@ -129,18 +131,19 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     async def _body(
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive
-    ) -> tuple[bytes, tuple[Attempt, TurnRequest] | None]:
+    ) -> tuple[bytes, Attempt | None, TurnRequest | None]:
         """The body, and what a large one says, which is read on a thread of its own."""
         with session.calls.arriving():
             if self.drains.holding and _IDEMPOTENCY_KEY not in asked.headers and not asked.is_retry:
                 with told.held():
                     await self.drains.passed(partial(_is_over, session))  # held with its body unread
             body = await read_body(receive, asked.headers, held, limit=self.settings.current.body_limit)
-            apart = await self._read_apart(asked, body) if len(body) >= LARGE_REQUEST else None
+            is_large = len(body) >= LARGE_REQUEST
+            attempt, request = await self._read_apart(asked, body) if is_large else (None, None)
             await self.pace.turn()
             if asked.is_retry:
                 await departures.noted()
-        return body, apart
+        return body, attempt, request
 
     async def _read_apart(self, asked: DialectCall, body: bytes) -> tuple[Attempt, TurnRequest]:
         loop = asyncio.get_running_loop()
