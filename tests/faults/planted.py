@@ -309,7 +309,7 @@ FAULTS = [
         "memory-restarts-without-end",
         Promise.OPERATOR,
         OPERATOR,
-        "if given_up or row > MOST_IN_A_ROW:",
+        "if given_up or attempt > MOST_IN_A_ROW:",
         "if given_up:",
         MEMORY,
     ),

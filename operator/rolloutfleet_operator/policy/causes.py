@@ -36,7 +36,7 @@ class FleetState:
     observed: ObservedFleet
     roll: Roll
     terms: str
-    """Those of `memory.terms_of`."""
+    """A digest of budget and template (`memory.terms_of`): restarts for memory under others do not count."""
     verdicts: Mapping[str, Verdict]
     """By pod, of those that are asked for."""
     now: float
@@ -142,7 +142,7 @@ def _down_and_outdated(pod: ObservedPod, state: FleetState) -> Need | None:
 
 
 def _down_and_requested(pod: ObservedPod, state: FleetState) -> Need | None:
-    waits = pod in state.roll.unasked and not _is_outdated(pod, state) and pod.is_late(state.now)
+    waits = pod in state.roll.restart_pending and not _is_outdated(pod, state) and pod.is_late(state.now)
     return Need(since=state.now, key=f"{int(state.now)}") if waits else None
 
 
@@ -150,7 +150,7 @@ def _over_budget(pod: ObservedPod, state: FleetState) -> Need | None:
     verdict = state.verdicts.get(pod.name)
     if verdict is None or verdict.standing is not Standing.DUE:
         return None
-    return Need(since=verdict.since or 0.0, key=memory.restart_key(verdict.row, state.terms, state.now))
+    return Need(since=verdict.since or 0.0, key=memory.restart_key(verdict.attempt, state.terms, state.now))
 
 
 def _is_over_budget(pod: ObservedPod, state: FleetState) -> bool:
@@ -160,13 +160,13 @@ def _is_over_budget(pod: ObservedPod, state: FleetState) -> bool:
 
 def _of_the_same_terms(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:
     """A budget or template that is new clears what came of the old."""
-    return memory.row_of(entry.id, state.terms) > 0
+    return memory.attempt_of(entry.id, state.terms) > 0
 
 
 def _requested(pod: ObservedPod, state: FleetState) -> Need | None:
     """An outdated pod is restarted for it when it may get its new template."""
     may = pod in state.roll.replaceable or not _is_outdated(pod, state)
-    return Need(since=0.0, key=_request_key(state)) if pod in state.roll.unasked and may else None
+    return Need(since=0.0, key=_request_key(state)) if pod in state.roll.restart_pending and may else None
 
 
 def _is_the_same_request(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:

@@ -199,7 +199,7 @@ def _observed_restart(state: FleetState, progress: Progress) -> str | None:
     if spec.restart is None or len(roll.members) < desired_of(spec):
         return before
     going = any(each.restart.entry.reason == causes.REQUESTED.counter for each in progress.under_way)
-    return before if roll.unasked or going else spec.restart.id
+    return before if roll.restart_pending or going else spec.restart.id
 
 
 def _is_off(spec: FleetSpec, observed: ObservedFleet) -> bool:

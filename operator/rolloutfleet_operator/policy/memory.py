@@ -72,8 +72,8 @@ class Verdict:
     standing: Standing
     until: float | None = None
     """When the cool-down ends, or has ended."""
-    row: int = 1
-    """The number in its row that a restart now would have."""
+    attempt: int = 1
+    """Which attempt in a row a restart now would be."""
     again: str | None = None
     """The id of a restart after which it was seen over its budget again before the cool-down ended; to be noted."""
     after_boot: int | None = None
@@ -95,30 +95,30 @@ def judge(pod: ObservedPod, spec: FleetSpec, terms: str, now: float) -> Verdict:
     newest = boots[-1]
     is_restart = newest.reason != FIRST_BOOT or spec.proxies.storage.ephemeral
     cool_until = newest.time + spec.memory.cooldown if is_restart else None
-    before = row_of(newest.id, terms)
+    before = attempt_of(newest.id, terms)
     early = run.full_at is not None and cool_until is not None and run.full_at <= cool_until
     again = newest.id if before > 0 and (early or pod.notes.get(OVER_AGAIN_NOTE) == newest.id) else None
-    row = before + 1 if again is not None else 1
+    attempt = before + 1 if again is not None else 1
     verdict = Verdict(
         standing=_standing(run, cool_until, now),
         until=cool_until,
-        row=row,
+        attempt=attempt,
         again=again,
         after_boot=newest.rss_after,
         since=None if run.full_at is None else max(run.full_at, cool_until or 0.0),
     )
-    if given_up or row > MOST_IN_A_ROW:
+    if given_up or attempt > MOST_IN_A_ROW:
         return replace(verdict, standing=Standing.TOO_SMALL, since=None)
     return verdict
 
 
-def restart_key(row: int, terms: str, now: float) -> str:
+def restart_key(attempt: int, terms: str, now: float) -> str:
     """What follows `memory-` in the id of the drain that restarts a proxy for its memory."""
-    return f"{row}-{terms}-{int(now)}"
+    return f"{attempt}-{terms}-{int(now)}"
 
 
-def row_of(id: str | None, terms: str) -> int:
-    """Which in a row, under these terms, the restart of that id was; 0 for any other id."""
+def attempt_of(id: str | None, terms: str) -> int:
+    """Which attempt in a row, under these terms, the restart of that id was; 0 for any other id."""
     found = _ID.fullmatch(id or "")
     return int(found[1]) if found and found[2] == terms else 0
 

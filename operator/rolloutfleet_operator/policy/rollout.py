@@ -23,7 +23,7 @@ class Roll:
     """The pods that the spec asks for."""
     outdated: tuple[ObservedPod, ...]
     """Of another template than the one that is asked for."""
-    unasked: tuple[ObservedPod, ...]
+    restart_pending: tuple[ObservedPod, ...]
     """Those for which the restart that is asked for by id has not been made."""
     replaceable: tuple[ObservedPod, ...]
     """The outdated pods that may get the new template; of a stopped roll only those that are down."""
@@ -40,14 +40,18 @@ def roll_of(spec: FleetSpec, observed: ObservedFleet, members: tuple[ObservedPod
     """`members` are the pods that the spec asks for, by ordinal."""
     outdated = tuple(pod for pod in members if pod.template_hash != observed.template_hash)
     updated = [pod for pod in members if pod.template_hash == observed.template_hash]
-    unasked = tuple(pod for pod in members if not has_restarted(pod, spec, observed))
+    restart_pending = tuple(pod for pod in members if not has_restarted(pod, spec, observed))
     stopped_by = next((pod for pod in updated if outdated and _fails(pod, now)), None)
-    may = (pod for pod in outdated if spec.update_policy == "Automatic" or _is_asked_for(pod, unasked, spec, observed))
+    may = (
+        pod
+        for pod in outdated
+        if spec.update_policy == "Automatic" or _is_asked_for(pod, restart_pending, spec, observed)
+    )
     replaceable = tuple(pod for pod in may if stopped_by is None or pod.is_down)
     return Roll(
         members=members,
         outdated=outdated,
-        unasked=unasked,
+        restart_pending=restart_pending,
         replaceable=replaceable if _is_applied(spec, observed) else (),
         stopped_by=stopped_by,
     )
@@ -71,10 +75,12 @@ def _is_applied(spec: FleetSpec, observed: ObservedFleet) -> bool:
     return workload.template_hash == observed.template_hash and workload.restart_id == asked
 
 
-def _is_asked_for(pod: ObservedPod, unasked: tuple[ObservedPod, ...], spec: FleetSpec, observed: ObservedFleet) -> bool:
+def _is_asked_for(
+    pod: ObservedPod, restart_pending: tuple[ObservedPod, ...], spec: FleetSpec, observed: ObservedFleet
+) -> bool:
     """Whether a restart by id is asked for, and not made; what one made and left broken is part of it."""
     unanswered = spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
-    return pod in unasked or (unanswered and pod.is_down)
+    return pod in restart_pending or (unanswered and pod.is_down)
 
 
 def _fails(pod: ObservedPod, now: float) -> bool:

@@ -235,7 +235,7 @@ def _rolling(view: View) -> str | None:
 def _waits(view: View) -> bool:
     """Whether no outdated pod may be updated before a restart is asked for."""
     roll = view.decision.roll
-    return view.spec.update_policy == "OnRequest" and not any(pod in roll.unasked for pod in roll.outdated)
+    return view.spec.update_policy == "OnRequest" and not any(pod in roll.restart_pending for pod in roll.outdated)
 
 
 def _memory(view: View) -> Condition:

@@ -14,9 +14,9 @@ from rolloutfleet_operator.policy.memory import (
     MOST_IN_A_ROW,
     Standing,
     Verdict,
+    attempt_of,
     judge,
     restart_key,
-    row_of,
     sampled,
     terms_of,
 )
@@ -132,7 +132,7 @@ def test_it_waits_for_the_end_of_the_cool_down() -> None:
     boot = Boot(time=5000.0, reason="crash: was killed by SIGKILL")
     run = run_of(OVER, OVER, OVER, boot=boot.time)
     assert verdict(run, FIRST, boot, now=5599.0) == Verdict(
-        standing=Standing.COOLING, until=5600.0, row=1, since=5600.0
+        standing=Standing.COOLING, until=5600.0, attempt=1, since=5600.0
     )
     assert verdict(run, FIRST, boot, now=5600.0).standing is Standing.DUE
 
@@ -147,12 +147,12 @@ def test_the_first_boot_is_no_restart_save_where_a_store_may_have_gone_with_its_
 def test_two_restarts_in_a_row_that_do_not_help_are_the_last() -> None:
     full = (OVER, OVER, OVER)
     first = verdict(run_of(*full))
-    assert (first.standing, first.row) == (Standing.DUE, 1)
+    assert (first.standing, first.attempt) == (Standing.DUE, 1)
 
     one = restarted(1, 5000.0)
     again = verdict(run_of(*full, boot=one.time), FIRST, one, now=5045.0)
-    assert (again.standing, again.row, again.again) == (Standing.COOLING, 2, one.id)
-    assert verdict(run_of(*full, boot=one.time), FIRST, one, now=5600.0).row == 2
+    assert (again.standing, again.attempt, again.again) == (Standing.COOLING, 2, one.id)
+    assert verdict(run_of(*full, boot=one.time), FIRST, one, now=5600.0).attempt == 2
 
     two = restarted(2, 5610.0)
     given_up = verdict(run_of(*full, boot=two.time), FIRST, one, two, now=5655.0)
@@ -163,7 +163,7 @@ def test_two_restarts_in_a_row_that_do_not_help_are_the_last() -> None:
 def test_a_run_that_is_full_only_after_the_cool_down_is_no_failure_of_the_restart() -> None:
     one = restarted(1, 5000.0)
     late = run_of(OVER, OVER, OVER, boot=one.time, start=580.0)
-    assert (verdict(late, FIRST, one).standing, verdict(late, FIRST, one).row) == (Standing.DUE, 1)
+    assert (verdict(late, FIRST, one).standing, verdict(late, FIRST, one).attempt) == (Standing.DUE, 1)
     two = restarted(2, 5000.0)
     assert verdict(run_of(OVER, OVER, OVER, boot=two.time, start=580.0), one, two).standing is Standing.DUE
 
@@ -171,15 +171,15 @@ def test_a_run_that_is_full_only_after_the_cool_down_is_no_failure_of_the_restar
 def test_a_full_run_within_the_cool_down_counts_though_memory_fell_for_a_moment() -> None:
     one = restarted(1, 5000.0)
     broken = run_of(WITHIN, OVER, OVER, OVER, boot=one.time, start=2000.0)
-    assert verdict(broken, FIRST, one).row == 1
-    assert verdict(broken, FIRST, one, again=one.id).row == 2
-    assert verdict(broken, FIRST, one, again="memory-1-00000000-1").row == 1
+    assert verdict(broken, FIRST, one).attempt == 1
+    assert verdict(broken, FIRST, one, again=one.id).attempt == 2
+    assert verdict(broken, FIRST, one, again="memory-1-00000000-1").attempt == 1
 
 
 def test_what_lies_between_two_restarts_breaks_the_row() -> None:
     crash = Boot(time=6000.0, reason="crash: was killed by SIGKILL")
     run = run_of(OVER, OVER, OVER, boot=crash.time)
-    assert verdict(run, restarted(1, 4000.0), restarted(2, 5000.0), crash).row == 1
+    assert verdict(run, restarted(1, 4000.0), restarted(2, 5000.0), crash).attempt == 1
 
 
 @pytest.mark.parametrize(("budget", "template"), [(5 * GIB - 1, "t1"), (4 * GIB, "t2")])
@@ -189,7 +189,7 @@ def test_a_changed_budget_or_template_clears_it(budget: int, template: str) -> N
     two = restarted(2, 5000.0)
     full = run_of(OVER, OVER, OVER, boot=two.time, spec=other)
     assert verdict(full, two, spec=other, terms=terms, now=5045.0, given_up=TERMS).standing is Standing.COOLING
-    assert verdict(full, two, spec=other, terms=terms, given_up=TERMS).row == 1
+    assert verdict(full, two, spec=other, terms=terms, given_up=TERMS).attempt == 1
     assert verdict(run_of(WITHIN, boot=two.time), two, given_up=TERMS).standing is Standing.TOO_SMALL
 
 
@@ -199,9 +199,9 @@ def test_what_was_given_up_stays_so_while_nothing_is_known() -> None:
 
 
 def test_an_id_says_its_place_in_the_row_to_those_of_the_same_terms() -> None:
-    assert row_of(f"memory-{restart_key(2, TERMS, 5000.5)}", TERMS) == 2
-    assert row_of(f"memory-{restart_key(2, TERMS, 5000.5)}", terms_of(SPEC, "t2")) == 0
-    assert [row_of(id, TERMS) for id in (None, "", "weights-7", "memory-x")] == [0, 0, 0, 0]
+    assert attempt_of(f"memory-{restart_key(2, TERMS, 5000.5)}", TERMS) == 2
+    assert attempt_of(f"memory-{restart_key(2, TERMS, 5000.5)}", terms_of(SPEC, "t2")) == 0
+    assert [attempt_of(id, TERMS) for id in (None, "", "weights-7", "memory-x")] == [0, 0, 0, 0]
 
 
 @given(
@@ -243,4 +243,4 @@ def test_it_is_never_restarted_within_the_cool_down_nor_more_than_so_often_in_va
         due = verdict(run, *boots, again=again, now=now)
         assert due.standing is Standing.DUE
         assert boot is FIRST or now - boot.time >= 600.0
-        boots.append(restarted(due.row, now))
+        boots.append(restarted(due.attempt, now))
