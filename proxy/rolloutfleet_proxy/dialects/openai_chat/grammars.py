@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta as Rule
 
-from rolloutfleet_proxy.dialects.openai_chat.depth import check_depth
+from rolloutfleet_proxy.dialects.depth import check_depth
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 MAX_STRUCTURES: Final = 1024

@@ -35,11 +35,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
-from rolloutfleet_proxy.dialects.base import MAX_INT32, HeldCalls, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.depth import MAX_DEPTH, check_depth, too_deep
+from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
-from rolloutfleet_proxy.dialects.openai_chat.depth import MAX_DEPTH, check_depth, too_deep
-from rolloutfleet_proxy.dialects.openai_chat.mistakes import refused
-from rolloutfleet_proxy.dialects.openai_chat.tool_choice import Choice, choice_of, named_function
+from rolloutfleet_proxy.dialects.openai_chat.tool_choice import choice_of, named_function
+from rolloutfleet_proxy.dialects.tool_choice import Choice, held_calls
 from rolloutfleet_proxy.domain.errors import (
     InvalidParameter,
     MissingParameter,
@@ -160,6 +161,12 @@ _decode_leniently = msgspec.json.Decoder(_LenientBody).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _FIELDS = frozenset(_Body.__struct_fields__)
 _LONGEST_PATH = 200
+_INSTEAD = {
+    "n": "give 1, or leave it out.",
+    "modalities": "give text alone, or leave it out.",
+    "function_call": "give tool_choice instead.",
+    "functions": "give tools instead.",
+}
 _UNKNOWN = "Object contains unknown field"
 
 
@@ -178,7 +185,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
     if parsed.min_tokens and choice.wishes == ("parallel_tool_calls",):
         # Few ask for that themselves: frameworks send it with every call.
         reading = replace(reading, holds_calls=False)
-    calls, sampling = _calls(choice, sampling, reading, ignored)
+    calls, sampling = held_calls(choice, sampling, reading, ignored)
     if parsed.min_tokens and (calls is not None or grammar_of(sampling) is not None):
         # SGLang rules the end tokens out until then, and a grammar at its end all others: it answers with a 500.
         raise InvalidParameter("min_tokens", "A grammar says where the answer ends, and min_tokens too: keep one.")
@@ -213,7 +220,7 @@ def _read(body: bytes, ignored: list[str]) -> _Body:
             parsed = _decode_leniently(body)
             ignored += [name for name, value in _decode_fields(body).items() if _is_unknown(name, value)]
     except msgspec.ValidationError as error:
-        raise refused(error) from None
+        raise refused(error, instead=_INSTEAD) from None
     except (ValueError, RecursionError) as error:
         raise UnreadableJson(error) from None
     ignored += [name for name in _NAMED if getattr(parsed, name) is not None]
@@ -349,26 +356,6 @@ def _tools(parsed: _Body) -> tuple[list[dict[str, Any]], Choice]:
     for index, tool in enumerate(tools):
         _check_tool(tool, at=f"tools[{index}]")
     return tools, choice_of(parsed.tool_choice, parsed.parallel_tool_calls, tools)
-
-
-def _calls(
-    choice: Choice, sampling: dict[str, Any], reading: Reading, ignored: list[str]
-) -> tuple[HeldCalls | None, dict[str, Any]]:
-    """What the reply's calls are held to, and the sampling beside that.
-
-    A grammar of the request's own comes before, and JSON behind.
-    """
-    if choice.wanted is None and not choice.wishes:
-        return None, sampling
-    if "json_schema" in sampling and not choice.required:
-        return None, sampling  # JSON is no call.
-    if choice.wanted is not None and reading.holds_calls:
-        beside = {name: value for name, value in sampling.items() if name != "json_schema"}
-        if grammar_of(beside) is None:
-            fallback = {name: value for name, value in sampling.items() if name not in beside}
-            return HeldCalls(wanted=choice.wanted, wishes=choice.wishes, fallback=fallback), beside
-    ignored += choice.wishes
-    return None, sampling
 
 
 def _check_tool(tool: dict[str, Any], *, at: str) -> None:

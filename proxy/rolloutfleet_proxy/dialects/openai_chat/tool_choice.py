@@ -1,47 +1,17 @@
-"""`tool_choice` and `parallel_tool_calls`: what calls a reply may make. Pure."""
+"""`tool_choice` and `parallel_tool_calls` as the OpenAI API has them. Pure."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from msgspec import Struct
-
+from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
-from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS, Function, Wanted
-from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
-from rolloutfleet_proxy.tokens.call_syntax import FUNCTION_NAME
-
-AUTO: Final = "auto"
-NONE: Final = "none"
-REQUIRED: Final = "required"
-
-Tool = dict[str, Any]
-
-
-class Choice(Struct, frozen=True, kw_only=True):
-    """What a request says of its calls."""
-
-    hides_tools: bool = False
-    required: bool = False
-    """A call must come."""
-    wanted: Wanted | None = None
-    """As a grammar can hold a reply to it; None where nothing is asked for, or no grammar can."""
-    wishes: tuple[str, ...] = ()
-    """The fields that are without effect where no grammar holds."""
 
 
 def choice_of(tool_choice: Any, parallel: bool | None, tools: list[Tool]) -> Choice:
     """Raises InvalidRequest that names the field at fault: a choice names declared tools alone, as the API has it."""
     mode, names = _mode_and_names(tool_choice, tools)
-    if mode == NONE or not tools:
-        return Choice(hides_tools=mode == NONE)
-    required = mode == REQUIRED
-    one = ("parallel_tool_calls",) if parallel is False else ()
-    chosen = () if mode == AUTO and names is None else ("tool_choice",)
-    if not chosen and not one:
-        return Choice()
-    wanted = _wanted(tools, names, required=required, single=parallel is False)
-    return Choice(required=required, wanted=wanted, wishes=(*chosen, *one))
+    return chosen(tools, mode, names, single="parallel_tool_calls" if parallel is False else None)
 
 
 def named_function(owner: dict[str, Any], *, of: str, at: str) -> dict[str, Any]:
@@ -57,19 +27,6 @@ def named_function(owner: dict[str, Any], *, of: str, at: str) -> dict[str, Any]
     if type(name) is not str or not name:
         raise InvalidParameter(f"{at}.name", "A function's name is a string.")
     return function
-
-
-def _wanted(tools: list[Tool], names: frozenset[str] | None, *, required: bool, single: bool) -> Wanted | None:
-    """None where a function can't be written in a grammar, or they are too many for one."""
-    chosen = {tool["function"]["name"]: tool["function"] for tool in tools}
-    if names is not None:
-        chosen = {name: function for name, function in chosen.items() if name in names}
-    writable = all(map(FUNCTION_NAME.fullmatch, chosen))
-    if not writable or len(chosen) > MOST_FUNCTIONS or (required and not chosen):
-        return None
-    schemas = arguments_schemas([function.get("parameters") for function in chosen.values()])
-    functions = tuple(map(Function, chosen, schemas))
-    return Wanted(functions=functions, required=required, single=single)
 
 
 def _mode_and_names(choice: Any, tools: list[Tool]) -> tuple[str, frozenset[str] | None]:

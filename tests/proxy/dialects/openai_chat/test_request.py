@@ -11,7 +11,7 @@ from tests.wording import LIBRARIES
 
 from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_PARAMETER
 from rolloutfleet_proxy.dialects.base import Reading
-from rolloutfleet_proxy.dialects.openai_chat.depth import MAX_DEPTH
+from rolloutfleet_proxy.dialects.depth import MAX_DEPTH
 from rolloutfleet_proxy.dialects.openai_chat.request import LENIENT, ChatRequest, parse_chat
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.messages import NO_ARGS

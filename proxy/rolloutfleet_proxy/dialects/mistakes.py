@@ -6,6 +6,8 @@ The decoder says it as ``Expected `int` >= 1 - at `$.max_tokens` ``; none of its
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from rolloutfleet_proxy.domain.errors import (
@@ -39,17 +41,12 @@ _SIGNS = {
     "<": "less than",
 }
 _PARTS = {"str": "characters", "array": "entries", "object": "entries"}
-_INSTEAD = {
-    "n": "give 1, or leave it out.",
-    "modalities": "give text alone, or leave it out.",
-    "function_call": "give tool_choice instead.",
-    "functions": "give tools instead.",
-}
-"""What to write where no other value can be honoured."""
+_NOTHING_INSTEAD: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def refused(error: Exception) -> DomainError:
-    """The error for what the decoder of chat requests says."""
+def refused(error: Exception, *, instead: Mapping[str, str] = _NOTHING_INSTEAD) -> DomainError:
+    """The error for what the decoder of requests says. `instead` has what to write into fields in which no other value
+    can be honoured."""
     found = _WHERE.match(str(error))
     assert found is not None
     what, path = found["what"], (found["path"] or "")[:_LONGEST_PATH]
@@ -61,7 +58,7 @@ def refused(error: Exception) -> DomainError:
     # Of an entry of an object the decoder tells no name.
     field, _, within = path.partition("[...]")
     if what.startswith(("Invalid enum value", "Expected `null`")):
-        return UnsupportedParameter(path, _INSTEAD.get(path.partition("[")[0], "leave it out."))
+        return UnsupportedParameter(path, instead.get(path.partition("[")[0], "leave it out."))
     subject = f"A name in {field}" if found["key"] else f"A value in {field}" if path != field or within else field
     return InvalidParameter(field, f"{subject} {_must(what)}.")
 

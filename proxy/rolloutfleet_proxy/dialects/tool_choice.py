@@ -1,0 +1,79 @@
+"""What calls a reply may make, and how far a grammar can hold it to that. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from rolloutfleet_proxy.dialects.base import HeldCalls, Reading
+from rolloutfleet_proxy.engine.generation import grammar_of
+from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS, Function, Wanted
+from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
+from rolloutfleet_proxy.tokens.call_syntax import FUNCTION_NAME
+
+AUTO: Final = "auto"
+NONE: Final = "none"
+REQUIRED: Final = "required"
+
+Tool = dict[str, Any]
+"""A function, as the chat formats take it (`base.TurnRequest.template`)."""
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """What a request says of its calls."""
+
+    hides_tools: bool = False
+    required: bool = False
+    """A call must come."""
+    wanted: Wanted | None = None
+    """As a grammar can hold a reply to it; None where nothing is asked for, or no grammar can."""
+    wishes: tuple[str, ...] = ()
+    """The fields that are without effect where no grammar holds."""
+
+
+def chosen(tools: list[Tool], mode: str, names: frozenset[str] | None, *, single: str | None) -> Choice:
+    """The choice of one of the modes above, and of the declared functions that it leaves, None for all. `single` is the
+    field that allows one call at the most, if one does."""
+    if mode == NONE or not tools:
+        return Choice(hides_tools=mode == NONE)
+    required = mode == REQUIRED
+    one = () if single is None else (single,)
+    choice = () if mode == AUTO and names is None else ("tool_choice",)
+    if not choice and not one:
+        return Choice()
+    wanted = _wanted(tools, names, required=required, single=single is not None)
+    return Choice(required=required, wanted=wanted, wishes=(*choice, *one))
+
+
+def held_calls(
+    choice: Choice, sampling: dict[str, Any], reading: Reading, ignored: list[str]
+) -> tuple[HeldCalls | None, dict[str, Any]]:
+    """What the reply's calls are held to, and the sampling beside that.
+
+    A grammar of the request's own comes before, and JSON behind.
+    """
+    if choice.wanted is None and not choice.wishes:
+        return None, sampling
+    if "json_schema" in sampling and not choice.required:
+        return None, sampling  # JSON is no call.
+    if choice.wanted is not None and reading.holds_calls:
+        beside = {name: value for name, value in sampling.items() if name != "json_schema"}
+        if grammar_of(beside) is None:
+            fallback = {name: value for name, value in sampling.items() if name not in beside}
+            return HeldCalls(wanted=choice.wanted, wishes=choice.wishes, fallback=fallback), beside
+    ignored += choice.wishes
+    return None, sampling
+
+
+def _wanted(tools: list[Tool], names: frozenset[str] | None, *, required: bool, single: bool) -> Wanted | None:
+    """None where a function can't be written in a grammar, or they are too many for one."""
+    left = {tool["function"]["name"]: tool["function"] for tool in tools}
+    if names is not None:
+        left = {name: function for name, function in left.items() if name in names}
+    writable = all(map(FUNCTION_NAME.fullmatch, left))
+    if not writable or len(left) > MOST_FUNCTIONS or (required and not left):
+        return None
+    schemas = arguments_schemas([function.get("parameters") for function in left.values()])
+    functions = tuple(map(Function, left, schemas))
+    return Wanted(functions=functions, required=required, single=single)
