@@ -36,6 +36,10 @@ class ToyRequest(TurnRequest, frozen=True, kw_only=True):
     shout: bool
 
 
+class BoundedRequest(ToyRequest, frozen=True, kw_only=True):
+    max_tokens_is_upper_bound: ClassVar = True
+
+
 class Toy(Dialect[ToyRequest]):
     name = "toy"
     api = "the toy API"
@@ -60,17 +64,19 @@ class Toy(Dialect[ToyRequest]):
         for each in asked["said"]:
             words = "".join(block["words"] for block in each["blocks"])
             messages.append({"role": "user" if each["by"] == "them" else "assistant", "content": words})
-        return ToyRequest(
+        kind, most = (BoundedRequest, asked["up_to"]) if "up_to" in asked else (ToyRequest, asked.get("most", 60))
+        return kind(
             messages=messages,
             model=asked.get("who"),
             template=NO_ARGS,
             calls=None,
-            max_tokens=asked.get("most", 60),
+            max_tokens=most,
             sampling={},
             stops=tuple(asked.get("until", ())),
             stream=asked.get("live", False),
             logprobs=False,
             top_logprobs=0,
+            stripped=("noise",) if "noise" in asked else (),
             shout=asked.get("shout", False),
         )
 
@@ -224,6 +230,18 @@ async def test_the_same_conversation_goes_on_in_another_dialect(
     assert (child["parent_id"], child["branch_reason"]) == (first["turn"], None)
 
 
+async def test_what_was_stripped_is_named_on_the_turn_and_in_exports(
+    admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    await agent.post("/toy/say", json=said("Hello?"))
+    await agent.post("/toy/say", json=said("Hello?", noise="c3f1"))
+    expected = [None, ["noise"]]
+    assert [turn["stripped"] for turn in await turns_of(admin, agent)] == expected
+    (await admin.post(f"/sessions/{agent.headers['x-session']}/close")).raise_for_status()
+    export = (await admin.post("/export", json={"session_ids": [agent.headers["x-session"]]})).raise_for_status().json()
+    assert [turn["stripped"] for turn in export["trajectories"][0]["turns"]] == expected
+
+
 async def test_a_path_that_names_no_session_leaves_it_to_the_key(
     admin: httpx.AsyncClient, agent: httpx.AsyncClient
 ) -> None:
@@ -319,6 +337,18 @@ async def test_errors_of_all_apis_name_the_dialects_own_fields(agent: httpx.Asyn
 
     assert await at_fault(said("Hello?", live=live, most=2**31 - 1)) == ("context_length_exceeded", "said")
     assert await at_fault(said("Hello?", live=live, who="other")) == ("model_not_found", "who")
+
+
+async def test_a_limit_that_is_an_upper_bound_is_cut_to_what_the_context_leaves(
+    fleet: Fleet, admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    [model] = (await agent.get("/v1/models", headers={"x-api-key": agent.headers["x-toy-key"]})).json()["data"]
+    for asked, room in ((2**31 - 1, None), (20, 20)):
+        await agent.post("/toy/say", json=said("Hello?", up_to=asked))
+        turn = (await turns_of(admin, agent))[-1]
+        [entry] = [each for each in fleet.engine.log() if each["rid"].startswith(turn["turn_id"])]
+        left = model["max_model_len"] - turn["prompt_tokens"]
+        assert entry["sampling_params"]["max_new_tokens"] == (room or left)
 
 
 def test_a_path_within_a_field_of_another_name_is_named_by_the_field() -> None:

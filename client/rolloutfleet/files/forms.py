@@ -237,6 +237,7 @@ def _schema(arrow: Any) -> Any:
             ("branch_reason", arrow.struct([("message", whole), ("field", text)])),
             ("constrained", text),
             ("biased_by", arrow.list_(text)),
+            ("stripped", arrow.list_(text)),
             ("message", text),
         ]
     )

@@ -127,6 +127,9 @@ class TurnFacts(Reply):
     biased_by: list[str] | None = None
     """SGLang's sampling parameters, penalties or `logit_bias`, that changed the distribution that its log-probabilities
     are of; None where there were none."""
+    stripped: list[str] | None = None
+    """What was taken out of its request because it differs with every request, `cache_control` for example; None where
+    there was nothing."""
 
 
 class Turn(TurnFacts):

@@ -29,7 +29,7 @@ from rolloutfleet_proxy.digests import digest16
 from rolloutfleet_proxy.domain.errors import DomainError, InternalError
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.domain.session import OPEN
-from rolloutfleet_proxy.http.errors import send_answer, status_of
+from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.process.drain import Drains
@@ -71,11 +71,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         except Exception as error:
             refused = self._refused(error)
             told.outcome = refused.code
+            answer = asked.dialect.answer_to(refused)
             if told.status < 0:
-                told.status = status_of(refused)
+                told.status = answer[0]
             try:
                 with contextlib.suppress(OSError):
-                    await send_answer(asked.dialect.answer_to(refused), send)
+                    await send_answer(answer, send)
             finally:
                 forget_frames(error)
         finally:

@@ -103,16 +103,19 @@ class Generator(Struct, frozen=True, kw_only=True):
 
     def _budget(self, request: TurnRequest, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""
-        context = self.chat_format.context_length
-        asked = request.max_tokens
+        context, limit = self.chat_format.context_length, request.max_tokens
         if context is None:
-            return asked or UNKNOWN_CONTEXT_BUDGET
-        if prompt_tokens + (asked or 1) > context:
+            return limit or UNKNOWN_CONTEXT_BUDGET
+        left = context - prompt_tokens
+        asked = None if request.max_tokens_is_upper_bound else limit
+        if left < (asked or 1):
             raise ContextExceeded(
                 f"This model's maximum context length is {context} tokens: the messages take {prompt_tokens}, and "
-                f"{asked or 'at least 1'} {'are' if asked else 'is'} asked for."
+                f"{asked or 'at least 1'} {'are' if asked else 'is'} asked for.",
+                prompt_tokens=prompt_tokens,
+                context_length=context,
             )
-        return asked or context - prompt_tokens
+        return min(limit or left, left)
 
     def _sampling(self, request: TurnRequest) -> dict[str, Any]:
         """The request's, with the chat format's stop tokens: the engine is given ids, and knows of no format."""

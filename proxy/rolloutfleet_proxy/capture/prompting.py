@@ -102,7 +102,9 @@ class Prompting(Struct, frozen=True, kw_only=True):
         if chat_format.context_length is not None and least > chat_format.context_length:
             raise ContextExceeded(
                 f"This model's maximum context length is {chat_format.context_length} tokens: the messages have "
-                f"{letters} characters, which are {least} tokens at the least."
+                f"{letters} characters, which are {least} tokens at the least.",
+                prompt_tokens=least,
+                context_length=chat_format.context_length,
             )
 
     async def _path(self, session: Session, node: Node) -> Path:

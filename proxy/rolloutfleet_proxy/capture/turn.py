@@ -240,6 +240,7 @@ def _extras(job: TurnJob, evidence: Evidence) -> Extras:
         biased_by=biases_of(job.request.sampling) or None,
         cached_tokens=evidence.cached_tokens or None,
         top_logprobs=evidence.top_logprobs,
+        stripped=list(job.request.stripped) or None,
     )
 
 

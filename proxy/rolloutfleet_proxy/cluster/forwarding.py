@@ -18,7 +18,7 @@ from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, ow
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.dialects.registry import DialectCall, dialect_call
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, OwnerFailed, OwnerUnreachable
-from rolloutfleet_proxy.http.errors import answer_to, response_to, send_answer, status_of
+from rolloutfleet_proxy.http.errors import answer_to, response_to, send_answer
 from rolloutfleet_proxy.http.headers import (
     FORWARDED,
     LENGTH,
@@ -86,9 +86,10 @@ class Forwarding:
             await response_to(error)(scope, receive, send)
             return
         told = ChatCall(self.metrics, request_id=request_id(scope), session_id=call.session or "")
-        told.status, told.outcome = status_of(error), error.code
+        answer = call.dialect.answer_to(error)
+        told.status, told.outcome = answer[0], error.code
         try:
-            await send_answer(call.dialect.answer_to(error), send)
+            await send_answer(answer, send)
         finally:
             told.ended()
 

@@ -231,5 +231,6 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
         "branch_reason": None if turn.branch_reason is None else asdict(turn.branch_reason),
         "constrained": turn.extras.constrained,
         "biased_by": turn.extras.biased_by,
+        "stripped": turn.extras.stripped,
         "created_at": turn.created_at,
     }

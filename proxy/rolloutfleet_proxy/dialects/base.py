@@ -65,6 +65,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
     `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
     `ignored` are the paths of what has no effect (`verbosity`, `messages[0].content[1].annotations`).
+    `stripped` are the names of what the dialect took out of the prompt, since it differs from request to request and
+    would make each of them a branch (`cache_control`); the turn keeps them.
 
     To make one is to have it checked, by what `__post_init__` says, as far as that is the same for all APIs. Types,
     the form of a message, and the values in `sampling` are not checked: they are what its maker says they are.
@@ -73,6 +75,9 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     names: ClassVar[Mapping[str, str]] = {}
     """What the API calls `messages`, `model`, `tools`, `chat_template_kwargs`, `max_tokens`, `stops` and
     `top_logprobs`, where it calls them otherwise: errors that are the same for all APIs name them so."""
+    max_tokens_is_upper_bound: ClassVar[bool] = False
+    """Whether the API's clients mean `max_tokens` as an upper bound, which is cut to what the context leaves. Elsewhere
+    a limit beyond that is refused."""
 
     messages: list[dict[str, Any]]
     model: str | None
@@ -85,6 +90,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     logprobs: bool
     top_logprobs: int
     ignored: tuple[str, ...] = ()
+    stripped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises InvalidParameter, with the API's own name of the field, for what no turn can be made of."""

@@ -140,7 +140,16 @@ class BodyTooLarge(DomainError, code=codes.BODY_TOO_LARGE):
 
 
 class ContextExceeded(InvalidRequest, code=codes.CONTEXT_LENGTH_EXCEEDED, param="messages"):
-    """Prompt plus budget is more than the model's context. Whoever knows the request names its field."""
+    """Prompt plus budget is more than the model's context. Whoever knows the request names its field.
+
+    `prompt_tokens` (of a huge request, how many it has at the least) and `context_length` are there unless it was an
+    engine that refused.
+    """
+
+    def __init__(self, message: str, *, prompt_tokens: int | None = None, context_length: int | None = None) -> None:
+        super().__init__(message)
+        self.prompt_tokens = prompt_tokens
+        self.context_length = context_length
 
 
 class TurnLimitReached(InvalidRequest, code=codes.TURN_LIMIT):

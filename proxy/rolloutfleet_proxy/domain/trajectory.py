@@ -62,6 +62,7 @@ class ExportTurn:
     branch_reason: BranchReason | None = None
     constrained: str | None = None
     biased_by: list[str] | None = None
+    stripped: list[str] | None = None
 
     @property
     def tokens(self) -> int:

@@ -25,6 +25,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many tokens of its prompt the engine had in its cache, where it said so."""
     top_logprobs: Sequence[Sequence[tuple[float, int]]] | None = None
     """For each token the likeliest ones as (log-probability, id), where they were asked for."""
+    stripped: list[str] | None = None
+    """What was taken out of its request as noise (`dialects.base.TurnRequest`)."""
 
     def encode(self) -> bytes | None:
         """As JSON, which `decode` reads; None of nothing."""

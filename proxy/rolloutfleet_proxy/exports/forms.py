@@ -191,6 +191,7 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
             "branch_reason": turn.branch_reason,
             "constrained": turn.constrained,
             "biased_by": turn.biased_by,
+            "stripped": turn.stripped,
             "message": msgspec.Raw(message),
         }
     )

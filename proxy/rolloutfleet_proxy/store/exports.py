@@ -22,6 +22,8 @@ from rolloutfleet_proxy.store.transaction import named_row, named_rows
 from rolloutfleet_proxy.store.turns import by_token
 
 _decode = msgspec.json.Decoder().decode
+_LISTS = ("biased_by", "stripped")
+"""Columns of `_load_turns` that are JSON, or null."""
 
 
 class ExportGone(Exception):
@@ -96,7 +98,8 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
         connection,
         "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4 AS output_tokens, reward, finish_reason,"
         " json_extract(CAST(extras AS TEXT), '$.constrained') AS constrained, mixed_cache, matching,"
-        " json_extract(CAST(extras AS TEXT), '$.biased_by') AS biased_by, trajectory, state FROM turns"
+        " json_extract(CAST(extras AS TEXT), '$.biased_by') AS biased_by,"
+        " json_extract(CAST(extras AS TEXT), '$.stripped') AS stripped, trajectory, state FROM turns"
         " WHERE session = ? AND number <= (SELECT max(number) FROM turns WHERE session = ? AND trajectory = ?)"
         " ORDER BY number",
         (member.session, member.session, member.number),
@@ -104,13 +107,14 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
     turns: dict[int, ExportTurn] = {}
     kept = []
     for row in found:
-        mixed_cache, matching, biased_by = row.pop("mixed_cache"), row.pop("matching"), row.pop("biased_by")
+        mixed_cache, matching = row.pop("mixed_cache"), row.pop("matching")
         trajectory, state = row.pop("trajectory"), row.pop("state")
+        lists: dict[str, Any] = {name: None if (each := row.pop(name)) is None else _decode(each) for name in _LISTS}
         turn = ExportTurn(
             **row,
             mixed_cache=bool(mixed_cache),
             branch_reason=Matching.decode(matching).branch_reason,
-            biased_by=None if biased_by is None else _decode(biased_by),
+            **lists,
         )
         turns[turn.number] = turn
         if trajectory == member.number and state == LIVE:
