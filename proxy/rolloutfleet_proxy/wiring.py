@@ -405,6 +405,7 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
         reading=Reading(
             strict=settings.current.compatibility.requests == "strict",
             takes_effort=chat_format.takes("reasoning_effort"),
+            efforts=chat_format.efforts,
             vocabulary_size=chat_format.vocabulary_size,
             holds_calls=chat_format.holds_calls,
         ),

@@ -40,6 +40,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Refuse what would otherwise be ignored."""
     takes_effort: bool = True
     """Whether the chat format has an argument `reasoning_effort`."""
+    efforts: frozenset[str] = frozenset()
+    """The values of that argument that it takes, of those that APIs have."""
     vocabulary_size: int | None = None
     """The tokens that the model has; None where that is not to be checked."""
     holds_calls: bool = False

@@ -47,6 +47,8 @@ from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
 TOKENS_DIFFER = "tokens_differ"
 """Why a turn starts a branch though its messages continue an earlier turn: its rendered tokens don't."""
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""What the APIs of OpenAI and Anthropic call degrees of reasoning."""
 _KEPT_RENDERERS = 16
 _LONGEST_KEPT = 4096
 """Characters of template arguments for which a renderer is kept: their number alone would not bound what they take."""
@@ -314,6 +316,20 @@ class ChatFormat:
         if self._config._allow_opaque_template_kwargs:
             return argument in str(self.vocabulary.chat_template or "")
         return argument in type(self._config).template_field_names()
+
+    @property
+    def efforts(self) -> frozenset[str]:
+        """The values that `reasoning_effort` may have, of `EFFORTS`; all of them where a template alone could say."""
+        if not self.takes("reasoning_effort"):
+            return frozenset()
+        return frozenset(effort for effort in EFFORTS if self._takes_effort(effort))
+
+    def _takes_effort(self, effort: str) -> bool:
+        try:
+            merge_chat_template_kwargs(self._config, {"reasoning_effort": effort})
+        except (ValueError, TypeError):
+            return False
+        return True
 
     def _renderer_for(self, template_kwargs: Mapping[str, Any] | None) -> Any:
         if not template_kwargs:

@@ -171,3 +171,9 @@ async def test_it_is_named_wherever_it_is_rendered(tmp_path: Path, length: int) 
 def test_the_fault_of_a_long_conversation_is_not_searched_for(models: Path) -> None:
     long: Message = {"role": "user", "content": "word " * (LONGEST_SEARCHED // 5)}
     assert refused(chat_format("glm-5.3", models), {"messages": [long, calling("[1]"), FOUND]}).param == "messages"
+
+
+def test_a_format_says_which_degrees_of_reasoning_it_takes(models: Path) -> None:
+    assert chat_format("gpt-oss", models).efforts == {"low", "medium", "high"}
+    assert chat_format("glm-5.3", models).efforts == {"low", "high", "max"}
+    assert chat_format("qwen3", models).efforts == frozenset()
