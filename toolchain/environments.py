@@ -7,10 +7,14 @@ from pathlib import Path
 from toolchain.cache import alone, appearing, cache_root, digest_of
 
 
+class NotInstalled(Exception):
+    """An environment could not be made; the message ends with what the installer said."""
+
+
 def python_of(lock: Path, *, kind: str) -> Path:
     """The interpreter of the environment that the lock describes, made in the cache where it is not there.
 
-    Raises CalledProcessError or OSError where it can't be made.
+    Raises NotInstalled where it can't be made.
     """
     folder = cache_root() / f"{kind}-{lock.stem}-{digest_of(lock, '.'.join(map(str, sys.version_info[:2])))}"
     with alone(cache_root()):
@@ -21,8 +25,17 @@ def python_of(lock: Path, *, kind: str) -> Path:
 
 
 def _install(lock: Path, *, into: Path) -> None:
+    _uv(lock, "venv", "--no-project", "--relocatable", "--python", sys.executable, "--allow-existing", str(into))
+    _uv(lock, "pip", "sync", "--require-hashes", "--python", str(into / "bin" / "python"), str(lock))
+
+
+def _uv(lock: Path, *words: str) -> None:
     uv = str(Path(sys.executable).with_name("uv"))
-    venv = ("venv", "--quiet", "--no-project", "--relocatable", "--python", sys.executable, "--allow-existing")
-    subprocess.run([uv, *venv, str(into)], check=True)
-    sync = ("pip", "sync", "--quiet", "--require-hashes", "--python", str(into / "bin" / "python"))
-    subprocess.run([uv, *sync, str(lock)], check=True, stdin=subprocess.DEVNULL)
+    try:
+        done = subprocess.run(
+            [uv, *words, "--quiet"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+        )
+    except OSError as error:
+        raise NotInstalled(f"{lock.name} could not be installed: {error}") from None
+    if done.returncode:
+        raise NotInstalled(f"{lock.name} could not be installed: {done.stderr.strip()}")

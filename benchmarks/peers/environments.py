@@ -1,6 +1,5 @@
 """Where other proxies and gateways are installed: each as its lock says, apart from the project and from each other."""
 
-import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -18,5 +17,5 @@ def python_of(name: str) -> Path:
     """The interpreter of that environment, which is made at its first use. Raises StartFailed where it can't be."""
     try:
         return environments.python_of(lock_of(name), kind="peers")
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise StartFailed(f"{name} could not be installed: {error}") from None
+    except environments.NotInstalled as error:
+        raise StartFailed(str(error)) from None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
+from rolloutfleet_engine.cues import Cue, read_cues
 from rolloutfleet_engine.faults import KINDS, Fault
 from rolloutfleet_engine.grammar import BACKENDS
 from rolloutfleet_engine.model import model_path
@@ -64,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "--tool-rounds", type=int, metavar="N", help="answers that call a tool before the last one (default: by chance)"
     )
     add("--last-call", type=json_object, metavar="JSON", help="the tool call of the last answer: {name, arguments}")
+    add("--cues", type=cues, default=(), metavar="FILE", help="replies to prompts that hold a cue, as JSON (see docs)")
     add("--stream-interval", type=int, default=1, help="tokens per event of a stream (default: %(default)s)")
     add("--max-context", type=int, help="tokens of prompt and output (default: the model's)")
     add("--weight-version", default=defaults.weight_version, help="the first weights' version (default: %(default)s)")
@@ -88,6 +90,13 @@ def share(text: str) -> float:
     return value
 
 
+def cues(text: str) -> tuple[Cue, ...]:
+    try:
+        return read_cues(Path(text))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def json_of(kind: type[T]) -> Callable[[str], T]:
     def parse(text: str) -> T:
         try:
@@ -106,7 +115,8 @@ def options_from(arguments: argparse.Namespace) -> EngineOptions:
     """Flags have the names of the options, but for those of the loop."""
     given = vars(arguments)
     named = {each.name: given[each.name] for each in fields(EngineOptions) if each.name in given}
-    return EngineOptions(loop=LoopOptions(rounds=arguments.tool_rounds, last_call=arguments.last_call), **named)
+    loop = LoopOptions(rounds=arguments.tool_rounds, last_call=arguments.last_call, cues=arguments.cues)
+    return EngineOptions(loop=loop, **named)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

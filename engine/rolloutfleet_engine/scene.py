@@ -8,6 +8,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
+from rolloutfleet_engine.cues import Message
 from rolloutfleet_engine.model import Model
 
 EXCERPT_TOKENS = 48
@@ -117,6 +118,11 @@ class ChatReader:
             thinking=thinking,
         )
 
+    def messages(self, ids: Sequence[int]) -> list[Message]:
+        """The messages of a prompt, without the header behind which the answer comes."""
+        parts = self._model.decode(ids, skip_special_tokens=False).split("<|im_start|>")[1:-1]
+        return [message_in(part.partition("<|im_end|>")[0]) for part in parts]
+
     def _tools(self, ids: Sequence[int], starts: Sequence[int]) -> tuple[Tool, ...]:
         if not starts or not starts_with(ids, self._system, starts[0] + 1):
             return ()
@@ -148,6 +154,11 @@ class ChatReader:
             if token_id == opened:
                 return Thinking.OPEN
         return Thinking.CLOSED if tail else Thinking.FREE
+
+
+def message_in(part: str) -> Message:
+    role, _, text = part.partition("\n")
+    return Message(role="tool" if text.startswith("<tool_response>") else role, text=text)
 
 
 def starts_with(ids: Sequence[int], head: Sequence[int], place: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rolloutfleet_engine.cues import Cue, Reply
 from rolloutfleet_engine.phrases import NOUNS, PLACES, sentence
 from rolloutfleet_engine.scene import Scene, Thinking, Tool
 
@@ -36,6 +37,9 @@ class LoopOptions:
     last_call: Mapping[str, Any] | None = None
     """The call, `{name, arguments}`, that tells an agent that all is done, where no tool of `ENDING_TOOLS` does."""
 
+    cues: tuple[Cue, ...] = ()
+    """Replies that are laid down; with any, no call is made up."""
+
 
 def speak(scene: Scene, rng: random.Random, loop: LoopOptions) -> str:
     """The whole reply as text with Qwen's tags, without the end token."""
@@ -47,6 +51,20 @@ def speak(scene: Scene, rng: random.Random, loop: LoopOptions) -> str:
     if ending is not None:
         return thought + call(ending, rng)
     return thought + (answer(scene, rng) if loop.last_call is None else written_call(loop.last_call))
+
+
+def speak_on_cue(reply: Reply | None, scene: Scene, rng: random.Random) -> str:
+    """The reply that is laid down, as text with Qwen's tags; an answer in words where there is none."""
+    if reply is None:
+        return reasoning(scene, rng) + answer(scene, rng)
+    opening = "<think>\n" if scene.thinking is Thinking.FREE else ""
+    thought = f"{opening}{reply.reasoning}\n</think>\n\n" if reply.reasoning else ""
+    if scene.thinking is Thinking.CLOSED:
+        thought = ""
+    elif scene.thinking is Thinking.OPEN and not thought:
+        thought = "\n</think>\n\n"
+    written = [written_call({"name": call.name, "arguments": call.arguments}) for call in reply.calls]
+    return thought + "\n".join(filter(None, (reply.text, *written)))
 
 
 def babble(rng: random.Random) -> str:

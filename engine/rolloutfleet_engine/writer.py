@@ -10,12 +10,13 @@ from hashlib import blake2b
 import numpy
 
 from rolloutfleet_engine.bias import Bias
+from rolloutfleet_engine.cues import reply_to
 from rolloutfleet_engine.grammar import Grammars, grammar_of
 from rolloutfleet_engine.model import Model
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.requests import SamplingParams
 from rolloutfleet_engine.scene import ChatReader, Thinking
-from rolloutfleet_engine.script import babble, speak
+from rolloutfleet_engine.script import babble, speak, speak_on_cue
 from rolloutfleet_engine.structural_tags import example_of, example_of_tag
 
 
@@ -105,7 +106,11 @@ class Writer:
 
     def _write(self, stem: Sequence[int], *, thinking: Thinking, key: bytes) -> list[int]:
         rng = random.Random(key)
-        text = speak(self._reader.read(stem, thinking=thinking), rng, self._loop)
+        scene, cues = self._reader.read(stem, thinking=thinking), self._loop.cues
+        if cues:
+            text = speak_on_cue(reply_to(self._reader.messages(stem), cues), scene, rng)
+        else:
+            text = speak(scene, rng, self._loop)
         return self._model.split_some(self._model.encode(text), share=self._noncanonical, rng=rng)
 
     def _lengthen(self, ids: list[int], *, key: bytes, length: int) -> list[int]:

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from toolchain.environments import python_of
+from toolchain.environments import NotInstalled, python_of
 
 ABSENT = f"no-such-package-at-all==1.0 --hash=sha256:{'0' * 64}\n"
 
@@ -31,6 +31,6 @@ def test_what_could_not_be_installed_is_not_there(cache: Path, monkeypatch: pyte
     monkeypatch.setenv("UV_OFFLINE", "1")
     lock = tmp_path / "peer.lock"
     lock.write_text(ABSENT)
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(NotInstalled, match=r"(?s)peer\.lock could not be installed: .*no-such-package"):
         python_of(lock, kind="tests")
     assert [each for each in cache.iterdir() if each.is_dir()] == []
