@@ -29,9 +29,18 @@ tiny-rl: sglang ## a complete small training run on a real SGLang on the CPU, wi
 
 ##@ Check it
 .PHONY: test
-test: lint harmony sglang cluster ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
+test: lint ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
+	@$(MAKE) -j3 harmony sglang cluster
+	@$(MAKE) -j2 tests-beside-e2e e2e-beside-tests
 	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
+	@$(BIN)/python -m e2e --why-not
+
+# What `make test` runs side by side: either alone leaves much of two processors idle. Scenarios on a cluster have
+# deadlines, so the others give way to them.
+.PHONY: tests-beside-e2e e2e-beside-tests
+tests-beside-e2e: $(READY)
+	@nice -n 5 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
+e2e-beside-tests: $(READY)
 	@$(BIN)/python -m e2e --if-possible
 
 .PHONY: test-fast

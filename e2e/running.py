@@ -206,7 +206,8 @@ def _parser() -> argparse.ArgumentParser:
         default=45,
         help="begin no file that would end after that, by its last run (%(default)s)",
     )
-    parser.add_argument("--if-possible", action="store_true", help="where no cluster can be had, say so and end well")
+    parser.add_argument("--if-possible", action="store_true", help="where no cluster can be had, end well")
+    parser.add_argument("--why-not", action="store_true", help="say why no cluster can be had, if so, and end")
     return parser
 
 
@@ -222,10 +223,13 @@ def main() -> None:
     if unknown := [name for name in options.files if not (results.HERE / name).is_file()]:
         _parser().error(f"no file {', '.join(unknown)} in e2e/")
     try:
-        if options.if_possible and (why := lifecycle.why_not(Settings())):
-            say(f"LEFT OUT: the tests on a cluster ({len(results.scenarios())} scenarios). {why}")
-            say("Then: make e2e (or python -m e2e --kubeconfig FILE, for a cluster of yours)")
-            return
+        if options.why_not or options.if_possible:
+            why = lifecycle.why_not(Settings())
+            if why and options.why_not:
+                say(f"LEFT OUT: the tests on a cluster ({len(results.scenarios())} scenarios). {why}")
+                say("Then: make e2e (or python -m e2e --kubeconfig FILE, for a cluster of yours)")
+            if why or options.why_not:
+                return
         sys.exit(run(options))
     except ClusterError as error:
         sys.exit(f"e2e: {error}")

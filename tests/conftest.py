@@ -35,8 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: many tests wait for processes that they have started."""
-    return 1 + (os.cpu_count() or 1)
+    """Two more than there are processors: many tests wait for processes that they have started."""
+    return 2 + (os.cpu_count() or 1)
 
 
 @pytest.hookimpl(optionalhook=True)
