@@ -21,7 +21,7 @@ from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.domain import errors
 from rolloutfleet_proxy.domain import weights as weight_state
 from rolloutfleet_proxy.domain.errors import DomainError, Stale
-from rolloutfleet_proxy.domain.lineage import Counts
+from rolloutfleet_proxy.domain.recovery import Counts
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
 from rolloutfleet_proxy.engine.client import PauseMode as EnginePause
 from rolloutfleet_proxy.services.weights import WeightService

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, LeftOpen, PauseMode
 from rolloutfleet_proxy.domain.errors import EpochStale, InvalidParameter, Stale, VersionBackwards
-from rolloutfleet_proxy.domain.lineage import DROP
+from rolloutfleet_proxy.domain.recovery import DROP
 
 HOLDING_MODES: tuple[PauseMode, ...] = ("retract", "in_place")
 """Modes that leave calls in flight at the engines."""

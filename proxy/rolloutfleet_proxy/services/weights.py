@@ -8,10 +8,10 @@ from functools import partial
 
 from rolloutfleet.wire import PauseMode
 from rolloutfleet_proxy.domain import weights as weight_state
-from rolloutfleet_proxy.domain.lineage import Counts
+from rolloutfleet_proxy.domain.recovery import Counts
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
-from rolloutfleet_proxy.store import lineage
+from rolloutfleet_proxy.store import recoveries
 from rolloutfleet_proxy.store.weights import Applied, AtStake, at_stake, save
 from rolloutfleet_proxy.store.writer import Writer
 
@@ -49,7 +49,7 @@ class WeightService:
 
     async def recovery_counts(self, run: int) -> Counts:
         """What the recovery that began this run has done here so far."""
-        return await self.writer.run(partial(lineage.counts, run=run))
+        return await self.writer.run(partial(recoveries.counts, run=run))
 
     async def join_gate(self, heard: Gate) -> None:
         """Take another proxy's epoch and pause where they are newer."""

@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.ledger import IMPORTED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.session import CLOSED, SessionRecord
 from rolloutfleet_proxy.domain.trajectory import BY_CLOSE, ELSEWHERE, IMPORTING, READY, trajectory_name
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.store import lineage
+from rolloutfleet_proxy.store import recoveries
 from rolloutfleet_proxy.store.sessions import insert
 from rolloutfleet_proxy.store.trajectories import count_live, discard_orphans, drop_marked, settle_all
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, load_fact
@@ -214,7 +214,7 @@ def _arrive(transaction: Transaction, staged: Staged) -> Arrived:
         "UPDATE trajectories SET state = ?, turns = ? WHERE session = ? AND number = ?",
         (READY, turns, session, number),
     )
-    drop_marked(transaction, session, number, lineage.mark(transaction, session, number))
+    drop_marked(transaction, session, number, recoveries.mark(transaction, session, number))
     return Arrived(row[0], trajectory_name(row[0], number), turns)
 
 

@@ -28,7 +28,7 @@ from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED
 from rolloutfleet_proxy.domain.session import DELETED, OPEN
 from rolloutfleet_proxy.domain.trajectory import READY, trajectory_name
 from rolloutfleet_proxy.ids import LEASE, Owner
-from rolloutfleet_proxy.store import lineage, shards
+from rolloutfleet_proxy.store import recoveries, shards
 from rolloutfleet_proxy.store.idempotency import recall, remember
 from rolloutfleet_proxy.store.sessions import wait_to_be_claimed
 from rolloutfleet_proxy.store.trajectories import drop_marked, move_trajectory, settle_all
@@ -360,7 +360,7 @@ def _give_back(transaction: Transaction, members: Iterable[Member]) -> None:
     members = sorted(members, key=attrgetter("session", "number"))
     for member in members:
         state = transaction.value("SELECT state FROM sessions WHERE id = ?", (member.session,))
-        mark = lineage.mark(transaction, member.session, member.number)
+        mark = recoveries.mark(transaction, member.session, member.number)
         if state == DELETED:
             move_trajectory(transaction, member.session, member.number, DISCARDED, reason=DELETED)
         elif not drop_marked(transaction, member.session, member.number, mark):

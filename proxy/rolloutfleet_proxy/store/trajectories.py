@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from rolloutfleet_proxy.domain.errors import SessionDeleted
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE, SESSIONS, TURNS
-from rolloutfleet_proxy.domain.lineage import RECOVERED, Mark
+from rolloutfleet_proxy.domain.recovery import RECOVERED, Mark
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, RECLAIMED
 from rolloutfleet_proxy.domain.trajectory import (
     BY_CLOSE,
@@ -21,7 +21,7 @@ from rolloutfleet_proxy.domain.trajectory import (
     orphans,
     trajectory_name,
 )
-from rolloutfleet_proxy.store import lineage
+from rolloutfleet_proxy.store import recoveries
 from rolloutfleet_proxy.store.sessions import end, gone
 from rolloutfleet_proxy.store.tombstones import bury
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -51,7 +51,7 @@ def close_turns(
         " VALUES (?, ?, ?, ?, ?, 'ready', ?)",
         (session, number, closed_by, reward_turn, turns, transaction.wall),
     )
-    drop_marked(transaction, session, number, lineage.mark(transaction, session, number))
+    drop_marked(transaction, session, number, recoveries.mark(transaction, session, number))
     return number
 
 
@@ -94,7 +94,7 @@ def drop_marked(transaction: Transaction, session: int, number: int, mark: Mark 
     if mark is None or not mark.drop:
         return False
     move_trajectory(transaction, session, number, DISCARDED, reason=RECOVERED)
-    lineage.count_dropped(transaction, session, number, mark)
+    recoveries.count_dropped(transaction, session, number, mark)
     return True
 
 

@@ -1,4 +1,4 @@
-"""The rows of versions, runs and pauses, and what a recovery does to trajectories (`lineage` says to which), and to
+"""The rows of versions, runs and pauses, and what a recovery does to trajectories (`recoveries` says to which), and to
 sessions that were left open."""
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rolloutfleet_proxy.domain.ledger import LEASED
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN
 from rolloutfleet_proxy.domain.trajectory import READY
 from rolloutfleet_proxy.domain.weights import Recovery, WeightState
-from rolloutfleet_proxy.store import lineage
+from rolloutfleet_proxy.store import recoveries
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session, drop_marked, settle_all
 from rolloutfleet_proxy.store.transaction import Transaction
 
@@ -74,7 +74,7 @@ def load(transaction: Transaction) -> tuple[WeightState, float]:
             # An earlier release took a larger run, and a larger epoch.
             "run": min(transaction.fact(_RUN, 0), LAST_RUN),
             "version": transaction.fact(_VERSION, 0),
-            "recoveries": [(min(run, LAST_RUN), *how) for run, *how in lineage.load_recoveries(transaction)],
+            "recoveries": [(min(run, LAST_RUN), *how) for run, *how in recoveries.load_recoveries(transaction)],
             "open": {
                 str(min(int(run), LAST_RUN)): how
                 for run, how in msgspec.json.decode(transaction.fact(_LEFT_OPEN, "{}")).items()
@@ -115,10 +115,10 @@ def apply(transaction: Transaction, recovery: Recovery) -> list[tuple[str, str]]
     Then end the sessions that are open, where it says so: they are of runs that are over. Returns them as `Applied` has
     them.
     """
-    lineage.add_recovery(transaction, recovery.run, recovery.version, recovery.newer)
+    recoveries.add_recovery(transaction, recovery.run, recovery.version, recovery.newer)
     dropped = set()
     for session, number, state in transaction.rows(_SUSPECT, (recovery.run, recovery.version)):
-        mark = lineage.mark(transaction, session, number)
+        mark = recoveries.mark(transaction, session, number)
         if state == READY and drop_marked(transaction, session, number, mark):
             dropped.add(session)
     settle_all(transaction, dropped)
@@ -130,5 +130,5 @@ def _end_open(transaction: Transaction, recovery: Recovery) -> list[tuple[str, s
     left = transaction.rows("SELECT id, name FROM sessions WHERE state = 'open' ORDER BY id")
     for session, _ in left:
         end(transaction, session)
-    lineage.count_ended(transaction, recovery.run, len(left))
+    recoveries.count_ended(transaction, recovery.run, len(left))
     return [(name, state) for _, name in left]

@@ -29,7 +29,7 @@ from rolloutfleet_proxy.domain.errors import (
     Stale,
     StepRefused,
 )
-from rolloutfleet_proxy.domain.lineage import Counts
+from rolloutfleet_proxy.domain.recovery import Counts
 from rolloutfleet_proxy.domain.weights import Gate, Recovery, Versions, WeightState
 from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.http.errors import status_of

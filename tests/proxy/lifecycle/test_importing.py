@@ -17,13 +17,13 @@ from tests.proxy.lifecycle.imports import Store
 from rolloutfleet.dumps import DumpedShard, Tensor, decode, encode
 from rolloutfleet.wire import ImportDumps
 from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
-from rolloutfleet_proxy.domain.lineage import DROP
+from rolloutfleet_proxy.domain.recovery import DROP
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.lifecycle import contents
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.lifecycle.retention import tidy
-from rolloutfleet_proxy.store import imports, lineage
+from rolloutfleet_proxy.store import imports, recoveries
 from rolloutfleet_proxy.store.dumps import turn_ids
 from rolloutfleet_proxy.store.leases import acknowledge
 from rolloutfleet_proxy.store.trajectories import delete_session
@@ -430,7 +430,7 @@ def test_a_recovery_drops_what_comes_in_late(store: Store) -> None:
     ((session, name),) = store.start()
     branched(store, session)
     names = store.dump(session)
-    store.run(lambda transaction: lineage.add_recovery(transaction, 2, 1, DROP))
+    store.run(lambda transaction: recoveries.add_recovery(transaction, 2, 1, DROP))
     store.import_dumps(names)
     assert store.sums()["turns"]["discarded"] == {"orphan": 1, "recovered": 2}
     assert store.exported_ids(session_ids=[name]) == [f"{name}-trajectory-2"]

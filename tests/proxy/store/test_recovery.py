@@ -11,10 +11,10 @@ from tests.proxy.stores import SyncStore
 from rolloutfleet.wire import AskExport, LeftOpen
 from rolloutfleet_proxy.domain.errors import Stale
 from rolloutfleet_proxy.domain.ledger import DISCARDED
-from rolloutfleet_proxy.domain.lineage import RECOVERED, Counts
+from rolloutfleet_proxy.domain.recovery import RECOVERED, Counts
 from rolloutfleet_proxy.domain.weights import Recovery, Versions, WeightState
 from rolloutfleet_proxy.services.weights import WeightService
-from rolloutfleet_proxy.store import lineage
+from rolloutfleet_proxy.store import recoveries
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.leases import grant, release
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, move_trajectory
@@ -49,7 +49,7 @@ def trajectories(store: SyncStore) -> list[tuple[object, ...]]:
 
 
 def counts(store: SyncStore, run: int) -> Counts:
-    return store.run(lambda transaction: lineage.counts(transaction, run))
+    return store.run(lambda transaction: recoveries.counts(transaction, run))
 
 
 def test_what_is_newer_is_dropped_and_the_rest_stays(store: SyncStore) -> None:
@@ -101,7 +101,7 @@ def test_of_an_older_run_what_an_earlier_recovery_kept_goes_with_the_next(store:
     assert counts(store, 2) == Counts(3, 3, 4, 4)
 
 
-def test_a_later_run_at_the_same_version_is_another_lineage(store: SyncStore) -> None:
+def test_a_later_run_at_the_same_version_is_not_abandoned(store: SyncStore) -> None:
     [(session, _)] = store.start()
     recover(store, 1, 5, "drop")
     closed(store, session, 6, run=1)
@@ -133,14 +133,14 @@ def test_what_closes_later_is_judged_then(store: SyncStore) -> None:
     late, fine = closed(store, session, 6, 5, run=0), closed(store, session, 5, 6, run=1)
 
     def judged(transaction: Transaction) -> None:
-        assert lineage.mark(transaction, session, fine) is None
-        mark = lineage.mark(transaction, session, late)
+        assert recoveries.mark(transaction, session, fine) is None
+        mark = recoveries.mark(transaction, session, late)
         assert mark is not None
         assert mark.drop
-        assert lineage.mark(transaction, session, late) == mark, "judged again, it is not counted again"
+        assert recoveries.mark(transaction, session, late) == mark, "judged again, it is not counted again"
         if store.rows("SELECT state FROM trajectories WHERE number = ?", late) == [("ready",)]:
             move_trajectory(transaction, session, late, DISCARDED, reason=RECOVERED)
-            lineage.count_dropped(transaction, session, late, mark)
+            recoveries.count_dropped(transaction, session, late, mark)
 
     store.run(judged)
     assert trajectories(store) == [(late, "discarded", "newer"), (fine, "ready", None)]

@@ -1,7 +1,7 @@
 """Which tokens are of weights that no longer are, because the trainer went back to an older checkpoint.
 
-A recovery begins run R at version v. What an earlier run made with a version above v is of no lineage that goes on;
-what it made up to v is, since the new run stands on it. A trajectory with such a token is marked: `newer` where its
+A recovery begins run R at version v. What an earlier run made with a version above v is of weights that are given up;
+what it made up to v is not, since the new run stands on it. A trajectory with such a token is marked: `newer` where its
 run was the one that was left, `older_run` where that was over by then, and dropped or kept as the recovery says.
 Turns still open are judged when their trajectory closes, and what is leased when it is given back.
 Pure.

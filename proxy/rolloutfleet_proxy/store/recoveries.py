@@ -1,9 +1,9 @@
-"""What recoveries there were, what they did, and which trajectories they mark (`domain.lineage` judges)."""
+"""What recoveries there were, what they did, and which trajectories they mark (`domain.recovery` judges)."""
 
 import json
 from dataclasses import asdict
 
-from rolloutfleet_proxy.domain.lineage import Counts, Mark, judge
+from rolloutfleet_proxy.domain.recovery import Counts, Mark, judge
 from rolloutfleet_proxy.store.transaction import Transaction
 
 _RECOVERIES = "recoveries"
