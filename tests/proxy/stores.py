@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rolloutfleet.wire import StartSessions
+from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES
 from rolloutfleet_proxy.domain.turn import Extras, NewTurn
@@ -121,6 +122,7 @@ def new_turn(
     logprobs: Sequence[float] | None = None,
     version: int = 0,
     delivered: bool = True,
+    lineage: Lineage = MAIN,
     **given: Any,
 ) -> NewTurn:
     """A turn as a generation would make it.
@@ -140,7 +142,7 @@ def new_turn(
         "idempotency_key": None,
         "start": covered,
         "length": covered + 2,
-        "matching": Matching(PLAIN_RULES.name),
+        "matching": Matching(PLAIN_RULES.name, lineage=lineage),
         "messages": [{"role": "user", "content": asks or name}],
         "tools": None,
         "output": {"role": "assistant", "content": text},

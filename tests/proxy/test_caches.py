@@ -16,6 +16,7 @@ from tests.proxy.stores import SyncStore
 
 from rolloutfleet_engine.model import model_path
 from rolloutfleet_proxy.caches import ByteCache
+from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.engine.request import ids_json
 from rolloutfleet_proxy.sessions.paths import Path as IdsPath
 from rolloutfleet_proxy.sessions.paths import Paths
@@ -90,7 +91,11 @@ def test_sessions_are_as_large_as_they_say(store: SyncStore, turns: int, asked: 
         names.append(name)
         parent = None
         for number in range(turns):
-            given = {"idempotency_key": f"a key of turn {number:4} of session {each}"} if number % 2 else {}
+            given: dict[str, Any] = (
+                {"idempotency_key": f"a key of turn {number:4} of session {each}"} if number % 2 else {}
+            )
+            if number % 4 == 0:
+                given["lineage"] = Lineage(f"agent {number:4} of session {each}", "subagent", f"agent {number - 4:4}")
             parent = store.commit(row, parent=parent, name=f"turn-{each:010}-{number:010}", **given)
     reader = Reader(store.database)
 

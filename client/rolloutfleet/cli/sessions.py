@@ -14,7 +14,7 @@ from rolloutfleet.cli.failures import of_those_that_answer, warn
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, span, table, text
 from rolloutfleet.fleet import Fleet, FleetError
-from rolloutfleet.wire import BranchReason, SessionState
+from rolloutfleet.wire import BranchReason, Lineage, SessionState
 
 app = group("Start a session for an agent, end sessions, and list them.")
 
@@ -124,7 +124,8 @@ def turns(
     options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
-    """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it starts a branch.
+    """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it starts a branch;
+    and who made it, where sub-agents did.
 
     --json has the parents' ids, and each token's id, log-probability and version.
     """
@@ -134,7 +135,8 @@ def turns(
         print_json([turn.model_dump(exclude_unset=True) for turn in found])
         return
     columns = ("turn", "", "parent", "trajectory", "finish", "prompt", "output", "versions", "reward", "branch")
-    shown = table(*columns, numbers=("", "parent", "prompt", "output", "reward"))
+    with_lineages = any(turn.lineage.kind != "main" for turn in found)
+    shown = table(*columns, *["lineage"] * with_lineages, numbers=("", "parent", "prompt", "output", "reward"))
     numbers = {turn.turn_id: number for number, turn in enumerate(found, start=1)}
     for turn in found:
         shown.add_row(
@@ -148,8 +150,13 @@ def turns(
             ", ".join(str(version) for version in sorted(set(turn.versions))),
             text(turn.reward),
             _reason(turn.branch_reason),
+            *[_lineage(turn.lineage)] * with_lineages,
         )
     console().print(shown)
+
+
+def _lineage(lineage: Lineage) -> str:
+    return text(lineage.kind if lineage.kind == "main" or lineage.id is None else f"{lineage.kind} {lineage.id}")
 
 
 def _reason(reason: BranchReason | None) -> str:

@@ -16,6 +16,7 @@ from rolloutfleet.dumps.files import open_dump as open_dump
 from rolloutfleet.dumps.files import parse_dump_name as parse_dump_name
 from rolloutfleet.dumps.form import Damaged as Damaged
 from rolloutfleet.dumps.form import Dump as Dump
+from rolloutfleet.dumps.form import DumpedLineage as DumpedLineage
 from rolloutfleet.dumps.form import DumpedSession as DumpedSession
 from rolloutfleet.dumps.form import DumpedShard as DumpedShard
 from rolloutfleet.dumps.form import DumpedTrajectory as DumpedTrajectory

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from rolloutfleet.dumps.tensors import Tensor
+from rolloutfleet.wire import LineageKind
 
 FORMAT: Final = "rolloutfleet-dump"
 FORMAT_VERSION: Final = 1
@@ -35,6 +36,7 @@ BASE64_AT_ONCE: Final = 1 << 20
 Whole = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Number = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+LineageId = Annotated[str, Field(pattern=r"^[ -~]{1,128}$")]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
 Json = dict[str, Any]
 
@@ -127,6 +129,14 @@ class DumpedReason(DumpPart):
     field: str
 
 
+class DumpedLineage(DumpPart):
+    """Which line of work of its agent run a turn is of."""
+
+    id: LineageId | None
+    kind: LineageKind
+    parent: LineageId | None
+
+
 class DumpedTurn(DumpPart):
     """One model call. Its whole prompt is its parent's prompt and output, and then `new_prompt_ids`."""
 
@@ -145,6 +155,8 @@ class DumpedTurn(DumpPart):
     """As it was given: raw."""
     mixed_cache: bool
     branch_reason: DumpedReason | None = None
+    lineage: DumpedLineage | None = None
+    """None of turns of earlier versions: the main loop's."""
     delivered: bool
     created_at: Finite
     prompt_tokens: Whole

@@ -238,6 +238,7 @@ def _schema(arrow: Any) -> Any:
             ("constrained", text),
             ("biased_by", arrow.list_(text)),
             ("stripped", arrow.list_(text)),
+            ("lineage", arrow.struct([("id", text), ("kind", text), ("parent", text)])),
             ("message", text),
         ]
     )

@@ -17,6 +17,7 @@ SessionState = Literal["open", "closed", "deleted"]
 Grammar = Literal["json_schema", "regex", "ebnf", "structural_tag"]
 """SGLang's kinds of grammar."""
 FinishReason = Literal["stop", "length", "tool_calls"]
+LineageKind = Literal["main", "subagent", "compaction", "other"]
 
 
 class SessionLimits(Request):
@@ -112,6 +113,16 @@ class BranchReason(Reply):
     writes."""
 
 
+class Lineage(Reply):
+    """Which line of work of its agent run a turn is of, as the client's headers said."""
+
+    id: str | None
+    """`main` of the main loop; None where the client gave none that could be kept."""
+    kind: LineageKind
+    parent: str | None = None
+    """Id of the lineage that it was started by, or that it compacts; None where the client didn't say."""
+
+
 class TurnFacts(Reply):
     """What is said of a turn wherever one is shown."""
 
@@ -130,6 +141,7 @@ class TurnFacts(Reply):
     stripped: list[str] | None = None
     """What was taken out of its request because it differs with every request, `cache_control` for example; None where
     there was nothing."""
+    lineage: Lineage = Lineage(id="main", kind="main")
 
 
 class Turn(TurnFacts):
@@ -150,7 +162,7 @@ class TurnList(Answered):
 
 
 class GiveReward(Request):
-    """POST /sessions/{id}/reward; the last completed turn unless one is named."""
+    """POST /sessions/{id}/reward; the main loop's last completed turn unless one is named."""
 
     reward: Reward
     turn_id: Id | None = None

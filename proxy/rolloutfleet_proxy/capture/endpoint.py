@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.types import Receive, Send
 
 from rolloutfleet.errors import CLIENT_GONE
@@ -24,6 +25,7 @@ from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
 from rolloutfleet_proxy.capture.turn import TurnMaker
 from rolloutfleet_proxy.dialects.base import Reading, TurnRequest
+from rolloutfleet_proxy.dialects.lineage_headers import lineage_of
 from rolloutfleet_proxy.dialects.registry import DialectCall
 from rolloutfleet_proxy.digests import digest16
 from rolloutfleet_proxy.domain.errors import DomainError, InternalError
@@ -106,9 +108,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
         if attempt is None:
             attempt = _attempt(asked, body)
+        lineage, unusable = lineage_of(asked.headers, session.lineages)
         found = earlier(session, attempt)
         if request is None:
             request = asked.dialect.read(body, self.reading)
+        if unusable:
+            request = replace(request, ignored=(*request.ignored, *unusable))
         self.metrics.fields_ignored.count(request.ignored)
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
         del body  # A call may last for minutes, and nobody reads it again.
@@ -116,6 +121,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             with session.calls.arriving(), told.held():
                 await self.drains.passed(partial(_is_over, session))
             session = await self._open(session, asked.key)
+            lineage, _ = lineage_of(asked.headers, session.lineages)
             found = earlier(session, attempt)
         waiter = Waiter(asked.dialect, request, told, receive, send)
         if isinstance(found, int):
@@ -123,7 +129,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             await self.answering.replay(session, found, waiter)
             return
         if found is None:
-            call = self.maker.begin(session, request, attempt, asked.headers, held)
+            call = self.maker.begin(session, request, attempt, lineage, asked.headers, held)
         else:
             told.role = JOINED
             call = found

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.dialects.base import TurnRequest
+from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
@@ -17,6 +18,7 @@ class TurnJob:
     session: Session
     request: TurnRequest
     attempt: Attempt
+    lineage: Lineage
     headers: Mapping[str, str]
     """The request's, by their names in lower case."""
     call: Call

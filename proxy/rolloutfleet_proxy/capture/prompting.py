@@ -77,7 +77,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
         `ended` says where the session's turns go away meanwhile."""
         session, request = job.session, job.request
         asked = await self._digested(request, job.call)
-        nodes = session.tree.matches(asked)[:MOST_CANDIDATES]
+        nodes = session.tree.matches(asked, job.lineage)[:MOST_CANDIDATES]
         path = await self._path(session, nodes[0]) if nodes else None
         deepest = _continued(session, request, asked, nodes[0] if nodes else None)
         prompt = await self._rendered(job, deepest.messages, nodes, path)

@@ -29,6 +29,7 @@ from rolloutfleet_proxy.capture.streaming import TurnStream
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError, TokenLimitReached, TurnLimitReached
 from rolloutfleet_proxy.domain.events import Started
+from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import Message, append, call_ids, reasoning_digest
 from rolloutfleet_proxy.domain.turn import Extras, NewTurn, Turn
@@ -63,7 +64,13 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
     sessions: SessionService
 
     def begin(
-        self, session: Session, request: TurnRequest, attempt: Attempt, headers: Mapping[str, str], held: Held
+        self,
+        session: Session,
+        request: TurnRequest,
+        attempt: Attempt,
+        lineage: Lineage,
+        headers: Mapping[str, str],
+        held: Held,
     ) -> Call:
         """Start a turn. Raises TurnLimitReached or TokenLimitReached where the session's limits leave no room for it,
         ModelNotFound, and DiskFull where the disk has too little room left to keep it."""
@@ -72,7 +79,15 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         _check_limits(session)
         self.turns.check_room()
         call = Call(f"turn-{random_hex()}", attempt.body, attempt.idempotency_key, request.stream, held.share())
-        job = TurnJob(session=session, request=request, attempt=attempt, headers=headers, call=call, began=time.time())
+        job = TurnJob(
+            session=session,
+            request=request,
+            attempt=attempt,
+            lineage=lineage,
+            headers=headers,
+            call=call,
+            began=time.time(),
+        )
         session.calls.start(call, partial(self._counted, job))
         return call
 
@@ -177,6 +192,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
                 reasonings=tuple((start + index, each) for index, each in enumerate(reasonings) if each is not None),
                 call_ids=tuple(call_ids(own)),
                 branch_reason=prompted.reason,
+                lineage=job.lineage,
             ),
             messages=messages,
             tools=_tools(job.request) if parent is None else None,

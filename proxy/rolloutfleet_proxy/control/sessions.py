@@ -191,7 +191,7 @@ async def give_reward(
     session: Annotated[Session, Depends(require_session("reward"))],
     services: TheServices,
 ) -> Rewarded:
-    """Reward a turn, the newest unless one is named; by default that closes a trajectory unless one is named."""
+    """Reward a turn, the main loop's newest unless one is named; by default that closes a trajectory unless one is."""
     caller = "admin" if services.access.is_admin(presented_key(request.headers)) else "session"
     key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
     done = await services.sessions.reward(session, asked, idempotency_key=key, caller=caller)
@@ -232,5 +232,6 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
         "constrained": turn.extras.constrained,
         "biased_by": turn.extras.biased_by,
         "stripped": turn.extras.stripped,
+        "lineage": asdict(turn.lineage),
         "created_at": turn.created_at,
     }

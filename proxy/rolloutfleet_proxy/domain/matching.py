@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rolloutfleet_proxy.domain.branching import BranchReason
+from rolloutfleet_proxy.domain.lineage import MAIN, Lineage, parse_lineage
 from rolloutfleet_proxy.domain.messages import (
     Calls,
     Message,
@@ -43,21 +44,21 @@ class Matching(msgspec.Struct, frozen=True):
     """Of the tool calls that they make, in order."""
     branch_reason: BranchReason | None = None
     """Why it starts a branch; None where it extends its parent, or parts from no other turn."""
+    lineage: Lineage = MAIN
 
     def encode(self) -> bytes:
         """As JSON, which `decode` reads."""
-        return _encode(
-            {
-                "rules": self.rules,
-                "reasonings": [(index, digest.hex()) for index, digest in self.reasonings],
-                "call_ids": self.call_ids,
-                "branch_reason": self.branch_reason,
-            }
-        )
+        value = {
+            "rules": self.rules,
+            "reasonings": [(index, digest.hex()) for index, digest in self.reasonings],
+            "call_ids": self.call_ids,
+            "branch_reason": self.branch_reason,
+        }
+        return _encode(value if self.lineage == MAIN else value | {"lineage": self.lineage})
 
     @classmethod
     def decode(cls, data: bytes) -> Matching:
-        """Rows of the oldest rules hold the reasonings alone."""
+        """Rows of the oldest rules hold the reasonings alone, and those of the main loop no lineage."""
         value = _decode(data)
         known: dict[str, Any] = {"reasonings": value} if isinstance(value, list) else value
         return cls(
@@ -65,6 +66,7 @@ class Matching(msgspec.Struct, frozen=True):
             reasonings=tuple((index, bytes.fromhex(digest)) for index, digest in known["reasonings"]),
             call_ids=tuple(known.get("call_ids", ())),
             branch_reason=parse_branch_reason(known.get("branch_reason")),
+            lineage=parse_lineage(known.get("lineage")),
         )
 
 
@@ -96,6 +98,7 @@ class OwnMessages(NamedTuple):
     output: Message
     args: TemplateArgs
     """Those that its history begins with, where it has no parent."""
+    lineage: Lineage
 
 
 def made_anew(turns: Iterable[OwnMessages], rules: Rules) -> dict[int, Digests]:
@@ -123,7 +126,7 @@ def _digests(chain: bytes, turn: OwnMessages, calls: Calls, rules: Rules) -> Dig
     return Digests(
         request=chain,
         history=append(chain, turn.output, rules, calls),
-        matching=Matching(rules.name, tuple(reasonings), tuple(call_ids(own))),
+        matching=Matching(rules.name, tuple(reasonings), tuple(call_ids(own)), lineage=turn.lineage),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.domain.branching import BranchReason
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE
+from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.session import DELETED, OPEN
 
 READY: Final = "ready"
@@ -42,6 +43,8 @@ class Kin:
     """Digest chain of the request's messages."""
     reasonings: tuple[tuple[int, bytes], ...]
     """(message index, digest) of the reasoning that its request added."""
+    lineage: str
+    """Its label."""
     wanted: bool
     """Somebody received it or rewarded it, or it is of an earlier trajectory."""
 
@@ -63,6 +66,7 @@ class ExportTurn:
     constrained: str | None = None
     biased_by: list[str] | None = None
     stripped: list[str] | None = None
+    lineage: Lineage = MAIN
 
     @property
     def tokens(self) -> int:
@@ -112,4 +116,4 @@ def fate(*, state: str, turns: int, trajectories: Sequence[tuple[str, str | None
 
 
 def _asked(turn: Kin) -> tuple[Any, ...]:
-    return turn.parent, turn.request, turn.reasonings
+    return turn.parent, turn.request, turn.reasonings, turn.lineage

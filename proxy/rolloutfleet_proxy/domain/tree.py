@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.messages import Conversation
 
 _NODE_BYTES = 600
@@ -34,6 +35,7 @@ class Node(msgspec.Struct, frozen=True):
     """(index, digest) of those own messages that carry reasoning."""
     call_ids: tuple[str | None, ...] = ()
     """Of the tool calls of its own messages, in order."""
+    lineage: Lineage = MAIN
 
 
 class Tree:
@@ -90,8 +92,9 @@ class Tree:
             path.append(node.call_ids)
         return [call_id for ids in reversed(path) for call_id in ids]
 
-    def matches(self, conversation: Conversation) -> list[Node]:
-        """The turns whose history is a prefix of the conversation, deepest first, ties newest first.
+    def matches(self, conversation: Conversation, lineage: Lineage = MAIN) -> list[Node]:
+        """The turns whose history is a prefix of the conversation, deepest first; of equal ones those of the same
+        lineage first, then the newest.
 
         Reasoning that the conversation leaves out matches; reasoning that it changes, or adds, doesn't.
         """
@@ -103,7 +106,7 @@ class Tree:
             if nodes is None:
                 continue
             equal = [node for node in nodes if node.length == length and self._is_alike(node, reasonings, alike)]
-            equal.sort(key=_turn_number, reverse=True)
+            equal.sort(key=lambda node: (node.lineage == lineage, node.turn), reverse=True)
             found += equal
         return found
 
@@ -134,7 +137,3 @@ def _own_is_alike(node: Node, reasonings: Sequence[bytes | None]) -> bool:
         if given is not None and own.get(index) != given:
             return False
     return True
-
-
-def _turn_number(node: Node) -> int:
-    return node.turn

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from rolloutfleet_proxy.domain.branching import BranchReason
+from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.tree import Node
 
@@ -101,6 +102,7 @@ class NewTurn(Generated, frozen=True):
             history=self.history,
             reasonings=self.matching.reasonings,
             call_ids=self.matching.call_ids,
+            lineage=self.matching.lineage,
         )
 
 
@@ -135,6 +137,7 @@ class Turn(Generated, frozen=True):
     number: int
     trajectory: int | None
     branch_reason: BranchReason | None
+    lineage: Lineage
     reward: float | None
 
     def versions_by_token(self) -> list[int]:

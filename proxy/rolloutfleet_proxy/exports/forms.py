@@ -192,6 +192,7 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
             "constrained": turn.constrained,
             "biased_by": turn.biased_by,
             "stripped": turn.stripped,
+            "lineage": turn.lineage,
             "message": msgspec.Raw(message),
         }
     )

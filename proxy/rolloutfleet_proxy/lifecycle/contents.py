@@ -25,6 +25,7 @@ from rolloutfleet.dumps import (
     read_streamed,
 )
 from rolloutfleet_proxy.domain.ledger import LIVE
+from rolloutfleet_proxy.domain.lineage import parse_lineage
 from rolloutfleet_proxy.domain.matching import Matching, parse_branch_reason
 from rolloutfleet_proxy.domain.trajectory import VOID
 from rolloutfleet_proxy.domain.turn import spans
@@ -100,6 +101,7 @@ def turn_row(turn: DumpedTurn) -> TurnRow:
             reasonings=tuple((index, bytes.fromhex(digest)) for index, digest in matching.reasonings),
             call_ids=tuple(matching.call_ids),
             branch_reason=parse_branch_reason(None if turn.branch_reason is None else turn.branch_reason.model_dump()),
+            lineage=parse_lineage(None if turn.lineage is None else turn.lineage.model_dump()),
         ).encode(),
         versions=_encode(spans(turn.versions.numpy().tolist())),
         prompt_ids=turn.new_prompt_ids.data,

@@ -15,6 +15,7 @@ import msgspec
 
 from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.lineage import Lineages
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES, Rules
 from rolloutfleet_proxy.domain.session import Gone, SessionRecord
 from rolloutfleet_proxy.domain.tree import Node, Tree
@@ -29,6 +30,7 @@ _decode = msgspec.json.Decoder().decode
 
 _BYTES: Final = 1_500
 """About what a session without turns takes in memory."""
+_LINEAGE_BYTES: Final = 400
 
 
 @dataclass(eq=False, slots=True, kw_only=True, weakref_slot=True)
@@ -38,6 +40,7 @@ class Session(SessionRecord):
     tree: Tree = field(default_factory=Tree)
     briefs: dict[int, Brief] = field(default_factory=dict)
     calls: Calls = field(default_factory=Calls)
+    lineages: Lineages = field(default_factory=Lineages)
 
     @classmethod
     def of(cls, record: SessionRecord, turns: Iterable[tuple[Node, Brief]] = ()) -> Self:
@@ -58,11 +61,13 @@ class Session(SessionRecord):
     @property
     def nbytes(self) -> int:
         """About how much memory it takes; a test compares that with what Python allocates."""
-        return _BYTES + getsizeof(self.metadata_json) + self.tree.nbytes + 300 * len(self.briefs)
+        of_turns = self.tree.nbytes + 300 * len(self.briefs)
+        return _BYTES + getsizeof(self.metadata_json) + of_turns + _LINEAGE_BYTES * len(self.lineages)
 
     def add(self, node: Node, brief: Brief, new_tokens: int) -> None:
         """Take in a turn that has been committed."""
-        self.tree.add(node)
+        lineage = self.lineages.known(node.lineage)
+        self.tree.add(node if lineage is node.lineage else msgspec.structs.replace(node, lineage=lineage))
         self.briefs[node.turn] = brief
         self.tokens += new_tokens
 

@@ -99,6 +99,7 @@ def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, 
             "prompt_tokens": row["prompt_tokens"],
             "matching": _matching(row, kept),
             "branch_reason": None if kept.branch_reason is None else asdict(kept.branch_reason),
+            "lineage": asdict(kept.lineage),
         },
         {name: row[name] or b"null" for name in ("messages", "tools", "output", "extras")},
         {

@@ -110,10 +110,12 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
         mixed_cache, matching = row.pop("mixed_cache"), row.pop("matching")
         trajectory, state = row.pop("trajectory"), row.pop("state")
         lists: dict[str, Any] = {name: None if (each := row.pop(name)) is None else _decode(each) for name in _LISTS}
+        of_matching = Matching.decode(matching)
         turn = ExportTurn(
             **row,
             mixed_cache=bool(mixed_cache),
-            branch_reason=Matching.decode(matching).branch_reason,
+            branch_reason=of_matching.branch_reason,
+            lineage=of_matching.lineage,
             **lists,
         )
         turns[turn.number] = turn

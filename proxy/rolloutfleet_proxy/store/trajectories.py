@@ -209,6 +209,7 @@ def _kin(transaction: Transaction, session: int, open_as: int | None) -> list[Ki
             reasonings=tuple(
                 (index, digest) for index, digest in digests[number].matching.reasonings if index < length - 1
             ),
+            lineage=digests[number].matching.lineage.label,
             wanted=bool(wanted),
         )
         for number, parent, length, wanted in rows

@@ -28,7 +28,11 @@ _decode = msgspec.json.Decoder().decode
 
 _MOST_COMPARED: Final = 4 << 20
 """Bytes of JSON that are read to learn why a turn branches, beyond one turn's."""
-_OWN_MESSAGES: Final = "SELECT number, parent, start, messages, output, tools FROM turns WHERE session = ?"
+_OWN_MESSAGES: Final = "SELECT number, parent, start, messages, output, tools, matching FROM turns WHERE session = ?"
+
+
+OF_MAIN: Final = "json_extract(CAST(matching AS TEXT), '$.lineage') IS NULL"
+"""Whether a turn is of the main loop, by `Matching.encode`."""
 
 
 class SessionOver(Exception):
@@ -64,7 +68,8 @@ def commit_turn(transaction: Transaction, turn: NewTurn) -> Turn:
     transaction.count(TURNS, CREATED)
     transaction.count(TURNS, LIVE)
     trajectory = reward = None
-    values = (*_take_generated(turn), number, trajectory, turn.matching.branch_reason, reward)
+    matching = turn.matching
+    values = (*_take_generated(turn), number, trajectory, matching.branch_reason, matching.lineage, reward)
     return Turn(*values)
 
 
@@ -95,7 +100,9 @@ def load_nodes(connection: sqlite3.Connection, session: int, rules: Rules) -> li
 
 def _node(number: int, parent: int | None, start: int, length: int, digests: Digests) -> Node:
     matching = digests.matching
-    return Node(number, parent, start, length, digests.history, matching.reasonings, matching.call_ids)
+    return Node(
+        number, parent, start, length, digests.history, matching.reasonings, matching.call_ids, matching.lineage
+    )
 
 
 def load_comparable(source: Source, session: int) -> dict[int, Digests]:
@@ -140,10 +147,11 @@ def _load_own_messages(source: Source, session: int) -> Iterator[OwnMessages]:
 
 
 def _own_messages(row: tuple[Any, ...]) -> OwnMessages:
-    number, parent, start, messages, output, tools = row
+    number, parent, start, messages, output, tools, matching = row
     given = {} if tools is None else _decode(tools)
     args = TemplateArgs(given.get("tools"), given.get("template_kwargs"))
-    return OwnMessages(number, parent, start, _decode(messages), _decode(output), args)
+    lineage = Matching.decode(matching).lineage
+    return OwnMessages(number, parent, start, _decode(messages), _decode(output), args, lineage)
 
 
 def _digests(request: bytes, history: bytes, matching: bytes) -> Digests:
@@ -204,4 +212,5 @@ def _turn(*, matching: bytes, **row: Any) -> Turn:
         "mixed_cache": bool(row["mixed_cache"]),
         "extras": Extras.decode(row["extras"]),
     }
-    return Turn(**row | decoded, branch_reason=Matching.decode(matching).branch_reason)
+    found = Matching.decode(matching)
+    return Turn(**row | decoded, branch_reason=found.branch_reason, lineage=found.lineage)

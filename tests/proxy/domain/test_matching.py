@@ -1,6 +1,7 @@
 """Digests that other rules made are made anew from what is stored, and are then those of a request made today."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from tests.proxy.stores import SyncStore, new_turn
 
+from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES, Rules, TemplateArgs, append, conversation
 from rolloutfleet_proxy.store.turns import commit_turn, load_comparable, load_nodes
@@ -89,3 +91,14 @@ def test_rows_of_the_oldest_rules_hold_reasonings_alone() -> None:
     assert Matching.decode(b'[[1,"00ff"]]') == Matching("1", ((1, b"\x00\xff"),))
     kept = Matching(NAMES.name, ((3, b"\x01"),), ("a", None))
     assert Matching.decode(kept.encode()) == kept
+
+
+@pytest.mark.parametrize("rules", ["1", PLAIN_RULES.name])
+def test_whose_turns_they_are_is_read_back_also_where_digests_are_made_anew(store: SyncStore, rules: str) -> None:
+    [(session, _)] = store.start()
+    agent = Lineage("a", "subagent", "main")
+    for name, lineage in (("1", MAIN), ("2", agent)):
+        turn = new_turn(session, name=name, matching=Matching(rules, lineage=lineage))
+        store.run(partial(commit_turn, turn=turn))
+    nodes = store.read(lambda connection: load_nodes(connection, session, PLAIN_RULES))
+    assert [node.lineage for node, _ in nodes] == [MAIN, agent]

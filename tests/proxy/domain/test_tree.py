@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs, append, conversation, reasoning_digest
 from rolloutfleet_proxy.domain.tree import Node, Tree
 
@@ -96,6 +98,16 @@ def test_children_are_the_turns_that_continue_one() -> None:
     tree = Tree([one, again, child])
     assert [other.turn for other in tree.children(1)] == [3]
     assert tree.children(3) == []
+
+
+def test_among_equal_turns_those_of_the_same_lineage_come_first() -> None:
+    agent, other = Lineage("a", "subagent", "main"), Lineage("b", "subagent", "main")
+    turns = [replace(node(number, FIRST, says("hi")), lineage=each) for number, each in enumerate([agent, MAIN] * 2)]
+    deeper = replace(node(9, [*FIRST, says("hi"), user("more")], says("ok"), turns[0]), lineage=other)
+    tree = Tree([*turns, deeper])
+    asked = conversation([*FIRST, says("hi"), user("more"), says("ok"), user("end")], NO_ARGS)
+    found = {each: [turn.turn for turn in tree.matches(asked, each)] for each in (MAIN, agent, other)}
+    assert found == {MAIN: [9, 3, 1, 2, 0], agent: [9, 2, 0, 3, 1], other: [9, 3, 2, 1, 0]}
 
 
 def test_what_does_not_fit_is_refused() -> None:

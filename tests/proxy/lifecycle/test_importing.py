@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.client.dumps.samples import turn
 from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR
 from tests.proxy.lifecycle.imports import Store
 
-from rolloutfleet.dumps import DumpedShard, Tensor, decode, encode
+from rolloutfleet.dumps import DumpedLineage, DumpedShard, Tensor, decode, encode
 from rolloutfleet.wire import ImportDumps
 from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
+from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
+from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.recovery import DROP
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.lifecycle import contents
+from rolloutfleet_proxy.lifecycle.contents import turn_row
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.lifecycle.retention import tidy
 from rolloutfleet_proxy.store import imports, recoveries
@@ -56,7 +60,13 @@ def branched(store: Store, session: int) -> None:
     store.trajectory(session, reward_turn=first)
     left = store.commit(session, name=f"{session}-c", parent=first, prompt=[], output=[5])
     store.commit(
-        session, name=f"{session}-d", parent=left, run=1, extras=Extras(cached_tokens=2), finish_reason="length"
+        session,
+        name=f"{session}-d",
+        parent=left,
+        run=1,
+        extras=Extras(cached_tokens=2),
+        finish_reason="length",
+        lineage=Lineage("a1", "subagent", "main"),
     )
     store.commit(session, name=f"{session}-e", parent=first, asks="lost", delivered=False)
     store.commit(session, name=f"{session}-f", parent=first, asks="lost")
@@ -442,6 +452,12 @@ def test_rewards_stay_frozen(store: Store) -> None:
     store.exported(session_ids=[name])
     store.import_dumps(store.dump(session))
     assert store.rows("SELECT frozen FROM trajectories") == [(1,), (1,)]
+
+
+def test_turns_of_earlier_versions_were_the_main_loops() -> None:
+    assert Matching.decode(turn_row(turn(1)).matching).lineage == MAIN
+    agent = DumpedLineage(id="a1", kind="subagent", parent=None)
+    assert Matching.decode(turn_row(turn(1, lineage=agent)).matching).lineage == Lineage("a1", "subagent")
 
 
 TURNS = st.lists(

@@ -9,6 +9,7 @@ from tests.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED
+from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD, VOID, Kin, fate, orphans
 from rolloutfleet_proxy.http.errors import status_of
@@ -57,8 +58,10 @@ def sums(store: SyncStore) -> dict[str, Any]:
     return found
 
 
-def kin(number: int, parent: int | None = None, *, request: bytes = b"r", wanted: bool = False) -> Kin:
-    return Kin(number=number, parent=parent, request=request, reasonings=(), wanted=wanted)
+def kin(
+    number: int, parent: int | None = None, *, request: bytes = b"r", lineage: str = "main", wanted: bool = False
+) -> Kin:
+    return Kin(number=number, parent=parent, request=request, reasonings=(), lineage=lineage, wanted=wanted)
 
 
 def test_a_close_takes_all_that_is_open(store: SyncStore) -> None:
@@ -194,6 +197,7 @@ def test_what_makes_an_orphan() -> None:
     assert orphans([kin(1, wanted=True), kin(2)]) == set(), "somebody got it"
     assert orphans([kin(1), kin(2), kin(3, parent=1, request=b"s")]) == set(), "it was extended"
     assert orphans([kin(1, request=b"q"), kin(2)]) == set(), "it was asked something else"
+    assert orphans([kin(1, lineage="subagent:a"), kin(2)]) == set(), "another agent asked the same"
     assert orphans([kin(1, wanted=True), kin(2)]) == set(), "no later sibling"
     assert orphans([kin(3, parent=1), kin(4, parent=2)]) == set(), "no sibling"
     assert orphans([]) == set()
@@ -212,6 +216,15 @@ def test_other_reasoning_was_another_request(store: SyncStore) -> None:
     [(session, _)] = store.start()
     for name, thought in (("lost", b"a" * 16), ("again", b"b" * 16)):
         store.commit(session, name=name, asks="same", delivered=False, matching=Matching("2", ((0, thought),)))
+    close(store, session)
+    assert sums(store)["turns"]["discarded"] == {}
+
+
+def test_another_lineages_request_was_another_request(store: SyncStore) -> None:
+    [(session, _)] = store.start()
+    agent = Lineage("a", "subagent", "main")
+    store.commit(session, name="agent's", asks="same", delivered=False, lineage=agent)
+    store.commit(session, name="main's", asks="same", delivered=False)
     close(store, session)
     assert sums(store)["turns"]["discarded"] == {}
 
