@@ -12,6 +12,7 @@ class Promise(StrEnum):
     COMMIT = "an answer is committed before it leaves"
     RETRY = "a retry finds its turn"
     TREE = "a call extends the branch that it continues"
+    LINEAGE = "each agent goes on from its own turns, and rewards reach whom they are meant for"
     LEASE = "what is leased is nobody else's until the lease ends"
     ACK = "what is acknowledged is gone, once"
     CLEANUP = "what nobody uses is dumped and freed, and nothing else"

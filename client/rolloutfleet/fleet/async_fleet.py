@@ -49,7 +49,7 @@ class AsyncSession(Handle):
         await self.fleet._end([self.session_id], error, self.on_error)
 
     async def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> wire.Rewarded:
-        """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
+        """Reward a turn, the main loop's last one unless it is named; `close` makes a trajectory of all turns so far.
 
         By default it does where no turn is named. The session goes on either way: `close_session` ends it.
         """
@@ -217,7 +217,7 @@ class AsyncFleet(FleetBase):
     async def reward(
         self, session: Named, reward: float, *, turn_id: str | None = None, close: bool | None = None
     ) -> wire.Rewarded:
-        """Reward a turn, the last one unless it is named; `close` makes a trajectory of all turns so far.
+        """Reward a turn, the main loop's last one unless it is named; `close` makes a trajectory of all turns so far.
 
         By default it does where no turn is named. The session goes on either way: `close_session` ends it.
         """

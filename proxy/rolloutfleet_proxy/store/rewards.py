@@ -1,5 +1,7 @@
 """A reward for a turn, and the trajectory that it closes."""
 
+from typing import Final
+
 from rolloutfleet.wire import GiveReward, Rewarded
 from rolloutfleet_proxy.domain.errors import NoTurnYet, RewardFrozen, SessionClosed, SessionDeleted, TurnNotFound
 from rolloutfleet_proxy.domain.ledger import DISCARDED, LIVE
@@ -8,11 +10,14 @@ from rolloutfleet_proxy.domain.trajectory import BY_REWARD, trajectory_name
 from rolloutfleet_proxy.store.sessions import touch
 from rolloutfleet_proxy.store.trajectories import close_turns
 from rolloutfleet_proxy.store.transaction import Row, Transaction
+from rolloutfleet_proxy.store.turns import OF_MAIN
+
+_MEANT: Final = "SELECT number, name, trajectory, reward, state FROM turns WHERE session = ?"
 
 
 def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Rewarded:
-    """Give a turn its reward: the one named, else the newest committed. Where `asked.closes`, all open turns become
-    a trajectory; a call in flight goes on into the next one.
+    """Give a turn its reward: the one named, else the newest of the main loop; where that has none, the newest of all.
+    Where `asked.closes`, all open turns become a trajectory; a call in flight goes on into the next one.
 
     A reward again replaces the first, until the trajectory's first lease freezes it; the same value again always
     answers as it did. Sessions that have been closed still take rewards. Raises NoTurnYet, TurnNotFound,
@@ -51,17 +56,28 @@ def _turn(transaction: Transaction, session: int, newest: int, turn_id: str | No
     """(number, turn_id, trajectory, reward) of the turn that is meant."""
     if newest == 0 and turn_id is None:
         raise NoTurnYet()
-    column, value = ("number", newest) if turn_id is None else ("name", turn_id)
-    row = transaction.row(
-        f"SELECT number, name, trajectory, reward, state FROM turns WHERE session = ? AND {column} = ?",
-        (session, value),
-    )
+    if turn_id is None:
+        row = transaction.row(f"{_MEANT} AND number = ?", (session, _last_of_main(transaction, session, newest)))
+    else:
+        row = transaction.row(f"{_MEANT} AND name = ?", (session, turn_id))
     if row is None:
         raise TurnNotFound(f"The session has no turn {turn_id!r}.")
     *found, state = row
     if state != LIVE:
         raise RewardFrozen(f"Turn {row[1]} was discarded: it can't be rewarded any more.")
     return tuple(found)
+
+
+def _last_of_main(transaction: Transaction, session: int, newest: int) -> int:
+    """Of an imported session the newest turn may not be here: then nobody knows whose it was, and it is meant."""
+    row = transaction.row(f"SELECT {OF_MAIN} FROM turns WHERE session = ? AND number = ?", (session, newest))
+    if row is None or row[0]:
+        return newest
+    found = transaction.row(
+        f"SELECT number FROM turns WHERE session = ? AND number < ? AND {OF_MAIN} ORDER BY number DESC LIMIT 1",
+        (session, newest),
+    )
+    return newest if found is None else int(found[0])
 
 
 def _refuse_frozen(transaction: Transaction, session: int, trajectory: int | None, turn_id: str) -> None:

@@ -10,6 +10,7 @@ from tests.proxy.stores import SyncStore
 from rolloutfleet.wire import GiveReward, Rewarded
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.ledger import LEASED
+from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.trajectory import READY
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.store.audit import audit
@@ -59,6 +60,26 @@ def test_without_a_turn_named_the_newest_gets_it_and_all_open_ones_close(store: 
     assert given.trajectory_id == f"{given.session_id}-trajectory-1"
     assert rewards(store) == {"a": None, "b": 0.5}
     assert store.rows("SELECT closed_by, reward_turn, turns FROM trajectories") == [("reward", 2, 2)]
+
+
+def test_without_a_turn_named_the_main_loops_newest_gets_it(store: SyncStore, session: int) -> None:
+    store.commit(session, name="a")
+    store.commit(session, name="b", parent=1)
+    store.commit(session, name="agent's", lineage=Lineage("a1", "subagent", "main"))
+    store.commit(session, name="summary", parent=2, lineage=Lineage(None, "compaction", "main"))
+    given = reward(store, session, 0.5)
+    assert given.turn_id == "b"
+    assert store.rows("SELECT closed_by, reward_turn, turns FROM trajectories") == [("reward", 2, 4)]
+    store.commit(session, name="c")
+    store.commit(session, name="late", lineage=Lineage("a1", "subagent", "main"))
+    assert reward(store, session, 1.0).turn_id == "c"
+    assert rewards(store) == {"a": None, "b": 0.5, "agent's": None, "summary": None, "c": 1.0, "late": None}
+
+
+def test_where_the_main_loop_has_no_turn_the_newest_of_all_gets_it(store: SyncStore, session: int) -> None:
+    for name in ("a", "b"):
+        store.commit(session, name=name, lineage=Lineage(name, "other"))
+    assert reward(store, session, 0.5).turn_id == "b"
 
 
 def test_a_named_turn_gets_it_and_nothing_closes(store: SyncStore, session: int) -> None:
