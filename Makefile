@@ -31,17 +31,16 @@ tiny-rl: sglang ## a complete small training run on a real SGLang on the CPU, wi
 .PHONY: test
 test: lint ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
 	@$(MAKE) -j3 harmony sglang cluster
-	@$(MAKE) -j2 tests-beside-e2e e2e-beside-tests
+	@$(MAKE) -j2 most-tests e2e-images
 	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
-	@$(BIN)/python -m e2e --why-not
-
-# What `make test` runs side by side: either alone leaves much of two processors idle. Scenarios on a cluster have
-# deadlines, so the others give way to them.
-.PHONY: tests-beside-e2e e2e-beside-tests
-tests-beside-e2e: $(READY)
-	@nice -n 5 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
-e2e-beside-tests: $(READY)
 	@$(BIN)/python -m e2e --if-possible
+
+# Parts of `make test` that take place at the same time: downloads and compiling, tests and building images.
+.PHONY: most-tests e2e-images
+most-tests: $(READY)
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
+e2e-images: $(READY)
+	@$(BIN)/python -m e2e --if-possible --only-images
 
 .PHONY: test-fast
 test-fast: lint harmony ## the same without the real SGLang and Kubernetes (nothing large to install or compile)

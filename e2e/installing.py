@@ -52,9 +52,14 @@ def as_told(text: str) -> Images:
     return Images(**json.loads(text))
 
 
+def build_images(docker: Docker) -> dict[str, str]:
+    """Build the images of this working tree from our Dockerfile; their names by target."""
+    return build(list(RECIPES.values()), builder.Docker(docker.host), base_image=DEBOOTSTRAP)
+
+
 def load_images(record: Record, docker: Docker) -> Images:
-    """Build the images of this working tree from our Dockerfile, and give them to the cluster."""
-    made = build(list(RECIPES.values()), builder.Docker(docker.host), base_image=DEBOOTSTRAP)
+    """Build the images of this working tree, and give them to the cluster."""
+    made = build_images(docker)
     names = lifecycle.load(record, list(made.values()), docker)
     return Images(**dict(zip(made, names, strict=True)))
 
