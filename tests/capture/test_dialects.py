@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import httpx
 import msgspec
 import pytest
-from tests.capture.fleets import Fleet
+from tests.capture.fleets import Fleet, running_fleet
 from tests.capture.in_process import proxy_in_process
 
 from rolloutfleet_proxy.control.no_route import which_are_there
@@ -350,6 +350,21 @@ async def test_a_limit_that_is_an_upper_bound_is_cut_to_what_the_context_leaves(
         [entry] = [each for each in fleet.engine.log() if each["rid"].startswith(turn["turn_id"])]
         left = model["max_model_len"] - turn["prompt_tokens"]
         assert entry["sampling_params"]["max_new_tokens"] == (room or left)
+
+
+async def test_an_upper_bound_is_cut_to_what_the_engines_have_where_that_is_less(toy: None, tmp_path: Path) -> None:
+    small = running_fleet(tmp_path / "small", engine_options=("--max-context", "300"), start_proxies=False)
+    with small as fleet:
+        async with proxy_in_process(fleet, tmp_path / "proxy") as (_, admin):
+            started = (await admin.post("/sessions", json={})).raise_for_status().json()
+            key, path = {"x-toy-key": started["api_key"]}, f"/sessions/{started['session_id']}/toy/say"
+            (await admin.post(path, json=said("Hello?", up_to=100_000), headers=key)).raise_for_status()
+            [turn] = (await admin.get(f"/sessions/{started['session_id']}/turns")).json()["turns"]
+            [entry] = [each for each in fleet.engine.log() if each["rid"].startswith(f"{turn['turn_id']}.cut.")]
+            assert entry["sampling_params"]["max_new_tokens"] == 300 - turn["prompt_tokens"]
+            for asked in (said("a " * 400, up_to=100_000), said("Hello?", most=100_000)):
+                reply = await admin.post(path, json=asked, headers=key)
+                assert (reply.status_code, reply.json()["wrong"]) == (400, "context_length_exceeded")
 
 
 def test_a_path_within_a_field_of_another_name_is_named_by_the_field() -> None:

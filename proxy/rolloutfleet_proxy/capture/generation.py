@@ -56,7 +56,7 @@ class Generator(Struct, frozen=True, kw_only=True):
             headers=passed_on(job.headers),
         )
         try:
-            evidence = await self._run(asked, job, prompted, submission, on_chunk)
+            evidence = await self._within_context(asked, job, prompted, submission, on_chunk)
         except Refused as refused:
             self.metrics.refused.labels(refused.reason).inc()
             raise EvidenceRefused(refused.reason, refused.message) from None
@@ -64,6 +64,26 @@ class Generator(Struct, frozen=True, kw_only=True):
         if evidence.version_differs:
             self.metrics.version_differences.inc()
         return evidence
+
+    async def _within_context(
+        self,
+        asked: GenerateRequest,
+        job: TurnJob,
+        prompted: Prompted,
+        submission: Submission,
+        on_chunk: OnChunk | None,
+    ) -> Evidence:
+        """Engines may have been started with less room than the model's files say, and tell so when they refuse: a
+        limit that is an upper bound is cut to what they have, and asked for again."""
+        try:
+            return await self._run(asked, job, prompted, submission, on_chunk)
+        except ContextExceeded as exceeded:
+            left = exceeded.room
+            if not job.request.max_tokens_is_upper_bound or left is None or not 0 < left < asked.max_new_tokens:
+                raise
+        # With an id of its own: an engine may not have forgotten the one that it refused.
+        cut = replace(asked, rid=f"{asked.rid}.cut", max_new_tokens=left)
+        return await self._run(cut, job, prompted, submission, on_chunk)
 
     async def _run(
         self,

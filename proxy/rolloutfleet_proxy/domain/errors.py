@@ -142,14 +142,21 @@ class BodyTooLarge(DomainError, code=codes.BODY_TOO_LARGE):
 class ContextExceeded(InvalidRequest, code=codes.CONTEXT_LENGTH_EXCEEDED, param="messages"):
     """Prompt plus budget is more than the model's context. Whoever knows the request names its field.
 
-    `prompt_tokens` (of a huge request, how many it has at the least) and `context_length` are there unless it was an
-    engine that refused.
+    `prompt_tokens` (of a huge request, how many it has at the least) and `context_length` are there, as far as they are
+    known where an engine refused.
     """
 
     def __init__(self, message: str, *, prompt_tokens: int | None = None, context_length: int | None = None) -> None:
         super().__init__(message)
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length
+
+    @property
+    def room(self) -> int | None:
+        """Tokens that the prompt leaves, if any; None where that is not known."""
+        if self.context_length is None or self.prompt_tokens is None:
+            return None
+        return self.context_length - self.prompt_tokens
 
 
 class TurnLimitReached(InvalidRequest, code=codes.TURN_LIMIT):

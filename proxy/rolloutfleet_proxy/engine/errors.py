@@ -31,6 +31,8 @@ ASKED_AGAIN: Final = 60.0
 """Seconds until engines that take no grammars of tool calls are sent one again: they may have been replaced."""
 
 _REFUSED = re.compile(r"Failed to compile \w+ grammar|Grammar-based generation|Grammar preprocessing timed out")
+_REQUESTED = re.compile(r"context length of (?P<context>\d+) tokens.*: (?P<prompt>\d+) tokens from the input")
+_PROMPT = re.compile(r"\((?P<prompt>\d+) tokens\).* length \((?P<context>\d+) tokens\)")
 _TAKES_NONE = re.compile(
     r"Grammar-based generation .* is not supported.*|Failed to compile \w+ grammar:\s*(Unknown grammar error)?\s*"
 )
@@ -76,7 +78,7 @@ def engine_failure(status: int, message: str, *, retry_after: float | None = Non
     said = message[:500]
     if status in (400, 422):
         if is_context_length(message):
-            return ContextExceeded(said)
+            return context_exceeded(said)
         if is_grammar_refusal(message):
             return GrammarRefused(said)
         return InvalidRequest(f"The engine refused the request: {said}")
@@ -92,6 +94,14 @@ def engine_failure(status: int, message: str, *, retry_after: float | None = Non
 def is_context_length(message: str) -> bool:
     """Whether an error speaks of the model's context (`tokenizer_manager.py` and `managers/utils.py` of SGLang)."""
     return "context length" in message or "maximum allowed length" in message
+
+
+def context_exceeded(said: str) -> ContextExceeded:
+    """With the engine's own numbers, where it gives them; it may count tokens to the prompt that it keeps to itself."""
+    named = _REQUESTED.search(said) or _PROMPT.search(said)
+    if named is None:
+        return ContextExceeded(said)
+    return ContextExceeded(said, prompt_tokens=int(named["prompt"]), context_length=int(named["context"]))
 
 
 def is_grammar_refusal(said: str) -> bool:
