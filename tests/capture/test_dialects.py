@@ -20,6 +20,7 @@ from tests.capture.in_process import proxy_in_process
 from rolloutfleet_proxy.control.no_route import which_are_there
 from rolloutfleet_proxy.dialects import registry
 from rolloutfleet_proxy.dialects.base import Dialect, Encoder, HeaderMap, Reading, TokenBytes, TurnRequest
+from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter, UnreadableJson
 from rolloutfleet_proxy.domain.events import Committed, Delta, Started, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS
@@ -164,7 +165,7 @@ def events_in(stream: bytes) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "DIALECTS", (*registry.DIALECTS, Toy(), Keyed()))
+    monkeypatch.setattr(registry, "DIALECTS", (OpenAIChat(), Toy(), Keyed()))
     yield
 
 
@@ -296,7 +297,8 @@ async def test_every_dialects_paths_are_in_the_schema(admin: httpx.AsyncClient) 
     }
 
 
-def test_the_way_is_told_as_long_as_the_openai_api_is_alone() -> None:
+def test_the_way_is_told_as_long_as_the_openai_api_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "DIALECTS", (OpenAIChat(),))
     told = "POST /v1/chat/completions, GET /v1/models, GET /v1/models/{model}, each also below /sessions/{session_id}."
     assert which_are_there("/v1/chat/completions", []) == f"Agents call {told}"
 

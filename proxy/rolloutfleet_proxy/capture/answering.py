@@ -105,10 +105,10 @@ class Answering(Struct, frozen=True, kw_only=True):
         The status waits for the first of either, so that what fails before it is an ordinary HTTP error.
         """
         encoder = self._encoder(waiter)
-        begun, sent = False, 0
+        begun, sent, still = False, 0, False
         ending: Committed | Failed | None = None
         while ending is None:
-            woken = await listener.wait()
+            woken = await listener.wait(still=still)
             if leaving.done():
                 raise ClientLeft
             ending = call.ending
@@ -121,6 +121,7 @@ class Answering(Struct, frozen=True, kw_only=True):
             data = b"".join(map(encoder.encode, events))
             if not data and not woken:
                 data = encoder.silence()
+            still = woken and not data
             if data and not begun:
                 ignored = self._ignored(waiter.request, tools_unconstrained=call.tools_unconstrained)
                 await _begin(waiter, [*_STREAM_HEADERS, *ignored])

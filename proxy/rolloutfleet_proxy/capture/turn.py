@@ -162,8 +162,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             evidence.output_ids,
             job.request.template,
             seed=job.call.turn_name.encode(),
-            # What a pattern of `stop_regex` matched is the model's text, and stays.
-            stop=evidence.matched if evidence.matched in job.request.stops else None,
+            stop=_stop_string(job, evidence),
         )
 
     def _row(
@@ -257,7 +256,14 @@ def _extras(job: TurnJob, evidence: Evidence) -> Extras:
         cached_tokens=evidence.cached_tokens or None,
         top_logprobs=evidence.top_logprobs,
         stripped=list(job.request.stripped) or None,
+        stop_sequence=_stop_string(job, evidence),
     )
+
+
+def _stop_string(job: TurnJob, evidence: Evidence) -> str | None:
+    """The stop string that ended a reply. What a pattern of `stop_regex` matched is the model's text, and stays."""
+    matched = evidence.matched
+    return matched if isinstance(matched, str) and matched in job.request.stops else None
 
 
 def _grammar(job: TurnJob) -> str | None:

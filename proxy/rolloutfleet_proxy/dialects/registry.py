@@ -11,11 +11,12 @@ from typing import Any, Final
 from starlette.routing import compile_path
 from starlette.types import Scope
 
+from rolloutfleet_proxy.dialects.anthropic_messages import AnthropicMessages
 from rolloutfleet_proxy.dialects.base import Dialect
 from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.domain.errors import MissingKey
 
-DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(),)
+DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(), AnthropicMessages())
 """A new dialect is one line here."""
 
 _FOUND = "rolloutfleet.dialect"

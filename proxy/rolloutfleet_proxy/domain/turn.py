@@ -28,6 +28,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For each token the likeliest ones as (log-probability, id), where they were asked for."""
     stripped: list[str] | None = None
     """What was taken out of its request as noise (`dialects.base.TurnRequest`)."""
+    stop_sequence: str | None = None
+    """The stop string that ended it, if one did."""
 
     def encode(self) -> bytes | None:
         """As JSON, which `decode` reads; None of nothing."""

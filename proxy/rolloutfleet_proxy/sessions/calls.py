@@ -37,15 +37,18 @@ class Listener:
         self._due = True
         self._resolve()
 
-    async def wait(self) -> bool:
-        """True once woken; False where nothing did so for `patience` seconds."""
+    async def wait(self, *, still: bool = False) -> bool:
+        """True once woken; False where nothing did so for `patience` seconds. These go on from the wait before where it
+        is `still` the same that is waited for."""
         if not self._due:
             loop = asyncio.get_running_loop()
             self._waiting = loop.create_future()
             if self._patience is not None:
-                self._since = loop.time()
+                if not still:
+                    self._since = loop.time()
                 if self._timer is None:
-                    self._timer = loop.call_later(self._patience, self._look)
+                    left = self._since + self._patience - loop.time()
+                    self._timer = loop.call_later(max(0.0, left), self._look)
             await self._waiting
         woken, self._due = self._due, False
         return woken

@@ -78,6 +78,17 @@ async def test_patience_counts_from_the_last_wait_on() -> None:
         assert loop.time() - last >= 0.99
 
 
+async def test_patience_goes_on_where_a_wake_up_brought_nothing() -> None:
+    loop = asyncio.get_running_loop()
+    with contextlib.closing(Listener(patience=0.5)) as listener:
+        began, woken, waits = loop.time(), True, 0
+        while woken:
+            loop.call_later(0.02, listener.wake)
+            woken = await listener.wait(still=waits > 0)
+            waits += 1
+        assert 0.49 <= loop.time() - began < 1.0 and waits > 1
+
+
 async def test_without_patience_only_a_wake_up_ends_a_wait() -> None:
     listener = Listener()
     asyncio.get_running_loop().call_later(0.05, listener.wake)

@@ -13,6 +13,7 @@ from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.dialects.openai_chat.encoder import DONE, ChatEncoder
 from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest
 from rolloutfleet_proxy.domain.events import Committed, Event, Reasoning, Started, Text, Tokens, ToolCall, events_of
+from rolloutfleet_proxy.domain.lineage import MAIN
 from rolloutfleet_proxy.domain.turn import Extras, Turn
 
 TEXTS = {1: b"Hel", 2: b"lo ", 3: "é".encode()[:1], 4: "é".encode()[1:], 5: b"<|im_end|>", 6: b"Hey"}
@@ -41,6 +42,7 @@ def turn(**fields: Any) -> Turn:
             "finish_reason": "stop",
             "mixed_cache": False,
             "branch_reason": None,
+            "lineage": MAIN,
             "extras": Extras(),
             "reward": None,
             "created_at": 1_700_000_000.75,

@@ -1,0 +1,201 @@
+"""A typed parse of a request for a message. Pure.
+
+Clients come as they are: what changes nothing that is promised is taken and named (`TurnRequest.ignored`), what differs
+from request to request without meaning anything is taken out and named (`TurnRequest.stripped`), and only what would
+make the answer another thing than was asked for is a 400 that names the field. Strictly read, what would be ignored is
+a 400 too.
+
+- *Without effect, as the API has it too*: `diagnostics`, `inference_geo`, `metadata`, `service_tier`, `speed`,
+  `user_profile_id`, `workspace_id`, a tool's `strict`.
+- *Stripped*: `cache_control`, wherever it stands, and Claude Code's billing header in `system`.
+- *Ignored, and named*: `thinking` (the model's chat format says whether it thinks, and what it thinks is always shown),
+  `context_management`, `container`, `mcp_servers`, an `output_config.effort` that the chat format doesn't take, tools
+  that Anthropic's servers run, what else `conversation` says, and every field that is not known here.
+- *Held to by a grammar*: `tool_choice` and `output_config.format`, as far as `tool_choice.held_calls` says.
+- *Refused*: images, a last message of the assistant's, which would have to be continued.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+from msgspec import Meta as Rule
+from msgspec import Struct
+
+from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
+from rolloutfleet_proxy.dialects.anthropic_messages.conversation import conversation
+from rolloutfleet_proxy.dialects.anthropic_messages.notes import CACHE_CONTROL, Notes
+from rolloutfleet_proxy.dialects.anthropic_messages.tools import choice_of, functions
+from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.depth import check_depth
+from rolloutfleet_proxy.dialects.mistakes import refused
+from rolloutfleet_proxy.dialects.tool_choice import held_calls
+from rolloutfleet_proxy.domain.errors import (
+    InvalidParameter,
+    MissingParameter,
+    UnknownParameter,
+    UnreadableJson,
+    UnsupportedParameter,
+)
+from rolloutfleet_proxy.domain.messages import TemplateArgs
+
+MAX_STOPS: Final = 32
+"""SGLang's own bound (`sampling/sampling_params.py`)."""
+
+_TokenCount = Annotated[int, Rule(ge=1, le=MAX_INT32)]
+_StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
+_Object = dict[str, Any]
+
+
+class MessagesRequest(TurnRequest, frozen=True, kw_only=True):
+    """A request that can be honoured."""
+
+    names: ClassVar = {
+        "messages": "messages",
+        "chat_template_kwargs": "output_config",
+        "reasoning_effort": "output_config.effort",
+        "stops": "stop_sequences",
+    }
+    max_tokens_is_upper_bound: ClassVar = True
+
+
+class _Body(Struct, forbid_unknown_fields=True):
+    messages: Annotated[list[_Object], Rule(min_length=1)]
+    model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
+    max_tokens: _TokenCount | None = None
+    system: str | list[_Object] | None = None
+    tools: list[_Object] | None = None
+    tool_choice: _Object | None = None
+    output_config: _Object | None = None
+    stream: bool | None = None
+
+    temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Rule(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Rule(ge=1, le=MAX_INT32)] | None = None
+    stop_sequences: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | None = None
+
+    cache_control: Any = None
+    thinking: Any = None
+    context_management: Any = None
+    container: Any = None
+    mcp_servers: Any = None
+
+    diagnostics: Any = None
+    inference_geo: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    speed: Any = None
+    user_profile_id: Any = None
+    workspace_id: Any = None
+
+
+class _LenientBody(_Body, forbid_unknown_fields=False):
+    """The same, of which what is not known is left out."""
+
+
+_NAMED = ("thinking", "context_management", "container", "mcp_servers")
+_OUTPUT_CONFIG = frozenset(("effort", "format"))
+_FORMAT = frozenset(("type", "schema"))
+_FIELDS = frozenset(_Body.__struct_fields__)
+_LONGEST_PATH = 200
+_UNKNOWN = "Object contains unknown field"
+
+_decode = msgspec.json.Decoder(_Body).decode
+_decode_leniently = msgspec.json.Decoder(_LenientBody).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> MessagesRequest:
+    """Read a request's body once; `to_count` a request that only asks how long its prompt is.
+
+    Raises DomainError that names the field at fault.
+    """
+    notes = Notes()
+    parsed = _read(body, notes)
+    if not to_count:
+        _check_answerable(parsed)
+    messages = conversation(parsed.system, parsed.messages, notes)
+    tools = functions(parsed.tools or [], notes)
+    choice = choice_of(parsed.tool_choice, tools, notes)
+    effort, grammar = _output(parsed.output_config, reading, notes)
+    calls, sampling = held_calls(choice, _sampling(parsed) | grammar, reading, notes.ignored)
+    request = MessagesRequest(
+        messages=messages,
+        model=parsed.model,
+        template=TemplateArgs(None if choice.hides_tools else tools or None, effort),
+        calls=calls,
+        max_tokens=parsed.max_tokens,
+        sampling=sampling,
+        stops=tuple(parsed.stop_sequences or ()),
+        stream=parsed.stream or False,
+        logprobs=False,
+        top_logprobs=0,
+        ignored=tuple(notes.ignored),
+        stripped=tuple(notes.stripped),
+    )
+    if reading.strict and request.ignored:
+        raise UnknownParameter(request.ignored[0][:_LONGEST_PATH])
+    return request
+
+
+def _read(body: bytes, notes: Notes) -> _Body:
+    try:
+        try:
+            parsed = _decode(body)
+        except msgspec.ValidationError as error:
+            if not str(error).startswith(_UNKNOWN):
+                raise
+            parsed = _decode_leniently(body)
+            unknown = _decode_fields(body).items()
+            notes.ignored += [name for name, value in unknown if name not in _FIELDS and bytes(value) != b"null"]
+    except msgspec.ValidationError as error:
+        raise refused(error) from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableJson(error) from None
+    notes.ignored += [name for name in _NAMED if getattr(parsed, name) is not None]
+    if parsed.cache_control is not None:
+        notes.stripped[CACHE_CONTROL] = None
+    return parsed
+
+
+def _check_answerable(parsed: _Body) -> None:
+    if parsed.max_tokens is None:
+        raise MissingParameter("max_tokens")
+    last = len(parsed.messages) - 1
+    if parsed.messages[last].get("role") == "assistant":
+        raise UnsupportedParameter(
+            f"messages[{last}].role", "the last message can't be the assistant's: no answer is continued here."
+        )
+
+
+def _sampling(parsed: _Body) -> dict[str, Any]:
+    given = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
+    sampling: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if parsed.stop_sequences:
+        sampling["stop"] = parsed.stop_sequences
+    return sampling
+
+
+def _output(
+    config: dict[str, Any] | None, reading: Reading, notes: Notes
+) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    """The template arguments of `output_config`, and the sampling parameter for its grammar."""
+    if config is None:
+        return None, {}
+    notes.others(config, _OUTPUT_CONFIG, at="output_config")
+    effort, form = config.get("effort"), config.get("format")
+    if not isinstance(effort, str | None):
+        raise InvalidParameter("output_config.effort", "It is a string.")
+    if effort is not None and effort not in reading.efforts:
+        notes.ignored.append("output_config.effort")
+        effort = None
+    return None if effort is None else {"reasoning_effort": effort}, {} if form is None else _grammar(form, notes)
+
+
+def _grammar(form: Any, notes: Notes) -> dict[str, str]:
+    if type(form) is not dict or form.get("type") != "json_schema" or type(form.get("schema")) is not dict:
+        raise InvalidParameter("output_config.format", "It is an object of type json_schema with a schema.")
+    notes.others(form, _FORMAT, at="output_config.format")
+    check_depth(form["schema"], at="output_config.format.schema")
+    return {"json_schema": msgspec.json.encode(form["schema"]).decode()}
