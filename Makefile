@@ -27,6 +27,10 @@ quickstart: $(READY) ## agents through a whole local fleet, with one proxy kille
 tiny-rl: sglang ## a complete small training run on a real SGLang on the CPU, with plot and parity check (10 GB, minutes)
 	@$(BIN)/python -m examples.tiny_rl $(ARGS)
 
+.PHONY: claude-code
+claude-code: sglang ## rollouts of the real Claude Code with rewards, as a batch in PyTorch, on a simulated engine (10 GB, a minute)
+	@$(BIN)/python -m examples.claude_code $(ARGS)
+
 ##@ Check it
 .PHONY: test
 test: lint ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster

@@ -17,6 +17,7 @@ SLOWEST: Final = (
     "tests/capture/test_cleanup_faults.py",
     "tests/capture/test_restarts.py",
     "tests/agents/test_frameworks.py",
+    "tests/agents/test_claude_code.py",
     "tests/benchmarks/test_reclaimed.py",
     "tests/capture/test_soak.py",
     "tests/capture/test_dumps.py",

@@ -26,7 +26,7 @@ from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 PROXY = ROOT / "proxy" / "rolloutfleet_proxy"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
 API, CAPTURE, ARCHITECTURE = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("api", "capture", "architecture"))
 
 CHAT_CALLS = {f"POST {re.sub(r'{[a-z_]+}', '{id}', path)}" for _, path in call_paths()}

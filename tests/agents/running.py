@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,22 +62,26 @@ def run(framework: Framework, fleet: Fleet) -> Outcome:
 
 
 def _say(framework: Framework, session: AgentSession) -> Json:
-    """What the loop told in its last line."""
-    ours = {"OPENAI_BASE_URL": session.base_url, "OPENAI_API_KEY": session.api_key, "PYTHONPATH": str(LOOPS)}
+    settings = {"OPENAI_BASE_URL": session.base_url, "OPENAI_API_KEY": session.api_key}
+    return told_by(framework.loop, python_of(framework.name), {**os.environ, **settings})
+
+
+def told_by(loop: str, python: Path, environment: Mapping[str, str]) -> Json:
+    """What a loop told in its last line. Raises LoopFailed."""
     try:
         done = subprocess.run(
-            [python_of(framework.name), LOOPS / f"{framework.loop}.py"],
+            [python, LOOPS / f"{loop}.py"],
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
             check=False,
-            env={**os.environ, **ours},
+            env={**environment, "PYTHONPATH": str(LOOPS)},
         )
     except subprocess.TimeoutExpired:
-        raise LoopFailed(f"{framework.name}: no end within {TIMEOUT:g} s") from None
+        raise LoopFailed(f"{loop}: no end within {TIMEOUT:g} s") from None
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
-        raise LoopFailed(f"{framework.name}: {done.stderr.strip()[-2000:]}")
+        raise LoopFailed(f"{loop}: {done.stderr.strip()[-2000:]}")
     return json.loads(lines[-1])
 
 

@@ -52,7 +52,7 @@ def assert_the_engines_own(turns: Iterable[Json], notes: dict[str, Json]) -> Non
 def assert_exported(conversation: Conversation, notes: dict[str, Json]) -> None:
     """Each answer is in the session's export: the message, and the engine's ids and log-probabilities."""
     assert conversation.exported is not None
-    exported = {turn["turn_id"]: (turn, rows) for turn, rows in _exported(conversation.exported)}
+    exported = {turn["turn_id"]: (turn, rows) for turn, rows in exported_turns(conversation.exported)}
     for answer in conversation.answers:
         turn, tokens = exported[answer.turn_id]
         note = notes[answer.turn_id]
@@ -92,7 +92,7 @@ def assert_sound(proxy: ProxyProcess) -> None:
         assert orphaned == (0,)
 
 
-def _exported(trajectories: list[Json]) -> Iterable[tuple[Json, list[tuple[int, float]]]]:
+def exported_turns(trajectories: list[Json]) -> Iterable[tuple[Json, list[tuple[int, float]]]]:
     """Each exported turn with the (id, log-probability) pairs of its sampled tokens, from the row that trains it."""
     turns = [turn for trajectory in trajectories for turn in trajectory["turns"]]
     tokens: list[list[tuple[int, float]]] = [[] for _ in turns]
