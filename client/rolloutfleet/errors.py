@@ -19,6 +19,8 @@ NOT_FOUND: Final = "not_found"
 METHOD_NOT_ALLOWED: Final = "method_not_allowed"
 NO_TURN: Final = "no_turn"
 TURN_UNKNOWN: Final = "turn_unknown"
+PREVIOUS_RESPONSE_NOT_FOUND: Final = "previous_response_not_found"
+RESPONSE_UNKNOWN: Final = "response_unknown"
 
 # A request that did not come to its end (408).
 REQUEST_TIMEOUT: Final = "request_timeout"

@@ -24,6 +24,7 @@ from rolloutfleet_proxy.control import (
     exports,
     models,
     ops,
+    responses,
     sessions,
     shards,
     weights,
@@ -52,7 +53,7 @@ from rolloutfleet_proxy.wiring import Opened, Start, open_proxy
 
 MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
-_ROUTES = (documents, ops, models, sessions, exports, dumps, shards, weights)
+_ROUTES = (documents, ops, models, responses, sessions, exports, dumps, shards, weights)
 _TEMPLATES = [route.path for module in _ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
 
 

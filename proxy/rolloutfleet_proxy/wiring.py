@@ -13,6 +13,7 @@ from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.background import StatsLines, Work, every, running, sweeping
 from rolloutfleet_proxy.capture.answering import Answering
 from rolloutfleet_proxy.capture.endpoint import Endpoint
+from rolloutfleet_proxy.capture.following import Following
 from rolloutfleet_proxy.capture.generation import Generator
 from rolloutfleet_proxy.capture.pacing import Pace
 from rolloutfleet_proxy.capture.prompting import Prompting
@@ -332,6 +333,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     return Services(
         access=parts.access,
         sessions=sessions,
+        turns=TurnService(store=store, sessions=parts.registry, paths=parts.paths, admission=parts.admission),
         exports=ExportService(store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings),
         dumps=dumps,
         shards=ShardService(shelf=shards, admission=parts.admission, owner=store.owner, settings=settings),
@@ -371,8 +373,9 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
     """The generation path."""
     settings, metrics, tokenizing = parts.settings, parts.metrics, parts.tokenizing
     chat_format = tokenizing.chat_format
-    turns = TurnService(store=parts.store, sessions=parts.registry, paths=parts.paths, admission=parts.admission)
+    turns = services.turns
     maker = TurnMaker(
+        following=Following(reader=parts.store.reader),
         prompting=Prompting(
             tokenizing=tokenizing, paths=parts.paths, reader=parts.store.reader, large_bodies=parts.large_bodies
         ),

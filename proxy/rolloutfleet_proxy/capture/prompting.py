@@ -77,7 +77,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
         `ended` says where the session's turns go away meanwhile."""
         session, request = job.session, job.request
         asked = await self._digested(request, job.call)
-        nodes = session.tree.matches(asked, job.lineage)[:MOST_CANDIDATES]
+        nodes = _named_first(session, request, session.tree.matches(asked, job.lineage))[:MOST_CANDIDATES]
         path = await self._path(session, nodes[0]) if nodes else None
         deepest = _continued(session, request, asked, nodes[0] if nodes else None)
         prompt = await self._rendered(job, deepest.messages, nodes, path)
@@ -152,6 +152,14 @@ class Prompting(Struct, frozen=True, kw_only=True):
         if found is None and prompt.branch_reason is not None:
             return BranchReason(start - 1, TOKENS)
         return found
+
+
+def _named_first(session: Session, request: TurnRequest, nodes: list[Node]) -> list[Node]:
+    """Of several turns that a request continues, the one that it names comes before all others."""
+    if request.follows is None:
+        return nodes
+    named = session.turn_named(request.follows)
+    return sorted(nodes, key=lambda node: node.turn != named)
 
 
 def _continued(session: Session, request: TurnRequest, asked: Conversation, node: Node | None) -> Continued:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from rolloutfleet.errors import CANCELLED, INTERNAL
 from rolloutfleet.wire import FinishReason
+from rolloutfleet_proxy.capture.following import Following
 from rolloutfleet_proxy.capture.generation import Generator
 from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.capture.prompting import Prompted, Prompting
@@ -54,6 +55,7 @@ from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 class TurnMaker(Struct, frozen=True, kw_only=True):
     """Makes turns."""
 
+    following: Following
     prompting: Prompting
     generator: Generator
     tokenizing: Tokenizing
@@ -120,6 +122,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
     async def _made(self, job: TurnJob) -> Turn:
         call, phases = job.call, job.call.phases
         phases.begin(QUEUE)
+        job = await self.following.whole(job)
         prompted = await self.prompting.prompt(job)
         prompt = prompted.prompt
         phases.begin(PAUSE)
@@ -204,7 +207,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             finish_reason=_finish_reason(evidence, message),
             mixed_cache=_is_mixed(evidence, submission),
             run=submission.run,
-            extras=_extras(job, evidence),
+            extras=_extras(job, evidence, message),
             created_at=job.began,
         )
 
@@ -249,7 +252,7 @@ def _finish_reason(evidence: Evidence, message: Message) -> FinishReason:
     return "tool_calls" if "tool_calls" in message else "stop"
 
 
-def _extras(job: TurnJob, evidence: Evidence) -> Extras:
+def _extras(job: TurnJob, evidence: Evidence, message: Message) -> Extras:
     return Extras(
         constrained=_grammar(job),
         biased_by=biases_of(job.request.sampling) or None,
@@ -257,6 +260,8 @@ def _extras(job: TurnJob, evidence: Evidence) -> Extras:
         top_logprobs=evidence.top_logprobs,
         stripped=list(job.request.stripped) or None,
         stop_sequence=_stop_string(job, evidence),
+        own_messages=job.request.own_messages,
+        kept=job.request.kept(message),
     )
 
 

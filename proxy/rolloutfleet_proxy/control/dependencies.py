@@ -21,6 +21,7 @@ from rolloutfleet_proxy.services.figures import Figures
 from rolloutfleet_proxy.services.models import Models
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import ShardService
+from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.telemetry.metrics import Metrics
@@ -32,6 +33,7 @@ class Services:
 
     access: Access
     sessions: SessionService
+    turns: TurnService
     exports: ExportService
     dumps: DumpService
     shards: ShardService

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from rolloutfleet_proxy.domain.errors import KEY_FORMS, DomainError, InvalidParameter
 from rolloutfleet_proxy.domain.events import Committed, Delta, Event, Failed, Started
-from rolloutfleet_proxy.domain.messages import TemplateArgs
+from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.http import errors
 from rolloutfleet_proxy.http.headers import Headers, presented_key
 from rolloutfleet_proxy.tokens.call_grammar import Wanted
@@ -75,8 +75,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     """
 
     names: ClassVar[Mapping[str, str]] = {}
-    """What the API calls `messages`, `model`, `tools`, `chat_template_kwargs`, `max_tokens`, `stops` and
-    `top_logprobs`, where it calls them otherwise: errors that are the same for all APIs name them so."""
+    """What the API calls `messages`, `model`, `tools`, `chat_template_kwargs`, `max_tokens`, `stops`, `top_logprobs`
+    and `follows`, where it calls them otherwise: errors that are the same for all APIs name them so."""
     max_tokens_is_upper_bound: ClassVar[bool] = False
     """Whether the API's clients mean `max_tokens` as an upper bound, which is cut to what the context leaves. Elsewhere
     a limit beyond that is refused."""
@@ -93,6 +93,10 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     top_logprobs: int
     ignored: tuple[str, ...] = ()
     stripped: tuple[str, ...] = ()
+    follows: str | None = None
+    """The name of the turn that the messages go on from; None where they are the whole conversation."""
+    own_messages: int = 0
+    """How many of the first messages are this call's alone: what follows its turn does not go on from them."""
 
     def __post_init__(self) -> None:
         """Raises InvalidParameter, with the API's own name of the field, for what no turn can be made of."""
@@ -104,6 +108,10 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
             raise InvalidParameter(self.called("stops"), "A stop string has a character at least.")
         if self.top_logprobs < 0:
             raise InvalidParameter(self.called("top_logprobs"), "A number of log-probabilities is 0 at least.")
+
+    def kept(self, output: Message) -> dict[str, Any] | None:
+        """What the dialect needs beside the turn that it became, to show it again; JSON that is small."""
+        return None
 
     @classmethod
     def called(cls, path: str) -> str:

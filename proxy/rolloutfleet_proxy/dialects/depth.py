@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter
 
 MAX_DEPTH: Final = 64
@@ -22,6 +24,19 @@ def check_depth(value: Any, *, at: str) -> None:
             for inner in (outer.values() if type(outer) is dict else outer)
             if type(inner) is dict or type(inner) is list
         ]
+
+
+def check_json(text: str, *, at: str) -> None:
+    """Text that is JSON, if a model wrote it well: the chat formats parse it, so it is held to the same depth."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    try:
+        value = msgspec.json.decode(text)
+    except RecursionError:
+        raise too_deep(at) from None
+    except ValueError:
+        return
+    check_depth(value, at=at)
 
 
 def too_deep(at: str) -> DomainError:

@@ -14,9 +14,10 @@ from starlette.types import Scope
 from rolloutfleet_proxy.dialects.anthropic_messages import AnthropicMessages
 from rolloutfleet_proxy.dialects.base import Dialect
 from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
+from rolloutfleet_proxy.dialects.openai_responses import OpenAIResponses
 from rolloutfleet_proxy.domain.errors import MissingKey
 
-DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(), AnthropicMessages())
+DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(), AnthropicMessages(), OpenAIResponses())
 """A new dialect is one line here."""
 
 _FOUND = "rolloutfleet.dialect"

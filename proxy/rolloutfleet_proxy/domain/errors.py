@@ -181,6 +181,14 @@ class TurnNotFound(NotFound, code=codes.TURN_UNKNOWN, param="turn_id"):
     """The session has no such turn."""
 
 
+class TurnNotFollowed(InvalidRequest, code=codes.PREVIOUS_RESPONSE_NOT_FOUND):
+    """A call goes on from a turn that its session does not have, or shows no more."""
+
+
+class ResponseNotFound(NotFound, code=codes.RESPONSE_UNKNOWN, param="response_id"):
+    """The session has no turn of that response, or shows it no more."""
+
+
 # Who asks.
 
 

@@ -30,6 +30,12 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was taken out of its request as noise (`dialects.base.TurnRequest`)."""
     stop_sequence: str | None = None
     """The stop string that ended it, if one did."""
+    own_messages: int = 0
+    """How many of its request's first messages were that call's alone (`dialects.base.TurnRequest`)."""
+    kept: dict[str, Any] | None = None
+    """What its dialect needs to show it again."""
+    hidden: bool = False
+    """Its dialect shows it no more, and no call goes on from it by name; it is trained all the same."""
 
     def encode(self) -> bytes | None:
         """As JSON, which `decode` reads; None of nothing."""

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DiskError
+from rolloutfleet_proxy.domain.errors import DiskError, ResponseNotFound
+from rolloutfleet_proxy.domain.matching import OwnMessages
 from rolloutfleet_proxy.domain.turn import Brief, NewTurn, Turn
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Path, Paths
 from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
-from rolloutfleet_proxy.store.store import Store
-from rolloutfleet_proxy.store.turns import SessionOver, commit_turn, load_turn, set_delivered
+from rolloutfleet_proxy.store.store import Connection, Store
+from rolloutfleet_proxy.store.turns import SessionOver, commit_turn, hide, load_beginning, load_turn, set_delivered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,21 @@ class TurnService:
         self.note_delivery(session, number, delivered=True)
         return made
 
+    async def shown(self, session: Session, name: str) -> tuple[Turn, OwnMessages]:
+        """A turn by its name, and the turn that its conversation begins with. Raises ResponseNotFound, also where it is
+        hidden."""
+        number = session.turn_named(name)
+        found = None if number is None else await self.store.read(partial(_load_shown, session.id, number))
+        if found is None or found[0].extras.hidden:
+            raise _not_found(name)
+        return found
+
+    async def hide(self, session: Session, name: str) -> None:
+        """Show a turn no more, and let no call go on from it by name; else nothing changes. Raises ResponseNotFound."""
+        number = session.turn_named(name)
+        if number is None or not await self.store.write(partial(hide, session=session.id, number=number)):
+            raise _not_found(name)
+
     def note_delivery(self, session: Session, number: int, *, delivered: bool) -> None:
         """A caller got the turn's answer, or it turned out that none did."""
         brief = session.briefs.get(number)
@@ -66,3 +82,15 @@ class TurnService:
             return
         brief.delivered = delivered
         write_soon(self.store.writer, partial(set_delivered, session=session.id, number=number, delivered=delivered))
+
+
+def _load_shown(session: int, number: int, connection: Connection) -> tuple[Turn, OwnMessages] | None:
+    turn = load_turn(connection, session, number)
+    try:
+        return None if turn is None else (turn, load_beginning(connection, session, number))
+    except LookupError:
+        return None
+
+
+def _not_found(name: str) -> ResponseNotFound:
+    return ResponseNotFound(f"This session has no response of the turn {name[:80]!r}.")

@@ -74,6 +74,9 @@ class Session(SessionRecord):
     def turn_with_key(self, idempotency_key: str) -> int | None:
         return next((number for number, brief in self.briefs.items() if brief.idempotency_key == idempotency_key), None)
 
+    def turn_named(self, name: str) -> int | None:
+        return next((number for number in reversed(self.briefs) if self.briefs[number].name == name), None)
+
     def newest_turn_with_body(self, body: bytes) -> int | None:
         return next((number for number in reversed(self.briefs) if self.briefs[number].body == body), None)
 

@@ -9,7 +9,7 @@ import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -175,6 +175,60 @@ def load_turns(connection: sqlite3.Connection, session: int, *, after: int = 0, 
         connection, f"{_SELECT} WHERE session = ? AND number > ? ORDER BY number LIMIT ?", (session, after, limit)
     )
     return [_turn(**row) for row in rows]
+
+
+class Followed(NamedTuple):
+    """A turn that a call goes on from by its name."""
+
+    messages: list[Message]
+    """The whole conversation, its answer included."""
+    own: int
+    """How many of the first ones were its call's alone."""
+    nbytes: int
+    """Of their JSON."""
+
+
+def load_followed(connection: sqlite3.Connection, session: int, number: int) -> Followed | None:
+    """None where the turn is gone, discarded or hidden. Raises LookupError where a turn that it extends is gone."""
+    row = connection.execute(
+        "SELECT extras FROM turns WHERE session = ? AND number = ? AND state = ?", (session, number, LIVE)
+    ).fetchone()
+    extras = None if row is None else Extras.decode(row[0])
+    if extras is None or extras.hidden:
+        return None
+    path = list(_load_path(connection, session, number))
+    messages = [message for own in reversed(path) for message in [*_decode(own[1]), _decode(own[2])]]
+    return Followed(messages, extras.own_messages, sum(len(own[1]) + len(own[2]) for own in path))
+
+
+def load_beginning(connection: sqlite3.Connection, session: int, number: int) -> OwnMessages:
+    """The turn that the conversation of a turn begins with. Raises LookupError where one on the way is gone."""
+    *_, (first, *_) = _load_path(connection, session, number)
+    return _own_messages(connection.execute(f"{_OWN_MESSAGES} AND number = ?", (session, first)).fetchone())
+
+
+def _load_path(connection: sqlite3.Connection, session: int, number: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """(number, messages, output) of a turn and all that it extends, from the last to the first."""
+    at: int | None = number
+    while at is not None:
+        row = connection.execute(
+            "SELECT parent, messages, output FROM turns WHERE session = ? AND number = ?", (session, at)
+        ).fetchone()
+        if row is None:
+            raise LookupError(f"turn {at} is gone")
+        yield at, row[1], row[2]
+        at = row[0]
+
+
+def hide(transaction: Transaction, session: int, number: int) -> bool:
+    """Note that a turn is not shown any more; False where it was not to be seen before."""
+    row = transaction.row("SELECT extras FROM turns WHERE session = ? AND number = ?", (session, number))
+    extras = None if row is None else Extras.decode(row[0])
+    if extras is None or extras.hidden:
+        return False
+    hidden = msgspec.structs.replace(extras, hidden=True).encode()
+    transaction.execute("UPDATE turns SET extras = ? WHERE session = ? AND number = ?", (hidden, session, number))
+    return True
 
 
 def load_ids(connection: sqlite3.Connection, session: int, number: int) -> "tuple[array[int], array[int]]":

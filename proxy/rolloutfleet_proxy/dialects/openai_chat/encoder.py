@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from rolloutfleet_proxy.dialects.base import Encoder, TokenBytes
 from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest
+from rolloutfleet_proxy.dialects.token_logprobs import token_logprobs
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.events import Committed, Delta, Reasoning, Started, Text, Tokens
 from rolloutfleet_proxy.domain.turn import Turn
@@ -23,19 +23,6 @@ DONE: Final = b"data: [DONE]\n\n"
 SILENCE: Final = b": waiting for the engine\n\n"
 
 _encode = msgspec.json.Encoder().encode
-
-
-class TopLogprob(Struct, frozen=True, gc=False):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
 
 
 def error_event(error: DomainError) -> bytes:
@@ -120,21 +107,7 @@ class ChatEncoder(Encoder):
         """The `logprobs` object, of the whole answer or of one chunk, where it was asked for."""
         if tokens is None or not self._request.logprobs:
             return None
-        rows = tokens.alternatives if tokens.alternatives is not None else [()] * len(tokens.ids)
-        content = [
-            TokenLogprob(
-                token=text.decode("utf-8", "replace"),
-                logprob=logprob,
-                bytes=list(text),
-                top_logprobs=[self._alternative(*pair) for pair in row],
-            )
-            for text, logprob, row in zip(map(self._token_bytes, tokens.ids), tokens.logprobs, rows, strict=True)
-        ]
-        return {"content": content, "refusal": None}
-
-    def _alternative(self, logprob: float, token_id: int) -> TopLogprob:
-        text = self._token_bytes(token_id)
-        return TopLogprob(token=text.decode("utf-8", "replace"), logprob=logprob, bytes=list(text))
+        return {"content": token_logprobs(tokens, self._token_bytes), "refusal": None}
 
 
 def _delta_form(delta: Delta) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
-from rolloutfleet_proxy.dialects.depth import MAX_DEPTH, check_depth, too_deep
+from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
 from rolloutfleet_proxy.dialects.openai_chat.tool_choice import choice_of, named_function
@@ -337,15 +337,8 @@ def _check_arguments(arguments: Any, *, at: str) -> None:
         check_depth(arguments, at=at)
     elif type(arguments) is not str:
         raise InvalidParameter(at, "Arguments are a string of JSON.")
-    elif arguments.count("[") + arguments.count("{") > MAX_DEPTH:
-        # The chat formats parse it, so it is held to the same depth as the body.
-        try:
-            value = msgspec.json.decode(arguments)
-        except RecursionError:
-            raise too_deep(at) from None
-        except ValueError:
-            return
-        check_depth(value, at=at)
+    else:
+        check_json(arguments, at=at)
 
 
 # Tools and templates

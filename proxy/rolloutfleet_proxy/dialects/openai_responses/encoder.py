@@ -1,0 +1,222 @@
+"""A call's events as the answer of the Responses API: a response, or a stream of events. Pure.
+
+What a client may act on, and what says how an item ends, leaves with the commit: every `….done` and the last event.
+So clients that keep finished items of a stream that broke off, as Codex does, keep none that was recorded nowhere. An
+item's text may therefore still grow while a later item's does; the order of the finished ones is that of `objects`.
+
+Keep-alives are events, as some clients count nothing else: a bare `response.in_progress`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from rolloutfleet_proxy.dialects.base import Encoder, TokenBytes
+from rolloutfleet_proxy.dialects.openai_responses import objects
+from rolloutfleet_proxy.dialects.openai_responses.request import ResponsesRequest
+from rolloutfleet_proxy.dialects.token_logprobs import TokenLogprob, token_logprobs
+from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError
+from rolloutfleet_proxy.domain.events import Committed, Delta, Reasoning, Started, Tokens, ToolCall
+from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.http.errors import status_of
+
+_encode = msgspec.json.Encoder().encode
+
+_ENDS: Final = {objects.COMPLETED: "response.completed", objects.INCOMPLETE: "response.incomplete"}
+
+
+def event_bytes(kind: str, sequence_number: int, said: dict[str, Any]) -> bytes:
+    """An event of a stream."""
+    data = _encode({"type": kind, "sequence_number": sequence_number, **said})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+def error_event(error: DomainError) -> bytes:
+    """The last event of a stream that was begun elsewhere: its number there is not known."""
+    said = {"code": error.code, "message": error.message, "param": error.param}
+    return event_bytes("error", 0, said)
+
+
+class ResponsesEncoder(Encoder):
+    """Writes one caller's response, or stream of events.
+
+    The answer names the model as the request did, or else `model`.
+    """
+
+    def __init__(self, request: ResponsesRequest, *, model: str, token_bytes: TokenBytes) -> None:
+        self._request = request
+        self._model = model if request.model is None else request.model
+        self._token_bytes = token_bytes
+        self._tools = msgspec.Raw(_encode(request.echo.tools))
+        self._turn = ""
+        self._created_at = 0.0
+        self._number = 0
+        """Of the next event."""
+        self._opening = b""
+        """The first events, until something follows that they are sent with."""
+        self._places: dict[str, int] = {}
+        """The output index of each item that has begun, by its id."""
+        self._heads: dict[str, tuple[bytes, bytes]] = {}
+        """What an item's deltas are written between, before and behind their number."""
+        self._pending: list[TokenLogprob] = []
+        """Log-probabilities that no delta of text has carried yet."""
+
+    def started(self, event: Started) -> bytes:
+        self._turn, self._created_at = event.turn_id, event.created_at
+        created = self._response(objects.IN_PROGRESS)
+        self._opening = self._event("response.created", {"response": created}) + self._in_progress()
+        return b""
+
+    def delta(self, event: Delta) -> bytes:
+        if event.tokens is not None and self._request.logprobs:
+            self._pending += token_logprobs(event.tokens, self._token_bytes)
+        data = self._delta(event)
+        return self._opened() + data if data else b""
+
+    def committed(self, event: Committed) -> bytes:
+        """The end of every item, those that no delta began included, and of the response."""
+        turn = event.turn
+        items = self._items(turn)
+        ends = b"".join(self._begun(item) + self._ended(item) for item in items)
+        status = objects.status_of_turn(turn)
+        return self._opened() + ends + self._event(_ENDS[status], {"response": self._finished(turn, items)})
+
+    def failed(self, error: DomainError) -> bytes:
+        said = {
+            "code": _failure(error),
+            "message": error.message,
+            "param": error.param,
+            "type": error.code,
+        }
+        failed = objects.response_object(self._turn, self._created_at, self._model, status=objects.FAILED, error=said)
+        return self._opened() + self._event("response.failed", {"response": failed})
+
+    def silence(self) -> bytes:
+        """Nothing before the prompt is made: what fails until then has a status of its own."""
+        if not self._turn:
+            return b""
+        return self._opened() or self._in_progress()
+
+    def whole(self, event: Committed) -> bytes:
+        turn = event.turn
+        self._turn, self._created_at = turn.name, turn.created_at
+        return _encode(self._finished(turn, self._items(turn)))
+
+    # Of a turn that is committed
+
+    def _items(self, turn: Turn) -> list[objects.Item]:
+        logprobs: list[TokenLogprob] = []
+        if self._request.logprobs:
+            tokens = Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)
+            logprobs = token_logprobs(tokens, self._token_bytes)
+        return list(objects.output_items(turn, self._request.declared, logprobs))
+
+    def _finished(self, turn: Turn, items: list[objects.Item]) -> dict[str, Any]:
+        return self._response(objects.status_of_turn(turn), output=items, usage=objects.usage_of(turn))
+
+    def _response(self, status: str, **said: Any) -> dict[str, Any]:
+        return objects.response_object(
+            self._turn,
+            self._created_at,
+            self._model,
+            echo=self._request.echo,
+            tools=self._tools,
+            status=status,
+            **said,
+        )
+
+    # Of a stream
+
+    def _opened(self) -> bytes:
+        opening, self._opening = self._opening, b""
+        return opening
+
+    def _in_progress(self) -> bytes:
+        bare = objects.response_object(self._turn, self._created_at, self._model)
+        return self._event("response.in_progress", {"response": bare})
+
+    def _event(self, kind: str, said: dict[str, Any]) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return event_bytes(kind, number, said)
+
+    def _delta(self, event: Delta) -> bytes:
+        if isinstance(event, ToolCall):
+            return self._begun(self._call(event))
+        if not event.text:
+            return b""
+        if isinstance(event, Reasoning):
+            item = objects.reasoning_item(self._turn, None, objects.IN_PROGRESS)
+            return self._begun(item) + self._more(item, "response.reasoning_text.delta", event.text)
+        item = objects.message_item(self._turn, None, objects.IN_PROGRESS)
+        return self._begun(item) + self._more(item, "response.output_text.delta", event.text)
+
+    def _call(self, event: ToolCall) -> objects.Item:
+        call = {"id": event.id, "function": {"name": event.name, "arguments": event.arguments}}
+        return objects.call_item(self._turn, event.index, call, self._request.declared, objects.IN_PROGRESS)
+
+    def _more(self, item: objects.Item, kind: str, text: str) -> bytes:
+        """More of an item's text. What is the same for all its deltas is encoded once."""
+        head = self._heads.get(item["id"])
+        if head is None:
+            same = _encode({"type": kind, **self._part_of(item)})[:-1]
+            behind = b',"delta":' if item["type"] == "reasoning" else b',"logprobs":'
+            head = b'event: %b\ndata: %b,"sequence_number":' % (kind.encode(), same), behind
+            self._heads[item["id"]] = head
+        before, behind = head
+        number, self._number = self._number, self._number + 1
+        if item["type"] == "reasoning":
+            return b"%b%d%b%b}\n\n" % (before, number, behind, _encode(text))
+        logprobs, self._pending = self._pending, []
+        return b'%b%d%b%b,"delta":%b}\n\n' % (before, number, behind, _encode(logprobs), _encode(text))
+
+    def _place(self, item: objects.Item) -> dict[str, Any]:
+        return {"item_id": item["id"], "output_index": self._places[item["id"]]}
+
+    def _part_of(self, item: objects.Item) -> dict[str, Any]:
+        return {**self._place(item), "content_index": 0}
+
+    def _begun(self, item: objects.Item) -> bytes:
+        """The events by which an item begins; nothing where it has begun. Calls are whole when they come, yet who would
+        act on them waits for their end."""
+        if item["id"] in self._places:
+            return b""
+        place = self._places[item["id"]] = len(self._places)
+        kind = item["type"]
+        begins = {**item, "status": objects.IN_PROGRESS}
+        if kind == "reasoning" or kind == "message":
+            empty = objects.text_part("", []) if kind == "message" else {"type": "reasoning_text", "text": ""}
+            added = self._event("response.output_item.added", {"output_index": place, "item": begins | {"content": []}})
+            return added + self._event("response.content_part.added", {**self._part_of(item), "part": empty})
+        field, more = (
+            ("input", "custom_tool_call_input") if "input" in item else ("arguments", "function_call_arguments")
+        )
+        added = self._event("response.output_item.added", {"output_index": place, "item": begins | {field: ""}})
+        if not item[field]:
+            return added
+        return added + self._event(f"response.{more}.delta", {**self._place(item), "delta": item[field]})
+
+    def _ended(self, item: objects.Item) -> bytes:
+        kind = item["type"]
+        if kind == "reasoning" or kind == "message":
+            [part] = item["content"]
+            said: dict[str, Any] = {**self._part_of(item), "text": part["text"]}
+            if kind == "message":
+                said["logprobs"] = part["logprobs"]
+            done = "response.output_text.done" if kind == "message" else "response.reasoning_text.done"
+            ends = self._event(done, said)
+            ends += self._event("response.content_part.done", {**self._part_of(item), "part": part})
+        elif kind == "function_call":
+            said = {**self._place(item), "name": item["name"], "arguments": item["arguments"]}
+            ends = self._event("response.function_call_arguments.done", said)
+        else:
+            ends = self._event("response.custom_tool_call_input.done", {**self._place(item), "input": item["input"]})
+        return ends + self._event("response.output_item.done", {"output_index": self._places[item["id"]], "item": item})
+
+
+def _failure(error: DomainError) -> str:
+    """The API's own word; which of our errors it is stands under `type`. Codex reads the first of these."""
+    if isinstance(error, ContextExceeded):
+        return error.code
+    return "rate_limit_exceeded" if status_of(error) == 429 else "server_error"

@@ -1,0 +1,185 @@
+"""The input of a request as messages in the canonical form (`domain.messages`). Pure.
+
+Items are flat: what a model said in one turn is a run of them, reasoning, a message, calls, in this order. Such a run
+is one message of the assistant. Another begins where an item can't be of the same turn: a message, or reasoning, behind
+a message or a call.
+
+- What has no text here is refused by name: images, files, and items of what servers run. Items that are taken are those
+  of `ITEMS`.
+- Reasoning is the text that answers have it in, `content`. What others give instead, a summary or `encrypted_content`,
+  can't be rendered; it is named as ignored.
+- Ids, statuses and phases say nothing to a model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rolloutfleet_proxy.dialects.depth import check_depth, check_json
+from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, arguments_of, known_as
+from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
+from rolloutfleet_proxy.domain.messages import Message
+
+ITEMS: Final = (
+    *("message", "reasoning", "function_call", "function_call_output"),
+    *("custom_tool_call", "custom_tool_call_output"),
+)
+ROLES: Final = ("user", "system", "developer", "assistant")
+
+Item = dict[str, Any]
+
+_EVERY = frozenset({"type", "id", "status", "prompt_token_ids", "generation_token_ids", "generation_log_probs"})
+_FIELDS = {
+    "message": _EVERY | {"role", "content", "phase"},
+    "reasoning": _EVERY | {"summary", "content", "encrypted_content"},
+    "function_call": _EVERY | {"call_id", "name", "namespace", "arguments"},
+    "custom_tool_call": _EVERY | {"call_id", "name", "namespace", "input"},
+    "function_call_output": _EVERY | {"call_id", "name", "namespace", "output"},
+    "custom_tool_call_output": _EVERY | {"call_id", "name", "namespace", "output"},
+}
+"""What is read of an item, and what changes nothing."""
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+"""Parts that have text, and where."""
+_PART_FIELDS = frozenset({"type", "text", "refusal", "logprobs", "prompt_cache_breakpoint"})
+
+
+def read_input(given: str | list[Any], ignored: list[str]) -> list[Message]:
+    """Raises DomainError that names the item at fault; adds to `ignored` the paths of what has no effect."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    reading = _Reading(ignored)
+    for index, item in enumerate(given):
+        reading.read(item, at=f"input[{index}]")
+    return reading.messages
+
+
+class _Reading:
+    """Messages so far. The last one grows while the items of one turn come."""
+
+    def __init__(self, ignored: list[str]) -> None:
+        self.messages: list[Message] = []
+        self._ignored = ignored
+        self._turn: Message | None = None
+        """The assistant's message that is still being made."""
+
+    def read(self, item: Any, *, at: str) -> None:
+        if type(item) is not dict:
+            raise InvalidParameter(at, "An item is an object.")
+        kind = item.get("type", "message")
+        fields = _FIELDS.get(kind) if type(kind) is str else None
+        if fields is None:
+            raise UnsupportedParameter(f"{at}.type", f"it is one of {', '.join(ITEMS)}.")
+        for field in item.keys() - fields:
+            check_depth(item[field], at=f"{at}.{field}")
+            if item[field] is not None:
+                self._ignored.append(f"{at}.{field}")
+        if kind == "message":
+            self._message(item, at=at)
+        elif kind == "reasoning":
+            self._reasoning(item, at=at)
+        elif kind.endswith("_output"):
+            self._end(_output(item, self._ignored, at=at))
+        else:
+            self._call(item, at=at)
+
+    def _message(self, item: Item, *, at: str) -> None:
+        role = item.get("role")
+        if role is None:
+            raise MissingParameter(f"{at}.role")
+        if role not in ROLES:
+            raise InvalidParameter(f"{at}.role", f"A role is one of {', '.join(ROLES)}.")
+        content = _text(item.get("content"), self._ignored, at=f"{at}.content")
+        if role != "assistant":
+            self._end({"role": role, "content": content})
+            return
+        turn = self._said()
+        if turn["content"] is not None or "tool_calls" in turn:
+            turn = self._begin()
+        turn["content"] = content
+
+    def _reasoning(self, item: Item, *, at: str) -> None:
+        if item.get("encrypted_content") is not None:
+            self._ignored.append(f"{at}.encrypted_content")
+        text = _text(item.get("content") or [], self._ignored, at=f"{at}.content", kind="reasoning_text")
+        if not text:
+            if item.get("summary"):
+                self._ignored.append(f"{at}.summary")
+            return
+        turn = self._said()
+        if turn["content"] is not None or "tool_calls" in turn:
+            turn = self._begin()
+        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+
+    def _call(self, item: Item, *, at: str) -> None:
+        custom = item["type"] == "custom_tool_call"
+        namespace = item.get("namespace")
+        if not isinstance(namespace, str | None):
+            raise InvalidParameter(f"{at}.namespace", "A namespace's name is a string.")
+        call_id, name = _needed(item, "call_id", at=at), _needed(item, "name", at=at)
+        arguments = _needed(item, "input" if custom else "arguments", at=at, empty=True)
+        if custom and not call_id.endswith(RAW):
+            arguments = arguments_of(arguments)
+        else:
+            check_json(arguments, at=f"{at}.{'input' if custom else 'arguments'}")
+        function = {"name": known_as(name, namespace), "arguments": arguments}
+        calls = self._said().setdefault("tool_calls", [])
+        calls.append({"id": call_id.removesuffix(RAW), "type": "function", "function": function})
+
+    def _said(self) -> Message:
+        return self._begin() if self._turn is None else self._turn
+
+    def _begin(self) -> Message:
+        self._turn = {"role": "assistant", "content": None}
+        self.messages.append(self._turn)
+        return self._turn
+
+    def _end(self, message: Message) -> None:
+        self.messages.append(message)
+        self._turn = None
+
+
+def _output(item: Item, ignored: list[str], *, at: str) -> Message:
+    call_id = _needed(item, "call_id", at=at).removesuffix(RAW)
+    return {"role": "tool", "tool_call_id": call_id, "content": _text(item.get("output"), ignored, at=f"{at}.output")}
+
+
+def _needed(item: Item, field: str, *, at: str, empty: bool = False) -> str:
+    value = item.get(field)
+    if value is None:
+        raise MissingParameter(f"{at}.{field}")
+    if type(value) is not str or not (value or empty):
+        raise InvalidParameter(f"{at}.{field}", f"{field} is a string.")
+    return value
+
+
+def _text(content: Any, ignored: list[str], *, at: str, kind: str | None = None) -> str:
+    """The text of content: a string, or a list of parts, whose texts are joined with nothing between them. `kind` is
+    the only one that there may be, where the item has one of its own."""
+    if type(content) is str:
+        return content
+    if content is None:
+        raise MissingParameter(at)
+    if type(content) is not list:
+        raise InvalidParameter(at, "It is a string or a list of parts.")
+    return "".join(_part(part, ignored, at=f"{at}[{index}]", kind=kind) for index, part in enumerate(content))
+
+
+def _part(part: Any, ignored: list[str], *, at: str, kind: str | None) -> str:
+    if type(part) is not dict:
+        raise InvalidParameter(at, "A part is an object.")
+    given = part.get("type")
+    if given is None:
+        raise MissingParameter(f"{at}.type")
+    if type(given) is not str:
+        raise InvalidParameter(f"{at}.type", "A part's type is a string.")
+    field = _TEXTS.get(given) if kind is None else "text" if given == kind else None
+    if field is None:
+        raise UnsupportedParameter(f"{at}.type", f"only text can be rendered, not {given[:40]!r}.")
+    text = part.get(field)
+    if type(text) is not str:
+        raise InvalidParameter(f"{at}.{field}", "It is a string.")
+    for other in part.keys() - _PART_FIELDS:
+        check_depth(part[other], at=f"{at}.{other}")
+        if part[other]:
+            ignored.append(f"{at}.{other}")
+    return text

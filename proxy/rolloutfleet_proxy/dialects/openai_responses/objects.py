@@ -1,0 +1,149 @@
+"""A turn as the Responses API shows it: items, usage, the response itself. Pure.
+
+All of it follows from the turn and its request, so a response given again is the same to the byte. Its output has one
+item of reasoning, one message, and one item a call, in this order, as far as the turn has them. A message that says
+nothing is there where nothing else is, so that whoever sends the output back sends the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rolloutfleet_proxy.dialects.openai_responses.request import PREFIX, Echo
+from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, Declared, custom_input
+from rolloutfleet_proxy.domain.turn import Turn
+
+Item = dict[str, Any]
+
+IN_PROGRESS: Final = "in_progress"
+COMPLETED: Final = "completed"
+INCOMPLETE: Final = "incomplete"
+FAILED: Final = "failed"
+
+_TURN = "turn-"
+
+
+def response_id(turn: str) -> str:
+    return f"{PREFIX}{turn}"
+
+
+def reasoning_item(turn: str, text: str | None, status: str) -> Item:
+    """Without text, the item as it begins."""
+    content = [] if text is None else [{"type": "reasoning_text", "text": text}]
+    return {
+        "id": f"rs_{turn.removeprefix(_TURN)}",
+        "type": "reasoning",
+        "summary": [],
+        "content": content,
+        "encrypted_content": None,
+        "status": status,
+    }
+
+
+def message_item(turn: str, part: Mapping[str, Any] | None, status: str) -> Item:
+    return {
+        "id": f"msg_{turn.removeprefix(_TURN)}",
+        "type": "message",
+        "role": "assistant",
+        "content": [] if part is None else [part],
+        "status": status,
+    }
+
+
+def text_part(text: str, logprobs: Any) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def call_item(turn: str, index: int, call: Mapping[str, Any], declared: Mapping[str, Declared], status: str) -> Item:
+    """A call as its tool was declared; `call` is as canonical messages have it."""
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    tool = declared.get(name) or Declared(name=name)
+    number = f"{turn.removeprefix(_TURN)}_{index}"
+    namespace = {} if tool.namespace is None else {"namespace": tool.namespace}
+    if not tool.custom:
+        said = {"call_id": call["id"], "name": tool.name, **namespace, "arguments": arguments}
+        return {"id": f"fc_{number}", "type": "function_call", **said, "status": status}
+    text = custom_input(arguments)
+    call_id, text = (call["id"], text) if text is not None else (call["id"] + RAW, arguments)
+    said = {"call_id": call_id, "name": tool.name, **namespace, "input": text}
+    return {"id": f"ctc_{number}", "type": "custom_tool_call", **said, "status": status}
+
+
+def output_items(turn: Turn, declared: Mapping[str, Declared], logprobs: Any) -> Iterator[Item]:
+    """All of a turn's. What the token limit cut off is the last text of it: a call is whole, or it is none."""
+    output = turn.output
+    reasoning, content = output.get("reasoning_content"), output.get("content")
+    calls = output.get("tool_calls") or ()
+    end = INCOMPLETE if turn.finish_reason == "length" else COMPLETED
+    says = bool(content) or not (calls or (reasoning and end == INCOMPLETE))
+    if reasoning:
+        yield reasoning_item(turn.name, reasoning, COMPLETED if says or calls else end)
+    if says:
+        yield message_item(turn.name, text_part(content or "", logprobs), end)
+    for index, call in enumerate(calls):
+        yield call_item(turn.name, index, call, declared, COMPLETED)
+
+
+def response_object(
+    turn: str,
+    created_at: float,
+    model: str,
+    *,
+    echo: Echo | None = None,
+    tools: Any = (),
+    status: str = IN_PROGRESS,
+    output: Any = (),
+    error: Mapping[str, Any] | None = None,
+    usage: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A response; without `echo` one that repeats nothing of its request. `tools` are the request's."""
+    cut = {"reason": "max_output_tokens"} if status == INCOMPLETE else None
+    said: dict[str, Any] = {
+        "id": response_id(turn),
+        "object": "response",
+        "created_at": int(created_at),
+        "status": status,
+        "error": error,
+        "incomplete_details": cut,
+        "model": model,
+        "output": output,
+    }
+    if echo is None:
+        return {**said, "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": usage}
+    return {
+        **said,
+        "background": False,
+        "instructions": echo.instructions,
+        "max_output_tokens": echo.max_output_tokens,
+        "metadata": echo.metadata,
+        "parallel_tool_calls": echo.parallel_tool_calls,
+        "previous_response_id": echo.previous_response_id,
+        "reasoning": echo.reasoning,
+        "store": echo.store,
+        "temperature": echo.temperature,
+        "text": echo.text,
+        "tool_choice": echo.tool_choice,
+        "tools": tools,
+        "top_logprobs": echo.top_logprobs,
+        "top_p": echo.top_p,
+        "truncation": "disabled",
+        "usage": usage,
+        "user": echo.user,
+    }
+
+
+def usage_of(turn: Turn) -> dict[str, Any]:
+    """Reasoning is not counted apart: what chat formats write around it belongs to neither side."""
+    completion = len(turn.output_ids)
+    return {
+        "input_tokens": turn.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": turn.extras.cached_tokens or 0, "cache_write_tokens": 0},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": turn.prompt_tokens + completion,
+    }
+
+
+def status_of_turn(turn: Turn) -> str:
+    return INCOMPLETE if turn.finish_reason == "length" else COMPLETED

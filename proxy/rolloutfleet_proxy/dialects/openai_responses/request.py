@@ -1,0 +1,322 @@
+"""A typed parse of a request to the Responses API. Pure.
+
+What is honoured is read as in chat requests, and so is what is taken without effect and named
+(`openai_chat.request`). Beside the API's own parameters, SGLang's for sampling are taken that its own route takes, and
+`chat_template_kwargs`.
+
+- *`instructions`* are a system message in front, of this call alone.
+- *`previous_response_id`* names the turn that the input goes on from (`TurnRequest.follows`).
+- *`max_output_tokens`* is an upper bound, cut to what the context leaves.
+- *Without effect here, or as the API has it*: `client_metadata`, `include` but for log-probabilities,
+  `max_tool_calls` (of server tools), `metadata`, `prompt_cache_*`, `reasoning.summary`, `safety_identifier`,
+  `service_tier`, `store`, `stream_options`, `truncation: disabled`, `user`.
+- *Ignored, and named*: `context_management`, `moderation`, `truncation: auto`, `text.verbosity`, further fields of
+  `reasoning`, tools that servers run (`tools`), and every field that is not known here.
+- *Refused by name*: `background`, `conversation`, `prompt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+from msgspec import Meta as Rule
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
+from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.depth import check_depth
+from rolloutfleet_proxy.dialects.mistakes import refused
+from rolloutfleet_proxy.dialects.openai_chat.request import MAX_STOPS, MAX_TOP_LOGPROBS
+from rolloutfleet_proxy.dialects.openai_responses.items import read_input
+from rolloutfleet_proxy.dialects.openai_responses.tools import Declared, read_choice, read_tools
+from rolloutfleet_proxy.dialects.tool_choice import held_calls
+from rolloutfleet_proxy.domain.errors import (
+    InvalidParameter,
+    MissingParameter,
+    UnknownParameter,
+    UnreadableJson,
+    UnsupportedParameter,
+)
+from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
+
+PREFIX: Final = "resp_"
+"""A response's id is this and its turn's."""
+
+_ANY_OBJECT = '{"type":"object"}'
+_LOGPROBS = "message.output_text.logprobs"
+_MOST_METADATA, _LONGEST_METADATA = 16, 512
+_LONGEST_PATH = 200
+
+_Fraction = Annotated[float, Rule(ge=0, le=1)]
+_Penalty = Annotated[float, Rule(ge=-2, le=2)]
+_StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
+
+
+class Echo(Struct, frozen=True, kw_only=True):
+    """What an answer repeats of its request, as it was sent."""
+
+    TEXT: ClassVar[Mapping[str, Any]] = {"format": {"type": "text"}}
+
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    metadata: Mapping[str, str] = {}
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    reasoning: Mapping[str, Any] | None = None
+    store: bool = True
+    temperature: float | None = None
+    text: Mapping[str, Any] | None = None
+    tool_choice: Any = "auto"
+    tools: list[Any] = []
+    top_logprobs: int = 0
+    top_p: float | None = None
+    user: str | None = None
+
+
+class ResponsesRequest(TurnRequest, frozen=True, kw_only=True):
+    """A request that can be honoured."""
+
+    names: ClassVar = {
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "stops": "stop",
+        "follows": "previous_response_id",
+    }
+    max_tokens_is_upper_bound: ClassVar = True
+
+    echo: Echo
+    declared: Mapping[str, Declared]
+    """The tools that are no plain functions, by the names that the model knows."""
+
+    def kept(self, output: Message) -> dict[str, Any] | None:
+        """What a response that is asked for later needs, beside its turn."""
+        called = {call["function"]["name"] for call in output.get("tool_calls") or ()}
+        kept: dict[str, Any] = {
+            "model": self.model,
+            "metadata": self.echo.metadata,
+            "previous_response_id": self.echo.previous_response_id,
+            "declared": {name: asdict(tool) for name, tool in self.declared.items() if name in called},
+        }
+        return {name: value for name, value in kept.items() if value} or None
+
+
+class _Body(Struct, forbid_unknown_fields=True):
+    input: str | list[Any]
+    model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    stream: bool | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Rule(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    truncation: str | None = None
+    user: str | None = None
+
+    max_output_tokens: Annotated[int, Rule(ge=1, le=MAX_INT32)] | None = None
+    temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Rule(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Rule(ge=-1, le=MAX_INT32)] | None = None
+    min_p: _Fraction | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Rule(gt=0, le=2)] | None = None
+    stop: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | _StopString | None = None
+
+    background: Any = None
+    conversation: Any = None
+    prompt: Any = None
+
+    context_management: Any = None
+    moderation: Any = None
+
+    client_metadata: Any = None
+    max_tool_calls: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    stream_options: Any = None
+
+
+class _LenientBody(_Body, forbid_unknown_fields=False):
+    """The same, of which what is not known is left out."""
+
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_NAMED = ("context_management", "moderation")
+_REFUSED = {
+    "background": "a response is made while its caller waits.",
+    "conversation": "give previous_response_id, or the whole input.",
+    "prompt": "give instructions and input.",
+}
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Body).decode
+_decode_leniently = msgspec.json.Decoder(_LenientBody).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_FIELDS = frozenset(_Body.__struct_fields__)
+
+LENIENT: Final = Reading()
+
+
+def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest:
+    """Read a request's body once. Raises DomainError that names the parameter at fault."""
+    ignored: list[str] = []
+    parsed = _read(body, ignored)
+    messages = read_input(parsed.input, ignored)
+    if not messages:
+        raise InvalidParameter("input", "There must be an item at least.")
+    if parsed.instructions:
+        messages.insert(0, {"role": "system", "content": parsed.instructions})
+    tools = read_tools(parsed.tools or (), ignored)
+    choice = read_choice(parsed.tool_choice, parsed.parallel_tool_calls, tools)
+    stops = (parsed.stop,) if isinstance(parsed.stop, str) else tuple(parsed.stop or ())
+    calls, sampling = held_calls(choice, _sampling(parsed, stops, ignored), reading, ignored)
+    logprobs = bool(parsed.top_logprobs) or _LOGPROBS in (parsed.include or ())
+    request = ResponsesRequest(
+        messages=messages,
+        model=parsed.model,
+        template=TemplateArgs(
+            None if choice.hides_tools else tools.functions or None, _template_kwargs(parsed, reading, ignored)
+        ),
+        calls=calls,
+        max_tokens=parsed.max_output_tokens,
+        sampling=sampling,
+        stops=stops,
+        stream=parsed.stream or False,
+        logprobs=logprobs,
+        top_logprobs=parsed.top_logprobs or 0,
+        ignored=tuple(ignored),
+        follows=_follows(parsed),
+        own_messages=1 if parsed.instructions else 0,
+        echo=_echo(parsed),
+        declared=tools.declared,
+    )
+    if reading.strict and ignored:
+        raise UnknownParameter(ignored[0][:_LONGEST_PATH])
+    return request
+
+
+def _read(body: bytes, ignored: list[str]) -> _Body:
+    try:
+        try:
+            parsed = _decode(body)
+        except msgspec.ValidationError as error:
+            if not str(error).startswith("Object contains unknown field"):
+                raise
+            parsed = _decode_leniently(body)
+            ignored += [name for name, value in _decode_fields(body).items() if _is_unknown(name, value)]
+    except msgspec.ValidationError as error:
+        raise refused(error) from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableJson(error) from None
+    for name, instead in _REFUSED.items():
+        if getattr(parsed, name) not in (None, False):
+            raise UnsupportedParameter(name, instead)
+    ignored += [name for name in _NAMED if getattr(parsed, name) is not None]
+    if parsed.truncation == "auto":
+        ignored.append("truncation")
+    _check_metadata(parsed.metadata or {})
+    return parsed
+
+
+def _is_unknown(name: str, value: msgspec.Raw) -> bool:
+    return name not in _FIELDS and bytes(value) != b"null"
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    """It is kept with the turn."""
+    longest = max((len(text) for pair in metadata.items() for text in pair), default=0)
+    if len(metadata) > _MOST_METADATA or longest > _LONGEST_METADATA:
+        raise InvalidParameter(
+            "metadata", f"It has at most {_MOST_METADATA} entries of at most {_LONGEST_METADATA} characters."
+        )
+
+
+def _follows(parsed: _Body) -> str | None:
+    """The turn's name; an id that is none of ours names no turn."""
+    given = parsed.previous_response_id
+    return None if given is None else given.removeprefix(PREFIX) if given.startswith(PREFIX) else ""
+
+
+def _template_kwargs(parsed: _Body, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
+    kwargs = parsed.chat_template_kwargs
+    check_depth(kwargs, at="chat_template_kwargs")
+    reasoning = parsed.reasoning or {}
+    check_depth(reasoning, at="reasoning")
+    known = ("effort", "summary", "generate_summary")
+    ignored += [f"reasoning.{name}" for name, value in reasoning.items() if name not in known and value is not None]
+    effort = reasoning.get("effort")
+    if effort is None:
+        return kwargs or None
+    if type(effort) is not str:
+        raise InvalidParameter("reasoning.effort", "An effort is a string.")
+    if effort not in reading.efforts:
+        ignored.append("reasoning.effort")
+        return kwargs or None
+    if kwargs and kwargs.get("reasoning_effort", effort) != effort:
+        raise InvalidParameter("reasoning.effort", "chat_template_kwargs has another reasoning_effort.")
+    return {**(kwargs or {}), "reasoning_effort": effort}
+
+
+def _sampling(parsed: _Body, stops: tuple[str, ...], ignored: list[str]) -> dict[str, Any]:
+    sampling = {name: value for name in _SAMPLING if (value := getattr(parsed, name)) is not None}
+    if parsed.top_k == 0:
+        raise InvalidParameter("top_k", "top_k is -1 (off) or at least 1.")
+    if stops:
+        sampling["stop"] = list(stops)
+    schema = _schema(parsed.text or {}, ignored)
+    return sampling if schema is None else {**sampling, "json_schema": schema}
+
+
+def _schema(text: Mapping[str, Any], ignored: list[str]) -> str | None:
+    """The JSON schema that the answer's text is held to."""
+    ignored += [f"text.{name}" for name, value in text.items() if name != "format" and value is not None]
+    form = text.get("format")
+    if form is None:
+        return None
+    kind = form.get("type") if type(form) is dict else None
+    if kind is None:
+        raise MissingParameter("text.format.type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return _ANY_OBJECT
+    if kind != "json_schema":
+        raise UnsupportedParameter("text.format.type", "it is one of text, json_object and json_schema.")
+    schema = form.get("schema")
+    if type(schema) is not dict:
+        raise InvalidParameter("text.format.schema", "It is a JSON schema.")
+    check_depth(schema, at="text.format.schema")
+    return _encode(schema).decode()
+
+
+def _echo(parsed: _Body) -> Echo:
+    return Echo(
+        instructions=parsed.instructions,
+        max_output_tokens=parsed.max_output_tokens,
+        metadata=parsed.metadata or {},
+        parallel_tool_calls=parsed.parallel_tool_calls is not False,
+        previous_response_id=parsed.previous_response_id,
+        reasoning=parsed.reasoning,
+        store=parsed.store is not False,
+        temperature=parsed.temperature,
+        text=parsed.text or Echo.TEXT,
+        tool_choice="auto" if parsed.tool_choice is None else parsed.tool_choice,
+        tools=parsed.tools or [],
+        top_logprobs=parsed.top_logprobs or 0,
+        top_p=parsed.top_p,
+        user=parsed.user,
+    )
