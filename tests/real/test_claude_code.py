@@ -1,5 +1,6 @@
 """`make claude-code`: a batch of Claude Code rollouts, in the environment where PyTorch is."""
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,11 @@ from tests.real.sglang.places import Installed
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240
-LOOK = "import sys, torch; batch = torch.load(sys.argv[1]); print(batch['rewards'].tolist(), batch['loss_mask'].sum())"
+LOOK = """
+import json, sys, torch
+batch = torch.load(sys.argv[1])
+print(json.dumps({"rewards": float(batch["rewards"].sum()), "rows": len(batch["input_ids"])}))
+"""
 
 
 @pytest.mark.timeout(SECONDS + 60)
@@ -25,14 +30,18 @@ def test_one_command_makes_a_batch_of_rollouts_with_their_rewards(
     line = [sys.executable, "-m", "examples.claude_code", "--output", str(file)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    rewards = {task.name: re.findall(rf"^{task.name} +\d+ +([\d.]+)", done.stdout, re.MULTILINE) for task in TASKS}
+    shown = {task.name: re.findall(rf"^{task.name} +\d+ +([\d.]+)", done.stdout, re.MULTILINE) for task in TASKS}
+    rewards = {name: sorted(rows) for name, rows in shown.items()}
     assert rewards == {
         "fix-greeting": ["1.00"] * GROUP,
         "count-lines": ["1.00"] * GROUP,
         "count-words": ["0.00"] * GROUP,
-        # Its own row, and those of its two sub-agents.
-        "two-helpers": ["0.50"] * 3 * GROUP,
+        # The rows of its two sub-agents were given no reward.
+        "two-helpers": ["0.00"] * 2 * GROUP + ["0.50"] * GROUP,
     }
     look = [str(sglang.python), "-W", "ignore", "-c", LOOK, str(file)]
-    shown = subprocess.run(look, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert sum(map(float, re.findall(r"0\.5|1\.0", shown))) == 0.5 * 3 * GROUP + 2 * GROUP
+    kept = subprocess.run(look, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert json.loads(kept) == {
+        "rewards": sum(float(each) for rows in rewards.values() for each in rows),
+        "rows": 6 * GROUP,
+    }
