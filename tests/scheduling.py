@@ -18,6 +18,7 @@ SLOWEST: Final = (
     "tests/capture/test_restarts.py",
     "tests/agents/test_frameworks.py",
     "tests/agents/test_claude_code.py",
+    "tests/agents/test_codex.py",
     "tests/benchmarks/test_reclaimed.py",
     "tests/capture/test_soak.py",
     "tests/capture/test_dumps.py",

@@ -21,17 +21,6 @@ from tests.real.processes import ends_with_this_process
 from toolchain.environments import NotInstalled
 
 DOCS: Final = Path(__file__).parents[2] / "docs" / "agents"
-CODEX_CONFIG: Final = """\
-model = "simulated"
-model_provider = "rolloutfleet"
-
-[model_providers.rolloutfleet]
-name = "RolloutFleet"
-base_url = "{base_url}"
-env_key = "ROLLOUTFLEET_SESSION_KEY"
-wire_api = "responses"
-"""
-"""The config.toml of docs/agents/codex.md."""
 TIMEOUT: Final = 90.0
 """Seconds for one run. Most take two to four; those that wait out a restart of the proxy take longest."""
 
@@ -133,9 +122,10 @@ class Codex(Program):
     def start(self, prompt: str, *options: str) -> Running:
         home = self.folder / "codex"
         home.mkdir(parents=True, exist_ok=True)
-        (home / "config.toml").write_text(CODEX_CONFIG.format(base_url=self.base_url))
+        config = documented_block("codex.md", "toml").replace("SESSION_URL/v1", self.base_url)
+        (home / "config.toml").write_text(config)
         free = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
-        own = {"CODEX_HOME": str(home), "ROLLOUTFLEET_SESSION_KEY": self.api_key}
+        own = {"CODEX_HOME": str(home), "SESSION_KEY": self.api_key}
         return self._start(
             [codex(), "exec", "--json", *free, *options, prompt], {**bare_environment(self.folder), **own}
         )
