@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from rolloutfleet.sampling import SamplingFields
 from rolloutfleet.spec_fields import (
     EACH_ONCE,
     Address,
@@ -219,8 +220,28 @@ class LimitsSpec(SpecModel):
     """Prompt and output tokens of one session, each counted once; more get 400."""
 
 
+class SamplingValuesSpec(SamplingFields, SpecModel):
+    """Sampling parameters; unset: nothing is said of it."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("!has(self.topP) || self.topP > 0.0", "topP must be above 0"),
+            ("!has(self.topK) || self.topK != 0", "topK must be -1 (off) or at least 1"),
+        )
+    )
+
+
+class SamplingSpec(SpecModel):
+    """How turns are sampled. What a session is started with comes before this, parameter by parameter."""
+
+    defaults: SamplingValuesSpec = SamplingValuesSpec()
+    """Values that count where the agent's request says nothing."""
+    overrides: SamplingValuesSpec = SamplingValuesSpec()
+    """Values that count whatever the agent's request says."""
+
+
 class SessionsSpec(SpecModel):
-    """How long sessions live, and how much they may hold."""
+    """How long sessions live, how much they may hold, and how their turns are sampled."""
 
     stale_after: PositiveDuration = 3600.0
     """A session without a call for this long is stale: it is dumped and freed."""
@@ -234,6 +255,7 @@ class SessionsSpec(SpecModel):
     """How long a call waits in a pause before it gets 503."""
     dump: DumpSpec = DumpSpec()
     limits: LimitsSpec = LimitsSpec()
+    sampling: SamplingSpec = SamplingSpec()
 
 
 class MemorySpec(SpecModel):

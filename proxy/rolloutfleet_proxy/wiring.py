@@ -302,6 +302,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         admission=parts.admission,
         drains=parts.drains,
         settings=settings,
+        check_arguments=parts.tokenizing.chat_format.check_arguments,
     )
     weights = WeightService(gate=parts.gate, writer=store.writer, follow=sessions.follow_recovery)
     sweeper = _sweeper(parts, sessions)

@@ -111,6 +111,10 @@ def test_a_proxy_answers_as_it_says(fleet: Fleet, document: Any) -> None:
         session, key = one["session_id"], {"authorization": f"Bearer {one['api_key']}"}
         for path in ("/v1", f"/sessions/{session}/v1"):
             ask("POST", f"{path}/chat/completions", json=CHAT, headers=key)
+            ask("POST", f"{path}/messages", json={"messages": CHAT["messages"], "max_tokens": 9}, headers=key)
+            response = ask("POST", f"{path}/responses", json={"input": "Hello?"}, headers=key)["id"]
+            ask("GET", f"{path}/responses/{response}", headers=key)
+            ask("DELETE", f"{path}/responses/{response}", headers=key)
             ask("GET", f"{path}/models", headers=key)
             ask("GET", f"{path}/models/any", headers=key)
         ask("POST", f"/sessions/{session}/touch")

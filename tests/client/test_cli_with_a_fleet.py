@@ -86,6 +86,16 @@ def test_an_agent_started_in_the_shell_of_a_new_session_talks_in_it(up: Up) -> N
     assert answered(up, "session", "list", "--task", "it's a task") == []
 
 
+def test_a_new_session_is_sampled_as_the_command_says(up: Up) -> None:
+    said = {"defaults": {"temperature": 0.5}, "overrides": {"top_k": 3}}
+    new = answered(up, "session", "new", "--task", "sampled", "--sampling", json.dumps(said))
+    with Fleet.from_file(up.state) as fleet:
+        assert fleet.status(new["session_id"]).sampling == said
+    for wrong, why in (("{", "JSON object"), ('{"default": {}}', "sampling.default: no such field")):
+        refused = asked(up, "session", "new", "--sampling", wrong)
+        assert refused.returncode != 0 and why in refused.stderr
+
+
 def test_what_can_be_ended_is_ended_and_the_rest_is_said(up: Up) -> None:
     made = [answered(up, "session", "new", "--task", "ends")["session_id"] for _ in range(2)]
     done = asked(up, "session", "delete", made[0], "s0-nobody", made[1])

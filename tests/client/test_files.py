@@ -50,7 +50,8 @@ def made(fleet: Fleet, sessions: int, *, turns: int = 2) -> dict[str, list[str]]
     """Turns by session, of sessions that are rewarded and closed."""
     found = {}
     for number in range(sessions):
-        with fleet.start_session(f"task-{number}", metadata={"number": number}) as session:
+        sampling = {"overrides": {"chat_template_kwargs": {"enable_thinking": number % 2 == 0}}}
+        with fleet.start_session(f"task-{number}", metadata={"number": number}, sampling=sampling) as session:
             talked([session], turns=turns)
             session.reward(number / 7)
             found[session.session_id] = [turn.turn_id for turn in session.turns()]
@@ -87,6 +88,8 @@ def _parquet(part: Path) -> list[dict[str, Any]]:
         record["metadata"] = json.loads(record["metadata"])
         for turn in record["turns"]:
             turn["message"] = json.loads(turn["message"])
+            kwargs = turn["sampling"]["chat_template_kwargs"]
+            turn["sampling"]["chat_template_kwargs"] = kwargs and json.loads(kwargs)
     return records
 
 

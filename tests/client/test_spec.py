@@ -20,6 +20,7 @@ def problems(**spec: Any) -> list[str]:
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
+    unsaid = dict.fromkeys(("temperature", "topP", "topK", "maxTokens", "chatTemplateKwargs"))
     spec = fleet().spec
     assert spec.model_dump(mode="json", by_alias=True, exclude={"engine": {"simulated"}}) == {
         "model": "m",
@@ -51,6 +52,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "maxHold": "5m",
             "dump": {"path": "/dumps", "volume": None, "keep": {"age": None, "bytes": None}},
             "limits": {"sessions": None, "bytes": None, "turns": None, "tokens": None},
+            "sampling": {"defaults": unsaid, "overrides": unsaid},
         },
         "memory": {
             "rssBudget": "4Gi",
@@ -206,6 +208,18 @@ def test_the_memory_limit_is_a_third_above_the_budget() -> None:
         (
             {"gateway": {"engines": {"urls": ["10.0.0.1:3000"]}}, "engine": None},
             "spec.gateway.engines.urls[0]: '10.0.0.1:3000' is not a valid address; write it like http://10.0.0.5:30000",
+        ),
+        (
+            {"sessions": {"sampling": {"overrides": {"topK": 0}}}},
+            "spec.sessions.sampling.overrides.topK: must be -1 (off) or at least 1, not 0",
+        ),
+        (
+            {"sessions": {"sampling": {"defaults": {"top_p": 0.5}}}},
+            "spec.sessions.sampling.defaults.top_p: no such field; did you mean topP?",
+        ),
+        (
+            {"sessions": {"sampling": {"defaults": {"topP": 0}}}},
+            "spec.sessions.sampling.defaults.topP: must be greater than 0.0, not 0",
         ),
         (
             {"sessions": {"staleAfter": 0}},

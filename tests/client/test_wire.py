@@ -1,3 +1,4 @@
+import json
 import math
 from typing import Any
 
@@ -7,6 +8,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from rolloutfleet import errors, wire
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
 
 
 @pytest.mark.parametrize(
@@ -35,6 +43,17 @@ from rolloutfleet import errors, wire
         (wire.StartSessions, {"agent_may": ["export"]}),
         (wire.StartSessions, {"agent_may": ["close", "close"]}),
         (wire.StartSessions, {"task_id": "x" * 513}),
+        (wire.StartSessions, {"sampling": {"defaults": {"temperature": "1"}}}),
+        (wire.StartSessions, {"sampling": {"defaults": {"temperature": math.nan}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"topP": 1}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"top_p": 0}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"top_k": 0}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"top_k": True}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"max_tokens": 2**31}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"chat_template_kwargs": {"x": math.nan}}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"chat_template_kwargs": {"x": "\ud800"}}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"chat_template_kwargs": {"x": "é" * 10_000}}}}),
+        (wire.StartSessions, {"sampling": {"overrides": {"chat_template_kwargs": {"x": nested(64)}}}}),
         (wire.AskExport, {"session_ids": ["a"], "group_id": "b"}),
         (wire.AskExport, {"session_ids": []}),
         (wire.AskExport, {"session_ids": ["a", "a"]}),
@@ -67,6 +86,16 @@ def test_requests_have_the_contracts_defaults() -> None:
     pause = wire.Pause.model_validate({})
     assert (pause.mode, pause.timeout, pause.epoch) == ("abort", 60, None)
     assert wire.StartSessions.model_validate({}).group_size == 1
+
+
+def test_a_start_that_says_nothing_of_sampling_is_what_an_older_proxy_reads() -> None:
+    assert "sampling" not in wire.StartSessions().model_dump_json(by_alias=True, exclude_none=True)
+    asked = wire.StartSessions.model_validate(
+        {"sampling": {"defaults": {"temperature": 1, "chat_template_kwargs": {"x": None, "y": nested(63)}}}}
+    )
+    said = json.loads(asked.model_dump_json(by_alias=True, exclude_none=True))["sampling"]
+    kwargs = {"x": None, "y": nested(63)}
+    assert said == {"defaults": {"temperature": 1.0, "chat_template_kwargs": kwargs}, "overrides": {}}
 
 
 @pytest.mark.parametrize(

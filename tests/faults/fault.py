@@ -11,6 +11,7 @@ class Promise(StrEnum):
     CAPTURE = "what the engine sampled is what is kept, to the token"
     COMMIT = "an answer is committed before it leaves"
     RETRY = "a retry finds its turn"
+    SAMPLING = "a turn is sampled as its trainer says"
     TREE = "a call extends the branch that it continues"
     LINEAGE = "each agent goes on from its own turns, and rewards reach whom they are meant for"
     LEASE = "what is leased is nobody else's until the lease ends"

@@ -16,6 +16,7 @@ SWEEPING = ("test_sweeping.py",)
 SHELF = ("test_shelf.py",)
 STORE = ("test_store.py",)
 TREE = ("test_tree.py",)
+SAMPLING = ("domain/test_sampling.py", "proxy/capture/test_sampling.py")
 RETRIES = ("proxy/capture/test_retries.py",)
 WEIGHTS = ("proxy/test_weights.py", "test_recovery.py")
 MEMORY = ("policy/test_memory.py",)
@@ -136,6 +137,22 @@ FAULTS = [
         "if body != call.body:",
         "if False:",
         ("test_idempotency.py",),
+    ),
+    Fault(
+        "the-agents-word-comes-before-the-trainers",
+        Promise.SAMPLING,
+        PROXY,
+        "max_tokens = overrides.max_tokens or asked or defaults.max_tokens",
+        "max_tokens = asked or overrides.max_tokens or defaults.max_tokens",
+        SAMPLING,
+    ),
+    Fault(
+        "the-fleets-word-comes-before-the-sessions",
+        Promise.SAMPLING,
+        PROXY,
+        "if getattr(own, name) is None and getattr(unless, name) is None]",
+        "if getattr(own, name) is None]",
+        SAMPLING,
     ),
     Fault(
         "changed-reasoning-extends",

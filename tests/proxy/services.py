@@ -43,6 +43,7 @@ def session_service(store: Store, registry: SessionRegistry) -> SessionService:
             served=time.monotonic,
         ),
         settings=in_force(store.database),
+        check_arguments=lambda arguments: None,
     )
 
 

@@ -3,10 +3,11 @@
 `rolloutfleet turns`: what was captured of one session.
 """
 
+import json
 import shlex
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +26,14 @@ Names = Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of s
 @takes_fleet_options
 def new(
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="The id of its task.")] = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option(
+            "--sampling",
+            metavar="JSON",
+            help='How it is sampled: \'{"defaults": {"temperature": 1}, "overrides": {"max_tokens": 4096}}\'.',
+        ),
+    ] = None,
     *,
     options: FleetOptions,
     as_json: AsJson = False,
@@ -33,8 +42,9 @@ def new(
 
     After [bold]eval "$(rolloutfleet session new)"[/bold], an agent started in that shell uses the session.
     """
+    said = None if sampling is None else _parsed(sampling)
     with options.fleet() as fleet:
-        started = fleet.start_session(task)
+        started = fleet.start_session(task, sampling=said)
     if as_json:
         names = ("session_id", "group_id", "task_id", "base_url", "api_key")
         print_json({name: getattr(started, name) for name in names})
@@ -100,6 +110,16 @@ def list_sessions(
     console().print(shown)
     if len(found) > limit:
         print(f"… and more; --limit {limit * 10} shows more of them")
+
+
+def _parsed(sampling: str) -> dict[str, Any]:
+    try:
+        said = json.loads(sampling)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise typer.BadParameter("must be a JSON object with defaults and overrides", param_hint="--sampling")
+    return said
 
 
 def _each(options: FleetOptions, sessions: list[str], end: Callable[[Fleet, str], None]) -> None:

@@ -70,6 +70,8 @@ class DumpedSession(DumpPart):
     """New prompt tokens and output tokens of all turns."""
     trajectories: Whole
     """Closed in all: the number of its newest trajectory."""
+    sampling: Json | None = None
+    """Its `defaults` and `overrides` of sampling parameters."""
 
 
 class DumpedTrajectory(DumpPart):

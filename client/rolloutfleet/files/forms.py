@@ -124,7 +124,8 @@ class JsonlWriter(PartWriter):
 
 
 class ParquetWriter(PartWriter):
-    """A record a row, in row groups of some megabytes. `metadata` and each turn's `message` are JSON text."""
+    """A record a row, in row groups of some megabytes. `metadata`, each turn's `message` and the `chat_template_kwargs`
+    of its `sampling` are JSON text."""
 
     def __init__(self, file: Path) -> None:
         pyarrow, parquet = _pyarrow()
@@ -137,7 +138,7 @@ class ParquetWriter(PartWriter):
     def add(self, trajectory: Trajectory) -> None:
         for record in records(trajectory):
             flat = record | {"metadata": _text(record["metadata"])}
-            flat["turns"] = [turn | {"message": _text(turn["message"])} for turn in record["turns"]]
+            flat["turns"] = [_flat_turn(turn) for turn in record["turns"]]
             self._waiting.append(flat)
             amount = sum(record[name].nbytes for name in TYPES) + RECORD_BYTES + len(flat["metadata"])
             amount += sum(len(turn["message"]) for turn in flat["turns"])
@@ -225,8 +226,24 @@ def _described(trajectory: Trajectory) -> str:
     return ExportedTrajectory.model_validate(said | {"rows": rows}).model_dump_json()
 
 
+def _flat_turn(turn: Record) -> Record:
+    sampling = turn["sampling"]
+    if sampling is not None and sampling["chat_template_kwargs"] is not None:
+        sampling = sampling | {"chat_template_kwargs": _text(sampling["chat_template_kwargs"])}
+    return turn | {"message": _text(turn["message"]), "sampling": sampling}
+
+
 def _schema(arrow: Any) -> Any:
     text, whole, real = arrow.string(), arrow.int64(), arrow.float64()
+    sampling = arrow.struct(
+        [
+            ("temperature", real),
+            ("top_p", real),
+            ("top_k", whole),
+            ("max_tokens", whole),
+            ("chat_template_kwargs", text),
+        ]
+    )
     turn = arrow.struct(
         [
             ("turn_id", text),
@@ -239,6 +256,7 @@ def _schema(arrow: Any) -> Any:
             ("biased_by", arrow.list_(text)),
             ("stripped", arrow.list_(text)),
             ("lineage", arrow.struct([("id", text), ("kind", text), ("parent", text)])),
+            ("sampling", sampling),
             ("message", text),
         ]
     )

@@ -22,7 +22,7 @@ from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of, raise_first
-from rolloutfleet.fleet.sessions import Handle, ListSessions, OnError, list_sessions, list_turns
+from rolloutfleet.fleet.sessions import Handle, ListSessions, OnError, SamplingOption, list_sessions, list_turns
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import AsyncWeightUpdate, FleetWeights
@@ -158,7 +158,9 @@ class AsyncFleet(FleetBase):
         """Start a session, once the staleness budget has room; wait no longer than `timeout` for that.
 
         `stale_after` is in seconds. `on_error` is what becomes of it where its `with` block ends with an exception:
-        `close` leaves what it has to be exported, `delete` discards it. Raises TookTooLong.
+        `close` leaves what it has to be exported, `delete` discards it. `sampling` holds `defaults` and `overrides` for
+        what its agent asks for (`wire.SessionSampling`); the `max_tokens` there are those of an answer, and the one
+        beside it the session's. Raises TookTooLong.
         """
         group = await self.start_group(1, task_id, **options)
         return group.sessions[0]
@@ -172,13 +174,14 @@ class AsyncFleet(FleetBase):
         stale_after: float | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
+        sampling: SamplingOption = None,
         agent_may: Iterable[wire.AgentMay] = (),
         on_error: OnError = "close",
         timeout: float | None = None,
     ) -> AsyncGroup:
         """Start sessions for one task, which are exported together, once the staleness budget has room for all of them.
 
-        `timeout`, `stale_after` and `on_error` are those of `start_session`. Raises TookTooLong.
+        `timeout`, `sampling`, `stale_after` and `on_error` are those of `start_session`. Raises TookTooLong.
         """
         limits = {"turns": max_turns, "tokens": max_tokens}
         values = {
@@ -186,6 +189,7 @@ class AsyncFleet(FleetBase):
             "group_size": size,
             "metadata": None if metadata is None else dict(metadata),
             "stale_after": stale_after,
+            "sampling": sampling,
             "limits": {name: value for name, value in limits.items() if value is not None},
             "agent_may": list(agent_may),
         }

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from rolloutfleet.fleet.admission import Counts, StalenessFilter, TooOld
 from rolloutfleet.fleet.proxies import Proxies
-from rolloutfleet.fleet.sessions import OnError
+from rolloutfleet.fleet.sessions import OnError, SamplingOption
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.staleness import StalenessManager
@@ -44,6 +44,7 @@ class SessionOptions(TypedDict, total=False):
     stale_after: float | None
     max_turns: int | None
     max_tokens: int | None
+    sampling: SamplingOption
     agent_may: Iterable[AgentMay]
     on_error: OnError
     timeout: float | None

@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rolloutfleet import wire
 from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
 
 OnError = Literal["close", "delete"]
+SamplingOption = wire.SessionSampling | dict[str, Any] | None
+"""`defaults` and `overrides` of sampling parameters."""
 PAGE: Final = 1000
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
+from rolloutfleet.sampling import SamplingFields
 from rolloutfleet.wire.base import Answered, Id, Paged, Reply, Request, Seconds
 
 METADATA_LIMIT: Final = 64 * 1024
@@ -25,6 +26,18 @@ class SessionLimits(Request):
     tokens: Annotated[int, Field(ge=1, le=2**53)] | None = None
 
 
+class SamplingValues(SamplingFields, Request):
+    """Sampling parameters; unset: nothing is said of it."""
+
+
+class SessionSampling(Request):
+    """How a session's turns are sampled. An override counts whatever the agent asks for, a default where it asks for
+    nothing."""
+
+    defaults: SamplingValues = SamplingValues()
+    overrides: SamplingValues = SamplingValues()
+
+
 class StartSessions(Request):
     """POST /sessions: one session, or a group for one task."""
 
@@ -32,6 +45,7 @@ class StartSessions(Request):
     group_size: Annotated[int, Field(ge=1, le=4096)] = 1
     stale_after: Seconds | None = None
     limits: SessionLimits = SessionLimits()
+    sampling: SessionSampling | None = None
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     agent_may: Annotated[list[AgentMay], Field(max_length=3)] = Field(default_factory=list)
 
@@ -93,6 +107,8 @@ class SessionStatus(Answered):
     """In lists: its term in the ledger, as `/audit` sums them: live, leased, acknowledged, discarded."""
     stale_after: float | None = None
     limits: dict[str, int | None] = Field(default_factory=dict)
+    sampling: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """`defaults` and `overrides`, the fleet's included, as far as there are some."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     agent_may: list[str] = Field(default_factory=list)
 
@@ -123,6 +139,17 @@ class Lineage(Reply):
     """Id of the lineage that it was started by, or that it compacts; None where the client didn't say."""
 
 
+class Sampled(Reply):
+    """What a turn was sampled with. None: nobody said, and the engine's own default counted."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+    """The most tokens that the engine was asked for."""
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
 class TurnFacts(Reply):
     """What is said of a turn wherever one is shown."""
 
@@ -142,6 +169,8 @@ class TurnFacts(Reply):
     """What was taken out of its request because it differs with every request, `cache_control` for example; None where
     there was nothing."""
     lineage: Lineage = Lineage(id="main", kind="main")
+    sampling: Sampled | None = None
+    """None of a turn of an earlier version, which didn't note it."""
 
 
 class Turn(TurnFacts):

@@ -23,6 +23,7 @@ from rolloutfleet_proxy.capture.bodies import ClientLeft, read_body
 from rolloutfleet_proxy.capture.pacing import Pace
 from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST
 from rolloutfleet_proxy.capture.retries import Attempt, earlier
+from rolloutfleet_proxy.capture.sampling import as_owned
 from rolloutfleet_proxy.capture.turn import TurnMaker
 from rolloutfleet_proxy.dialects.base import Reading, TurnRequest
 from rolloutfleet_proxy.dialects.lineage_headers import lineage_of
@@ -115,6 +116,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if unusable:
             request = replace(request, ignored=(*request.ignored, *unusable))
         self.metrics.fields_ignored.count(request.ignored)
+        request = as_owned(request, session.sampling)
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
         del body  # A call may last for minutes, and nobody reads it again.
         while found is None and self.drains.holds(retry=attempt.marked):

@@ -48,7 +48,7 @@ class Generator(Struct, frozen=True, kw_only=True):
             routing_key=job.session.name,
             prompt_json=prompted.prompt_json,
             prompt_tokens=len(prompted.prompt.ids),
-            max_new_tokens=self._budget(request, len(prompted.prompt.ids)),
+            max_new_tokens=self.budget(request, len(prompted.prompt.ids)),
             sampling=self._sampling(request),
             vocab_size=self.chat_format.vocabulary_size,
             top_logprobs=request.top_logprobs,
@@ -79,7 +79,7 @@ class Generator(Struct, frozen=True, kw_only=True):
             return await self._run(asked, job, prompted, submission, on_chunk)
         except ContextExceeded as exceeded:
             left = exceeded.room
-            if not job.request.max_tokens_is_upper_bound or left is None or not 0 < left < asked.max_new_tokens:
+            if not _is_upper_bound(job.request) or left is None or not 0 < left < asked.max_new_tokens:
                 raise
         # With an id of its own: an engine may not have forgotten the one that it refused.
         cut = replace(asked, rid=f"{asked.rid}.cut", max_new_tokens=left)
@@ -121,13 +121,13 @@ class Generator(Struct, frozen=True, kw_only=True):
         # With an id of its own: an engine may not have forgotten the one that it refused.
         return await generation.run(replace(_sampled(asked, calls.fallback), rid=f"{asked.rid}.wish"), on_chunk)
 
-    def _budget(self, request: TurnRequest, prompt_tokens: int) -> int:
+    def budget(self, request: TurnRequest, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""
         context, limit = self.chat_format.context_length, request.max_tokens
         if context is None:
             return limit or UNKNOWN_CONTEXT_BUDGET
         left = context - prompt_tokens
-        asked = None if request.max_tokens_is_upper_bound else limit
+        asked = None if _is_upper_bound(request) else limit
         if left < (asked or 1):
             raise ContextExceeded(
                 f"This model's maximum context length is {context} tokens: the messages take {prompt_tokens}, and "
@@ -142,6 +142,10 @@ class Generator(Struct, frozen=True, kw_only=True):
         own = self.chat_format.stop_token_ids
         given = request.sampling.get("stop_token_ids", ())
         return {**request.sampling, "stop_token_ids": [*own, *given], "skip_special_tokens": False}
+
+
+def _is_upper_bound(request: TurnRequest) -> bool:
+    return request.max_tokens_is_upper_bound or request.max_tokens_is_trainers
 
 
 def _sampled(asked: GenerateRequest, grammar: Mapping[str, Any]) -> GenerateRequest:

@@ -26,6 +26,7 @@ from rolloutfleet_proxy.capture.generation import Generator
 from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.capture.prompting import Prompted, Prompting
 from rolloutfleet_proxy.capture.retries import Attempt
+from rolloutfleet_proxy.capture.sampling import sampled
 from rolloutfleet_proxy.capture.streaming import TurnStream
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError, TokenLimitReached, TurnLimitReached
@@ -207,7 +208,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             finish_reason=_finish_reason(evidence, message),
             mixed_cache=_is_mixed(evidence, submission),
             run=submission.run,
-            extras=_extras(job, evidence, message),
+            extras=_extras(job, evidence, message, max_tokens=self.generator.budget(job.request, len(prompt.ids))),
             created_at=job.began,
         )
 
@@ -252,8 +253,9 @@ def _finish_reason(evidence: Evidence, message: Message) -> FinishReason:
     return "tool_calls" if "tool_calls" in message else "stop"
 
 
-def _extras(job: TurnJob, evidence: Evidence, message: Message) -> Extras:
+def _extras(job: TurnJob, evidence: Evidence, message: Message, *, max_tokens: int) -> Extras:
     return Extras(
+        sampling=sampled(job.request, max_tokens=max_tokens),
         constrained=_grammar(job),
         biased_by=biases_of(job.request.sampling) or None,
         cached_tokens=evidence.cached_tokens or None,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec import to_builtins
 from msgspec.structs import asdict
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
@@ -158,6 +159,7 @@ async def show_session(session: AnySession, services: TheServices) -> dict[str, 
         "leased": figures.leased,
         "stale_after": session.stale_after,
         "limits": session.limits,
+        "sampling": {} if session.sampling_json is None else json.loads(session.sampling_json),
         "metadata": session.metadata or {},
         "agent_may": sorted(session.agent_may),
         "ordinals": services.ordinals,
@@ -233,5 +235,6 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
         "biased_by": turn.extras.biased_by,
         "stripped": turn.extras.stripped,
         "lineage": asdict(turn.lineage),
+        "sampling": None if turn.extras.sampling is None else to_builtins(turn.extras.sampling),
         "created_at": turn.created_at,
     }

@@ -95,6 +95,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     stripped: tuple[str, ...] = ()
     follows: str | None = None
     """The name of the turn that the messages go on from; None where they are the whole conversation."""
+    max_tokens_is_trainers: bool = False
+    """`max_tokens` is what the session's trainer says: an upper bound, whatever the API's clients mean."""
     own_messages: int = 0
     """How many of the first messages are this call's alone: what follows its turn does not go on from them."""
 

@@ -37,6 +37,8 @@ class SessionRecord:
     state: str
     tokens: int
     created_at: float
+    sampling_json: str | None = None
+    """As it is in the row (`domain.sampling.SessionSampling`); None where nothing is said."""
     imported: bool = False
     """It came back from its dumps, and takes no calls."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from rolloutfleet_proxy.domain.branching import BranchReason
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
+from rolloutfleet_proxy.domain.sampling import Sampling
 from rolloutfleet_proxy.domain.session import DELETED, OPEN
 
 READY: Final = "ready"
@@ -67,6 +68,7 @@ class ExportTurn:
     biased_by: list[str] | None = None
     stripped: list[str] | None = None
     lineage: Lineage = MAIN
+    sampling: Sampling | None = None
 
     @property
     def tokens(self) -> int:

@@ -11,12 +11,15 @@ import msgspec
 from rolloutfleet_proxy.domain.branching import BranchReason
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
+from rolloutfleet_proxy.domain.sampling import Sampling
 from rolloutfleet_proxy.domain.tree import Node
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What else is known of a turn; its JSON is in the row, where there is any of it."""
 
+    sampling: Sampling | None = None
+    """What it was sampled with; None in rows of earlier versions."""
     constrained: str | None = None
     """The kind of grammar that it was sampled under, one of `engine.generation.GRAMMARS`."""
     biased_by: list[str] | None = None

@@ -193,6 +193,7 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
             "biased_by": turn.biased_by,
             "stripped": turn.stripped,
             "lineage": turn.lineage,
+            "sampling": turn.sampling,
             "message": msgspec.Raw(message),
         }
     )

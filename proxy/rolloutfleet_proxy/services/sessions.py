@@ -24,6 +24,7 @@ from rolloutfleet.wire import (
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DomainError, Draining, InvalidParameter, NoRoom, SessionDeleted
 from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
+from rolloutfleet_proxy.domain.sampling import SessionSampling
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, Gone, Started
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.ids import Owner
@@ -31,6 +32,7 @@ from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.refusals import ended, gone
 from rolloutfleet_proxy.services.access import there
 from rolloutfleet_proxy.services.notes import write_soon
+from rolloutfleet_proxy.services.sampling import CheckArguments, session_sampling
 from rolloutfleet_proxy.sessions.admission import Admission, Places
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
@@ -66,23 +68,32 @@ class SessionService:
     admission: Admission
     drains: Drains
     settings: SettingsInForce
+    check_arguments: CheckArguments
 
     async def start(self, asked: StartSessions, idempotency_key: str | None) -> StartedSessions:
         """Start a group of sessions.
 
-        Raises NoRoom, Draining while it drains, IdempotencyKeyReused for a key used with another body, and
-        PlacedElsewhere where this proxy gave the key's start to another.
+        Raises InvalidParameter for what this fleet can't have, NoRoom, Draining while it drains, IdempotencyKeyReused
+        for a key used with another body, and PlacedElsewhere where this proxy gave the key's start to another.
         """
-        fleet = self.settings.current.sessions.limits
-        if fleet.sessions is not None and asked.group_size > fleet.sessions:
+        fleet = self.settings.current.sessions
+        room = fleet.limits.sessions
+        if room is not None and asked.group_size > room:
             raise InvalidParameter(
-                "group_size",
-                f"A proxy of this fleet has room for {fleet.sessions} sessions, and a group stays together.",
+                "group_size", f"A proxy of this fleet has room for {room} sessions, and a group stays together."
             )
-        body = b"" if idempotency_key is None else asked.model_dump_json().encode()
+        sampling = session_sampling(asked.sampling, fleet.sampling, self.check_arguments)
+        body = b"" if idempotency_key is None else _body(asked)
         call = keyed_call(idempotency_key, scope="start", body=body)
         with self.admission.places(asked.group_size) as places:
-            work = partial(self._start_once, asked=asked, call=call, places=places, draining=self.drains.draining)
+            work = partial(
+                self._start_once,
+                asked=_limited(asked, fleet.limits),
+                sampling=sampling,
+                call=call,
+                places=places,
+                draining=self.drains.draining,
+            )
             names, started = await self.store.write(work)
         failpoints.reach(failpoints.AFTER_START)
         for place, session in enumerate(started):
@@ -199,7 +210,14 @@ class SessionService:
                 self.paths.forget(session.id, session.briefs)
 
     def _start_once(
-        self, transaction: Transaction, *, asked: StartSessions, call: KeyedCall | None, places: Places, draining: bool
+        self,
+        transaction: Transaction,
+        *,
+        asked: StartSessions,
+        sampling: SessionSampling,
+        call: KeyedCall | None,
+        places: Places,
+        draining: bool,
     ) -> tuple[Names, list[Started]]:
         """(group and names, sessions). A retry gets the same with new keys; the old ones are
         void. It needs no room, and a drain does not refuse it.
@@ -214,7 +232,7 @@ class SessionService:
             raise Draining("This proxy is draining and takes no new sessions.")
         if not places.take():
             raise NoRoom("This proxy has no room for more sessions now.")
-        group, started = start(transaction, self.store.owner, _limited(asked, self.settings.current.sessions.limits))
+        group, started = start(transaction, self.store.owner, asked, sampling=sampling)
         names = Names(group=group, sessions=[session.name for session in started])
         if call is not None:
             remember(transaction, call, names.model_dump_json())
@@ -246,6 +264,12 @@ def _limited(asked: StartSessions, fleet: LimitsSpec) -> StartSessions:
     ours = SessionLimits.model_construct(turns=fleet.turns, tokens=fleet.tokens)
     limits = ours.model_copy(update=asked.limits.model_dump(exclude_none=True))
     return asked.model_copy(update={"limits": limits})
+
+
+def _body(asked: StartSessions) -> bytes:
+    """What a key is bound to. A field that was not there in earlier versions is left out where it is not given, so that
+    a start can be made again across an upgrade."""
+    return asked.model_dump_json(exclude={"sampling"} if asked.sampling is None else None).encode()
 
 
 def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Started]:

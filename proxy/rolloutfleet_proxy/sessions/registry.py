@@ -17,6 +17,7 @@ from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.lineage import Lineages
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES, Rules
+from rolloutfleet_proxy.domain.sampling import SessionSampling
 from rolloutfleet_proxy.domain.session import Gone, SessionRecord
 from rolloutfleet_proxy.domain.tree import Node, Tree
 from rolloutfleet_proxy.domain.turn import Brief
@@ -59,10 +60,15 @@ class Session(SessionRecord):
         return None if self.metadata_json is None else _decode(self.metadata_json)
 
     @property
+    def sampling(self) -> SessionSampling | None:
+        return None if self.sampling_json is None else SessionSampling.decode(self.sampling_json)
+
+    @property
     def nbytes(self) -> int:
         """About how much memory it takes; a test compares that with what Python allocates."""
+        texts = getsizeof(self.metadata_json) + getsizeof(self.sampling_json)
         of_turns = self.tree.nbytes + 300 * len(self.briefs)
-        return _BYTES + getsizeof(self.metadata_json) + of_turns + _LINEAGE_BYTES * len(self.lineages)
+        return _BYTES + texts + of_turns + _LINEAGE_BYTES * len(self.lineages)
 
     def add(self, node: Node, brief: Brief, new_tokens: int) -> None:
         """Take in a turn that has been committed."""

@@ -169,12 +169,12 @@ def _load_session(connection: sqlite3.Connection, session: int) -> DumpedSession
     row = named_row(
         connection,
         "SELECT name AS session_id, group_name AS group_id, task_id, metadata, limits, agent_may, stale_after,"
-        " created_at, turns, tokens, trajectories, id AS place FROM sessions WHERE id = ?",
+        " created_at, sampling, turns, tokens, trajectories, id AS place FROM sessions WHERE id = ?",
         (session,),
     )
     if row is None:
         raise LookupError("the session is gone")
-    return DumpedSession(**row | {name: _json(row[name]) for name in ("metadata", "limits", "agent_may")})
+    return DumpedSession(**row | {name: _json(row[name]) for name in ("metadata", "limits", "agent_may", "sampling")})
 
 
 def _load_trajectory(connection: sqlite3.Connection, session: int, number: int, session_id: str) -> DumpedTrajectory:

@@ -16,14 +16,13 @@ import numpy as np
 
 from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
+from rolloutfleet_proxy.domain.sampling import Sampling
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.store.leases import Member
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
 from rolloutfleet_proxy.store.turns import by_token
 
-_decode = msgspec.json.Decoder().decode
-_LISTS = ("biased_by", "stripped")
-"""Columns of `_load_turns` that are JSON, or null."""
+_decode_extras = msgspec.json.Decoder(tuple[str | None, list[str] | None, list[str] | None, Sampling | None]).decode
 
 
 class ExportGone(Exception):
@@ -97,9 +96,8 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
     found = named_rows(
         connection,
         "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4 AS output_tokens, reward, finish_reason,"
-        " json_extract(CAST(extras AS TEXT), '$.constrained') AS constrained, mixed_cache, matching,"
-        " json_extract(CAST(extras AS TEXT), '$.biased_by') AS biased_by,"
-        " json_extract(CAST(extras AS TEXT), '$.stripped') AS stripped, trajectory, state FROM turns"
+        " json_extract(CAST(extras AS TEXT), '$.constrained', '$.biased_by', '$.stripped', '$.sampling') AS extras,"
+        " mixed_cache, matching, trajectory, state FROM turns"
         " WHERE session = ? AND number <= (SELECT max(number) FROM turns WHERE session = ? AND trajectory = ?)"
         " ORDER BY number",
         (member.session, member.session, member.number),
@@ -107,16 +105,19 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
     turns: dict[int, ExportTurn] = {}
     kept = []
     for row in found:
-        mixed_cache, matching = row.pop("mixed_cache"), row.pop("matching")
+        mixed_cache, matching, extras = row.pop("mixed_cache"), row.pop("matching"), row.pop("extras")
         trajectory, state = row.pop("trajectory"), row.pop("state")
-        lists: dict[str, Any] = {name: None if (each := row.pop(name)) is None else _decode(each) for name in _LISTS}
+        constrained, biased_by, stripped, sampling = (None,) * 4 if extras is None else _decode_extras(extras)
         of_matching = Matching.decode(matching)
         turn = ExportTurn(
             **row,
             mixed_cache=bool(mixed_cache),
             branch_reason=of_matching.branch_reason,
             lineage=of_matching.lineage,
-            **lists,
+            constrained=constrained,
+            biased_by=biased_by,
+            stripped=stripped,
+            sampling=sampling,
         )
         turns[turn.number] = turn
         if trajectory == member.number and state == LIVE:

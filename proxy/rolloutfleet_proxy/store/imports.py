@@ -258,6 +258,7 @@ def _insert_session(transaction: Transaction, dumped: DumpedSession) -> int:
         state=CLOSED,
         tokens=0,
         created_at=dumped.created_at,
+        sampling_json=None if dumped.sampling is None else _encode(dumped.sampling).decode(),
         imported=True,
     )
     return insert(transaction, record, agent_may=dumped.agent_may, fate=IMPORTING)

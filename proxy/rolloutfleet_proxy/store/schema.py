@@ -2,7 +2,7 @@
 
 import sqlite3
 
-LATEST = 3
+LATEST = 4
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -215,6 +215,11 @@ _V3 = """
 CREATE TABLE freed_sessions (id INTEGER PRIMARY KEY) STRICT;
 """
 
+_V4 = """
+-- JSON object: defaults and overrides of sampling parameters, the fleet's at its start included.
+ALTER TABLE sessions ADD COLUMN sampling TEXT;
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -234,7 +239,7 @@ INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

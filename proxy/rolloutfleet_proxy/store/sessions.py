@@ -11,6 +11,7 @@ import msgspec
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.errors import SessionClosed
 from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, SESSIONS
+from rolloutfleet_proxy.domain.sampling import UNSAID, SessionSampling
 from rolloutfleet_proxy.domain.session import OPEN, Gone, SessionRecord, Started
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
 from rolloutfleet_proxy.store import tombstones
@@ -21,7 +22,7 @@ _decode = msgspec.json.Decoder().decode
 
 _COLUMNS: Final = (
     *("name", "key_hash", "group_name", "task_id", "metadata", "limits", "agent_may", "stale_after", "state", "fate"),
-    *("created_at", "touched", "ended", "imported_at"),
+    *("created_at", "touched", "ended", "imported_at", "sampling"),
 )
 _INSERT: Final = insert_statement("sessions", _COLUMNS)
 
@@ -36,16 +37,23 @@ def insert(transaction: Transaction, record: SessionRecord, *, agent_may: Sequen
             *(record.state, fate, record.created_at, transaction.served),
             None if record.state == OPEN else transaction.served,
             transaction.wall if record.imported else None,
+            record.sampling_json,
         ),
     )
     assert inserted.lastrowid is not None
     return inserted.lastrowid
 
 
-def start(transaction: Transaction, owner: Owner, asked: StartSessions) -> tuple[str, list[Started]]:
-    """Make a group of sessions; returns the group's name and each session's name and key."""
+def start(
+    transaction: Transaction, owner: Owner, asked: StartSessions, *, sampling: SessionSampling = UNSAID
+) -> tuple[str, list[Started]]:
+    """Make a group of sessions; returns the group's name and each session's name and key.
+
+    `sampling` is what counts of what was asked and what the fleet says.
+    """
     group = owner.name(GROUP)
     metadata = _encode(asked.metadata).decode() if asked.metadata else None
+    said = sampling.encode()
     started: list[Started] = []
     for _ in range(asked.group_size):
         name, key = owner.name(SESSION), owner.key()
@@ -62,6 +70,7 @@ def start(transaction: Transaction, owner: Owner, asked: StartSessions) -> tuple
             state=OPEN,
             tokens=0,
             created_at=transaction.wall,
+            sampling_json=said,
         )
         record.id = insert(transaction, record, agent_may=asked.agent_may, fate=LIVE)
         started.append(Started(name, key, record))
@@ -177,7 +186,8 @@ def gone() -> SessionClosed:
 
 _SELECT = (
     "SELECT id, name, key_hash, group_name AS 'group', task_id, metadata AS metadata_json, limits, agent_may,"
-    " stale_after, state, tokens, created_at, imported_at IS NOT NULL AS imported FROM sessions WHERE "
+    " stale_after, state, tokens, created_at, sampling AS sampling_json, imported_at IS NOT NULL AS imported"
+    " FROM sessions WHERE "
 )
 
 

@@ -331,6 +331,11 @@ class ChatFormat:
             return False
         return True
 
+    def check_arguments(self, template_kwargs: Mapping[str, Any]) -> None:
+        """Raises Unrenderable, which names the one that the format doesn't take, as far as that is known before there
+        are messages."""
+        self._renderer_for(template_kwargs)
+
     def _renderer_for(self, template_kwargs: Mapping[str, Any] | None) -> Any:
         if not template_kwargs:
             return self._renderer

@@ -211,6 +211,8 @@ def test_errors_are_typed_and_carry_the_code(fleet: Fleet) -> None:
         ("group_size", lambda fleet: fleet.start_group(0)),
         ("stale_after", lambda fleet: fleet.start_session(stale_after=-1.0)),
         ("limits.turns", lambda fleet: fleet.start_session(max_turns=0)),
+        ("sampling.defaults.top_k", lambda fleet: fleet.start_session(sampling={"defaults": {"top_k": 0}})),
+        ("sampling", lambda fleet: fleet.start_session(sampling=1.0)),
         ("agent_may[0]", lambda fleet: fleet.start_session(agent_may=["fly"])),
         ("on_error", lambda fleet: fleet.start_session(on_error="ignore")),
         ("reward", lambda fleet: fleet.reward("s0-1", float("nan"))),
