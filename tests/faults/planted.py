@@ -26,6 +26,14 @@ CLIENT_RETRIES = ("client/fleet/test_retries.py",)
 
 FAULTS = [
     Fault(
+        "what-is-context-is-trained",
+        Promise.LINEAGE,
+        PROXY,
+        "if turns[number].lineage.kind not in context}",
+        "}",
+        ("test_lineages_and_credit.py",),
+    ),
+    Fault(
         "log-probabilities-of-other-tokens",
         Promise.CAPTURE,
         PROXY,

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 from rich.console import Console
@@ -29,7 +29,9 @@ from rolloutfleet.fleet.exceptions import BadArgument
 from rolloutfleet.fleet.leases import ExportFile, Format
 from rolloutfleet.tensors import read_metadata
 from rolloutfleet.units import parse_quantity
-from rolloutfleet.wire import EXPORT_METADATA_KEY, ExportStyle
+from rolloutfleet.wire import EXPORT_METADATA_KEY, Credit, ExportStyle, LineageKind
+
+KINDS: Final = ", ".join(get_args(LineageKind))
 
 SMALLEST_PART = 2**10
 LARGEST_PART = 2**32
@@ -57,6 +59,15 @@ def export(
         ExportStyle, typer.Option("--style", help="One row per leaf of the tree, or one row per turn.")
     ] = "concat",
     discount: Annotated[float, typer.Option("--discount", min=0.0, max=1.0, help="The discount of rewards.")] = 1.0,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--context", metavar="KIND", help=f"Turns of such lineages are not trained: {KINDS}; may be repeated."
+        ),
+    ] = None,
+    credit: Annotated[
+        Credit, typer.Option("--credit", help="Whose reward rows without one get: nobody's, or the session's.")
+    ] = "branch",
     lease_seconds: Annotated[
         float | None,
         typer.Option(
@@ -80,9 +91,18 @@ def export(
     return to the fleet when the lease ends; `rolloutfleet ack` and `release` end it earlier. Without -o they are only
     shown, and given back at once.
     """
+    if unknown := [kind for kind in context or () if kind not in get_args(LineageKind)]:
+        raise wrong(f"--context {unknown[0]} is not a kind of lineage; one of {KINDS}")
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
-    wanted: dict[str, Any] = {"session_ids": session or None, "group_id": group, "style": style, "discount": discount}
+    wanted: dict[str, Any] = {
+        "session_ids": session or None,
+        "group_id": group,
+        "style": style,
+        "discount": discount,
+        "lineages": dict.fromkeys(context or (), "context"),
+        "credit": credit,
+    }
     folder = None if to is None else _folder(output, form, acknowledge)
     if folder is None:
         _check_file(output, form, acknowledge)

@@ -313,6 +313,8 @@ class AsyncFleet(FleetBase):
         group_id: str | None = None,
         style: wire.ExportStyle = "concat",
         discount: float = 1.0,
+        lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
+        credit: wire.Credit = "branch",
         as_: Literal["tensors", "shards"] = "tensors",
         lease_seconds: float = 600.0,
         page: int = 16,
@@ -326,8 +328,9 @@ class AsyncFleet(FleetBase):
         With `count` it waits until so many have come, and finishes the group that it is at; with `wait=False` too it
         ends when nothing more is ready. Without, it ends when no proxy has anything ready; one that does not answer is
         waited for `grace` seconds. `session_ids` or `group_id` name what is wanted; `wait` then waits until they are
-        all exportable. `page` trajectories are leased at once, and `prefetch` pages a proxy ahead of what is handed
-        out. `timeout` bounds the wait for the next one.
+        all exportable. `lineages={"subagent": "context"}` trains no turn of that kind; with `credit="session"` rows
+        without a reward get that of the session's main loop. `page` trajectories are leased at once, and `prefetch`
+        pages a proxy ahead of what is handed out. `timeout` bounds the wait for the next one.
 
         A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
         given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
@@ -338,6 +341,8 @@ class AsyncFleet(FleetBase):
             "group_id": group_id,
             "style": style,
             "discount": discount,
+            "lineages": dict(lineages or {}),
+            "credit": credit,
             "as_": as_,
             "lease_seconds": lease_seconds,
             "count": count,
@@ -385,6 +390,8 @@ class AsyncFleet(FleetBase):
         max_trajectories: int | None = None,
         style: wire.ExportStyle = "concat",
         discount: float = 1.0,
+        lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
+        credit: wire.Credit = "branch",
         lease_seconds: float = 600.0,
         form: Format = "json",
     ) -> ExportFile:
@@ -396,6 +403,8 @@ class AsyncFleet(FleetBase):
             "max_trajectories": max_trajectories,
             "style": style,
             "discount": discount,
+            "lineages": dict(lineages or {}),
+            "credit": credit,
             "lease_seconds": lease_seconds,
         }
         return await export_file(self._proxies, valid(wire.AskExport, values), form=form)

@@ -5,13 +5,15 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from rolloutfleet.wire.base import Answered, Covering, Id, Paged, Reply, Request
-from rolloutfleet.wire.sessions import TurnFacts
+from rolloutfleet.wire.sessions import LineageKind, TurnFacts
 
 LEASE_ID_HEADER: Final = "Lease-Id"
 EXPORT_METADATA_KEY: Final = "export"
 """The key under a safetensors header's `__metadata__` that holds an export's JSON."""
 
 ExportStyle = Literal["concat", "individual"]
+LineageUse = Literal["train", "context"]
+Credit = Literal["branch", "session"]
 ExportStatus = Literal["leased", "not_ready", "leased_elsewhere", "gone", "unknown"]
 DumpState = Literal["ready", "importing", "imported"]
 
@@ -27,6 +29,10 @@ class AskExport(Request):
     max_trajectories: Annotated[int, Field(ge=1, le=100_000)] | None = None
     style: ExportStyle = "concat"
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0
+    lineages: dict[LineageKind, LineageUse] = Field(default_factory=dict)
+    """What turns of each kind are for; `train` where a kind is not named."""
+    credit: Credit = "branch"
+    """Which reward rows get that have none of their own: none, or that of the session's main loop."""
     as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
 
@@ -38,6 +44,11 @@ class AskExport(Request):
         if self.session_ids is not None and len(set(self.session_ids)) != len(self.session_ids):
             raise ValueError("session_ids names a session twice")
         return self
+
+    @property
+    def context(self) -> frozenset[LineageKind]:
+        """The kinds of lineages that are not trained."""
+        return frozenset(kind for kind, use in self.lineages.items() if use == "context")
 
     @property
     def most(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
-from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle
+from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, rows
 from rolloutfleet_proxy.shards.files import Body
@@ -39,6 +39,8 @@ class Plan:
 
     trajectory: LeasedTrajectory
     style: ExportStyle
+    context: frozenset[LineageKind]
+    """The kinds of lineages whose turns are not trained."""
     turns: dict[int, ExportTurn]
     """Its own turns, and all that they extend."""
     rows: list[Row]
@@ -67,8 +69,16 @@ def load_plan(connection: Connection, member: Member, asked: AskExport, *, first
     return Plan(
         trajectory=found,
         style=asked.style,
+        context=asked.context,
         turns=turns,
-        rows=rows(turns, found.kept, style=asked.style, discount=asked.discount),
+        rows=rows(
+            turns,
+            found.kept,
+            style=asked.style,
+            discount=asked.discount,
+            context=asked.context,
+            credit=asked.credit,
+        ),
         first_index=first_index,
     )
 

@@ -6,14 +6,15 @@ engine sampled for another trajectory, or for a turn that an earlier row trains,
 log-probabilities, versions or turn indices counts each sampled token once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from rolloutfleet.wire import ExportStyle
+from rolloutfleet.wire import Credit, ExportStyle, LineageKind
+from rolloutfleet_proxy.domain.lineage import MAIN
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 
 TENSORS: Final[Mapping[str, type[np.generic]]] = {
@@ -41,32 +42,47 @@ class Row:
     """The row's return."""
 
 
-def rows(turns: Mapping[int, ExportTurn], kept: Sequence[int], *, style: ExportStyle, discount: float) -> list[Row]:
+def rows(
+    turns: Mapping[int, ExportTurn],
+    kept: Sequence[int],
+    *,
+    style: ExportStyle,
+    discount: float,
+    context: Collection[LineageKind] = (),
+    credit: Credit = "branch",
+) -> list[Row]:
     """The rows of a trajectory whose kept turns are `kept`; `turns` holds them and all they extend.
 
     `concat`: a row for each leaf, a kept turn that no kept turn extends, in order of commit. Its reward is the return
     at its first own turn, discounted along the row: G = r + discount * G of the next. A turn that several rows share
     trains in the first. `individual`: a row for each turn, with the return r + discount * mean(G of its children).
     A turn without a reward adds nothing.
+
+    Turns of lineages of the kinds in `context` are trained in no row, and a row that trains none is left out. With the
+    credit of the `session`, a row none of whose turns has a reward gets that of the main loop's last rewarded turn, as
+    it was given. In `individual` a row's turns are its own and all that extend it.
     """
     kept = sorted(kept)
+    trainable = {number for number in kept if turns[number].lineage.kind not in context}
+    granted = _granted(turns, kept) if credit == "session" else None
     children: dict[int, list[int]] = {number: [] for number in kept}
     for number in kept:
         parent = turns[number].parent
         if parent in children:
             children[parent].append(number)
     if style == "individual":
-        returns = _returns(turns, children, discount)
-        return [Row(number, (number,), frozenset((number,)), returns[number]) for number in kept]
+        returns = _returns(turns, children, discount, granted)
+        return [Row(number, (number,), frozenset((number,)), returns[number]) for number in kept if number in trainable]
     made = []
-    untrained = set(kept)
+    untrained = set(trainable)
     for leaf in kept:
         if children[leaf]:
             continue
         own = tuple(number for number in path(turns, leaf) if number in children)
         trained = untrained.intersection(own)
         untrained -= trained
-        made.append(Row(leaf, own, frozenset(trained), _return_along(turns, own, discount)))
+        if trained:
+            made.append(Row(leaf, own, frozenset(trained), _return_along(turns, own, discount, granted)))
     return made
 
 
@@ -97,16 +113,32 @@ def of_trained(
     return tensor
 
 
-def _return_along(turns: Mapping[int, ExportTurn], own: Sequence[int], discount: float) -> float:
+def _granted(turns: Mapping[int, ExportTurn], kept: Sequence[int]) -> float | None:
+    """The reward of the main loop's last rewarded turn of the trajectory."""
+    given = (turns[number].reward for number in reversed(kept) if turns[number].lineage.kind == MAIN.kind)
+    return next((reward for reward in given if reward is not None), None)
+
+
+def _return_along(turns: Mapping[int, ExportTurn], own: Sequence[int], discount: float, granted: float | None) -> float:
+    if granted is not None and all(turns[number].reward is None for number in own):
+        return granted
     total = 0.0
     for number in reversed(own):
         total = (turns[number].reward or 0.0) + discount * total
     return total
 
 
-def _returns(turns: Mapping[int, ExportTurn], children: Mapping[int, list[int]], discount: float) -> dict[int, float]:
+def _returns(
+    turns: Mapping[int, ExportTurn], children: Mapping[int, list[int]], discount: float, granted: float | None
+) -> dict[int, float]:
     returns: dict[int, float] = {}
+    rewarded: set[int] = set()
+    """Those that have a reward, or that a rewarded turn extends."""
     for number in sorted(children, reverse=True):
         behind = [returns[child] for child in children[number]]
         returns[number] = (turns[number].reward or 0.0) + (discount * sum(behind) / len(behind) if behind else 0.0)
-    return returns
+        if turns[number].reward is not None or not rewarded.isdisjoint(children[number]):
+            rewarded.add(number)
+    if granted is None:
+        return returns
+    return {number: returned if number in rewarded else granted for number, returned in returns.items()}
