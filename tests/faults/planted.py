@@ -203,6 +203,14 @@ FAULTS = [
         ("store/test_trajectories.py",),
     ),
     Fault(
+        "a-fork-of-context-takes-what-it-shares",
+        Promise.LINEAGE,
+        PROXY,
+        "key=lambda leaf: leaf not in trainable",
+        "key=lambda leaf: 0",
+        ("test_lineages_and_credit.py",),
+    ),
+    Fault(
         "a-codex-compaction-is-the-main-loops",
         Promise.LINEAGE,
         PROXY,

@@ -8,6 +8,7 @@ log-probabilities, versions or turn indices counts each sampled token once.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -58,7 +59,8 @@ def rows(
     trains in the first. `individual`: a row for each turn, with the return r + discount * mean(G of its children).
     A turn without a reward adds nothing.
 
-    Turns of lineages of the kinds in `context` are trained in no row, and a row that trains none is left out. With the
+    Turns of lineages of the kinds in `context` are trained in no row, and a row that trains none is left out; what a
+    row that ends in such a turn shares with one that ends in a trained turn is trained in the latter. With the
     credit of the `session`, a row none of whose turns has a reward gets that of the main loop's last rewarded turn, as
     it was given. In `individual` a row's turns are its own and all that extend it.
     """
@@ -75,15 +77,15 @@ def rows(
         return [Row(number, (number,), frozenset((number,)), returns[number]) for number in kept if number in trainable]
     made = []
     untrained = set(trainable)
-    for leaf in kept:
-        if children[leaf]:
-            continue
+    # What a fork that is context shares with a trained row is trained there, with the return that it led to.
+    leaves = [number for number in kept if not children[number]]
+    for leaf in sorted(leaves, key=lambda leaf: leaf not in trainable):
         own = tuple(number for number in path(turns, leaf) if number in children)
         trained = untrained.intersection(own)
         untrained -= trained
         if trained:
             made.append(Row(leaf, own, frozenset(trained), _return_along(turns, own, discount, granted)))
-    return made
+    return sorted(made, key=attrgetter("last"))
 
 
 def path(turns: Mapping[int, ExportTurn], last: int) -> list[int]:

@@ -76,6 +76,15 @@ def test_a_turn_of_context_on_a_trained_row_has_no_mask() -> None:
     assert row.own == (1, 2) and row.trained == {2}
 
 
+def test_what_a_fork_of_context_shares_is_trained_with_what_the_main_loop_came_to() -> None:
+    forked = of(turn(1), turn(2, 1, None, SUBAGENT), turn(3, 1, 1.0))
+    [row] = made("concat", turns=forked, context=frozenset(("subagent",)))
+    assert (row.own, row.trained, row.reward) == ((1, 3), frozenset((1, 3)), 0.5)
+    ended = of(turn(1), turn(2, 1, None, SUBAGENT))
+    [row] = made("concat", turns=ended, context=frozenset(("subagent",)))
+    assert (row.own, row.trained) == ((1, 2), frozenset((1,))), "nothing else goes on from it"
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_rows_without_a_reward_get_the_main_loops_last_one_as_it_was_given(style: ExportStyle) -> None:
     by_branch = {row.last: row.reward for row in made(style)}
