@@ -98,13 +98,14 @@ def test_engines_wait_for_gpus_by_name_and_the_gateway_goes_where_they_are(
     assert [pod["spec"]["containers"][0]["resources"]["limits"][GPU] for pod in engines(fleet)] == ["1", "1"]
 
     advertise(1)
-    fleet.until_ready()
-    assert engines_reason(fleet) == "WaitingForGpus"
+    fleet.until("one engine serves", lambda: fleet.condition("GatewayReady").get("status") == "True")
+    assert engines_reason(fleet) == fleet.condition("Ready").get("reason") == "WaitingForGpus"
     assert sorted(pod["spec"].get("nodeName", "") for pod in engines(fleet)) == ["", node]
     said = agents.run(fleet.namespace, "agents.py", "2", "2", fleet=fleet.name, image=fleet.images.proxy)
     assert sum(len(turns) for turns in said["answered"].values()) == 4
 
     advertise(2)
     fleet.until("both engines serve", lambda: fleet.condition("EnginesReady")["status"] == "True")
+    fleet.until_ready()
     assert [pod["spec"]["nodeName"] for pod in engines(fleet)] == [node, node]
     assert fleet.reasons() == set()
