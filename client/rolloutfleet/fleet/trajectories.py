@@ -77,7 +77,7 @@ class Trajectory:
     """The fleet's run and version at the moment of the export."""
     lease_id: str
     oldest_version: int | None = None
-    """The smallest version of a trained token; None where there is none."""
+    """The smallest version of its turns' tokens, of those that are context too; None where there is none."""
 
     @property
     def reward(self) -> float | None:

@@ -29,9 +29,9 @@ class AskExport(Request):
     max_trajectories: Annotated[int, Field(ge=1, le=100_000)] | None = None
     style: ExportStyle = "concat"
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0
-    lineages: dict[LineageKind, LineageUse] = Field(default_factory=dict)
+    lineages: dict[LineageKind, LineageUse] = Field(default_factory=dict, exclude_if=lambda value: not value)
     """What turns of each kind are for; `train` where a kind is not named."""
-    credit: Credit = "branch"
+    credit: Annotated[Credit, Field(exclude_if=lambda value: value == "branch")] = "branch"
     """Which reward rows get that have none of their own: none, or that of the session's main loop."""
     as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
@@ -85,7 +85,7 @@ class ExportedTrajectory(Reply):
     marked: str | None = None
     """After a recovery: `newer` or `older_run`."""
     oldest_version: int | None = None
-    """The smallest weight version of a token that is trained; None where there is none."""
+    """The smallest weight version of its turns' tokens, of those that are context too; None where there is none."""
     turns: list[ExportedTurn]
     rows: list[ExportedRow]
 

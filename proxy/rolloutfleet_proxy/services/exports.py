@@ -53,9 +53,7 @@ class ExportService:
         Raises IdempotencyKeyReused, as `leases.grant`, ExportGone where another lease's end took the rows, and
         InvalidRequest where it does not fit its form.
         """
-        # What is new and not said is left out: a call of an earlier version is repeated after an upgrade.
-        unsaid = {name for name in ("lineages", "credit") if name not in asked.model_fields_set}
-        call = keyed_call(idempotency_key, scope="export", body=asked.model_dump_json(exclude=unsaid).encode())
+        call = keyed_call(idempotency_key, scope="export", body=asked.model_dump_json().encode())
         # What can't be leased can't be acknowledged, which is how a full disk gets room.
         granted = await self._change(lambda transaction: leases.grant(transaction, self.store.owner, asked, call))
         if granted.lease is not None:

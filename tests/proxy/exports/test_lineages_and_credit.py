@@ -128,3 +128,10 @@ def test_by_default_all_are_trained_as_if_there_were_one_lineage() -> None:
     assert made("concat") == made("concat", turns=alike)
     assert AskExport().context == frozenset()
     assert AskExport(lineages={"subagent": "context", "main": "train"}).context == {"subagent"}
+
+
+def test_what_is_not_asked_for_is_not_said() -> None:
+    """A proxy of an earlier version refuses fields that it doesn't know."""
+    assert not {"lineages", "credit"} & AskExport().model_dump(by_alias=True).keys()
+    asked = AskExport(lineages={"subagent": "context"}, credit="session")
+    assert AskExport.model_validate_json(asked.model_dump_json(by_alias=True)) == asked
