@@ -9,13 +9,13 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from rolloutfleet.spec import CompatibilitySpec, ModelsSpec, SessionsSpec, TokenizerSpec
+from rolloutfleet.spec import CompatibilitySpec, MemorySpec, ModelsSpec, SessionsSpec, TokenizerSpec
 from rolloutfleet.spec_fields import Address, PositiveDuration, PositiveQuantity
 from rolloutfleet.units import Quantity
 
 MIB = 2**20
 
-LIVE_SETTINGS: Final = frozenset(("sessions", "dump_dir", "replicas", "generation", "checked"))
+LIVE_SETTINGS: Final = frozenset(("sessions", "memory", "dump_dir", "replicas", "generation", "checked"))
 """Top-level settings that a running proxy takes from its file at once; the others wait for its next start."""
 NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
 """What of those is not: it is a matter of the pod."""
@@ -77,6 +77,13 @@ class AllocatorSettings(SettingsModel):
     """Blocks of at least this size are returned to the system when freed; 0: glibc's default (up to 32 MiB)."""
 
 
+class MemorySettings(SettingsModel):
+    """What a proxy knows of the resource's `memory`: it reports the budget, others act on it."""
+
+    rss_budget: PositiveQuantity = MemorySpec().rss_budget
+    """Resident memory of all processes above which an operator restarts the proxy; shown in /metrics and /stats."""
+
+
 class ProxySettings(BaseModel):
     """Everything that a proxy process needs to know, and its defaults."""
 
@@ -124,6 +131,7 @@ class ProxySettings(BaseModel):
     admin_key_file: Path | None = None
     """Admin keys, one per line. Required unless `host` is loopback: then a key is created in `state_dir`/admin.key."""
     sessions: SessionsSpec = SessionsSpec()
+    memory: MemorySettings = MemorySettings()
     cache_bytes: PositiveQuantity = 64 * MIB
     """The size of all caches of a process together."""
     api_docs: bool = False

@@ -4,7 +4,7 @@ are added there.
 
 from typing import Any, Final
 
-from rolloutfleet.settings import ProxySettings
+from rolloutfleet.settings import MemorySettings, ProxySettings
 from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
 
 _SIMULATED_RENDERER: Final = "qwen3"
@@ -22,6 +22,7 @@ def proxy_settings(name: str, spec: FleetSpec, *, tokenizer: str | None, **where
         ephemeral=spec.proxies.storage.ephemeral,
         public_url=spec.endpoint.public_url,
         sessions=sessions_in_force(spec),
+        memory=MemorySettings(rss_budget=spec.memory.rss_budget),
         drain_timeout=max(spec.disruption.drain_timeout, _SHORTEST_DRAIN),
         **where,
     )

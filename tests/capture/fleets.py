@@ -161,6 +161,12 @@ class ProxyProcess:
         with self.admin() as admin:
             return admin.get("/audit").raise_for_status().json()
 
+    def gauge(self, series: str) -> float:
+        """What /metrics says of a series: `name`, or `name{label="value"}`."""
+        text = httpx.get(f"{self.url}/metrics").raise_for_status().text
+        [value] = [line.removeprefix(f"{series} ") for line in text.splitlines() if line.startswith(f"{series} ")]
+        return float(value)
+
     def stats(self) -> Json:
         with self.admin() as admin:
             return admin.get("/stats").raise_for_status().json()

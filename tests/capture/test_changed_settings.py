@@ -52,7 +52,9 @@ def test_sessions_settings_are_in_force_without_a_restart(proxy: ProxyProcess) -
         write(proxy, generation=2, sessions={"max_hold": 0.1, "limits": {"sessions": 1}})
         assert held.result(20).json()["error"]["code"] == PAUSED
         assert in_force(proxy, 2)
+        assert proxy.gauge("rolloutfleet_past_max_hold") == proxy.gauge("rolloutfleet_paused") == 1
         admin.post("/continue", json={}).raise_for_status()
+        assert proxy.gauge("rolloutfleet_past_max_hold") == 0
         assert admin.post("/sessions", json={}).json()["error"]["code"] == NO_ROOM
         write(proxy, generation=3, sessions={"stale_after": 0.3, "cleanup_interval": 0.1, "dump": {"path": ""}})
         until(lambda: is_gone(session))
@@ -61,6 +63,12 @@ def test_sessions_settings_are_in_force_without_a_restart(proxy: ProxyProcess) -
     write(proxy, generation=4)
     until(lambda: in_force(proxy, 4))
     assert proxy.stats()["pid"] == pid
+
+
+def test_the_memory_budget_is_reported_as_it_is_now(proxy: ProxyProcess) -> None:
+    write(proxy, generation=5, memory={"rss_budget": "3Gi"})
+    until(lambda: in_force(proxy, 5))
+    assert proxy.stats()["rss_budget_bytes"] == proxy.gauge("rolloutfleet_memory_budget_bytes") == 3 * 2**30
 
 
 def test_a_bad_file_changes_nothing_and_is_said(proxy: ProxyProcess) -> None:

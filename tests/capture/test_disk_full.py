@@ -66,6 +66,10 @@ def test_a_full_disk_refuses_what_it_cant_keep_and_loses_nothing(disk: SmallDisk
     talk(other, turns=1)
     turns, before = session.turns(), proxy.audit()
     body = {**CHAT, "messages": messages}
+    free = proxy.gauge('rolloutfleet_disk_bytes{kind="free"}')
+    assert 0 < free < proxy.gauge('rolloutfleet_disk_bytes{kind="total"}') <= DISK << 20
+    limit = proxy.gauge("rolloutfleet_store_limit_bytes")
+    assert proxy.gauge("rolloutfleet_store_full") == 0 and (limit == 2**40 or 0 < limit < DISK << 20)
 
     disk.fill()
     received = disk.fleet.engine.counters()["received"]
@@ -87,6 +91,7 @@ def test_a_full_disk_refuses_what_it_cant_keep_and_loses_nothing(disk: SmallDisk
         assert admin.get("/health").status_code == 200
     assert session.turns() == turns and proxy.audit() == before and before["balanced"]
     assert proxy.stats()["in_flight"] == 0
+    assert proxy.gauge("rolloutfleet_store_full") == 1
     # Of the calls, one may have begun before the proxy looked at the disk again; for all others nothing was generated.
     assert disk.fleet.engine.counters()["received"] - received <= 1
 

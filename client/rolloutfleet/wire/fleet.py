@@ -220,6 +220,8 @@ class Stats(Covering):
     rss_anon_bytes: int
     rss_file_bytes: int
     vms_bytes: int
+    rss_budget_bytes: int | None = None
+    """`memory.rssBudget`; None of an older proxy."""
     caches: dict[str, int] = Field(default_factory=dict)
     in_flight_bytes: int = 0
     most_in_flight_bytes: int = 0

@@ -63,6 +63,7 @@ class Figures:
             "sessions": sessions,
             "in_flight": self.metrics.in_flight,
             **asdict(taken),
+            "rss_budget_bytes": self.sessions.settings.current.memory.rss_budget,
             "caches": self.cache_sizes(),
             "in_flight_bytes": self.in_flight.nbytes,
             "most_in_flight_bytes": self.in_flight.most,
@@ -94,12 +95,15 @@ class Figures:
     async def prometheus(self) -> bytes:
         """What /metrics answers: it needs no key, so nothing is read that grows with the store."""
         store = self.sessions.store
-        sums, taken = await asyncio.gather(store.read(ledger), asyncio.to_thread(resident.of_tree))
+        sums, taken, room = await asyncio.gather(
+            store.read(ledger), asyncio.to_thread(resident.of_tree), asyncio.to_thread(self.sessions.admission.room)
+        )
         measured, weights = self.metrics, self.gate
         _set(measured.calls_held, {"pause": weights.waiting, "drain": self.sessions.drains.held})
         measured.request_bytes.set(self.in_flight.nbytes)
         measured.draining.set(self.sessions.drains.draining)
         measured.paused.set(weights.paused)
+        measured.past_max_hold.set(weights.overdue)
         _set(measured.weights, {"version": weights.version, "run": weights.run, "epoch": weights.epoch})
         measured.sessions_open.set(self.sessions.admission.sessions_open)
         for kind in (TURNS, SESSIONS):
@@ -109,8 +113,12 @@ class Figures:
         measured.keys.set(sums["keys"])
         _set(measured.shards, sums["shards"])
         _set(measured.memory_bytes, {name.removesuffix("_bytes"): size for name, size in asdict(taken).items()})
+        measured.memory_budget_bytes.set(self.sessions.settings.current.memory.rss_budget)
         _set(measured.cache_bytes, self.cache_sizes())
         measured.store_bytes.set(store_bytes(store.database.folder))
+        measured.store_limit_bytes.set(room.most)
+        measured.store_full.set(room.full)
+        _set(measured.disk_bytes, {"total": room.total, "free": room.free})
         waiting = {**self.tokenizing.waiting, "store_writer": store.writer.waiting, "log": events.sink().waiting}
         _set(measured.queue_length, waiting)
         measured.log_dropped.inc(events.sink().dropped - total(measured.log_dropped))

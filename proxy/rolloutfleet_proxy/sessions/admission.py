@@ -36,6 +36,18 @@ class Places:
         return self.taken
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The store's disk, in bytes."""
+
+    total: int
+    free: int
+    most: int
+    """Of store and shards: from there on no session is started."""
+    full: bool
+    """Whether a generation would be refused now."""
+
+
 @dataclass(eq=False, slots=True)
 class Admission:
     """Counts open sessions as they start and end, and looks at the size of store and shards when asked."""
@@ -118,6 +130,11 @@ class Admission:
         except DiskFull:
             return True
         return False
+
+    def room(self) -> Room:
+        """How much there is; looks at the disk."""
+        disk = shutil.disk_usage(self.database.folder)
+        return Room(disk.total, disk.free, most=int(self._most_bytes(self._held_bytes())), full=self.is_full())
 
     def note_full(self) -> None:
         """A commit found no room: the next call looks for itself."""

@@ -106,6 +106,7 @@ class Metrics:
         self.request_bytes = gauge("rolloutfleet_request_bytes", "Bytes held by requests in progress")
         self.draining = gauge("rolloutfleet_draining", "1 while no new sessions are taken")
         self.paused = gauge("rolloutfleet_paused", "1 while the weights are paused")
+        self.past_max_hold = gauge("rolloutfleet_past_max_hold", "1 while calls get 503, since a pause lasts too long")
         self.weights = gauge("rolloutfleet_weights", "Version, run and epoch of the weights", ["kind"])
         self.sessions_open = gauge("rolloutfleet_sessions_open", "Open sessions")
         self.ledger = gauge(
@@ -114,8 +115,14 @@ class Metrics:
         self.keys = gauge("rolloutfleet_keys", "Session keys")
         self.shards = gauge("rolloutfleet_shards", "Shards: count, bytes", ["kind"])
         self.memory_bytes = gauge("rolloutfleet_memory_bytes", "Memory of the proxy's process tree", ["kind"])
+        self.memory_budget_bytes = gauge("rolloutfleet_memory_budget_bytes", "The fleet's memory.rssBudget")
         self.cache_bytes = gauge("rolloutfleet_cache_bytes", "Size of the caches", ["cache"])
         self.store_bytes = gauge("rolloutfleet_store_bytes", "Size of the store's files")
+        self.store_limit_bytes = gauge(
+            "rolloutfleet_store_limit_bytes", "Size of store and shards from which on no session is started"
+        )
+        self.store_full = gauge("rolloutfleet_store_full", "1 while calls are refused for lack of disk space")
+        self.disk_bytes = gauge("rolloutfleet_disk_bytes", "The disk of the store: total, free", ["kind"])
         self.queue_length = gauge("rolloutfleet_queue_length", "Length of queues", ["queue"])
         self.log_dropped = counter("rolloutfleet_log_dropped", "Log lines dropped")
         Info("rolloutfleet", "Versions of the software", registry=self.registry).info(versions())

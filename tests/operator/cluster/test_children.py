@@ -237,11 +237,16 @@ def test_a_grown_size_leaves_the_claim_template_which_cant_change() -> None:
 
 
 def test_settings_are_what_a_proxy_takes() -> None:
-    fleet = fleet_of(proxies={"replicas": 3, "storage": {"size": "10Gi"}}, sessions={"staleAfter": "90s"}, generation=7)
+    fleet = fleet_of(
+        proxies={"replicas": 3, "storage": {"size": "10Gi"}},
+        sessions={"staleAfter": "90s"},
+        memory={"rssBudget": "3Gi"},
+        generation=7,
+    )
     text = made(fleet)["ConfigMap", "math-settings"]["data"][SETTINGS_FILE]
     told = ProxySettings.model_validate_json(text)
     assert (told.generation, told.replicas, told.sessions.stale_after, told.fleet_uid) == (7, 3, 90.0, "u-1")
-    assert told.sessions.limits.bytes == 8 * 2**30
+    assert told.sessions.limits.bytes == 8 * 2**30 and told.memory.rss_budget == 3 * 2**30
     assert told.address_of(2) == "http://math-proxy-2.math-proxies.rl.svc.cluster.local:8080"
     assert told.gateway_url == "http://math-gateway.rl.svc.cluster.local:30000"
 
