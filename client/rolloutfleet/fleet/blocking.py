@@ -16,7 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import wraps
 from types import GenericAlias
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, get_args
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args
 
 from rolloutfleet.fleet.exceptions import FleetClosed, NotEverywhere
 
@@ -53,17 +53,17 @@ class LoopThread:
             work.close()
             why = "has been closed" if self.mine else "belongs to another process: make one here, from its whereabouts"
             raise FleetClosed(f"this fleet object {why}")
-        ended = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(_until_ended(work, ended), self._loop)
+        running = _Running(work)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
+            self._loop.call_soon_threadsafe(running.start)
+            return running.result()
+        except asyncio.CancelledError:
             raise FleetClosed("this fleet object has been closed") from None
         except BaseException:
-            if not future.done():
+            if not running.ended.is_set():
                 # An exception of this thread, not of the coroutine: a Ctrl-C.
-                future.cancel()
-                ended.wait(CLEAN_UP_TIMEOUT)
+                self._loop.call_soon_threadsafe(running.cancel)
+                running.ended.wait(CLEAN_UP_TIMEOUT)
             raise
 
     def stop(self) -> None:
@@ -84,12 +84,39 @@ class LoopThread:
             self._loop.close()
 
 
-async def _until_ended(work: Coroutine[Any, Any, T], ended: threading.Event) -> T:
-    """The work, which has cleaned up once `ended` is set; a future that is cancelled says so at once."""
-    try:
-        return await work
-    finally:
-        ended.set()
+class _Running(Generic[T]):
+    """A coroutine on its way through a loop. A Ctrl-C may come at any moment, also while the loop is being asked to
+    start it: what is cancelled then is found here, whether it has a task yet or never gets one."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self.ended = threading.Event()
+        """Set when it has returned, raised or cleaned up."""
+
+    def start(self) -> None:
+        """On the loop."""
+        self._task = asyncio.ensure_future(self._work)
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """On the loop, which has started it by then or never will."""
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._work.close()
+            self.ended.set()
+
+    def result(self) -> T:
+        """Waits for it. Raises what it raised."""
+        self.ended.wait()
+        assert self._task is not None
+        return self._task.result()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # seen, even if nobody waits for it any more
+        self.ended.set()
 
 
 async def _cancel_all() -> None:

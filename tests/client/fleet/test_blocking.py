@@ -109,22 +109,26 @@ def test_ctrl_c_in_a_wait_ends_it_and_gives_the_lease_back(start_trainer: StartT
     assert {each.trajectory_id for each in taken(fleet, group_id)} == got
 
 
-def test_ctrl_c_returns_when_the_work_has_cleaned_up() -> None:
-    loop, cleaned = LoopThread(), threading.Event()
+def test_ctrl_c_at_any_moment_returns_when_the_work_has_cleaned_up() -> None:
+    loop, main = LoopThread(), threading.main_thread().ident or 0
+    begun, cleaned = 0, 0
 
-    async def work() -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    async def work(delay: float) -> None:
+        nonlocal begun, cleaned
+        begun += 1
+        asyncio.get_running_loop().call_later(delay, signal.pthread_kill, main, signal.SIGINT)
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0.2)
-            cleaned.set()
+            await asyncio.sleep(0.01)
+            cleaned += 1
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt):
-            loop.run(work())
-        assert cleaned.is_set()
+        for attempt in range(50):
+            with pytest.raises(KeyboardInterrupt):
+                loop.run(work(attempt % 5 / 10_000))
+            assert begun == cleaned == attempt + 1
     finally:
         signal.signal(signal.SIGINT, before)
         loop.stop()
