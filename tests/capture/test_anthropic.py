@@ -28,7 +28,9 @@ def address(session: AgentSession) -> str:
 
 
 def client(session: AgentSession) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=address(session), api_key=session.api_key, max_retries=0, timeout=60)
+    made = anthropic.Anthropic(base_url=address(session), api_key=session.api_key, max_retries=0, timeout=60)
+    session.proxy.clients.append(made)
+    return made
 
 
 def post(session: AgentSession, path: str = "/v1/messages?beta=true", **body: Json) -> httpx.Response:

@@ -386,6 +386,7 @@ async def test_sessions_go_elsewhere_and_calls_passed_on_outlive_their_owners_re
     through = openai.OpenAI(
         base_url=session.base_url.replace(first.url, second.url), api_key=session.api_key, timeout=120
     )
+    first.clients.append(through)
     pair.engine.fault("slow", seconds=5, count=2)
     calls = [asyncio.create_task(asyncio.to_thread(turn_of, through)) for _ in range(2)]
     await eventually(lambda: pair.engine.counters()["running"] == 2)

@@ -161,8 +161,8 @@ def test_a_branch_is_a_record_of_its_own_with_the_turns_of_its_path(
 def talk_on(session: Any, messages: list[dict[str, str]]) -> None:
     import openai
 
-    client = openai.OpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=0)
-    client.chat.completions.create(model="simulated", messages=messages, max_tokens=8)  # type: ignore[arg-type]
+    with openai.OpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=0) as client:
+        client.chat.completions.create(model="simulated", messages=messages, max_tokens=8)  # type: ignore[arg-type]
 
 
 def session_turns(fleet: Fleet, pair: Running, session_id: str, tmp_path: Path) -> set[str]:
