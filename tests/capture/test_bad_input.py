@@ -100,12 +100,17 @@ def target(running: Target) -> Iterator[Target]:
     running.check_unchanged()
 
 
+def by_anthropic(reply: httpx.Response) -> bool:
+    """Whether errors of this path have that API's envelope."""
+    return reply.request.url.path.endswith("/v1/messages")
+
+
 def refused(reply: httpx.Response, *, status: int | None = None, param: str | None = None) -> Json:
     """The error of a refusal, whose form is checked."""
     assert 400 <= reply.status_code < 500, f"{reply.status_code} {reply.text}"
     assert status in (None, reply.status_code), reply.text
     assert reply.headers["content-type"] == "application/json"
-    assert reply.json().keys() == {"error"}
+    assert reply.json() == {"error": reply.json()["error"]} | ({"type": "error"} if by_anthropic(reply) else {})
     error = reply.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["message"] and error["type"].endswith("_error") and error["code"] in CODES
@@ -489,6 +494,7 @@ def test_every_route_needs_its_key(target: Target) -> None:
         "shard_id": "a",
         "name": "a",
         "model": "a",
+        "response_id": "a",
     }
     stranger = target.other.api_key
     for method, path in routes:

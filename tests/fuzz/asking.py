@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 from tests.capture.test_bad_input import NATIVE
-from tests.fuzz.judging import events
 from tests.fuzz.model import Lease, Model, Session, Untold
 from tests.fuzz.wire import Answer
-from tests.proxy.dialects.openai_chat.test_request import FIELDS
 
 from rolloutfleet.wire import EXPORT_METADATA_KEY, JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE
 
@@ -27,22 +25,11 @@ Effect = Callable[[Answer, Json], None]
 """Told of a 2xx and of the body that was sent. Raises Untold where the answer can't be."""
 
 SESSIONS_A_LANE = 6
-TURNS_A_SESSION = 6
 LEASES_A_LANE = 2
 SHARDS_A_LANE = 12
 LONG = 86_400.0
 """Seconds: nothing that is leased or kept for so long ends by itself while a fuzz runs."""
 MODELS = ("simulated", "gpt-5", "org/some-model", "org%2Fsome-model")
-TOOLS: Json = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look_up",
-            "description": "Look a city up",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-        },
-    }
-]
 
 
 def nothing(answer: Answer, sent: Json) -> None:
@@ -144,14 +131,6 @@ class Lane:
     def key_of(self, session: Session, *, chance: float) -> str:
         """The session's own key, or the admin's."""
         return session.key if not session.odd and self.random.random() < chance else self.admin
-
-    def next(self) -> Ask:
-        """Something that it can ask now."""
-        while True:
-            [make] = self.random.choices([make for make, _ in MAKERS], [weight for _, weight in MAKERS])
-            asked = make(self)
-            if asked is not None:
-                return asked
 
 
 # Reading
@@ -261,11 +240,11 @@ def start(lane: Lane) -> Ask | None:
     def effect(answer: Answer, sent: Json) -> None:
         lane.model.started(answer.json, lane=lane.number, odd=sent != body, may=sent.get("agent_may") or ())
 
-    headers = _keyed(lane)
+    headers = keyed(lane)
     return by_admin(
         lane,
         "POST /sessions",
-        body=_written(body),
+        body=written(body),
         wrong=NATIVE_WRONG["POST /sessions"],
         headers=headers,
         retried=bool(headers),
@@ -273,11 +252,11 @@ def start(lane: Lane) -> Ask | None:
     )
 
 
-def _keyed(lane: Lane, chance: float = 0.4) -> dict[str, str]:
+def keyed(lane: Lane, chance: float = 0.4) -> dict[str, str]:
     return {"Idempotency-Key": f"key {lane.fresh()}"} if lane.random.random() < chance else {}
 
 
-def _written(body: Json) -> bytes:
+def written(body: Json) -> bytes:
     return json.dumps(body).encode()
 
 
@@ -288,63 +267,6 @@ def touch(lane: Lane) -> Ask | None:
     session = lane.random.choice(there)
     key = lane.key_of(session, chance=0.5)
     return Ask(route="POST /sessions/{id}/touch", names=(session.name,), proxy=lane.any_proxy(), key=key)
-
-
-def chat(lane: Lane) -> Ask | None:
-    there = [each for each in lane.sessions() if len(each.ids) < TURNS_A_SESSION and not each.odd]
-    if not there:
-        return None
-    random, session = lane.random, lane.random.choice(there)
-    messages = [*session.messages, {"role": "user", "content": f"What is {lane.fresh()}?"}]
-    body: dict[str, Any] = {"messages": messages, "max_tokens": random.randint(1, 24)}
-    for name, value, chance in (
-        ("stream", True, 0.4),
-        ("tools", TOOLS, 0.2),
-        ("logprobs", True, 0.2),
-        ("temperature", 0.7, 0.2),
-        ("model", "simulated", 0.3),
-        ("user", "somebody", 0.1),
-    ):
-        if random.random() < chance:
-            body[name] = value
-
-    def effect(answer: Answer, sent: Json) -> None:
-        turn_id, message = _turn_of(answer)
-        lane.model.answered(session, turn_id)
-        if message is not None and sent == body:
-            session.messages = [*messages, message, *_tool_results(message)]
-
-    headers = _keyed(lane)
-    if random.random() < 0.1:
-        headers["x-stainless-retry-count"] = "1"
-    by_key = random.random() < 0.3
-    return Ask(
-        route="POST /v1/chat/completions" if by_key else "POST /sessions/{id}/v1/chat/completions",
-        names=() if by_key else (session.name,),
-        proxy=lane.any_proxy(),
-        key=session.key,
-        body=_written(body),
-        wrong=FIELDS,
-        headers=headers,
-        retried="Idempotency-Key" in headers,
-        effect=effect,
-    )
-
-
-def _turn_of(answer: Answer) -> tuple[str, Json]:
-    """(turn id, the message where it came whole). Raises Untold where a stream has no end."""
-    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-        return answer.json["id"], answer.json["choices"][0]["message"]
-    told = events(answer)
-    reasons = [choice["finish_reason"] for event in told if event for choice in event["choices"]]
-    if told[-1] is not None or not any(reasons):
-        raise Untold("a stream ended without its finish reason and [DONE]")
-    return told[0]["id"], None
-
-
-def _tool_results(message: Json) -> list[Json]:
-    calls = message.get("tool_calls") or []
-    return [{"role": "tool", "tool_call_id": call["id"], "content": "Sunny."} for call in calls]
 
 
 def reward(lane: Lane) -> Ask | None:
@@ -362,13 +284,13 @@ def reward(lane: Lane) -> Ask | None:
         closes = sent.get("close")
         lane.model.rewarded(session, closes=sent.get("turn_id") is None if closes is None else closes)
 
-    headers = _keyed(lane)
+    headers = keyed(lane)
     return Ask(
         route="POST /sessions/{id}/reward",
         names=(session.name,),
         proxy=lane.any_proxy(),
         key=lane.key_of(session, chance=0.5 if "reward" in session.may else 0),
-        body=_written(body),
+        body=written(body),
         wrong=NATIVE_WRONG["POST /sessions/{id}/reward"],
         headers=headers,
         retried=bool(headers),
@@ -429,7 +351,7 @@ def export_of(lane: Lane, body: dict[str, Any], *, proxy: int, owner: int) -> As
     if random.random() < 0.2:
         body["as"] = "shards"
     media = random.choice([JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE]) if "as" not in body else JSON_MEDIA_TYPE
-    headers = _keyed(lane) | {"Accept": media}
+    headers = keyed(lane) | {"Accept": media}
 
     def effect(answer: Answer, sent: Json) -> None:
         told = _exported(answer)
@@ -444,7 +366,7 @@ def export_of(lane: Lane, body: dict[str, Any], *, proxy: int, owner: int) -> As
         lane,
         "POST /export",
         proxy=proxy,
-        body=_written(body),
+        body=written(body),
         wrong=NATIVE_WRONG["POST /export"],
         headers=headers,
         retried="Idempotency-Key" in headers,
@@ -496,7 +418,7 @@ def end_of(lane: Lane, lease: Lease, *, what: str) -> Ask:
         lane,
         f"POST /leases/{{id}}/{what}",
         names=(lease.name,),
-        body=_written(body),
+        body=written(body),
         wrong=NATIVE_WRONG[f"POST /leases/{{id}}/{what}"],
         effect=effect,
     )
@@ -553,7 +475,7 @@ def batch(lane: Lane) -> Ask:
     if lane.random.random() < 0.3:
         body = {"ids": [*body["ids"], "of-nobody"], "partial": True}
     route = "POST /shards/batch"
-    return by_admin(lane, route, proxy=proxy, body=_written(body), wrong=NATIVE_WRONG[route])
+    return by_admin(lane, route, proxy=proxy, body=written(body), wrong=NATIVE_WRONG[route])
 
 
 def clear(lane: Lane) -> Ask:
@@ -572,7 +494,7 @@ def clear(lane: Lane) -> Ask:
         proxy=proxy,
         query={"scope": "fleet"} if everywhere else {},
         queries=SCOPES,
-        body=_written(body),
+        body=written(body),
         wrong=NATIVE_WRONG["DELETE /shards"],
         effect=effect,
     )
@@ -590,27 +512,3 @@ def dumps(lane: Lane) -> Ask:
     return by_admin(
         lane, "GET /dumps", query=query, queries=SCOPES | {"limit": _LIMITS["limit"], "state": ("some", "")}
     )
-
-
-MAKERS: tuple[tuple[Callable[[Lane], Ask | None], float], ...] = (
-    (health, 3),
-    (figures, 2),
-    (peers, 1),
-    (listing, 2),
-    (show, 5),
-    (models, 2),
-    (start, 8),
-    (touch, 2),
-    (chat, 22),
-    (reward, 8),
-    (close, 3),
-    (delete, 2),
-    (export, 7),
-    (end_of_lease, 8),
-    (put, 6),
-    (get, 3),
-    (batch, 3),
-    (clear, 3),
-    (dumps, 2),
-)
-"""What a lane asks, and how often."""

@@ -322,13 +322,13 @@ def field_of(ask: Ask, random: Random) -> Made:
     if ask.wrong and random.random() < 0.8:
         chosen = random.choice(sorted(ask.wrong))
         body[chosen] = random.choice(ask.wrong[chosen])
-        if "messages" in body and random.random() < 0.3:
+        if ask.path.endswith("/chat/completions") and random.random() < 0.3:
             name, wrong = random.choice([("messages", IN_MESSAGES), ("tools", IN_TOOLS)])
             body = ask.json | {name: [random.choice(wrong)[0]]}
     else:
         body[random.choice(["more", "\ud800", "é", "x" * 3000])] = random.choice([1, None, {}])
-        # A chat call may have what has no effect; it is named in the answer.
-        expect = Expect.EITHER if "messages" in body else expect
+        # An agent's call may have what has no effect; it is named in the answer.
+        expect = Expect.EITHER if {"messages", "input"} & body.keys() else expect
     return _with_body(ask, "field", random, json.dumps(body).encode(), expect=expect, sent=body)
 
 

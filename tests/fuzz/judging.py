@@ -74,15 +74,18 @@ def code_of(answer: Answer) -> str | None:
     return None if error is None else str(error["code"])
 
 
-def faults_of(answer: Answer, *, method: str, secrets: Iterable[bytes], shows_keys: bool) -> list[str]:
-    """Everything that no answer may be, in words. `shows_keys`: it is a start's, which alone tells a session's key."""
+def faults_of(
+    answer: Answer, *, method: str, secrets: Iterable[bytes], shows_keys: bool, by_responses: bool = False
+) -> list[str]:
+    """Everything that no answer may be, in words. `shows_keys`: it is a start's, which alone tells a session's key.
+    `by_responses`: it is of the Responses API, where what is 410 elsewhere may be 400."""
     return [
-        *_forms(answer, bodiless=method == "HEAD" or answer.status in (204, 304)),
+        *_forms(answer, bodiless=method == "HEAD" or answer.status in (204, 304), by_responses=by_responses),
         *_leaks(answer, secrets, shows_keys),
     ]
 
 
-def _forms(answer: Answer, *, bodiless: bool) -> list[str]:
+def _forms(answer: Answer, *, bodiless: bool, by_responses: bool) -> list[str]:
     if not 200 <= answer.status < 600 or 300 <= answer.status < 400:
         return [f"status {answer.status} is nowhere in the documentation"]
     if answer.status < 400:
@@ -94,7 +97,7 @@ def _forms(answer: Answer, *, bodiless: bool) -> list[str]:
     if error is None:
         return [f"an error of status {answer.status} without the documented form: {answer.body[:200]!r}"]
     return [
-        *_of_the_documented_kind(answer.status, error),
+        *_of_the_documented_kind(answer.status, error, by_responses),
         *(
             ["an error that is not application/json"]
             if answer.headers.get("content-type") != "application/json"
@@ -103,9 +106,12 @@ def _forms(answer: Answer, *, bodiless: bool) -> list[str]:
     ]
 
 
-def _of_the_documented_kind(status: int, error: dict[str, Any]) -> list[str]:
+def _of_the_documented_kind(status: int, error: dict[str, Any], by_responses: bool) -> list[str]:
     code, found = error["code"], []
-    if status not in statuses_by_code().get(code, ()):
+    documented = statuses_by_code().get(code, set())
+    if by_responses and 410 in documented:
+        documented = documented | {400}
+    if status not in documented:
         found.append(f"code {code!r} with status {status}, which docs/api.md does not say")
     if status >= 500 and (status, code) not in BY_DESIGN:
         found.append(f"an unhandled {status}: {code}: {error['message'][:300]}")

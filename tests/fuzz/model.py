@@ -54,6 +54,8 @@ class Session:
     newest: str | None = None
     messages: list[Json] = field(default_factory=list)
     """The conversation so far, as its agent has it."""
+    responses: list[str] = field(default_factory=list)
+    """Those of the Responses API that are shown, as long as their turns are of no trajectory."""
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     gone: Counter[Term] = field(default_factory=Counter)
     """Turns that were of no trajectory when they went."""
@@ -71,12 +73,14 @@ class Session:
         self.closed += 1
         made = Trajectory(f"{self.name}-trajectory-{self.closed}", self.open_turns)
         self.open_turns = 0
+        self.responses.clear()
         self.trajectories[made.name] = made
         return made
 
     def drop_turns(self, term: str, reason: str) -> None:
         self.gone[term, reason] += self.open_turns
         self.open_turns = 0
+        self.responses.clear()
 
     def turns(self) -> Counter[Term]:
         found = Counter(self.gone)

@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 from tests.capture.fleets import Fleet
 from tests.fuzz import breaking
-from tests.fuzz.asking import MAKERS, Ask, Lane
+from tests.fuzz.asking import Ask, Lane
 from tests.fuzz.breaking import Case, Expect, Kind
+from tests.fuzz.choosing import any_route, something
 from tests.fuzz.fleetwide import EPISODES, Weights, never_right
 from tests.fuzz.judging import code_of, faults_of
 from tests.fuzz.model import Model, Untold, comparable
@@ -170,9 +171,7 @@ class Fuzz:
         self._begin_endless()
         await call_all(self._fleetwide, self._ask_plainly, self._weights)
         for kind in (*breaking.RIGHT, *self._wrong(self._fleetwide)):
-            await self._case(
-                self._fleetwide, self._made(self._fleetwide, partial(_any_route, self._fleetwide), (kind,))
-            )
+            await self._case(self._fleetwide, self._made(self._fleetwide, partial(any_route, self._fleetwide), (kind,)))
 
     async def _go_on(self, lane: Lane, cases: int) -> None:
         for _ in range(cases):
@@ -188,11 +187,11 @@ class Fuzz:
 
     def _next(self, lane: Lane) -> Case:
         if lane.random.random() < RIGHT_SHARE:
-            return self._made(lane, lane.next, breaking.RIGHT)
+            return self._made(lane, partial(something, lane), breaking.RIGHT)
         wrong = self._wrong(lane)
         if lane.random.random() < NEVER_RIGHT_SHARE / (1 - RIGHT_SHARE):
             return self._made(lane, partial(never_right, lane), wrong)
-        return self._made(lane, partial(_any_route, lane), wrong)
+        return self._made(lane, partial(any_route, lane), wrong)
 
     def _wrong(self, lane: Lane) -> tuple[tuple[Kind, float], ...]:
         return (
@@ -321,7 +320,10 @@ class Fuzz:
 
     def _judge(self, case: Case, answer: Answer) -> None:
         shows_keys = case.ask.shows_keys and answer.status == 201
-        for what in faults_of(answer, method=case.method, secrets=self._secrets, shows_keys=shows_keys):
+        by_responses = "/v1/responses" in case.ask.route
+        for what in faults_of(
+            answer, method=case.method, secrets=self._secrets, shows_keys=shows_keys, by_responses=by_responses
+        ):
             self._fault(case, answer, what)
         right = answer.status < 300
         if case.expect is Expect.RIGHT and not right:
@@ -367,7 +369,7 @@ class Fuzz:
         while self._endless_begun < self._endless_due and len(self._endless) < ENDLESS_AT_ONCE:
             lane = self._random.choice(self._lanes)
             make = breaking.ENDLESS[self._endless_begun % len(breaking.ENDLESS)]
-            case = make(_any_route(lane), self._random)
+            case = make(any_route(lane), self._random)
             if case is not None and case.ask.route in ENDLESS_ROUTES and "session_id" not in case.ask.query:
                 self._endless_begun += 1
                 task = asyncio.create_task(self._wait_for_the_end_of(case))
@@ -431,15 +433,6 @@ async def _ended(sending: asyncio.Task[None]) -> None:
             await sending
 
 
-def _any_route(lane: Lane) -> Ask:
-    """Each route as often as others: what is seldom right is not seldom wrong."""
-    while True:
-        make, _ = lane.random.choice(MAKERS)
-        asked = make(lane)
-        if asked is not None:
-            return asked
-
-
 def _is_tame(route: str, body: Json) -> bool:
     """Whether a changed body, should it be right, befalls its own lane alone and ends nothing by time."""
     if route == "POST /sessions":
@@ -449,7 +442,8 @@ def _is_tame(route: str, body: Json) -> bool:
         seconds = body.get("lease_seconds", SHORTEST)
         named = route != "POST /export" or body.get("session_ids") is not None or body.get("group_id") is not None
         return named and not (_is_number(seconds) and seconds < SHORTEST)
-    return "messages" not in body or body.get("max_tokens") is not None
+    bounds = {"messages": "max_tokens", "input": "max_output_tokens"}
+    return all(body.get(bound) is not None for asked, bound in bounds.items() if asked in body)
 
 
 def _is_number(value: Json) -> bool:

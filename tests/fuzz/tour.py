@@ -6,7 +6,7 @@ A fuzz begins with it, so that which calls were answered with a 2xx is no matter
 from collections.abc import Callable
 from functools import partial
 
-from tests.fuzz import asking
+from tests.fuzz import agents, asking
 from tests.fuzz.asking import LONG, SESSIONS_A_LANE, Ask, Lane, end_of, export_of
 from tests.fuzz.fleetwide import Ask_, Weights, recover, retire_one, update_weights
 from tests.fuzz.model import Lease, Session
@@ -46,6 +46,9 @@ async def call_all(lane: Lane, ask: Ask_, weights: Weights) -> None:
     for proxy in range(lane.proxies):
         await tour.dump_of_a_session(proxy)
     await tour.session_with_turns(0)
+    for method in ("GET", "DELETE"):
+        for path in ("/v1/responses/{id}", "/sessions/{id}/v1/responses/{id}"):
+            await tour.ask(agents.response, _is(f"{method} {path}"))
 
 
 def _is(route: str) -> Callable[[Ask], bool]:
@@ -88,7 +91,8 @@ class _Tour:
         session = await self._session_at(proxy)
         if session is not None:
             for names in ((), (session.name,)):
-                await self.ask(asking.chat, partial(_with, session.key, names))
+                for make in (agents.chat, agents.messages, agents.responses):
+                    await self.ask(make, partial(_with, session.key, names))
         return session
 
     async def _session_at(self, proxy: int) -> Session | None:
