@@ -67,6 +67,7 @@ DUMP_UNKNOWN: Final = "dump_unknown"
 
 # Not now (429, 503, 504, 507).
 NO_ROOM: Final = "no_room"
+TOO_MANY_VIEWERS: Final = "too_many_viewers"
 PAUSED: Final = "paused"
 PAUSE_TIMEOUT: Final = "pause_timeout"
 DRAINING: Final = "draining"

@@ -27,6 +27,7 @@ from rolloutfleet_proxy.control import (
     responses,
     sessions,
     shards,
+    viewing,
     weights,
 )
 from rolloutfleet_proxy.control.dependencies import require_key_of_somewhere, services_of
@@ -53,7 +54,7 @@ from rolloutfleet_proxy.wiring import Opened, Start, open_proxy
 
 MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
-_ROUTES = (documents, ops, models, responses, sessions, exports, dumps, shards, weights)
+_ROUTES = (documents, ops, models, responses, sessions, viewing, exports, dumps, shards, weights)
 _TEMPLATES = [route.path for module in _ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
 
 

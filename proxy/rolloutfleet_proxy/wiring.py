@@ -41,6 +41,7 @@ from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.process.under_way import UnderWay
 from rolloutfleet_proxy.reloading import follow_key, follow_settings
 from rolloutfleet_proxy.services.access import Access
+from rolloutfleet_proxy.services.conversations import Conversations
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.exports import ExportService
 from rolloutfleet_proxy.services.figures import Figures
@@ -330,11 +331,14 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         probing=parts.probing,
     )
     await importer.recover()
+    conversations = Conversations(store, parts.tokenizing.chat_format.vocabulary.token_bytes)
+    stack.callback(conversations.close)
     context_length = parts.tokenizing.chat_format.context_length
     return Services(
         access=parts.access,
         sessions=sessions,
         turns=TurnService(store=store, sessions=parts.registry, paths=parts.paths, admission=parts.admission),
+        conversations=conversations,
         exports=ExportService(store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings),
         dumps=dumps,
         shards=ShardService(shelf=shards, admission=parts.admission, owner=store.owner, settings=settings),

@@ -118,7 +118,7 @@ def test_a_proxy_answers_as_it_says(fleet: Fleet, document: Any) -> None:
             ask("GET", f"{path}/models", headers=key)
             ask("GET", f"{path}/models/any", headers=key)
         ask("POST", f"/sessions/{session}/touch")
-        for path in ("", "/turns", "/turns?limit=1"):
+        for path in ("", "/turns", "/turns?limit=1", "/conversation"):
             ask("GET", f"/sessions/{session}{path}")
         ask("POST", f"/sessions/{session}/reward", json={"reward": 1})
         for scope in ("", "?scope=fleet"):

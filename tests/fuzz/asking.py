@@ -176,10 +176,15 @@ def show(lane: Lane) -> Ask | None:
     session = lane.random.choice(there)
     key = lane.key_of(session, chance=0.5)
     where: Any = {"proxy": lane.any_proxy(), "key": key, "names": (session.name,)}
-    match lane.random.randrange(3):
+    match lane.random.randrange(4):
         case 0:
-            return Ask(route="GET /sessions/{id}", **where, effect=_as_many_turns(session, "turns"))
+            where["key"] = lane.admin
+            query = {"branch": lane.random.choice(sorted(session.ids))} if session.ids else {}
+            queries = {"branch": ("", "x" * 129), "cursor": ("x", "a:b:c", ":0:0", "a:1", "x" * 200)}
+            return Ask(route="GET /sessions/{id}/conversation", **where, query=query, queries=queries)
         case 1:
+            return Ask(route="GET /sessions/{id}", **where, effect=_as_many_turns(session, "turns"))
+        case 2:
             query = {"limit": "1000"}
             return Ask(
                 route="GET /sessions/{id}/turns", **where, query=query, queries=_LIMITS, effect=_same_turns(session)

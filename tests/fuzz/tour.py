@@ -22,7 +22,7 @@ READING = (
     (asking.peers, ("GET /peers/weights", "GET /peers/weights/at-stake", "GET /peers/weights/recovered")),
     (asking.models, ("GET /v1/models", "GET /v1/models/{id}")),
     (asking.listing, ("GET /sessions",)),
-    (asking.show, ("GET /sessions/{id}", "GET /sessions/{id}/turns")),
+    (asking.show, ("GET /sessions/{id}", "GET /sessions/{id}/turns", "GET /sessions/{id}/conversation")),
     (asking.show, ("GET /sessions/{id}/v1/models", "GET /sessions/{id}/v1/models/{id}")),
     (asking.dumps, ("GET /dumps",)),
 )

@@ -22,7 +22,15 @@ from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of, raise_first
-from rolloutfleet.fleet.sessions import Handle, ListSessions, OnError, SamplingOption, list_sessions, list_turns
+from rolloutfleet.fleet.sessions import (
+    Handle,
+    ListSessions,
+    OnError,
+    SamplingOption,
+    list_sessions,
+    list_turns,
+    read_conversation,
+)
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import AsyncWeightUpdate, FleetWeights
@@ -276,6 +284,16 @@ class AsyncFleet(FleetBase):
     def turns(self, session: Named) -> AsyncIterator[wire.Turn]:
         """A session's turns, in order of commit, with ids, log-probabilities and versions."""
         return list_turns(self._proxies, name_of(session))
+
+    def conversation(
+        self, session: Named, *, branch: str | None = None, cursor: str | None = None
+    ) -> AsyncIterator[wire.Conversation]:
+        """A branch of a session, page by page: messages, and each token with its text, log-probability and version.
+
+        `branch` is the id of its last turn, the newest unless given; `cursor` a page's, or the id of the turn to begin
+        at.
+        """
+        return read_conversation(self._proxies, name_of(session), branch=branch, cursor=cursor)
 
     async def _of_session(self, method: str, name: str, path: str, answer: type[Answer], **asked: Any) -> Answer:
         return await self._proxies.call(method, f"/sessions/{name}{path}", answer, owner=owner_of(name), **asked)

@@ -72,6 +72,20 @@ async def _newest_first(
         yield sure
 
 
+async def read_conversation(
+    proxies: Proxies, session_id: str, *, branch: str | None, cursor: str | None
+) -> AsyncIterator[wire.Conversation]:
+    """The pages of one branch; which one that is, the first page says."""
+    asked: dict[str, str] = {name: value for name, value in (("branch", branch), ("cursor", cursor)) if value}
+    while True:
+        path = f"/sessions/{session_id}/conversation"
+        page = await proxies.call("GET", path, wire.Conversation, owner=owner_of(session_id), query=asked)
+        yield page
+        if page.cursor is None or page.branch is None:
+            return
+        asked = {"branch": page.branch, "cursor": page.cursor}
+
+
 async def list_turns(proxies: Proxies, session_id: str) -> AsyncIterator[wire.Turn]:
     """In order of commit."""
 

@@ -179,6 +179,7 @@ class Fleet(Blocking, FleetBase):
     statuses = blocking(AsyncFleet.statuses)
     sessions = listing(AsyncFleet.sessions)
     turns = listing(AsyncFleet.turns)
+    conversation = listing(AsyncFleet.conversation)
 
     export = wrapping(AsyncFleet.export, Export)
     acknowledge = blocking(AsyncFleet.acknowledge)

@@ -10,3 +10,4 @@ from rolloutfleet.wire.base import *  # noqa: F403
 from rolloutfleet.wire.exports import *  # noqa: F403
 from rolloutfleet.wire.fleet import *  # noqa: F403
 from rolloutfleet.wire.sessions import *  # noqa: F403
+from rolloutfleet.wire.viewing import *  # noqa: F403

@@ -264,6 +264,7 @@ def _extras(job: TurnJob, evidence: Evidence, message: Message, *, max_tokens: i
         stop_sequence=_stop_string(job, evidence),
         own_messages=job.request.own_messages,
         kept=job.request.kept(message),
+        timing=job.call.phases.before_commit(),
     )
 
 

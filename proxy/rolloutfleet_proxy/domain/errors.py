@@ -399,6 +399,10 @@ class TooManyInFlight(NoRoom, retry_after=2.0):
     """No room in memory for another request."""
 
 
+class TooManyViewers(NoRoom, code=codes.TOO_MANY_VIEWERS, retry_after=1.0):
+    """As many as may already look on, or wait for a page of a conversation."""
+
+
 class Paused(Unavailable, code=codes.PAUSED, retry_after=10.0):
     """Generation has been paused for longer than calls are held."""
 

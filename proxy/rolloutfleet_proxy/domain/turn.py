@@ -37,6 +37,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many of its request's first messages were that call's alone (`dialects.base.TurnRequest`)."""
     kept: dict[str, Any] | None = None
     """What its dialect needs to show it again."""
+    timing: Sequence[float] | None = None
+    """Seconds of each of `telemetry.phases.BEFORE_COMMIT`; None in rows of earlier versions."""
     hidden: bool = False
     """Its dialect shows it no more, and no call goes on from it by name; it is trained all the same."""
 

@@ -108,8 +108,8 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
         ),
     )
     transaction.executemany(
-        "INSERT INTO leased (lease, session, session_name, number) VALUES (?, ?, ?, ?)",
-        [(lease, member.session, member.session_name, member.number) for member in members],
+        "INSERT INTO leased (lease, session, session_name, number, leased_at) VALUES (?, ?, ?, ?, ?)",
+        [(lease, member.session, member.session_name, member.number, transaction.wall) for member in members],
     )
     _take(transaction, lease, members)
     if call is not None:
@@ -140,8 +140,8 @@ def acknowledge(transaction: Transaction, lease: str, trajectory_ids: Sequence[s
     for member in todo:
         move_trajectory(transaction, member.session, member.number, ACKNOWLEDGED, lease=lease)
     transaction.executemany(
-        "UPDATE leased SET acknowledged = 1 WHERE lease = ? AND session = ? AND number = ?",
-        [(lease, member.session, member.number) for member in todo],
+        "UPDATE leased SET acknowledged = 1, acknowledged_at = ? WHERE lease = ? AND session = ? AND number = ?",
+        [(transaction.wall, lease, member.session, member.number) for member in todo],
     )
     settle_all(transaction, (member.session for member in todo))
     _close_if_done(transaction, lease, state)

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-LATEST = 4
+LATEST = 5
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -220,6 +220,12 @@ _V4 = """
 ALTER TABLE sessions ADD COLUMN sampling TEXT;
 """
 
+_V5 = """
+-- Seconds since the epoch, for people; null of what an earlier version leased.
+ALTER TABLE leased ADD COLUMN leased_at REAL;
+ALTER TABLE leased ADD COLUMN acknowledged_at REAL;
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -239,7 +245,7 @@ INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

@@ -16,6 +16,7 @@ COMMIT: Final = 5
 DONE: Final = 6
 
 STEPS: Final = ("queue", "tokenise_in", "pause", "engine", "tokenise_out", "commit")
+BEFORE_COMMIT: Final = STEPS[:COMMIT]
 
 
 class Phases:
@@ -41,6 +42,10 @@ class Phases:
     def stop(self) -> None:
         """The turn is over, at whatever step."""
         self._stopped = self._clock()
+
+    def before_commit(self) -> list[float]:
+        """Seconds of each of BEFORE_COMMIT, to a tenth of a millisecond."""
+        return [max(0.0, round(seconds, 4)) for seconds in self.seconds()[:COMMIT]]
 
     def seconds(self) -> list[float]:
         """Of each of STEPS; of the one under way until now, and -1 for what was not reached."""
