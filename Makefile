@@ -10,7 +10,7 @@ SIDE_BY_SIDE := -n auto --dist loadfile
 # What pytest ends with where ARGS leave no test.
 NONE := 5
 FAST := not real and not apiserver and not cluster
-CHECKED := client proxy operator engine images toolchain tests e2e benchmarks examples
+CHECKED := client proxy operator engine images monitoring toolchain tests e2e benchmarks examples
 IMAGE_LOCK := $(BIN)/uv pip compile --quiet --only-binary :all: --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
 
@@ -127,7 +127,8 @@ crd: $(READY) ## regenerate crds/ and the chart's copy after a change of rollout
 	@cp crds/rolloutfleets.rolloutfleet.dev.yaml charts/rolloutfleet/files/
 
 .PHONY: chart
-chart: $(READY) ## regenerate the chart's files and examples/kubernetes/operator.yaml
+chart: $(READY) ## regenerate the chart's files, alert rules, dashboard and examples/kubernetes/operator.yaml
+	@$(BIN)/python -m monitoring
 	@$(BIN)/python -m rolloutfleet_operator.chart charts/rolloutfleet
 	@$(BIN)/python -m tests.charts.raw > .raw && mv .raw examples/kubernetes/operator.yaml
 

@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 Text = Annotated[str, Field(max_length=1024)]
 Digest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
 Namespace = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$", max_length=63)]
+Label = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
 Texts = dict[str, str]
 KubernetesObjects = list[dict[str, JsonValue]]
 KubernetesObject = dict[str, JsonValue]
@@ -121,12 +122,38 @@ class PodMonitor(ValuesModel):
     """How often it scrapes."""
 
 
+class PrometheusRule(ValuesModel):
+    """For the Prometheus operator: alerts about fleets and their operator (docs/runbook.md explains each)."""
+
+    enabled: bool = False
+    """Needs the definitions of monitoring.coreos.com in the cluster, and the PodMonitor."""
+    labels: Texts = Field(default_factory=dict)
+    """Labels by which your Prometheus selects rules."""
+
+
+class Dashboard(ValuesModel):
+    """For Grafana: a ConfigMap with a dashboard, which Grafana's sidecar finds by label."""
+
+    enabled: bool = False
+    """Create it."""
+    sidecar_label: Label = "grafana_dashboard"
+    """The label that the sidecar looks for; its value is "1"."""
+    namespace: Namespace = ""
+    """Where the sidecar looks; by default the release's namespace."""
+    labels: Texts = Field(default_factory=dict)
+    """Further labels."""
+    annotations: Texts = Field(default_factory=dict)
+    """Annotations, for example the folder in Grafana."""
+
+
 class Metrics(ValuesModel):
     """Metrics for Prometheus."""
 
     service: bool = True
     """Create a Service for the operator's /metrics."""
     pod_monitor: PodMonitor = PodMonitor()
+    prometheus_rule: PrometheusRule = PrometheusRule()
+    dashboard: Dashboard = Dashboard()
 
 
 class Values(ValuesModel):

@@ -1,11 +1,15 @@
 """The chart: what it installs, with which rights, and that every value does something."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 from images.recipes import RECIPES, project_version
+from monitoring.alerts import rules
+from monitoring.dashboard import dashboard
+from monitoring.files import DASHBOARD
 from tests.charts.helm import CHART, NAMESPACE, HelmFailed, helm, manifests, of_kind, template, the
 
 from rolloutfleet_operator import chart, crd
@@ -32,9 +36,13 @@ PROBES: dict[str, Any] = {
 """Another value than the default, where its type alone does not give one."""
 
 MONITORED = {"metrics": {"podMonitor": {"enabled": True}}}
+ALERTING = {"metrics": {"prometheusRule": {"enabled": True}}}
+SHOWN = {"metrics": {"dashboard": {"enabled": True}}}
 BESIDE: dict[str, Any] = {
     "metrics.podMonitor.labels": MONITORED,
     "metrics.podMonitor.interval": MONITORED,
+    "metrics.prometheusRule.labels": ALERTING,
+    **{f"metrics.dashboard.{name}": SHOWN for name in ("sidecarLabel", "namespace", "labels", "annotations")},
     "serviceAccount.create": {"serviceAccount": {"name": "theirs"}},
 }
 """What else has to be said for a value to count."""
@@ -127,6 +135,7 @@ def test_every_value_is_told_in_the_readme(path: str) -> None:
         ({"maxConcurrentDisruptions": 0}, "/maxConcurrentDisruptions"),
         ({"watchNamespace": "Not_A_Name"}, "/watchNamespace"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name"),
+        ({"metrics": {"dashboard": {"sidecarLabel": "no label"}}}, "/metrics/dashboard/sidecarLabel"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values: dict[str, Any], said: str) -> None:
@@ -253,7 +262,27 @@ def test_one_pod_monitor_finds_operator_and_fleets_by_label() -> None:
     monitor = the("PodMonitor", {"metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}})
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["spec"]["namespaceSelector"] == {"any": True}
+    for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+        assert "fleet" in {each.get("targetLabel") for each in endpoint["relabelings"]}
     (chosen,) = monitor["spec"]["selector"]["matchExpressions"]
     assert chosen["values"] == ["rolloutfleet", "rolloutfleet-operator"]
     values = {"metrics": {"podMonitor": {"enabled": True}}, "watchNamespace": "training"}
     assert the("PodMonitor", values)["spec"]["namespaceSelector"] == {"matchNames": ["training", NAMESPACE]}
+
+
+def test_the_rules_are_the_generated_ones() -> None:
+    assert of_kind("PrometheusRule") == []
+    rule = the(
+        "PrometheusRule", {"metrics": {"prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}}}
+    )
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == rules()
+
+
+def test_grafanas_sidecar_finds_the_dashboard() -> None:
+    assert of_kind("ConfigMap") == []
+    asked = {"enabled": True, "namespace": "grafana", "annotations": {"folder": "RL"}}
+    found = the("ConfigMap", {"metrics": {"dashboard": asked}})
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert (found["metadata"]["namespace"], found["metadata"]["annotations"]) == ("grafana", {"folder": "RL"})
+    assert {name: json.loads(text) for name, text in found["data"].items()} == {DASHBOARD: dashboard()}

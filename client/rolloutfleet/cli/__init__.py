@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rolloutfleet.cli import dumps, export, sessions, status, up
+from rolloutfleet.cli import dumps, export, prometheus, sessions, status, up
 from rolloutfleet.cli.failures import CommandFailed, fail
 from rolloutfleet.cli.options import help_unless_asked
 from rolloutfleet.fleet import FleetError
@@ -31,6 +31,7 @@ app.command("export")(export.export)
 app.command("ack")(export.ack)
 app.command("release")(export.release)
 app.add_typer(dumps.app, name="dumps")
+app.command("prometheus")(prometheus.prometheus)
 
 
 def show_version(asked: bool) -> None:
