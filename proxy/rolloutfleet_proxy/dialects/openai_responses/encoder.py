@@ -168,7 +168,7 @@ class ResponsesEncoder(Encoder):
         number, self._number = self._number, self._number + 1
         if item["type"] == "reasoning":
             return b"%b%d%b%b}\n\n" % (before, number, behind, _encode(text))
-        logprobs, self._pending = self._pending, []
+        logprobs, self._pending = objects.without_bytes(self._pending), []
         return b'%b%d%b%b,"delta":%b}\n\n' % (before, number, behind, _encode(logprobs), _encode(text))
 
     def _place(self, item: objects.Item) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class ResponsesEncoder(Encoder):
             return b""
         place = self._places[item["id"]] = len(self._places)
         kind = item["type"]
-        begins = {**item, "status": objects.IN_PROGRESS}
+        begins = item | ({"status": objects.IN_PROGRESS} if "status" in item else {})
         if kind == "reasoning" or kind == "message":
             empty = objects.text_part("", []) if kind == "message" else {"type": "reasoning_text", "text": ""}
             added = self._event("response.output_item.added", {"output_index": place, "item": begins | {"content": []}})
@@ -203,12 +203,12 @@ class ResponsesEncoder(Encoder):
             [part] = item["content"]
             said: dict[str, Any] = {**self._part_of(item), "text": part["text"]}
             if kind == "message":
-                said["logprobs"] = part["logprobs"]
+                said["logprobs"] = objects.without_bytes(part["logprobs"])
             done = "response.output_text.done" if kind == "message" else "response.reasoning_text.done"
             ends = self._event(done, said)
             ends += self._event("response.content_part.done", {**self._part_of(item), "part": part})
         elif kind == "function_call":
-            said = {**self._place(item), "name": item["name"], "arguments": item["arguments"]}
+            said = {**self._place(item), "arguments": item["arguments"]}
             ends = self._event("response.function_call_arguments.done", said)
         else:
             ends = self._event("response.custom_tool_call_input.done", {**self._place(item), "input": item["input"]})

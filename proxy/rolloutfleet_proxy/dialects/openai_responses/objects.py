@@ -7,11 +7,12 @@ nothing is there where nothing else is, so that whoever sends the output back se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rolloutfleet_proxy.dialects.openai_responses.request import PREFIX, Echo
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, Declared, custom_input
+from rolloutfleet_proxy.dialects.token_logprobs import TokenLogprob
 from rolloutfleet_proxy.domain.turn import Turn
 
 Item = dict[str, Any]
@@ -55,8 +56,20 @@ def text_part(text: str, logprobs: Any) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
+def without_bytes(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
+    """Log-probabilities as events of text have them; whole parts have the tokens' bytes, too."""
+    return [
+        {
+            "token": each.token,
+            "logprob": each.logprob,
+            "top_logprobs": [{"token": top.token, "logprob": top.logprob} for top in each.top_logprobs],
+        }
+        for each in logprobs
+    ]
+
+
 def call_item(turn: str, index: int, call: Mapping[str, Any], declared: Mapping[str, Declared], status: str) -> Item:
-    """A call as its tool was declared; `call` is as canonical messages have it."""
+    """A call as its tool was declared; `call` is as canonical messages have it. Custom calls have no status."""
     name, arguments = call["function"]["name"], call["function"]["arguments"]
     tool = declared.get(name) or Declared(name=name)
     number = f"{turn.removeprefix(_TURN)}_{index}"
@@ -67,7 +80,7 @@ def call_item(turn: str, index: int, call: Mapping[str, Any], declared: Mapping[
     text = custom_input(arguments)
     call_id, text = (call["id"], text) if text is not None else (call["id"] + RAW, arguments)
     said = {"call_id": call_id, "name": tool.name, **namespace, "input": text}
-    return {"id": f"ctc_{number}", "type": "custom_tool_call", **said, "status": status}
+    return {"id": f"ctc_{number}", "type": "custom_tool_call", **said}
 
 
 def output_items(turn: Turn, declared: Mapping[str, Declared], logprobs: Any) -> Iterator[Item]:
@@ -120,7 +133,6 @@ def response_object(
         "parallel_tool_calls": echo.parallel_tool_calls,
         "previous_response_id": echo.previous_response_id,
         "reasoning": echo.reasoning,
-        "store": echo.store,
         "temperature": echo.temperature,
         "text": echo.text,
         "tool_choice": echo.tool_choice,

@@ -36,10 +36,6 @@ SEARCH = {"type": "web_search", "external_web_access": True}
 EVENT = TypeAdapter[ResponseStreamEvent](ResponseStreamEvent)
 
 
-def call(name: str, arguments: str, call_id: str = "call_a") -> dict[str, Json]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
 def turn(**fields: Any) -> Turn:
     return Turn(
         **{
@@ -77,7 +73,7 @@ def encoder(request: ResponsesRequest) -> ResponsesEncoder:
 
 def whole(made: Turn, request: ResponsesRequest) -> dict[str, Json]:
     data = encoder(request).whole(Committed(made))
-    Response.model_validate_json(data, strict=True)
+    Response.model_validate_json(data, strict=True, extra="forbid")
     found: dict[str, Json] = json.loads(data)
     return found
 
@@ -92,7 +88,7 @@ def events(data: bytes) -> list[dict[str, Json]]:
         event = json.loads(text.removeprefix("data: "))
         assert name == f"event: {event['type']}"
         assert event["sequence_number"] == place
-        EVENT.validate_json(text.removeprefix("data: "), strict=True)
+        EVENT.validate_json(text.removeprefix("data: "), strict=True, extra="forbid")
         found.append(event)
     return found
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.proxy.dialects.openai_responses.responses import FIND, PATCH, RESPONSES, SEARCH, SPAWN, Json, asked, call
+from tests.proxy.dialects.conversations import as_items, call, conversations
+from tests.proxy.dialects.openai_responses.responses import FIND, PATCH, RESPONSES, SEARCH, SPAWN, Json, asked
 from tests.wording import LIBRARIES
 
 from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_PARAMETER
@@ -326,54 +327,7 @@ def test_any_json_is_read_or_refused_with_400(fields: dict[str, Json], items: li
 # The same conversation by chat
 
 
-texts = st.text(min_size=1, max_size=6)
-objects = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=2)
-
-
-@st.composite
-def conversations(draw: st.DrawFn) -> list[Message]:
-    """Canonical ones, with everything that a message may have."""
-    messages: list[Message] = [{"role": "system", "content": draw(texts)}, {"role": "user", "content": draw(texts)}]
-    for turn in range(draw(st.integers(0, 3))):
-        answer: Message = {"role": "assistant", "content": draw(texts)}
-        if draw(st.booleans()):
-            answer["reasoning_content"] = draw(texts)
-        count = draw(st.integers(0, 2))
-        if count:
-            names = st.sampled_from(["find", "agents__spawn", "apply_patch"])
-            answer["tool_calls"] = [
-                call(draw(names), json.dumps(draw(objects)), f"call_{turn}_{index}") for index in range(count)
-            ]
-            answer["content"] = draw(st.none() | texts)
-        messages.append(answer)
-        for each in answer.get("tool_calls", ()):
-            messages.append({"role": "tool", "tool_call_id": each["id"], "content": draw(st.text(max_size=3))})
-        # Two answers in a row may be one: something has to come between.
-        roles = st.lists(st.sampled_from(["user", "developer"]), min_size=0 if count else 1, max_size=2)
-        messages += [{"role": role, "content": draw(texts)} for role in draw(roles)]
-    return messages
-
-
-def as_items(message: Message) -> list[dict[str, Json]]:
-    """A message as a client of the Responses API sends it."""
-    if message["role"] == "tool":
-        return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
-    if message["role"] != "assistant":
-        return [{"role": message["role"], "content": [{"type": "input_text", "text": message["content"]}]}]
-    items: list[dict[str, Json]] = []
-    if "reasoning_content" in message:
-        items.append({**REASONED, "content": [{"type": "reasoning_text", "text": message["reasoning_content"]}]})
-    if message["content"] is not None:
-        items.append(said(message["content"]))
-    for each in message.get("tool_calls", ()):
-        function = each["function"]
-        space, _, name = function["name"].rpartition("__")
-        namespace = {"namespace": space} if space else {}
-        items.append({**CALL, "call_id": each["id"], "name": name, **namespace, "arguments": function["arguments"]})
-    return items
-
-
-@given(conversations())
+@given(conversations(st.sampled_from(["find", "agents__spawn", "apply_patch"]), later=["developer"]))
 def test_a_conversation_is_the_one_that_chat_has(messages: list[Message]) -> None:
     system, *others = messages
     items = [item for message in others for item in as_items(message)]
