@@ -32,7 +32,7 @@ from rolloutfleet_proxy.control import (
 )
 from rolloutfleet_proxy.control.dependencies import require_key_of_somewhere, services_of
 from rolloutfleet_proxy.control.no_route import which_are_there
-from rolloutfleet_proxy.dialects.registry import dialect_call
+from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
     InternalError,
@@ -40,7 +40,7 @@ from rolloutfleet_proxy.domain.errors import (
     Stopping,
     UnreadableJson,
 )
-from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, response_to
+from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, send_answer
 from rolloutfleet_proxy.http.headers import LimitOf
 from rolloutfleet_proxy.http.request_bodies import BodyRefused, BodyTime, RequestBodies
 from rolloutfleet_proxy.process.drain import Drains
@@ -109,6 +109,7 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings) -> ASGIAp
         metrics=services.metrics,
         limit_of=body_limit,
         to_disk=_goes_to_disk,
+        answer_to=answer_to,
     )
     ownership = services.ownership
     forwarding = Forwarding(
@@ -165,7 +166,7 @@ class _Split:
             return
         if self.opened.services.drains.over and scope["path"] != "/health":
             self.opened.services.metrics.refused.labels(DRAINING).inc()
-            await response_to(Stopping())(scope, receive, send)
+            await send_answer(answer_to(scope, Stopping()), send)
             return
         with self.opened.under_way.one():
             await self.control(scope, receive, send)
@@ -207,7 +208,10 @@ def _control(lifespan: Callable[[FastAPI], object], settings: ProxySettings) -> 
 
 async def _answer(request: Request, error: DomainError) -> Response:
     services_of(request).metrics.refused.labels(error.code).inc()
-    return response_to(error)
+    status, headers, body = answer_to(request.scope, error)
+    response = Response(status_code=status)
+    response.raw_headers, response.body = headers, body
+    return response
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:

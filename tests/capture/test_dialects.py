@@ -274,12 +274,18 @@ async def test_a_stream_that_begins_early_fails_with_its_own_status_until_it_has
 
 
 async def test_whoever_misses_the_way_is_told_of_every_dialects_paths(admin: httpx.AsyncClient) -> None:
-    for path in ("/toy/say", "/keyed/say", "/v1/chat/completions", "/v1/embeddings", "/sessions/s/toy/hear"):
+    there = (
+        "Agents call POST /v1/chat/completions, POST /toy/say, GET /v1/models, GET /v1/models/{model}, each also below "
+        "/sessions/{session_id}; POST /keyed/say."
+    )
+    for path in ("/v1/chat/completions", "/v1/embeddings", "/sessions/s/toy/hear"):
         reply = await admin.get(path)
-        assert (reply.status_code, reply.json()["error"]["message"]) == (
+        assert (reply.status_code, reply.json()["error"]["message"]) == (404, f"GET {path}: Not Found. {there}")
+    for path in ("/toy/say", "/keyed/say", "/sessions/s/toy/say", "/toy/say/more"):
+        reply = await admin.get(path)
+        assert (reply.status_code, reply.json()) == (
             404,
-            f"GET {path}: Not Found. Agents call POST /v1/chat/completions, POST /toy/say, GET /v1/models, "
-            "GET /v1/models/{model}, each also below /sessions/{session_id}; POST /keyed/say.",
+            {"wrong": "not_found", "because": f"GET {path}: Not Found. {there}", "where": None},
         )
     for path in ("/nothing", "/sessions/s/nothing"):
         assert "Agents call" not in (await admin.get(path)).text

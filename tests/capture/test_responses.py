@@ -37,7 +37,7 @@ def outputs(response: Response) -> list[Any]:
 
 def strictly(response: Response) -> Response:
     """The response, which is what its types say."""
-    return Response.model_validate_json(response.to_json(), strict=True)
+    return Response.model_validate_json(response.to_json(), strict=True, extra="forbid")
 
 
 def parents(session: AgentSession) -> list[tuple[str | None, Json]]:

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
 from rolloutfleet_proxy.cluster.peers import Peers
-from rolloutfleet_proxy.dialects.registry import DialectCall, dialect_call
+from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, OwnerFailed, OwnerUnreachable
-from rolloutfleet_proxy.http.errors import answer_to, response_to, send_answer
+from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.headers import (
     FORWARDED,
     LENGTH,
@@ -66,7 +66,7 @@ class Forwarding:
         try:
             self.ownership.check(owner, named=named_by(scope["path"]), session=session_of(scope["path"]))
         except DomainError as error:
-            await self._refuse(await self._key_refused(scope) or error, scope, receive, send)
+            await self._refuse(await self._key_refused(scope) or error, scope, send)
         else:
             await self._pass_on(owner.ordinal, scope, receive, send)
 
@@ -79,14 +79,13 @@ class Forwarding:
             return error
         return None
 
-    async def _refuse(self, error: DomainError, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, error: DomainError, scope: Scope, send: Send) -> None:
         self.metrics.refused.labels(error.code).inc()
-        call = dialect_call(scope)
+        call, answer = dialect_call(scope), answer_to(scope, error)
         if call is None:
-            await response_to(error)(scope, receive, send)
+            await send_answer(answer, send)
             return
         told = ChatCall(self.metrics, request_id=request_id(scope), session_id=call.session or "")
-        answer = call.dialect.answer_to(error)
         told.status, told.outcome = answer[0], error.code
         try:
             await send_answer(answer, send)
@@ -96,7 +95,7 @@ class Forwarding:
     async def _pass_on(self, ordinal: int, scope: Scope, receive: Receive, send: Send) -> None:
         call = dialect_call(scope)
         told = None if call is None else PassedCall(self.metrics, request_id=request_id(scope), to=ordinal)
-        answer, refused = _PassedAnswer(send, call), ""
+        answer, refused = _PassedAnswer(send, scope), ""
         try:
             async with self.passing(scope):
                 await pass_on(
@@ -120,7 +119,7 @@ class _PassedAnswer:
     """What has been sent of an answer, and how it ends where the passing on does not go well."""
 
     out: Send
-    call: DialectCall | None
+    scope: Scope
     status: int = -1
     """Sent to the caller; -1 where nothing was."""
     whole: bool = False
@@ -138,9 +137,9 @@ class _PassedAnswer:
 
     async def end_with(self, error: DomainError) -> None:
         """Say the error: as the answer, or a stream's last event. Of other answers the server closes the connection."""
-        call = self.call
+        call = dialect_call(self.scope)
         if self.status < 0:
-            await send_answer(answer_to(error) if call is None else call.dialect.answer_to(error), self.send)
+            await send_answer(answer_to(self.scope, error), self.send)
         elif self._is_stream and call is not None:
             await self.out({"type": "http.response.body", "body": call.dialect.error_event(error)})
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.control.dependencies import AnySession, Services, TheServices
-from rolloutfleet_proxy.dialects.openai_responses.request import PREFIX
+from rolloutfleet_proxy.dialects.openai_responses.request import turn_of
 from rolloutfleet_proxy.dialects.openai_responses.shown import shown
 from rolloutfleet_proxy.domain.errors import UnsupportedParameter
 from rolloutfleet_proxy.http.headers import presented_key
@@ -60,11 +60,11 @@ async def _with_key(request: Request, services: Services) -> Session:
 async def _shown(session: Session, response_id: str, services: Services, *, stream: bool) -> Response:
     if stream:
         raise UnsupportedParameter("stream", "a response that was made is given whole.")
-    turn, beginning = await services.turns.shown(session, response_id.removeprefix(PREFIX))
+    turn, beginning = await services.turns.shown(session, turn_of(response_id))
     body = shown(turn, beginning, model=services.models.settings.current.model)
     return Response(body, media_type=JSON_MEDIA_TYPE)
 
 
 async def _hidden(session: Session, response_id: str, services: Services) -> dict[str, Any]:
-    await services.turns.hide(session, response_id.removeprefix(PREFIX))
+    await services.turns.hide(session, turn_of(response_id))
     return {"id": response_id, "object": "response", "deleted": True}

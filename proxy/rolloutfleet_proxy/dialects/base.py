@@ -199,7 +199,8 @@ class Dialect(ABC, Generic[RequestT]):
         """What writes the answer to one caller; `model` is what the fleet calls its model."""
 
     def answer_to(self, error: DomainError) -> tuple[int, Headers, bytes]:
-        """Status, headers in ASGI's form, and body of an answer that is an error."""
+        """Status, headers in ASGI's form, and body of an answer that is an error, also to requests at and below the
+        calls' paths that are no calls."""
         return errors.answer_to(error)
 
     @abstractmethod

@@ -15,7 +15,9 @@ from rolloutfleet_proxy.dialects.anthropic_messages import AnthropicMessages
 from rolloutfleet_proxy.dialects.base import Dialect
 from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.dialects.openai_responses import OpenAIResponses
-from rolloutfleet_proxy.domain.errors import MissingKey
+from rolloutfleet_proxy.domain.errors import DomainError, MissingKey
+from rolloutfleet_proxy.http import errors
+from rolloutfleet_proxy.http.headers import Headers
 
 DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(), AnthropicMessages(), OpenAIResponses())
 """A new dialect is one line here."""
@@ -54,6 +56,15 @@ def dialect_call(scope: Scope) -> DialectCall | None:
         scope[_FOUND] = _look_up(scope)
     found: DialectCall | None = scope[_FOUND]
     return found
+
+
+def answer_to(scope: Scope, error: DomainError) -> tuple[int, Headers, bytes]:
+    """Status, headers in ASGI's form, and body of an error, in the form of the API that the request's path belongs to:
+    a dialect's, also below the paths of its calls, else the native one."""
+    for dialect, path in call_paths():
+        if _pattern(path).fullmatch(scope["path"]) or _pattern(f"{path}/{{below:path}}").fullmatch(scope["path"]):
+            return dialect.answer_to(error)
+    return errors.answer_to(error)
 
 
 def _look_up(scope: Scope) -> DialectCall | None:

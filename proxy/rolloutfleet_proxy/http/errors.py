@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import Response
 from starlette.types import Send
 
 from rolloutfleet import errors as codes
@@ -129,13 +128,6 @@ async def send_answer(answer: tuple[int, Headers, bytes], send: Send) -> None:
     status, headers, body = answer
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def response_to(error: DomainError) -> Response:
-    """The same as a handler returns it."""
-    response = Response(body_of(error), status_code=status_of(error), media_type=JSON_MEDIA_TYPE)
-    response.raw_headers += headers_of(error)
-    return response
 
 
 def headers_of(error: DomainError) -> Headers:

@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, Stopping
-from rolloutfleet_proxy.http.errors import RequestTimeout, answer_to, send_answer, status_of
+from rolloutfleet_proxy.http.errors import RequestTimeout, send_answer, status_of
+from rolloutfleet_proxy.http.headers import Headers as RawHeaders
 from rolloutfleet_proxy.http.headers import LimitOf, declared_length, has_body, presented_key
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
 from rolloutfleet_proxy.process.drain import Drains
@@ -51,6 +52,8 @@ class RequestBodies:
     in_flight: InFlight
     metrics: Metrics
     limit_of: LimitOf
+    answer_to: Callable[[Scope, DomainError], tuple[int, RawHeaders, bytes]]
+    """The answer to a request that is refused here."""
     to_disk: Callable[[Scope], bool] = lambda scope: False
     """Whose body is written as it comes, and so is never in memory."""
 
@@ -64,7 +67,7 @@ class RequestBodies:
             length = declared_length(headers.get("content-length", ""), limit=limit)
             held = self.in_flight.hold()
         except DomainError as error:
-            await self._answer(error, send)
+            await self._answer(error, scope, send)
             return
         in_memory = not self.to_disk(scope)
         try:
@@ -73,13 +76,13 @@ class RequestBodies:
                 held.expect(length)
             await self.app(scope, _counted(receive, held if in_memory else None, limit=limit), send)
         except DomainError as error:
-            await self._answer(error, send)
+            await self._answer(error, scope, send)
         finally:
             held.release()
 
-    async def _answer(self, error: DomainError, send: Send) -> None:
+    async def _answer(self, error: DomainError, scope: Scope, send: Send) -> None:
         self.metrics.refused.labels(error.code).inc()
-        await send_answer(answer_to(error), send)
+        await send_answer(self.answer_to(scope, error), send)
 
 
 def _read_as_json(scope: Scope) -> None:

@@ -66,14 +66,14 @@ class TurnService:
         number = session.turn_named(name)
         found = None if number is None else await self.store.read(partial(_load_shown, session.id, number))
         if found is None or found[0].extras.hidden:
-            raise _not_found(name)
+            raise _not_found()
         return found
 
     async def hide(self, session: Session, name: str) -> None:
         """Show a turn no more, and let no call go on from it by name; else nothing changes. Raises ResponseNotFound."""
         number = session.turn_named(name)
         if number is None or not await self.store.write(partial(hide, session=session.id, number=number)):
-            raise _not_found(name)
+            raise _not_found()
 
     def note_delivery(self, session: Session, number: int, *, delivered: bool) -> None:
         """A caller got the turn's answer, or it turned out that none did."""
@@ -92,5 +92,5 @@ def _load_shown(session: int, number: int, connection: Connection) -> tuple[Turn
         return None
 
 
-def _not_found(name: str) -> ResponseNotFound:
-    return ResponseNotFound(f"This session has no response of the turn {name[:80]!r}.")
+def _not_found() -> ResponseNotFound:
+    return ResponseNotFound("response_id: this session has no such response, or shows it no more.")

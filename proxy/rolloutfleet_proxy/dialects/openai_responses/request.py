@@ -66,7 +66,6 @@ class Echo(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     reasoning: Mapping[str, Any] | None = None
-    store: bool = True
     temperature: float | None = None
     text: Mapping[str, Any] | None = None
     tool_choice: Any = "auto"
@@ -199,7 +198,7 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
         logprobs=logprobs,
         top_logprobs=parsed.top_logprobs or 0,
         ignored=tuple(ignored),
-        follows=_follows(parsed),
+        follows=None if parsed.previous_response_id is None else turn_of(parsed.previous_response_id),
         own_messages=1 if parsed.instructions else 0,
         echo=_echo(parsed),
         declared=tools.declared,
@@ -207,6 +206,11 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
     if reading.strict and ignored:
         raise UnknownParameter(ignored[0][:_LONGEST_PATH])
     return request
+
+
+def turn_of(response_id: str) -> str:
+    """The name of a response's turn; an id that is none of ours names no turn."""
+    return response_id.removeprefix(PREFIX) if response_id.startswith(PREFIX) else ""
 
 
 def _read(body: bytes, ignored: list[str]) -> _Body:
@@ -243,12 +247,6 @@ def _check_metadata(metadata: Mapping[str, str]) -> None:
         raise InvalidParameter(
             "metadata", f"It has at most {_MOST_METADATA} entries of at most {_LONGEST_METADATA} characters."
         )
-
-
-def _follows(parsed: _Body) -> str | None:
-    """The turn's name; an id that is none of ours names no turn."""
-    given = parsed.previous_response_id
-    return None if given is None else given.removeprefix(PREFIX) if given.startswith(PREFIX) else ""
 
 
 def _template_kwargs(parsed: _Body, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
@@ -311,7 +309,6 @@ def _echo(parsed: _Body) -> Echo:
         parallel_tool_calls=parsed.parallel_tool_calls is not False,
         previous_response_id=parsed.previous_response_id,
         reasoning=parsed.reasoning,
-        store=parsed.store is not False,
         temperature=parsed.temperature,
         text=parsed.text or Echo.TEXT,
         tool_choice="auto" if parsed.tool_choice is None else parsed.tool_choice,
