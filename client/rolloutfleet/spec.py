@@ -430,6 +430,9 @@ class CompatibilitySpec(SpecModel):
     requests: Literal["lenient", "strict"] = "lenient"
     """`lenient`: a field that can be ignored without breaking a promise is accepted, and named in
     `x-rolloutfleet-ignored`. `strict`: it is a 400."""
+    images: Literal["refuse", "placeholder"] = "refuse"
+    """`refuse`: an image is a 400. `placeholder`: the prompt has `[image omitted]` in its place, and the turn says how
+    many (`placeholders`)."""
 
 
 class RestartSpec(SpecModel):

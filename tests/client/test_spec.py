@@ -25,7 +25,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert spec.model_dump(mode="json", by_alias=True, exclude={"engine": {"simulated"}}) == {
         "model": "m",
         "models": {"names": None},
-        "compatibility": {"requests": "lenient"},
+        "compatibility": {"requests": "lenient", "images": "refuse"},
         "tokenizer": {
             "path": None,
             "hub": None,

@@ -26,6 +26,14 @@ CLIENT_RETRIES = ("client/fleet/test_retries.py",)
 
 FAULTS = [
     Fault(
+        "what-an-image-shows-is-in-the-prompt",
+        Promise.TREE,
+        PROXY,
+        "        return PLACEHOLDER\n",
+        "        return f'{PLACEHOLDER}{image}'\n",
+        ("dialects/test_images.py",),
+    ),
+    Fault(
         "what-is-context-is-trained",
         Promise.LINEAGE,
         PROXY,

@@ -255,6 +255,7 @@ def _schema(arrow: Any) -> Any:
             ("constrained", text),
             ("biased_by", arrow.list_(text)),
             ("stripped", arrow.list_(text)),
+            ("placeholders", whole),
             ("lineage", arrow.struct([("id", text), ("kind", text), ("parent", text)])),
             ("sampling", sampling),
             ("message", text),

@@ -168,6 +168,8 @@ class TurnFacts(Reply):
     stripped: list[str] | None = None
     """What was taken out of its request because it differs with every request, `cache_control` for example; None where
     there was nothing."""
+    placeholders: int = 0
+    """How many images of its prompt a text stands for."""
     lineage: Lineage = Lineage(id="main", kind="main")
     sampling: Sampled | None = None
     """None of a turn of an earlier version, which didn't note it."""

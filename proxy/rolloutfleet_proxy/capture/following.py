@@ -50,4 +50,5 @@ class Following(Struct, frozen=True, kw_only=True):
 def _joined(request: TurnRequest, followed: Followed) -> TurnRequest:
     own = request.own_messages
     messages = [*request.messages[:own], *followed.messages[followed.own :], *request.messages[own:]]
-    return msgspec.structs.replace(request, messages=messages)
+    placeholders = followed.placeholders + request.placeholders
+    return msgspec.structs.replace(request, messages=messages, placeholders=placeholders)

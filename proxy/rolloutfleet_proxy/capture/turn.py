@@ -228,6 +228,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             completion_tokens=len(made.output_ids),
             seconds=job.call.phases.seconds(),
         )
+        metrics.image_placeholders.inc(made.extras.placeholders)
         metrics.prefix_checks.labels("passed").inc(prompt.passed)
         metrics.prefix_checks.labels("failed").inc(prompt.checked - prompt.passed)
 
@@ -261,6 +262,7 @@ def _extras(job: TurnJob, evidence: Evidence, message: Message, *, max_tokens: i
         cached_tokens=evidence.cached_tokens or None,
         top_logprobs=evidence.top_logprobs,
         stripped=list(job.request.stripped) or None,
+        placeholders=job.request.placeholders,
         stop_sequence=_stop_string(job, evidence),
         own_messages=job.request.own_messages,
         kept=job.request.kept(message),

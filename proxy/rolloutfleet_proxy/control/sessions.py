@@ -234,6 +234,7 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
         "constrained": turn.extras.constrained,
         "biased_by": turn.extras.biased_by,
         "stripped": turn.extras.stripped,
+        "placeholders": turn.extras.placeholders,
         "lineage": asdict(turn.lineage),
         "sampling": None if turn.extras.sampling is None else to_builtins(turn.extras.sampling),
         "created_at": turn.created_at,

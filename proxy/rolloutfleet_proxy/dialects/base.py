@@ -38,6 +38,8 @@ class Reading(Struct, frozen=True, kw_only=True):
 
     strict: bool = False
     """Refuse what would otherwise be ignored."""
+    replaces_images: bool = False
+    """A text stands for each image; else they are refused."""
     takes_effort: bool = True
     """Whether the chat format has an argument `reasoning_effort`."""
     efforts: frozenset[str] = frozenset()
@@ -67,6 +69,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
     `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
     `ignored` are the paths of what has no effect (`verbosity`, `messages[0].content[1].annotations`).
+    `placeholders` is how many images of its messages a text stands for (`images`).
     `stripped` are the names of what the dialect took out of the prompt, since it differs from request to request and
     would make each of them a branch (`cache_control`); the turn keeps them.
 
@@ -93,6 +96,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     top_logprobs: int
     ignored: tuple[str, ...] = ()
     stripped: tuple[str, ...] = ()
+    placeholders: int = 0
     follows: str | None = None
     """The name of the turn that the messages go on from; None where they are the whole conversation."""
     max_tokens_is_trainers: bool = False

@@ -67,6 +67,7 @@ class ExportTurn:
     constrained: str | None = None
     biased_by: list[str] | None = None
     stripped: list[str] | None = None
+    placeholders: int = 0
     lineage: Lineage = MAIN
     sampling: Sampling | None = None
 

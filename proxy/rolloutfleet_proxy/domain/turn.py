@@ -31,6 +31,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For each token the likeliest ones as (log-probability, id), where they were asked for."""
     stripped: list[str] | None = None
     """What was taken out of its request as noise (`dialects.base.TurnRequest`)."""
+    placeholders: int = 0
+    """How many images of its prompt a text stands for."""
     stop_sequence: str | None = None
     """The stop string that ended it, if one did."""
     own_messages: int = 0

@@ -202,6 +202,7 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
             "constrained": turn.constrained,
             "biased_by": turn.biased_by,
             "stripped": turn.stripped,
+            "placeholders": turn.placeholders,
             "lineage": turn.lineage,
             "sampling": turn.sampling,
             "message": msgspec.Raw(message),

@@ -22,7 +22,9 @@ from rolloutfleet_proxy.store.leases import Member
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
 from rolloutfleet_proxy.store.turns import by_token
 
-_decode_extras = msgspec.json.Decoder(tuple[str | None, list[str] | None, list[str] | None, Sampling | None]).decode
+_decode_extras = msgspec.json.Decoder(
+    tuple[str | None, list[str] | None, list[str] | None, int | None, Sampling | None]
+).decode
 
 
 class ExportGone(Exception):
@@ -96,7 +98,8 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
     found = named_rows(
         connection,
         "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4 AS output_tokens, reward, finish_reason,"
-        " json_extract(CAST(extras AS TEXT), '$.constrained', '$.biased_by', '$.stripped', '$.sampling') AS extras,"
+        " json_extract(CAST(extras AS TEXT), '$.constrained', '$.biased_by', '$.stripped', '$.placeholders',"
+        " '$.sampling') AS extras,"
         " mixed_cache, matching, trajectory, state FROM turns"
         " WHERE session = ? AND number <= (SELECT max(number) FROM turns WHERE session = ? AND trajectory = ?)"
         " ORDER BY number",
@@ -107,7 +110,8 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
     for row in found:
         mixed_cache, matching, extras = row.pop("mixed_cache"), row.pop("matching"), row.pop("extras")
         trajectory, state = row.pop("trajectory"), row.pop("state")
-        constrained, biased_by, stripped, sampling = (None,) * 4 if extras is None else _decode_extras(extras)
+        said = (None,) * 5 if extras is None else _decode_extras(extras)
+        constrained, biased_by, stripped, placeholders, sampling = said
         of_matching = Matching.decode(matching)
         turn = ExportTurn(
             **row,
@@ -117,6 +121,7 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
             constrained=constrained,
             biased_by=biased_by,
             stripped=stripped,
+            placeholders=placeholders or 0,
             sampling=sampling,
         )
         turns[turn.number] = turn

@@ -186,6 +186,8 @@ class Followed(NamedTuple):
     """How many of the first ones were its call's alone."""
     nbytes: int
     """Of their JSON."""
+    placeholders: int
+    """How many images of the conversation a text stands for."""
 
 
 def load_followed(connection: sqlite3.Connection, session: int, number: int) -> Followed | None:
@@ -198,7 +200,8 @@ def load_followed(connection: sqlite3.Connection, session: int, number: int) -> 
         return None
     path = list(_load_path(connection, session, number))
     messages = [message for own in reversed(path) for message in [*_decode(own[1]), _decode(own[2])]]
-    return Followed(messages, extras.own_messages, sum(len(own[1]) + len(own[2]) for own in path))
+    nbytes = sum(len(own[1]) + len(own[2]) for own in path)
+    return Followed(messages, extras.own_messages, nbytes, extras.placeholders)
 
 
 def load_beginning(connection: sqlite3.Connection, session: int, number: int) -> OwnMessages:

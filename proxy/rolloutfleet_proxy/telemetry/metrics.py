@@ -65,6 +65,9 @@ class Metrics:
         self.fields_ignored = IgnoredFields(
             counter("rolloutfleet_fields_ignored", "Chat calls with a field that has no effect", ["field"])
         )
+        self.image_placeholders = counter(
+            "rolloutfleet_image_placeholders", "Images that a text stood for in prompts of committed turns"
+        )
         self.turns = counter(
             "rolloutfleet_turns", "Committed turns: first, extending a parent, starting a branch", ["kind"]
         )

@@ -5,7 +5,8 @@
 - Each `tool_result` becomes a tool message, and what stands before and behind it in the same message a user's message.
 - Of an assistant's message `thinking` becomes reasoning, and `tool_use` a tool call whose arguments are JSON text. Of
   several assistant's messages in a row the API makes one.
-- `document` and `search_result` become text where they are text, a `tool_reference` the tool's name.
+- `document` and `search_result` become text where they are text, a `tool_reference` the tool's name, an image what
+  `images` says.
 
 What is from elsewhere, and can't be rendered, is ignored and named: signatures, `redacted_thinking`, server tools'
 calls and results. A failed tool's `is_error` is named as well: chat formats have no place for it, and the result's text
@@ -35,6 +36,7 @@ _TEXT = frozenset(("type", "text"))
 _THINKING = frozenset(("type", "thinking", "signature"))
 _TOOL_USE = frozenset(("type", "id", "name", "input"))
 _TOOL_RESULT = frozenset(("type", "tool_use_id", "content"))
+_IMAGE = frozenset(("type", "source"))
 _DOCUMENT = frozenset(("type", "source", "title", "context"))
 _SEARCH_RESULT = frozenset(("type", "source", "title", "content"))
 _TOOL_REFERENCE = frozenset(("type", "tool_name"))
@@ -153,7 +155,7 @@ def _rendered(block: Block, notes: Notes, *, at: str) -> str:
     if kind == "text":
         return _text(block, notes, at=at)
     if kind == "image":
-        return _image(at=at)
+        return _image(block, notes, at=at)
     if kind == "document":
         return _document(block, notes, at=at)
     if kind == "search_result":
@@ -169,9 +171,10 @@ def _text(block: Block, notes: Notes, *, at: str) -> str:
     return _string(block, "text", at=at)
 
 
-def _image(*, at: str) -> str:
-    """What stands for an image."""
-    raise UnsupportedParameter(f"{at}.type", "images can't be rendered here.")
+def _image(block: Block, notes: Notes, *, at: str) -> str:
+    text = notes.images.text(block, "source", dict, at=at)
+    notes.others(block, _IMAGE, at=at)
+    return text
 
 
 def _document(block: Block, notes: Notes, *, at: str) -> str:

@@ -1,10 +1,12 @@
-"""What a request says that has no effect, gathered as it is read. Pure."""
+"""What a request says that has no effect, or none of its own, gathered as it is read. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from rolloutfleet_proxy.dialects.images import Images
 
 CACHE_CONTROL: Final = "cache_control"
 """Where a prompt's cache is to end. Clients move it from message to message, and the engines keep their caches
@@ -15,6 +17,7 @@ without it."""
 class Notes:
     """As `TurnRequest` has them."""
 
+    images: Images
     ignored: list[str] = field(default_factory=list)
     stripped: dict[str, None] = field(default_factory=dict)
     """Each name once."""

@@ -12,7 +12,7 @@ a 400 too.
   `context_management`, `container`, `mcp_servers`, an `output_config.effort` that the chat format doesn't take, tools
   that Anthropic's servers run, what else `conversation` says, and every field that is not known here.
 - *Held to by a grammar*: `tool_choice` and `output_config.format`, as far as `tool_choice.held_calls` says.
-- *Refused*: images, a last message of the assistant's, which would have to be continued.
+- *Refused*: images unless a text stands for them, a last message of the assistant's, which would have to be continued.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rolloutfleet_proxy.dialects.anthropic_messages.notes import CACHE_CONTROL, 
 from rolloutfleet_proxy.dialects.anthropic_messages.tools import choice_of, functions
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
 from rolloutfleet_proxy.dialects.depth import check_depth
+from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
 from rolloutfleet_proxy.domain.errors import (
@@ -111,7 +112,7 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
 
     Raises DomainError that names the field at fault.
     """
-    notes = Notes()
+    notes = Notes(Images(replaced=reading.replaces_images))
     parsed = _read(body, notes)
     if not to_count:
         _check_answerable(parsed)
@@ -133,6 +134,7 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
         top_logprobs=0,
         ignored=tuple(notes.ignored),
         stripped=tuple(notes.stripped),
+        placeholders=notes.images.count,
     )
     if reading.strict and request.ignored:
         raise UnknownParameter(request.ignored[0][:_LONGEST_PATH])

@@ -17,7 +17,7 @@ than was asked for is a 400 that names the parameter. Strictly read, what would 
   (`provider`, `transforms`, `usage`, `thinking`), of vLLM, and those of SGLang that would override the capture (`rid`,
   `skip_special_tokens`, `stream_interval`, …) or run code in the engine (`custom_logit_processor`).
 - *Refused unless neutral*: `audio`, `function_call`, `functions`, `modalities` beyond text, `n` beyond 1, tools that
-  are no functions, content parts that are no text.
+  are no functions, content parts that are no text (but see `images`).
 - Unknown fields of a message are kept: some chat formats write some (`messages`).
 - `max_tokens` is the older name of `max_completion_tokens`; both may be given if they agree.
 - `seed` and `response_format` are passed on; an engine honours a seed when it samples deterministically.
@@ -37,6 +37,7 @@ from msgspec.structs import replace
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
+from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
 from rolloutfleet_proxy.dialects.openai_chat.tool_choice import choice_of, named_function
@@ -174,11 +175,12 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
     """Read a request's body once. Raises DomainError that names the parameter at fault."""
     ignored: list[str] = []
     parsed = _read(body, ignored)
+    images = Images(replaced=reading.replaces_images)
     for index, message in enumerate(parsed.messages):
         # The plain message is by far the most common one.
         if len(message) == 2 and type(message.get("content")) is str and message.get("role") in _PLAIN_ROLES:
             continue
-        _check_message(message, ignored, at=f"messages[{index}]")
+        _check_message(message, ignored, images, at=f"messages[{index}]")
     tools, choice = _tools(parsed)
     stops = _stops(parsed.stop)
     sampling = _sampling(parsed, stops, reading, ignored)
@@ -204,6 +206,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
         logprobs=parsed.logprobs or False,
         top_logprobs=_top_logprobs(parsed),
         ignored=tuple(ignored),
+        placeholders=images.count,
     )
     if reading.strict and ignored:
         raise UnknownParameter(ignored[0][:_LONGEST_PATH])
@@ -238,9 +241,10 @@ _PLAIN_ROLES = ("user", "assistant", "system", "developer")
 _TEXT_FIELDS = ("reasoning_content", "reasoning", "refusal", "name")
 _KNOWN_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "audio", "function_call", *_TEXT_FIELDS})
 _PART_FIELDS = frozenset({"type", "text", "cache_control"})
+_IMAGE = "image_url"
 
 
-def _check_message(message: dict[str, Any], ignored: list[str], *, at: str) -> None:
+def _check_message(message: dict[str, Any], ignored: list[str], images: Images, *, at: str) -> None:
     role = message.get("role")
     if role is None:
         raise MissingParameter(f"{at}.role")
@@ -249,7 +253,7 @@ def _check_message(message: dict[str, Any], ignored: list[str], *, at: str) -> N
     if role != "tool" and role not in _PLAIN_ROLES:
         raise InvalidParameter(f"{at}.role", "A role is one of system, developer, user, assistant and tool.")
 
-    _check_content(message.get("content"), ignored, role=role, at=f"{at}.content")
+    _check_content(message.get("content"), ignored, images, role=role, at=f"{at}.content")
     for field in _TEXT_FIELDS:
         if not isinstance(message.get(field), str | None):
             raise InvalidParameter(f"{at}.{field}", f"{field} is a string.")
@@ -265,7 +269,8 @@ def _check_message(message: dict[str, Any], ignored: list[str], *, at: str) -> N
         check_depth(message[field], at=f"{at}.{field}")
 
 
-def _check_content(content: Any, ignored: list[str], *, role: str, at: str) -> None:
+def _check_content(content: Any, ignored: list[str], images: Images, *, role: str, at: str) -> None:
+    """An image is replaced in its place."""
     if type(content) is str:
         return
     if content is None:
@@ -275,7 +280,12 @@ def _check_content(content: Any, ignored: list[str], *, role: str, at: str) -> N
     if type(content) is not list:
         raise InvalidParameter(at, "Content is a string or a list of text parts.")
     for index, part in enumerate(content):
-        _check_part(part, ignored, at=f"{at}[{index}]")
+        where = f"{at}[{index}]"
+        if type(part) is dict and part.get("type") == _IMAGE:
+            text = images.text(part, _IMAGE, dict, str, at=where)
+            others = {name: value for name, value in part.items() if name != _IMAGE}
+            part = content[index] = {**others, "type": "text", "text": text}
+        _check_part(part, ignored, at=where)
 
 
 def _check_part(part: Any, ignored: list[str], *, at: str) -> None:

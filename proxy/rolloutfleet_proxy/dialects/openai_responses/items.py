@@ -4,8 +4,8 @@ Items are flat: what a model said in one turn is a run of them, reasoning, a mes
 is one message of the assistant. Another begins where an item can't be of the same turn: a message, or reasoning, behind
 a message or a call.
 
-- What has no text here is refused by name: images, files, and items of what servers run. Items that are taken are those
-  of `ITEMS`.
+- What has no text here is refused by name: files, images as far as `images` says, and items of what servers run. Items
+  that are taken are those of `ITEMS`.
 - Reasoning is the text that answers have it in, `content`. What others give instead, a summary or `encrypted_content`,
   can't be rendered; it is named as ignored.
 - Ids, statuses and phases say nothing to a model.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
+from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, arguments_of, known_as
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import Message
@@ -41,13 +42,15 @@ _FIELDS = {
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 """Parts that have text, and where."""
 _PART_FIELDS = frozenset({"type", "text", "refusal", "logprobs", "prompt_cache_breakpoint"})
+_IMAGE = "input_image"
+_IMAGE_FIELDS = frozenset({"type", "image_url", "file_id", "detail", "prompt_cache_breakpoint"})
 
 
-def read_input(given: str | list[Any], ignored: list[str]) -> list[Message]:
+def read_input(given: str | list[Any], ignored: list[str], images: Images) -> list[Message]:
     """Raises DomainError that names the item at fault; adds to `ignored` the paths of what has no effect."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    reading = _Reading(ignored)
+    reading = _Reading(ignored, images)
     for index, item in enumerate(given):
         reading.read(item, at=f"input[{index}]")
     return reading.messages
@@ -56,9 +59,10 @@ def read_input(given: str | list[Any], ignored: list[str]) -> list[Message]:
 class _Reading:
     """Messages so far. The last one grows while the items of one turn come."""
 
-    def __init__(self, ignored: list[str]) -> None:
+    def __init__(self, ignored: list[str], images: Images) -> None:
         self.messages: list[Message] = []
         self._ignored = ignored
+        self._images = images
         self._turn: Message | None = None
         """The assistant's message that is still being made."""
 
@@ -78,7 +82,7 @@ class _Reading:
         elif kind == "reasoning":
             self._reasoning(item, at=at)
         elif kind.endswith("_output"):
-            self._end(_output(item, self._ignored, at=at))
+            self._output(item, at=at)
         else:
             self._call(item, at=at)
 
@@ -88,7 +92,7 @@ class _Reading:
             raise MissingParameter(f"{at}.role")
         if role not in ROLES:
             raise InvalidParameter(f"{at}.role", f"A role is one of {', '.join(ROLES)}.")
-        content = _text(item.get("content"), self._ignored, at=f"{at}.content")
+        content = self._text(item.get("content"), at=f"{at}.content")
         if role != "assistant":
             self._end({"role": role, "content": content})
             return
@@ -100,7 +104,7 @@ class _Reading:
     def _reasoning(self, item: Item, *, at: str) -> None:
         if item.get("encrypted_content") is not None:
             self._ignored.append(f"{at}.encrypted_content")
-        text = _text(item.get("content") or [], self._ignored, at=f"{at}.content", kind="reasoning_text")
+        text = self._text(item.get("content") or [], at=f"{at}.content", kind="reasoning_text")
         if not text:
             if item.get("summary"):
                 self._ignored.append(f"{at}.summary")
@@ -125,6 +129,11 @@ class _Reading:
         calls = self._said().setdefault("tool_calls", [])
         calls.append({"id": call_id.removesuffix(RAW), "type": "function", "function": function})
 
+    def _output(self, item: Item, *, at: str) -> None:
+        call_id = _needed(item, "call_id", at=at).removesuffix(RAW)
+        text = self._text(item.get("output"), at=f"{at}.output")
+        self._end({"role": "tool", "tool_call_id": call_id, "content": text})
+
     def _said(self) -> Message:
         return self._begin() if self._turn is None else self._turn
 
@@ -137,10 +146,42 @@ class _Reading:
         self.messages.append(message)
         self._turn = None
 
+    def _text(self, content: Any, *, at: str, kind: str | None = None) -> str:
+        """The text of content: a string, or a list of parts, whose texts are joined with nothing between them. `kind`
+        is the only one that there may be, where the item has one of its own."""
+        if type(content) is str:
+            return content
+        if content is None:
+            raise MissingParameter(at)
+        if type(content) is not list:
+            raise InvalidParameter(at, "It is a string or a list of parts.")
+        return "".join(self._part(part, at=f"{at}[{index}]", kind=kind) for index, part in enumerate(content))
 
-def _output(item: Item, ignored: list[str], *, at: str) -> Message:
-    call_id = _needed(item, "call_id", at=at).removesuffix(RAW)
-    return {"role": "tool", "tool_call_id": call_id, "content": _text(item.get("output"), ignored, at=f"{at}.output")}
+    def _part(self, part: Any, *, at: str, kind: str | None) -> str:
+        if type(part) is not dict:
+            raise InvalidParameter(at, "A part is an object.")
+        given = part.get("type")
+        if given is None:
+            raise MissingParameter(f"{at}.type")
+        if type(given) is not str:
+            raise InvalidParameter(f"{at}.type", "A part's type is a string.")
+        if given == _IMAGE and kind is None:
+            self._others(part, _IMAGE_FIELDS, at=at)
+            return self._images.text(part, "image_url" if part.get("file_id") is None else "file_id", str, at=at)
+        field = _TEXTS.get(given) if kind is None else "text" if given == kind else None
+        if field is None:
+            raise UnsupportedParameter(f"{at}.type", f"only text can be rendered, not {given[:40]!r}.")
+        text = part.get(field)
+        if type(text) is not str:
+            raise InvalidParameter(f"{at}.{field}", "It is a string.")
+        self._others(part, _PART_FIELDS, at=at)
+        return text
+
+    def _others(self, part: Item, known: frozenset[str], *, at: str) -> None:
+        for other in part.keys() - known:
+            check_depth(part[other], at=f"{at}.{other}")
+            if part[other]:
+                self._ignored.append(f"{at}.{other}")
 
 
 def _needed(item: Item, field: str, *, at: str, empty: bool = False) -> str:
@@ -150,36 +191,3 @@ def _needed(item: Item, field: str, *, at: str, empty: bool = False) -> str:
     if type(value) is not str or not (value or empty):
         raise InvalidParameter(f"{at}.{field}", f"{field} is a string.")
     return value
-
-
-def _text(content: Any, ignored: list[str], *, at: str, kind: str | None = None) -> str:
-    """The text of content: a string, or a list of parts, whose texts are joined with nothing between them. `kind` is
-    the only one that there may be, where the item has one of its own."""
-    if type(content) is str:
-        return content
-    if content is None:
-        raise MissingParameter(at)
-    if type(content) is not list:
-        raise InvalidParameter(at, "It is a string or a list of parts.")
-    return "".join(_part(part, ignored, at=f"{at}[{index}]", kind=kind) for index, part in enumerate(content))
-
-
-def _part(part: Any, ignored: list[str], *, at: str, kind: str | None) -> str:
-    if type(part) is not dict:
-        raise InvalidParameter(at, "A part is an object.")
-    given = part.get("type")
-    if given is None:
-        raise MissingParameter(f"{at}.type")
-    if type(given) is not str:
-        raise InvalidParameter(f"{at}.type", "A part's type is a string.")
-    field = _TEXTS.get(given) if kind is None else "text" if given == kind else None
-    if field is None:
-        raise UnsupportedParameter(f"{at}.type", f"only text can be rendered, not {given[:40]!r}.")
-    text = part.get(field)
-    if type(text) is not str:
-        raise InvalidParameter(f"{at}.{field}", "It is a string.")
-    for other in part.keys() - _PART_FIELDS:
-        check_depth(part[other], at=f"{at}.{other}")
-        if part[other]:
-            ignored.append(f"{at}.{other}")
-    return text

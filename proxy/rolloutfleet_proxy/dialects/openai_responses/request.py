@@ -28,6 +28,7 @@ from msgspec.structs import asdict
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
 from rolloutfleet_proxy.dialects.depth import check_depth
+from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.dialects.openai_chat.request import MAX_STOPS, MAX_TOP_LOGPROBS
 from rolloutfleet_proxy.dialects.openai_responses.items import read_input
@@ -174,7 +175,8 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
     """Read a request's body once. Raises DomainError that names the parameter at fault."""
     ignored: list[str] = []
     parsed = _read(body, ignored)
-    messages = read_input(parsed.input, ignored)
+    images = Images(replaced=reading.replaces_images)
+    messages = read_input(parsed.input, ignored, images)
     if not messages:
         raise InvalidParameter("input", "There must be an item at least.")
     if parsed.instructions:
@@ -198,6 +200,7 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
         logprobs=logprobs,
         top_logprobs=parsed.top_logprobs or 0,
         ignored=tuple(ignored),
+        placeholders=images.count,
         follows=None if parsed.previous_response_id is None else turn_of(parsed.previous_response_id),
         own_messages=1 if parsed.instructions else 0,
         echo=_echo(parsed),

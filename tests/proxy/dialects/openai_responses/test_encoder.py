@@ -25,6 +25,7 @@ from tests.proxy.dialects.openai_responses.responses import (
     whole,
 )
 
+from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.openai_responses.encoder import error_event
 from rolloutfleet_proxy.dialects.openai_responses.items import read_input
 from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError, EngineOverloaded, SessionDeleted
@@ -153,7 +154,7 @@ def test_a_custom_call_with_other_arguments_brings_them_as_they_are() -> None:
     [item] = answer["output"]
     assert (item["input"], item["call_id"]) == ('{"path": "a"}', "call_a.raw")
     output = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "no"}
-    said, answered = read_input([item, output], [])
+    said, answered = read_input([item, output], [], Images(replaced=False))
     assert (said["tool_calls"], answered["tool_call_id"]) == (calls, "call_a")
 
 
@@ -270,7 +271,7 @@ def test_nothing_that_a_client_acts_on_leaves_before_the_commit(data: st.DataObj
 def test_what_is_sent_back_is_the_turn(made: Turn) -> None:
     """Whatever a client keeps of the items, ids and statuses included, is read as the turn's own message."""
     ignored: list[str] = []
-    [back] = read_input(whole(made, asked(tools=TOOLS))["output"], ignored)
+    [back] = read_input(whole(made, asked(tools=TOOLS))["output"], ignored, Images(replaced=False))
     assert ignored == []
     assert (back["role"], back["content"] or "") == ("assistant", made.output["content"] or "")
     assert back.get("reasoning_content") == made.output.get("reasoning_content")

@@ -13,6 +13,7 @@ from tests.wording import LIBRARIES
 from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_PARAMETER
 from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.dialects.depth import MAX_DEPTH
+from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.dialects.openai_responses.items import read_input
 from rolloutfleet_proxy.dialects.openai_responses.request import ResponsesRequest
@@ -33,7 +34,7 @@ REASONED = {
 
 
 def read(*items: Json, ignored: list[str] | None = None) -> list[Message]:
-    return read_input(list(items), [] if ignored is None else ignored)
+    return read_input(list(items), [] if ignored is None else ignored, Images(replaced=False))
 
 
 def said(text: str) -> dict[str, Json]:
