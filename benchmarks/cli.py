@@ -16,6 +16,7 @@ from benchmarks.rigs import (
     binaries,
     churn,
     compared,
+    dialects,
     health,
     machine,
     memory,
@@ -68,6 +69,11 @@ TABLE: Final[dict[str, Rig]] = {
         "at least 0.6",
         beside=("stream_chunk_cpu_vs_smg",),
     ),
+    "dialects": Rig(
+        dialects.dialects,
+        "recorded conversations of Claude Code and Codex: CPU a turn ÷ that of the same prompts by chat completions",
+        "at most 1.15",
+    ),
     "turn_growth": Rig(
         turn_growth.turn_growth, "CPU a byte, bytes stored, commit CPU: turn 200 ÷ an early one", "at most 1.2"
     ),
@@ -97,7 +103,7 @@ REFERENCE: Final[dict[str, Rig]] = {
 }
 """`make bench-rigs`."""
 RIGS: Final = TABLE | REFERENCE
-QUICK: Final = ("capture_vs_gateway", "turn_growth", "health", "restart_gap_ms")
+QUICK: Final = ("capture_vs_gateway", "dialects", "turn_growth", "health", "restart_gap_ms")
 """`make bench-quick`."""
 RESULTS: Final = Path(__file__).parent / "results"
 

@@ -4,7 +4,7 @@ import itertools
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -108,23 +108,24 @@ def bench(
     reply_tokens: int = REPLY_TOKENS,
     workload: Workload | None = None,
     context: int = CONTEXT_LENGTH,
+    said: Sequence[str] = (),
 ) -> Iterator[Bench]:
     """Stub and gateway, in a folder that goes away; the gateway may still be starting.
 
-    Without a workload, requests are 24 KiB on average.
+    Without a workload, requests are 24 KiB on average. `said` are the engine's replies, instead of prose.
     """
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
         model = plan.model or write_model(folder / "model", text=texts.prose(), context=context)
-        said = texts.write(folder, model=model, name=stack.MODEL, tokens=reply_tokens)
-        engine = exits.enter_context(stack.stub(folder, texts=said, model=model))
+        files = texts.write(folder, model=model, name=stack.MODEL, tokens=reply_tokens, said=said)
+        engine = exits.enter_context(stack.stub(folder, texts=files, model=model))
         before = exits.enter_context(stack.gateway(folder, engine=engine))
         yield Bench(
             plan=plan,
             folder=folder,
             model=model,
-            texts=said,
-            workload=workload or Workload.of_mean(said),
+            texts=files,
+            workload=workload or Workload.of_mean(files),
             stub=engine,
             gateway=before,
             exits=exits,

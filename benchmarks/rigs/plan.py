@@ -20,6 +20,9 @@ class Plan:
     crowd: int = 1600
     """Calls in flight of the second load under which `/health` is asked; 0 leaves that load out."""
     fleets: int = 500
+    dialect_sessions: int = 8
+    dialect_turns: int = 20
+    """Of each recorded conversation, from its beginning."""
     r1_servers: tuple[int, ...] = (1, 2, 4, 8)
     r1_in_flight: tuple[int, ...] = (50, 100, 200, 400, 800, 1600)
     seed: int = 1
@@ -40,6 +43,8 @@ class Plan:
             restarts=1,
             crowd=0,
             fleets=20,
+            dialect_sessions=2,
+            dialect_turns=3,
             r1_servers=(1, 2),
             r1_in_flight=(50, 400),
         )

@@ -45,6 +45,10 @@ class Stub:
         """The time between two chunks of a stream."""
         self._put(f"token_latency={seconds}s")
 
+    def set_variant(self, number: int) -> None:
+        """Say the reply of that number, and no other."""
+        self._put(f"variant={number}")
+
     def set_payload(self, nbytes: int, *, every: int) -> None:
         """One reply of so many carries so many bytes of expert routing; none where `nbytes` is 0."""
         self._put(f"payload={nbytes}&every={every}")

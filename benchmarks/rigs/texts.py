@@ -4,6 +4,7 @@ import json
 import pydoc_data.topics
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,20 +34,31 @@ def prose() -> str:
     return re.sub(r"\n{3,}", "\n\n", re.sub(r"[*=]{3,}", "---", ascii_only))
 
 
-def write(folder: Path, *, model: Path, name: str, tokens: int = 1000, variants: int = 64, seed: int = 1) -> Texts:
-    """Make both files. Replies have `tokens` ids ±20 %, the last of them the one that ends a turn."""
+def write(
+    folder: Path,
+    *,
+    model: Path,
+    name: str,
+    tokens: int = 1000,
+    variants: int = 64,
+    seed: int = 1,
+    said: Sequence[str] = (),
+) -> Texts:
+    """Make both files. Replies are those that are `said`; else they have `tokens` ids ±20 %. The last id of each is the
+    one that ends a turn."""
     text = prose()
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     stop = tokenizer.token_to_id(STOP)
     if stop is None:
         raise ValueError(f"the tokenizer in {model} has no {STOP}")
     rng = random.Random(seed)
-    replies = [_reply(text, tokenizer, stop=stop, tokens=tokens, rng=rng) for _ in range(variants)]
+    replies = [_written(tokenizer, tokenizer.encode(each, add_special_tokens=False).ids, stop) for each in said]
+    replies = replies or [_reply(text, tokenizer, stop=stop, tokens=tokens, rng=rng) for _ in range(variants)]
     texts = Texts(
         prose=folder / "prose.txt",
         replies=folder / "replies.json",
-        reply_bytes=sum(len(json.dumps(reply["text"])) for reply in replies) // variants,
-        reply_tokens=sum(len(reply["ids"]) for reply in replies) // variants,
+        reply_bytes=sum(len(json.dumps(reply["text"])) for reply in replies) // len(replies),
+        reply_tokens=sum(len(reply["ids"]) for reply in replies) // len(replies),
     )
     texts.prose.write_text(text, encoding="utf-8")
     texts.replies.write_text(json.dumps({"model": name, "stop": stop, "variants": replies}), encoding="utf-8")
@@ -63,6 +75,10 @@ def _reply(text: str, tokenizer: Tokenizer, *, stop: int, tokens: int, rng: rand
     # Nor does it end with one.
     while tokenizer.decode([ids[-1]]).endswith((" ", "\n")):
         ids.pop()
+    return _written(tokenizer, ids, stop)
+
+
+def _written(tokenizer: Tokenizer, ids: list[int], stop: int) -> dict[str, Any]:
     return {
         "ids": [*ids, stop],
         "text": tokenizer.decode(ids),

@@ -20,8 +20,10 @@ type engine struct {
 	latency atomic.Int64
 	// tokenLatency is the time between two chunks of a stream.
 	tokenLatency atomic.Int64
-	generate     []reply
-	chat         []reply
+	// variant is the candidate that is said; below 0: any.
+	variant  atomic.Int64
+	generate []reply
+	chat     []reply
 	// The same as streams: of each candidate its chunks.
 	generateChunks [][]reply
 	chatChunks     [][]reply
@@ -42,6 +44,7 @@ type engine struct {
 func newEngine(c candidates, path string, context, chatBytes int, jitter float64, seed uint64) *engine {
 	e := &engine{model: c.Model, path: path, context: context, jitter: jitter}
 	e.buffers.New = func() any { return new([]byte) }
+	e.variant.Store(-1)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for _, variant := range c.Variants {
 		e.generate = append(e.generate, generateReply(variant, c.Stop, "1", random))
@@ -50,6 +53,14 @@ func newEngine(c candidates, path string, context, chatBytes int, jitter float64
 		e.chatChunks = append(e.chatChunks, chatChunks(variant, c.Model))
 	}
 	return e
+}
+
+// pick is the index of a reply.
+func (e *engine) pick() int {
+	if variant := int(e.variant.Load()); variant >= 0 {
+		return variant
+	}
+	return rand.IntN(len(e.generate))
 }
 
 // begin counts a call in and waits as long as a generation takes; false: its caller has left.
@@ -97,10 +108,10 @@ func (e *engine) answerGenerate(w http.ResponseWriter, r *http.Request) {
 	}
 	if request.streamed {
 		e.generated.Add(1)
-		e.stream(w, r, e.generateChunks[rand.IntN(len(e.generateChunks))], request.rid, strconv.Itoa(request.prompt))
+		e.stream(w, r, e.generateChunks[e.pick()], request.rid, strconv.Itoa(request.prompt))
 		return
 	}
-	reply := e.generate[rand.IntN(len(e.generate))]
+	reply := e.generate[e.pick()]
 	*buffer = reply.fill((*buffer)[:0], request.rid, strconv.Itoa(request.prompt), seconds)
 	n := e.generated.Add(1)
 	if size, every := e.payload.Load(), e.payloadEvery.Load(); size > 0 && every > 0 && n%every == 0 {
@@ -127,10 +138,10 @@ func (e *engine) answerChat(w http.ResponseWriter, r *http.Request) {
 	prompt := len(body) / 4
 	id := "chatcmpl-stub-" + strconv.FormatInt(e.chatted.Add(1), 10)
 	if stream, found := valueOf(body, "stream"); found && bytes.HasPrefix(stream, []byte("true")) {
-		e.stream(w, r, e.chatChunks[rand.IntN(len(e.chatChunks))], id)
+		e.stream(w, r, e.chatChunks[e.pick()], id)
 		return
 	}
-	reply := e.chat[rand.IntN(len(e.chat))]
+	reply := e.chat[e.pick()]
 	*buffer = reply.fill((*buffer)[:0], id, strconv.Itoa(prompt), strconv.Itoa(prompt+reply.completion))
 	send(w, *buffer)
 }

@@ -90,7 +90,7 @@ func (e *engine) tellCounts(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// set changes what the query names: latency, token_latency, and payload with every.
+// set changes what the query names: latency, token_latency, variant, and payload with every.
 func (e *engine) set(w http.ResponseWriter, r *http.Request) {
 	asked := r.URL.Query()
 	if asked.Has("latency") {
@@ -109,6 +109,14 @@ func (e *engine) set(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		e.tokenLatency.Store(int64(latency))
+	}
+	if asked.Has("variant") {
+		variant, err := strconv.Atoi(asked.Get("variant"))
+		if err != nil || variant >= len(e.generate) {
+			refuse(w, "variant is a candidate's index, or -1")
+			return
+		}
+		e.variant.Store(int64(variant))
 	}
 	if asked.Has("payload") {
 		size, err := strconv.ParseInt(asked.Get("payload"), 10, 64)

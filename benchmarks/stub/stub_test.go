@@ -122,6 +122,36 @@ func TestStreamsHaveAChunkForEachToken(t *testing.T) {
 	}
 }
 
+func TestAVariantThatIsSetIsSaidAlone(t *testing.T) {
+	c := thousandTokens()
+	c.Variants = append(c.Variants, candidate{IDs: []int{5, 7}, Tokens: []string{"x", "end"}, Text: "x"})
+	e := newEngine(c, "/models/tiny", 32768, 30_000, 0.1, 1)
+	server := httptest.NewServer(e.routes())
+	t.Cleanup(server.Close)
+	for variant, tokens := range map[string]int{"0": 1000, "1": 2} {
+		put(t, server.URL+"/stub?variant="+variant, http.StatusOK)
+		for range 5 {
+			_, text := post(t, server.URL+"/generate", `{"input_ids": [5], "stream": true}`)
+			if made := len(events(t, text)); made != tokens {
+				t.Fatalf("variant %s: %d events", variant, made)
+			}
+		}
+	}
+	put(t, server.URL+"/stub?variant=2", http.StatusBadRequest)
+}
+
+func put(t *testing.T, url string, expected int) {
+	request, _ := http.NewRequest(http.MethodPut, url, nil)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != expected {
+		t.Fatalf("%s: %d", url, answer.StatusCode)
+	}
+}
+
 func TestBadRequestsAreRefused(t *testing.T) {
 	e, url := started(t)
 	for _, body := range []string{``, `{}`, `{"input_ids": []}`, `{"input_ids": "x"}`} {

@@ -1,0 +1,1 @@
+"""Conversations of real agents' programs, as they sent them."""
