@@ -20,7 +20,7 @@ from rolloutfleet import errors, settings_docs
 from rolloutfleet.spec import KIND, RolloutFleet
 from rolloutfleet_proxy import control
 from rolloutfleet_proxy.dialects.openai_chat.request import _Body
-from rolloutfleet_proxy.dialects.registry import call_paths, dialect_call
+from rolloutfleet_proxy.dialects.registry import call_paths, count_paths, dialect_call, greeting_paths
 from rolloutfleet_proxy.engine.evidence import REASONS
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
@@ -29,7 +29,8 @@ PROXY = ROOT / "proxy" / "rolloutfleet_proxy"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
 API, CAPTURE, ARCHITECTURE = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("api", "capture", "architecture"))
 
-CHAT_CALLS = {f"POST {re.sub(r'{[a-z_]+}', '{id}', path)}" for _, path in call_paths()}
+CHAT_CALLS = {f"POST {re.sub(r'{[a-z_]+}', '{id}', path)}" for _, path in (*call_paths(), *count_paths())}
+GREETINGS = {f"HEAD {re.sub(r'{[a-z_]+}', '{id}', path)}" for path in greeting_paths()}
 CODE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 NOT_TOLD = {"__init__", "__main__", "testing"}
 """Modules that a reader need not be told of."""
@@ -55,8 +56,8 @@ def test_every_call_of_the_api_is_written_down_and_no_other() -> None:
         if isinstance(route, Route)
         for method in route.methods or ()
     }
-    told = {f"{method} {path}" for method, path in re.findall(r"`(GET|PUT|POST|DELETE) (/[^\s`]*)`", API)}
-    assert told == routes | CHAT_CALLS
+    told = {f"{method} {path}" for method, path in re.findall(r"`(GET|HEAD|PUT|POST|DELETE) (/[^\s`]*)`", API)}
+    assert told == routes | CHAT_CALLS | GREETINGS
     for call in CHAT_CALLS:
         method, path = call.split()
         assert dialect_call({"type": "http", "method": method, "path": path.format(id="s0"), "headers": []})

@@ -22,6 +22,7 @@ from rolloutfleet_proxy.control import (
     documents,
     dumps,
     exports,
+    greetings,
     models,
     ops,
     responses,
@@ -32,7 +33,7 @@ from rolloutfleet_proxy.control import (
 )
 from rolloutfleet_proxy.control.dependencies import require_key_of_somewhere, services_of
 from rolloutfleet_proxy.control.no_route import which_are_there
-from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call
+from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, turn_call
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
     InternalError,
@@ -130,7 +131,7 @@ async def _passing(drains: Drains, under_way: UnderWay, scope: MutableMapping[st
 
     Raises Stopping where it is cut.
     """
-    call = dialect_call(scope)
+    call = turn_call(scope)
     if call is not None and call.is_retry:
         await departures.noted()
     if drains.over or (call is not None and drains.holds(retry=call.is_retry)):
@@ -161,7 +162,7 @@ class _Split:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = dialect_call(scope)
-        if call is not None:
+        if call is not None and not call.counts:
             await self.opened.endpoint(call, receive, send)
             return
         if self.opened.services.drains.over and scope["path"] != "/health":
@@ -169,11 +170,15 @@ class _Split:
             await send_answer(answer_to(scope, Stopping()), send)
             return
         with self.opened.under_way.one():
-            await self.control(scope, receive, send)
+            if call is None:
+                await self.control(scope, receive, send)
+            else:
+                scope["route"] = call  # As FastAPI has it: what the request's line in the log names.
+                await self.opened.counting(call, receive, send)
 
 
 def _is_call(scope: MutableMapping[str, Any]) -> bool:
-    return dialect_call(scope) is not None
+    return turn_call(scope) is not None
 
 
 def _goes_to_disk(scope: MutableMapping[str, Any]) -> bool:
@@ -197,6 +202,7 @@ def _control(lifespan: Callable[[FastAPI], object], settings: ProxySettings) -> 
     )
     for module in _ROUTES:
         app.include_router(module.router, responses=documents.EVERY_ERROR)
+    app.include_router(greetings.greetings(), responses=documents.EVERY_ERROR)
     if settings.api_docs:
         app.include_router(documents.page)
     app.add_exception_handler(DomainError, _answer)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from functools import partial
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.background import StatsLines, Work, every, running, sweeping
 from rolloutfleet_proxy.capture.answering import Answering
+from rolloutfleet_proxy.capture.counting import AT_ONCE, Counting
 from rolloutfleet_proxy.capture.endpoint import Endpoint
 from rolloutfleet_proxy.capture.following import Following
 from rolloutfleet_proxy.capture.generation import Generator
@@ -100,6 +101,7 @@ class Opened:
 
     services: Services
     endpoint: Endpoint
+    counting: Counting
     in_flight: InFlight
     under_way: UnderWay
 
@@ -167,7 +169,13 @@ async def open_proxy(
         work["peers"] = parts.peers.begin(services.weights, own=partial(_as_peer, parts))
         work["stats line"] = lines.keep_telling(settings.log.stats_interval)
         await stack.enter_async_context(running(work))
-        yield Opened(services=services, endpoint=endpoint, in_flight=parts.in_flight, under_way=parts.under_way)
+        yield Opened(
+            services=services,
+            endpoint=endpoint,
+            counting=_counting(parts, endpoint),
+            in_flight=parts.in_flight,
+            under_way=parts.under_way,
+        )
 
 
 def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
@@ -425,6 +433,21 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
         pace=Pace(),
         large_bodies=parts.large_bodies,
         settings=settings,
+    )
+
+
+def _counting(parts: _Parts, endpoint: Endpoint) -> Counting:
+    """It reads requests and makes prompts as the generation path does."""
+    return Counting(
+        access=parts.access,
+        prompting=endpoint.maker.prompting,
+        reading=endpoint.reading,
+        metrics=parts.metrics,
+        in_flight=parts.in_flight,
+        pace=endpoint.pace,
+        large_bodies=parts.large_bodies,
+        settings=parts.settings,
+        places=asyncio.Semaphore(AT_ONCE),
     )
 
 

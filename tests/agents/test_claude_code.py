@@ -4,7 +4,9 @@ Whatever happens, its sessions end well, the tokens of their turns are the engin
 token that was sampled once (`judged`). A turn that only appends extends the one before it.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.agents.loops.told import QUESTION
 from tests.agents.programs import ClaudeCode, Ended, claude_code, fetched
 from tests.agents.running import told_by
 from tests.capture.fleets import AgentSession, Fleet
+from tests.capture.test_observability import samples
 
 Json = Any
 
@@ -124,6 +127,32 @@ def test_a_conversation_that_was_compacted_goes_on(fleet: Fleet, session: AgentS
     assert compaction["parent_id"] == before[2]["turn_id"]
     assert len(after) == 2
     assert_one_conversation(after)
+
+
+def test_slash_context_counts_the_parts_of_its_prompt_and_makes_no_turn(
+    fleet: Fleet, session: AgentSession, claude: ClaudeCode
+) -> None:
+    assert last_words(claude.run("TASK-TOOLS, please.")) == DONE
+    before = counts(fleet)
+    informed = replace(claude, settings={"CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(CONTEXT)})
+    ended = informed.run("/context", "--continue")
+    assert ended.status == 0, ended.shown
+    [usage] = [event["context_usage"] for event in ended.events if "context_usage" in event]
+    assert usage["raw_max_tokens"] == CONTEXT
+    tokens = {part["name"]: part["tokens"] for part in usage["categories"]}
+    assert tokens["System tools"] > tokens["System prompt"] > 0
+    now = counts(fleet)
+    assert now["200"] - before["200"] >= 5 and now.keys() <= {"200", "429"}
+    turns = judged(fleet, session)
+    assert len(turns) == 4
+    assert_one_conversation(turns)
+
+
+def counts(fleet: Fleet) -> Counter[str]:
+    """Prompts that were counted, by status."""
+    route = ("rolloutfleet_requests_total", "POST", "/sessions/{session_id}/v1/messages/count_tokens")
+    found = samples(fleet.proxy).items()
+    return Counter({labels[2]: int(value) for (name, labels), value in found if (name, *labels[:2]) == route})
 
 
 def test_without_the_documented_settings_only_a_changed_list_of_tools_branches(

@@ -44,17 +44,20 @@ def told(reply: httpx.Response) -> tuple[int, str, str]:
     return reply.status_code, error["type"], error["code"]
 
 
+def answer(session: AgentSession, *, stream: bool = False, **asked: Json) -> Any:
+    with client(session) as agent:
+        if not stream:
+            return agent.messages.create(**asked)
+        with agent.messages.stream(**asked) as events:
+            return events.get_final_message()
+
+
 def talk(session: AgentSession, *, turns: int, stream: bool, **options: Json) -> list[Json]:
     """An append-only agent: runs the tools it is told to, and asks on."""
     messages: list[Json] = [QUESTION]
-    message: Any
     for number in range(turns):
         asked: Json = {"model": "simulated", "max_tokens": 200, "system": SYSTEM, "messages": messages, **options}
-        if stream:
-            with client(session).messages.stream(**asked) as events:
-                message = events.get_final_message()
-        else:
-            message = client(session).messages.create(**asked)
+        message = answer(session, stream=stream, **asked)
         blocks = [block.model_dump(exclude_none=True) for block in message.content]
         calls = [block for block in blocks if block["type"] == "tool_use"]
         assert message.stop_reason == ("tool_use" if calls else "end_turn")

@@ -23,7 +23,7 @@ from tests.wording import LIBRARIES
 
 from rolloutfleet import errors
 from rolloutfleet_proxy import control
-from rolloutfleet_proxy.dialects.registry import call_paths
+from rolloutfleet_proxy.dialects.registry import call_paths, count_paths
 from rolloutfleet_proxy.ids import LEASE, SESSION, TENSOR, Owner
 
 BODY_LIMIT = 200_000
@@ -102,7 +102,7 @@ def target(running: Target) -> Iterator[Target]:
 
 def by_anthropic(reply: httpx.Response) -> bool:
     """Whether errors of this path have that API's envelope."""
-    return reply.request.url.path.endswith("/v1/messages")
+    return "/v1/messages" in reply.request.url.path
 
 
 def refused(reply: httpx.Response, *, status: int | None = None, param: str | None = None) -> Json:
@@ -486,7 +486,7 @@ def _routes(router: APIRouter) -> list[tuple[str, set[str]]]:
 def test_every_route_needs_its_key(target: Target) -> None:
     """By the proxy's own list of routes, so that a new one can't be forgotten."""
     routes = [(method, path) for router in _routers() for path, methods in _routes(router) for method in methods]
-    routes += [("POST", path) for _, path in call_paths()]
+    routes += [("POST", path) for _, path in (*call_paths(), *count_paths())]
     assert len(routes) > 25
     names = {
         "session_id": target.session.session_id,

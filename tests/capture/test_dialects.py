@@ -45,6 +45,8 @@ class Toy(Dialect[ToyRequest]):
     name = "toy"
     api = "the toy API"
     paths: ClassVar[tuple[str, ...]] = ("/toy/say", "/sessions/{session_id}/toy/say")
+    count_paths: ClassVar[tuple[str, ...]] = ("/sessions/{session_id}/toy/weigh",)
+    greeting_paths: ClassVar[tuple[str, ...]] = ("/sessions/{session_id}/toy",)
     silence_after = 0.2
     key_forms = "`x-toy-key: KEY`"
 
@@ -81,6 +83,9 @@ class Toy(Dialect[ToyRequest]):
             shout=asked.get("shout", False),
         )
 
+    def counted(self, tokens: int) -> bytes:
+        return msgspec.json.encode({"weight": tokens})
+
     def encoder(self, request: ToyRequest, *, model: str, token_bytes: TokenBytes) -> Encoder:
         return ToyEncoder(request, model)
 
@@ -97,6 +102,7 @@ class Keyed(Toy):
 
     name = "keyed"
     paths = ("/keyed/say",)
+    count_paths = greeting_paths = ()
 
     def encoder(self, request: ToyRequest, *, model: str, token_bytes: TokenBytes) -> Encoder:
         return EagerEncoder(request, model)
@@ -243,6 +249,24 @@ async def test_what_was_stripped_is_named_on_the_turn_and_in_exports(
     assert [turn["stripped"] for turn in export["trajectories"][0]["turns"]] == expected
 
 
+async def test_a_dialect_counts_and_greets_at_paths_of_its_own(
+    admin: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    below = f"/sessions/{agent.headers['x-session']}/toy"
+    weighed = (await agent.post(f"{below}/weigh", json=said("Hello?"))).raise_for_status().json()
+    await agent.post("/toy/say", json=said("Hello?"))
+    [turn] = await turns_of(admin, agent)
+    assert weighed == {"weight": turn["prompt_tokens"]}
+
+    nobody = await admin.post(f"{below}/weigh", json=said("Hello?"))
+    assert (nobody.status_code, nobody.json()["wrong"]) == (401, "invalid_key")
+    assert nobody.headers["content-type"] == "application/toy"
+    elsewhere = f"/sessions/{Owner(1, '0123456789ab').name(SESSION)}/toy"
+    refused = await agent.post(f"{elsewhere}/weigh", json=said("Hello?"))
+    assert (refused.status_code, refused.json()["wrong"]) == (503, "owner_unreachable")
+    assert (await admin.get(elsewhere, headers={"authorization": ""})).status_code == 200
+
+
 async def test_a_path_that_names_no_session_leaves_it_to_the_key(
     admin: httpx.AsyncClient, agent: httpx.AsyncClient
 ) -> None:
@@ -276,7 +300,7 @@ async def test_a_stream_that_begins_early_fails_with_its_own_status_until_it_has
 async def test_whoever_misses_the_way_is_told_of_every_dialects_paths(admin: httpx.AsyncClient) -> None:
     there = (
         "Agents call POST /v1/chat/completions, POST /toy/say, GET /v1/models, GET /v1/models/{model}, each also below "
-        "/sessions/{session_id}; POST /keyed/say."
+        "/sessions/{session_id}; POST /keyed/say; POST /sessions/{session_id}/toy/weigh."
     )
     for path in ("/v1/chat/completions", "/v1/embeddings", "/sessions/s/toy/hear"):
         reply = await admin.get(path)
@@ -293,14 +317,16 @@ async def test_whoever_misses_the_way_is_told_of_every_dialects_paths(admin: htt
 
 async def test_every_dialects_paths_are_in_the_schema(admin: httpx.AsyncClient) -> None:
     described = (await admin.get("/openapi.json")).raise_for_status().json()["paths"]
-    said_of = {path: described[path]["post"]["responses"]["200"]["description"] for _, path in registry.call_paths()}
-    assert said_of == {
+    calls = [path for _, path in (*registry.call_paths(), *registry.count_paths())]
+    assert {path: described[path]["post"]["responses"]["200"]["description"] for path in calls} == {
         "/v1/chat/completions": "As the OpenAI API has it.",
         "/sessions/{session_id}/v1/chat/completions": "As the OpenAI API has it.",
         "/toy/say": "As the toy API has it.",
         "/sessions/{session_id}/toy/say": "As the toy API has it.",
         "/keyed/say": "As the toy API has it.",
+        "/sessions/{session_id}/toy/weigh": "As the toy API has it.",
     }
+    assert described["/sessions/{session_id}/toy"].keys() == {"head"}
 
 
 def test_the_way_is_told_as_long_as_the_openai_api_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:

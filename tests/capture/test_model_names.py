@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.capture.test_observability import samples
 
 from rolloutfleet.errors import MODEL_NOT_FOUND, NOT_FOUND
 
@@ -72,6 +73,22 @@ def test_listed_names_and_the_fleets_own_are_the_only_ones(listing: Fleet) -> No
     with pytest.raises(openai.NotFoundError) as refused:
         client.models.retrieve("gpt-4o")
     assert refused.value.code == MODEL_NOT_FOUND
+
+
+def test_a_proxy_that_is_not_the_owner_has_a_prompt_counted_there(listing: Fleet) -> None:
+    session = listing.proxies[0].start_session()
+    other = next(proxy for proxy in listing.proxies if not session.base_url.startswith(proxy.url))
+    for path in (f"/sessions/{session.session_id}/v1/messages/count_tokens", "/v1/messages/count_tokens"):
+        for name, status in (("judge", 200), ("claude", 404)):
+            body = {"model": name, "messages": ASKED}
+            replies = [
+                httpx.post(f"{proxy.url}{path}", json=body, headers={"x-api-key": session.api_key})
+                for proxy in listing.proxies
+            ]
+            assert {reply.status_code for reply in replies} == {status}
+            assert replies[0].content == replies[1].content
+    assert samples(other).get(("rolloutfleet_requests_total", ("POST", "passed_on", "404"))) == 2
+    assert session.turns() == []
 
 
 def test_a_proxy_that_is_not_the_owner_passes_names_on_as_they_are_written(listing: Fleet) -> None:

@@ -16,7 +16,7 @@ from tests.schemas import operation_of, wrongs
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs" / "api.md").read_text()
 CLIENT = ROOT / "client" / "rolloutfleet"
-CALL = re.compile(r"`(GET|PUT|POST|DELETE) (/[^\s`]*)`")
+CALL = re.compile(r"`(GET|HEAD|PUT|POST|DELETE) (/[^\s`]*)`")
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -59,7 +59,7 @@ def test_it_has_what_is_written_down_and_nothing_else(document: Any) -> None:
 
 
 def test_it_has_the_statuses_that_are_written_down(document: Any) -> None:
-    for row in re.findall(r"^\| `(?:GET|PUT|POST|DELETE) .*$", API, re.MULTILINE):
+    for row in re.findall(r"^\| `(?:GET|HEAD|PUT|POST|DELETE) .*$", API, re.MULTILINE):
         method, path = CALL.findall(row)[0]
         replies = operation_of(document, method, path.replace("{id}", "x"))["responses"]
         told = {status for status in re.findall(r"\b([245]0\d)\b", row) if status in replies or status < "400"}
@@ -112,6 +112,8 @@ def test_a_proxy_answers_as_it_says(fleet: Fleet, document: Any) -> None:
         for path in ("/v1", f"/sessions/{session}/v1"):
             ask("POST", f"{path}/chat/completions", json=CHAT, headers=key)
             ask("POST", f"{path}/messages", json={"messages": CHAT["messages"], "max_tokens": 9}, headers=key)
+            ask("POST", f"{path}/messages/count_tokens", json={"messages": CHAT["messages"]}, headers=key)
+            ask("HEAD", f"{path.removesuffix('/v1')}/api/hello")
             response = ask("POST", f"{path}/responses", json={"input": "Hello?"}, headers=key)["id"]
             ask("GET", f"{path}/responses/{response}", headers=key)
             ask("DELETE", f"{path}/responses/{response}", headers=key)

@@ -133,6 +133,21 @@ def messages(lane: Lane) -> Ask | None:
     return _turn(lane, session, "/v1/messages", body, WRONG_MESSAGES, effect, query={"beta": "true"})
 
 
+def count(lane: Lane) -> Ask | None:
+    """How long a prompt would be. One proxy builds four at once, and sends the next ones away."""
+    session = _session(lane)
+    if session is None:
+        return None
+    body: dict[str, Any] = {"model": "simulated", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 9}
+    by_key = lane.random.random() < 0.3
+    return Ask(
+        **_where(lane, session, "POST", "/v1/messages/count_tokens", by_key=by_key),
+        body=written(body),
+        wrong={**WRONG_MESSAGES, "max_tokens": WRONG_MESSAGES["max_tokens"][1:]},
+        sure=False,
+    )
+
+
 def _anthropic(function: Json) -> Json:
     return {"name": function["name"], "input_schema": function["parameters"]}
 

@@ -16,6 +16,7 @@ MAKERS: tuple[tuple[Callable[[Lane], Ask | None], float], ...] = (
     (asking.touch, 2),
     (agents.chat, 22),
     (agents.messages, 6),
+    (agents.count, 2),
     (agents.responses, 6),
     (agents.response, 2),
     (asking.reward, 8),

@@ -91,7 +91,7 @@ class _Tour:
         session = await self._session_at(proxy)
         if session is not None:
             for names in ((), (session.name,)):
-                for make in (agents.chat, agents.messages, agents.responses):
+                for make in (agents.chat, agents.messages, agents.count, agents.responses):
                     await self.ask(make, partial(_with, session.key, names))
         return session
 

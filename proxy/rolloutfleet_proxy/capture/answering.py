@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,11 +136,15 @@ class Answering(Struct, frozen=True, kw_only=True):
         paths = request.ignored
         if tools_unconstrained and request.calls is not None:
             paths = (*paths, *request.calls.wishes)
-        names = self.metrics.fields_ignored.names(paths)
-        return [(IGNORED, ", ".join(names).encode())] if names else []
+        return ignored_header(self.metrics.fields_ignored.names(paths))
 
     def _encoder(self, waiter: Waiter) -> Encoder:
         return waiter.dialect.encoder(waiter.request, model=self.settings.current.model, token_bytes=self.token_bytes)
+
+
+def ignored_header(names: Sequence[str]) -> Headers:
+    """What tells a caller of its fields without effect, if there are any."""
+    return [(IGNORED, ", ".join(names).encode())] if names else []
 
 
 async def _send_whole(waiter: Waiter, body: bytes, ignored: Headers) -> None:

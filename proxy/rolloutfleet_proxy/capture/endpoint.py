@@ -72,9 +72,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         except ClientLeft:
             told.outcome = CLIENT_GONE
         except Exception as error:
-            refused = self._refused(error)
-            told.outcome = refused.code
-            answer = asked.dialect.answer_to(refused)
+            refusal = refused(error, self.metrics)
+            told.outcome = refusal.code
+            answer = asked.dialect.answer_to(refusal)
             if told.status < 0:
                 told.status = answer[0]
             try:
@@ -84,13 +84,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
                 forget_frames(error)
         finally:
             told.ended()
-
-    def _refused(self, error: Exception) -> DomainError:
-        if not isinstance(error, DomainError):
-            logger.error("a call failed by an internal error", exc_info=error)
-            error = InternalError()
-        self.metrics.refused.labels(error.code).inc()
-        return error
 
     async def _serve(self, asked: DialectCall, told: ChatCall, receive: Receive, send: Send) -> None:
         session = await self.access.session(asked.needed_key(), asked.session)
@@ -167,6 +160,15 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if session.state != OPEN:
             raise ended(session)
         return session
+
+
+def refused(error: Exception, metrics: Metrics) -> DomainError:
+    """What a caller is told of an error, and the metrics with it."""
+    if not isinstance(error, DomainError):
+        logger.error("a call failed by an internal error", exc_info=error)
+        error = InternalError()
+    metrics.refused.labels(error.code).inc()
+    return error
 
 
 def _is_over(session: Session) -> bool:

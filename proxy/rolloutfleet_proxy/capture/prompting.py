@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
 from msgspec import Struct
 
-from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.branching import TOKENS, Asked, BranchReason, starts_branch
 from rolloutfleet_proxy.domain.errors import ContextExceeded, InvalidParameter, TemporaryFailure
+from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.messages import Conversation, Message, conversation, renamed
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.engine.request import extended_json, ids_json
 from rolloutfleet_proxy.refusals import ended
-from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.paths import Path, Paths
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.turns import load_branch_reason, load_ids
-from rolloutfleet_proxy.telemetry.phases import TOKENISE_IN
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, Prompt
 from rolloutfleet_proxy.tokens.render_process import RenderProcessFailed
@@ -52,6 +50,19 @@ class Continued:
         return 0 if self.node is None else self.node.length
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptJob:
+    """A prompt to be made for a session."""
+
+    session: Session
+    request: TurnRequest
+    lineage: Lineage
+    nbytes: int
+    """Of the request, as it came."""
+    begun: Callable[[], None] = lambda: None
+    """Called when the wait for the tokenizer is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompted:
     """A request's prompt, and what it goes on from."""
@@ -72,12 +83,11 @@ class Prompting(Struct, frozen=True, kw_only=True):
     reader: Reader
     large_bodies: Executor
 
-    async def prompt(self, job: TurnJob) -> Prompted:
+    async def prompt(self, job: PromptJob) -> Prompted:
         """Raises ContextExceeded, InvalidParameter for what the chat format can't write, TemporaryFailure, and what
         `ended` says where the session's turns go away meanwhile."""
         session, request = job.session, job.request
-        asked = await self._digested(request, job.call)
-        nodes = _named_first(session, request, session.tree.matches(asked, job.lineage))[:MOST_CANDIDATES]
+        asked, nodes = await self._matched(job)
         path = await self._path(session, nodes[0]) if nodes else None
         deepest = _continued(session, request, asked, nodes[0] if nodes else None)
         prompt = await self._rendered(job, deepest.messages, nodes, path)
@@ -86,10 +96,23 @@ class Prompting(Struct, frozen=True, kw_only=True):
         continued = deepest if parent is deepest.node else _continued(session, request, asked, parent)
         return Prompted(asked, prompt, continued, reason, _prompt_json(prompt, path))
 
-    async def _digested(self, request: TurnRequest, call: Call) -> Conversation:
+    async def length(self, job: PromptJob) -> int:
+        """The tokens of that prompt, which is dropped. Raises as `prompt`."""
+        asked, nodes = await self._matched(job)
+        path = await self._path(job.session, nodes[0]) if nodes else None
+        deepest = _continued(job.session, job.request, asked, nodes[0] if nodes else None)
+        return len((await self._rendered(job, deepest.messages, nodes, path)).ids)
+
+    async def _matched(self, job: PromptJob) -> tuple[Conversation, list[Node]]:
+        """The request's conversation, and the turns that it may continue, deepest first."""
+        session, request = job.session, job.request
+        asked = await self._digested(request, job.nbytes)
+        return asked, _named_first(session, request, session.tree.matches(asked, job.lineage))[:MOST_CANDIDATES]
+
+    async def _digested(self, request: TurnRequest, nbytes: int) -> Conversation:
         chat_format = self.tokenizing.chat_format
         digest = partial(conversation, request.messages, request.template, chat_format.rules)
-        if call.held is None or call.held.nbytes < LARGE_REQUEST:
+        if nbytes < LARGE_REQUEST:
             return digest()
         self._check_size(request)
         return await asyncio.get_running_loop().run_in_executor(self.large_bodies, digest)
@@ -114,16 +137,14 @@ class Prompting(Struct, frozen=True, kw_only=True):
             raise ended(session) from None
 
     async def _rendered(
-        self, job: TurnJob, messages: list[Message], nodes: Sequence[Node], path: Path | None
+        self, job: PromptJob, messages: list[Message], nodes: Sequence[Node], path: Path | None
     ) -> Prompt:
         """`path` is the deepest turn's, most likely the parent's; those of others are read if it comes to that."""
         candidates = [Candidate(node.length, partial(self._load, job.session.id, node.turn)) for node in nodes]
         if path is not None:
             candidates[0] = Candidate(nodes[0].length, lambda: path[:2])
         try:
-            return await self.tokenizing.prompt(
-                messages, job.request.template, candidates, begun=partial(job.call.phases.begin, TOKENISE_IN)
-            )
+            return await self.tokenizing.prompt(messages, job.request.template, candidates, begun=job.begun)
         except Unrenderable as error:
             param = None if error.param is None else job.request.called(error.param)
             raise InvalidParameter(param, f"{error}.") from None

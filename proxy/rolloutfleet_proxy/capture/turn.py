@@ -24,7 +24,7 @@ from rolloutfleet.wire import FinishReason
 from rolloutfleet_proxy.capture.following import Following
 from rolloutfleet_proxy.capture.generation import Generator
 from rolloutfleet_proxy.capture.job import TurnJob
-from rolloutfleet_proxy.capture.prompting import Prompted, Prompting
+from rolloutfleet_proxy.capture.prompting import Prompted, Prompting, PromptJob
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.capture.sampling import sampled
 from rolloutfleet_proxy.capture.streaming import TurnStream
@@ -49,7 +49,7 @@ from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited, emit
 from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST, Metrics
-from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_OUT
+from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 
@@ -124,7 +124,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         call, phases = job.call, job.call.phases
         phases.begin(QUEUE)
         job = await self.following.whole(job)
-        prompted = await self.prompting.prompt(job)
+        prompted = await self.prompting.prompt(_prompt_job(job))
         prompt = prompted.prompt
         phases.begin(PAUSE)
         phases.prompt_tokens = len(prompt.ids)
@@ -231,6 +231,17 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         metrics.image_placeholders.inc(made.extras.placeholders)
         metrics.prefix_checks.labels("passed").inc(prompt.passed)
         metrics.prefix_checks.labels("failed").inc(prompt.checked - prompt.passed)
+
+
+def _prompt_job(job: TurnJob) -> PromptJob:
+    held = job.call.held
+    return PromptJob(
+        session=job.session,
+        request=job.request,
+        lineage=job.lineage,
+        nbytes=0 if held is None else held.nbytes,
+        begun=partial(job.call.phases.begin, TOKENISE_IN),
+    )
 
 
 def _check_limits(session: Session) -> None:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
 from rolloutfleet_proxy.cluster.peers import Peers
-from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call
+from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, turn_call
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, OwnerFailed, OwnerUnreachable
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.headers import (
@@ -81,7 +81,7 @@ class Forwarding:
 
     async def _refuse(self, error: DomainError, scope: Scope, send: Send) -> None:
         self.metrics.refused.labels(error.code).inc()
-        call, answer = dialect_call(scope), answer_to(scope, error)
+        call, answer = turn_call(scope), answer_to(scope, error)
         if call is None:
             await send_answer(answer, send)
             return
@@ -93,8 +93,9 @@ class Forwarding:
             told.ended()
 
     async def _pass_on(self, ordinal: int, scope: Scope, receive: Receive, send: Send) -> None:
-        call = dialect_call(scope)
-        told = None if call is None else PassedCall(self.metrics, request_id=request_id(scope), to=ordinal)
+        told = None
+        if turn_call(scope) is not None:
+            told = PassedCall(self.metrics, request_id=request_id(scope), to=ordinal)
         answer, refused = _PassedAnswer(send, scope), ""
         try:
             async with self.passing(scope):

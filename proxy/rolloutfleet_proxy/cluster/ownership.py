@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from rolloutfleet.dumps import DumpName
 from rolloutfleet_proxy.cluster.peers import Peers
-from rolloutfleet_proxy.dialects.registry import dialect_call
+from rolloutfleet_proxy.dialects.registry import dialect_call, is_greeting
 from rolloutfleet_proxy.domain import errors
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.headers import presented_key
@@ -79,6 +79,8 @@ def owner_of_call(scope: Scope) -> Owner | None:
 
     A shard whose id doesn't say it is its session's owner's, where the query names one.
     """
+    if is_greeting(scope["path"]):
+        return None  # Any proxy returns it, whatever became of the session.
     named = _NAMED.match(scope["path"])
     if named is not None:
         owner = owner_of_name(named[2], kind=_KINDS[named[1]])

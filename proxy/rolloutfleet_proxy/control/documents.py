@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from rolloutfleet.wire import JSON_MEDIA_TYPE, Refusal, StartedSessions, StartSessions
 from rolloutfleet_proxy.control.dependencies import AdminOnly
-from rolloutfleet_proxy.dialects.registry import call_paths
+from rolloutfleet_proxy.dialects.registry import call_paths, count_paths
 
 router = APIRouter()
 page = APIRouter()
@@ -72,6 +72,10 @@ def _beside() -> APIRouter:
         answer = {"description": f"As {dialect.api} has it.", "content": {JSON_MEDIA_TYPE: {}, _EVENTS: {}}}
         found_by = _chat_by_path if "{session_id}" in path else _chat_by_key
         router.post(path, responses={200: answer}, response_model=None)(found_by)
+    for dialect, path in count_paths():
+        answer = {"description": f"As {dialect.api} has it.", "content": {JSON_MEDIA_TYPE: {}}}
+        found_by = _count_by_path if "{session_id}" in path else _count_by_key
+        router.post(path, responses={200: answer}, response_model=None)(found_by)
     return router
 
 
@@ -85,3 +89,11 @@ async def _chat_by_key(asked: dict[str, Any]) -> None:
 
 async def _chat_by_path(session_id: str, asked: dict[str, Any]) -> None:
     """A model call of this session, captured."""
+
+
+async def _count_by_key(asked: dict[str, Any]) -> None:
+    """The tokens of the prompt that such a call would have, in the session with this key."""
+
+
+async def _count_by_path(session_id: str, asked: dict[str, Any]) -> None:
+    """The tokens of the prompt that such a call of this session would have."""

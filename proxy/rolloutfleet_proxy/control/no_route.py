@@ -4,7 +4,7 @@ address that lacks `/v1`, or has it twice, shows in nothing but a 404."""
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rolloutfleet_proxy.dialects.registry import call_paths
+from rolloutfleet_proxy.dialects.registry import call_paths, count_paths
 
 _MODELS: Final = ("GET /v1/models", "GET /v1/models/{model}")
 _OF_SESSION: Final = "/sessions/{session_id}"
@@ -21,7 +21,7 @@ _OF_AGENTS = frozenset(
 def which_are_there(path: str, templates: Iterable[str]) -> str:
     """A sentence for a path that leads nowhere. `templates` are the paths of the native API's routes."""
     parts = [part for part in path.split("/") if part]
-    calls = [call for _, call in call_paths()]
+    calls = [call for _, call in (*call_paths(), *count_paths())]
     if not _OF_AGENTS.isdisjoint(parts) or not _words(calls).isdisjoint(parts):
         return _agents_call(calls)
     roots = sorted({f"/{template.split('/')[1]}" for template in templates})

@@ -176,6 +176,12 @@ class Dialect(ABC, Generic[RequestT]):
     paths: ClassVar[tuple[str, ...]]
     """The whole paths of calls for a turn, with `{session_id}` for the session; where a path has none, its key names
     it."""
+    count_paths: ClassVar[tuple[str, ...]] = ()
+    """The whole paths of calls that only ask how long a prompt would be, likewise. Where there are any, `read_to_count`
+    and `counted` are theirs."""
+    greeting_paths: ClassVar[tuple[str, ...]] = ()
+    """The whole paths that its clients look at (HEAD, GET) before their first call: 200 for everybody, with a key or
+    without."""
     silence_after: ClassVar[float | None] = None
     """Seconds of a stream's silence; None for what the settings say."""
 
@@ -197,6 +203,14 @@ class Dialect(ABC, Generic[RequestT]):
         Raises DomainError that names the field at fault, mostly InvalidParameter, and UnreadableJson: any other error
         counts as a mistake of ours (500, `internal`). Large bodies are read on another thread.
         """
+
+    def read_to_count(self, body: bytes, reading: Reading) -> RequestT:
+        """`read`, of a body whose prompt is to be counted."""
+        return self.read(body, reading)
+
+    def counted(self, tokens: int) -> bytes:
+        """The body of the answer to that."""
+        raise NotImplementedError
 
     @abstractmethod
     def encoder(self, request: RequestT, *, model: str, token_bytes: TokenBytes) -> Encoder:

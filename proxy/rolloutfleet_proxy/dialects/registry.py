@@ -27,9 +27,13 @@ _FOUND = "rolloutfleet.dialect"
 
 @dataclass(frozen=True, slots=True)
 class DialectCall:
-    """A request for a turn."""
+    """A request for a turn, or for the length of the prompt that one would have."""
 
     dialect: Dialect[Any]
+    path: str
+    """Of the dialect's, the one that it is for."""
+    counts: bool
+    """Whether only the prompt's length is asked for."""
     session: str | None
     """The session that the path names; None where the key alone says it."""
     headers: Mapping[str, str]
@@ -50,8 +54,29 @@ def call_paths() -> list[tuple[Dialect[Any], str]]:
     return [(dialect, path) for dialect in DIALECTS for path in dialect.paths]
 
 
+def count_paths() -> list[tuple[Dialect[Any], str]]:
+    """Every path of a call for a prompt's length, and whose it is."""
+    return [(dialect, path) for dialect in DIALECTS for path in dialect.count_paths]
+
+
+def greeting_paths() -> list[str]:
+    """Every path that clients look at before their first call."""
+    return [path for dialect in DIALECTS for path in dialect.greeting_paths]
+
+
+def is_greeting(path: str) -> bool:
+    """Whether a path is one of these."""
+    return any(_pattern(each).fullmatch(path) for each in greeting_paths())
+
+
+def turn_call(scope: Scope) -> DialectCall | None:
+    """What a request for a turn asks of which dialect; None for all others."""
+    found = dialect_call(scope)
+    return None if found is None or found.counts else found
+
+
 def dialect_call(scope: Scope) -> DialectCall | None:
-    """What a request asks of which dialect; None for all other routes. Looked up once a request."""
+    """What a request asks of which dialect; None for routes that are none's. Looked up once a request."""
     if _FOUND not in scope:
         scope[_FOUND] = _look_up(scope)
     found: DialectCall | None = scope[_FOUND]
@@ -61,7 +86,7 @@ def dialect_call(scope: Scope) -> DialectCall | None:
 def answer_to(scope: Scope, error: DomainError) -> tuple[int, Headers, bytes]:
     """Status, headers in ASGI's form, and body of an error, in the form of the API that the request's path belongs to:
     a dialect's, also below the paths of its calls, else the native one."""
-    for dialect, path in call_paths():
+    for dialect, path in (*call_paths(), *count_paths()):
         if _pattern(path).fullmatch(scope["path"]) or _pattern(f"{path}/{{below:path}}").fullmatch(scope["path"]):
             return dialect.answer_to(error)
     return errors.answer_to(error)
@@ -70,12 +95,20 @@ def answer_to(scope: Scope, error: DomainError) -> tuple[int, Headers, bytes]:
 def _look_up(scope: Scope) -> DialectCall | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
-    for dialect, path in call_paths():
-        matched = _pattern(path).fullmatch(scope["path"])
-        if matched is not None:
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            session = matched.groupdict().get("session_id")
-            return DialectCall(dialect, session, headers, dialect.key(headers), dialect.is_retry(headers))
+    for paths, counts in ((call_paths(), False), (count_paths(), True)):
+        for dialect, path in paths:
+            matched = _pattern(path).fullmatch(scope["path"])
+            if matched is not None:
+                headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+                return DialectCall(
+                    dialect=dialect,
+                    path=path,
+                    counts=counts,
+                    session=matched.groupdict().get("session_id"),
+                    headers=headers,
+                    key=dialect.key(headers),
+                    is_retry=dialect.is_retry(headers),
+                )
     return None
 
 

@@ -403,6 +403,12 @@ class TooManyViewers(NoRoom, code=codes.TOO_MANY_VIEWERS, retry_after=1.0):
     """As many as may already look on, or wait for a page of a conversation."""
 
 
+class TooManyCounts(NoRoom, retry_after=1.0):
+    """As many prompts are counted already as are at once."""
+
+    message = "This proxy is counting the tokens of other prompts: ask again."
+
+
 class Paused(Unavailable, code=codes.PAUSED, retry_after=10.0):
     """Generation has been paused for longer than calls are held."""
 

@@ -49,10 +49,15 @@ class Lineages:
 
     def take_in(self, lineage: Lineage) -> Lineage:
         """The lineage as it is known from now on: without id and parent where the session has too many already."""
+        seen = self.seen(lineage)
+        return self.known(seen) if seen == lineage else seen
+
+    def seen(self, lineage: Lineage) -> Lineage:
+        """What `take_in` would say."""
         known = self._known.get(lineage)
         if known is not None:
             return known
-        return self.known(lineage) if len(self._known) < LINEAGES else Lineage(None, lineage.kind)
+        return lineage if len(self._known) < LINEAGES else Lineage(None, lineage.kind)
 
     def known(self, lineage: Lineage) -> Lineage:
         """That of a turn which has been committed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from rolloutfleet_proxy.dialects.anthropic_messages import errors
 from rolloutfleet_proxy.dialects.anthropic_messages.encoder import MessagesEncoder
 from rolloutfleet_proxy.dialects.anthropic_messages.request import MessagesRequest, parse_messages
@@ -11,15 +13,23 @@ from rolloutfleet_proxy.http.headers import Headers
 
 
 class AnthropicMessages(Dialect[MessagesRequest]):
-    """`POST …/v1/messages`."""
+    """`POST …/v1/messages`, and what its clients ask beside: how long a prompt is, and whether anybody is there."""
 
     name = "anthropic_messages"
     api = "the Anthropic API"
     paths = ("/v1/messages", "/sessions/{session_id}/v1/messages")
+    count_paths = ("/v1/messages/count_tokens", "/sessions/{session_id}/v1/messages/count_tokens")
+    greeting_paths = ("/api/hello", "/sessions/{session_id}/api/hello")
     silence_after = 2.0
 
     def read(self, body: bytes, reading: Reading) -> MessagesRequest:
         return parse_messages(body, reading)
+
+    def read_to_count(self, body: bytes, reading: Reading) -> MessagesRequest:
+        return parse_messages(body, reading, to_count=True)
+
+    def counted(self, tokens: int) -> bytes:
+        return msgspec.json.encode({"input_tokens": tokens})
 
     def encoder(self, request: MessagesRequest, *, model: str, token_bytes: TokenBytes) -> MessagesEncoder:
         return MessagesEncoder(request, model=model)
