@@ -169,6 +169,9 @@ class _Split:
             self.opened.services.metrics.refused.labels(DRAINING).inc()
             await send_answer(answer_to(scope, Stopping()), send)
             return
+        if scope["path"] == viewing.EVENTS:
+            await self.control(scope, receive, send)  # Nobody waits for those who look on.
+            return
         with self.opened.under_way.one():
             if call is None:
                 await self.control(scope, receive, send)

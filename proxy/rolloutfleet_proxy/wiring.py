@@ -42,6 +42,7 @@ from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.process.under_way import UnderWay
 from rolloutfleet_proxy.reloading import follow_key, follow_settings
 from rolloutfleet_proxy.services.access import Access
+from rolloutfleet_proxy.services.commits import REMEMBERED, Commits
 from rolloutfleet_proxy.services.conversations import Conversations
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.exports import ExportService
@@ -70,6 +71,7 @@ from rolloutfleet_proxy.settings import SettingsInForce, SettingsSource
 from rolloutfleet_proxy.store import boots, extent, remains
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.compacting import compact
+from rolloutfleet_proxy.store.conversations import load_last_commits
 from rolloutfleet_proxy.store.database import Belonging, open_database
 from rolloutfleet_proxy.store.sessions import count_by_state
 from rolloutfleet_proxy.store.store import Store
@@ -134,6 +136,7 @@ class _Parts:
     admission: Admission
     adopted: Adopted
     seals: Seals
+    commits: Commits
     gate: PauseGate
     drains: Drains
     metrics: Metrics
@@ -229,6 +232,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
     stack.callback(large_bodies.shutdown, wait=False, cancel_futures=True)
     reader, max_hold = store.reader, settings.sessions.max_hold
     state, paused_for = await store.write(load)
+    commits = Commits(await reader.run(partial(load_last_commits, most=REMEMBERED)))
     gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for)
     metrics, under_way, seals = Metrics(), UnderWay(), Seals()
     registry = SessionRegistry(
@@ -253,6 +257,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
         ),
         adopted=await Adopted.load(reader, store.owner),
         seals=seals,
+        commits=commits,
         gate=gate,
         drains=Drains(
             store=store.writer,
@@ -262,6 +267,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
             timeout=settings.drain_timeout,
             max_hold=max_hold,
             served=store.clock.now,
+            begins_to_hold=commits.end_readers,
         ),
         metrics=metrics,
         under_way=under_way,
@@ -345,7 +351,14 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     return Services(
         access=parts.access,
         sessions=sessions,
-        turns=TurnService(store=store, sessions=parts.registry, paths=parts.paths, admission=parts.admission),
+        turns=TurnService(
+            store=store,
+            sessions=parts.registry,
+            paths=parts.paths,
+            admission=parts.admission,
+            commits=parts.commits,
+        ),
+        commits=parts.commits,
         conversations=conversations,
         exports=ExportService(store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings),
         dumps=dumps,

@@ -162,7 +162,7 @@ def test_a_proxy_answers_as_it_says(fleet: Fleet, document: Any) -> None:
         ask("GET", f"/dumps/{name}")
         ask("DELETE", "/drain")
         ask("POST", "/dumps/import", json={"names": [name]})
-        for path in ("/health", "/ready", "/metrics", "/proxies", "/openapi.json"):
+        for path in ("/health", "/ready", "/metrics", "/proxies", "/openapi.json", "/events?follow=false"):
             ask("GET", path)
         ask("GET", "/sessions?limit=0", 400)
     everything = {

@@ -169,6 +169,11 @@ def listing(lane: Lane) -> Ask:
     return by_admin(lane, "GET /sessions", query=query, queries=queries)
 
 
+def commits(lane: Lane) -> Ask:
+    queries = {"cursor": ("", "x" * 129), "follow": ("some", "")}
+    return by_admin(lane, "GET /events", query={"follow": "false"}, queries=queries)
+
+
 def show(lane: Lane) -> Ask | None:
     there = [*lane.sessions(), *lane.sessions(state="closed")]
     if not there:

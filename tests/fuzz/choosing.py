@@ -11,6 +11,7 @@ MAKERS: tuple[tuple[Callable[[Lane], Ask | None], float], ...] = (
     (asking.peers, 1),
     (asking.listing, 2),
     (asking.show, 5),
+    (asking.commits, 1),
     (asking.models, 2),
     (asking.start, 8),
     (asking.touch, 2),

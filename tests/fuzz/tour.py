@@ -19,6 +19,7 @@ TRIES = 1_000
 READING = (
     (asking.health, ("GET /health", "GET /ready", "GET /metrics")),
     (asking.figures, ("GET /proxies", "GET /stats", "GET /audit", "GET /version", "GET /openapi.json")),
+    (asking.commits, ("GET /events",)),
     (asking.peers, ("GET /peers/weights", "GET /peers/weights/at-stake", "GET /peers/weights/recovered")),
     (asking.models, ("GET /v1/models", "GET /v1/models/{id}")),
     (asking.listing, ("GET /sessions",)),

@@ -100,6 +100,8 @@ class Drains:
     """Seconds that one is held at the most."""
     served: Callable[[], float]
     wall: Callable[[], float] = time.time
+    begins_to_hold: Callable[[], None] = lambda: None
+    """Told when new calls are held from now on: those who only look on are to leave."""
     over: bool = False
     """The proxy ends: no connection is taken, and whoever asks is sent to the next one."""
     drain: Drain | None = None
@@ -251,6 +253,7 @@ class Drains:
         """No connection is taken any more: who is held, and who still asks, is sent to the next worker."""
         self._ending = self.over = True
         self._changed.wake()
+        self.begins_to_hold()
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -311,6 +314,8 @@ class Drains:
             self.host.ends_in(then)
             _log(before, drain)
         self._changed.wake()
+        if self.holding:
+            self.begins_to_hold()
         if drain is not None and (self._keeping is None or self._keeping.done()):
             self._keeping = asyncio.create_task(self._keep(), name="drain")
 
@@ -343,6 +348,7 @@ class Drains:
             await self._expire(drain)
         elif successor:
             self.drain = replace(drain, began=self._now(), holds=True)
+            self.begins_to_hold()
 
     async def _expire(self, drain: Drain) -> None:
         async with self._changing:

@@ -13,6 +13,7 @@ from rolloutfleet_proxy.domain.errors import DiskError, ResponseNotFound
 from rolloutfleet_proxy.domain.matching import OwnMessages
 from rolloutfleet_proxy.domain.turn import Brief, NewTurn, Turn
 from rolloutfleet_proxy.refusals import ended
+from rolloutfleet_proxy.services.commits import Commits
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Path, Paths
@@ -29,6 +30,7 @@ class TurnService:
     sessions: SessionRegistry
     paths: Paths
     admission: Admission
+    commits: Commits
 
     def check_room(self) -> None:
         """Raises DiskFull where the disk has too little room left to keep another turn."""
@@ -49,6 +51,8 @@ class TurnService:
         session.add(new.node(made.number), Brief.of(new), new.new_tokens)
         self.sessions.committed(session)
         self.paths.keep(session.id, made.number, path)
+        parent = None if made.parent is None else session.briefs.get(made.parent)
+        self.commits.add(session.name, made.name, None if parent is None else parent.name)
         failpoints.reach(failpoints.BEFORE_ANSWER)
         return made
 
