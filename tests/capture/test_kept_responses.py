@@ -69,6 +69,27 @@ def test_a_response_is_shown_and_deleted_at_any_proxy(pair: Fleet) -> None:
     assert len(session.turns()) == 4 and pair.proxy.audit()["balanced"]
 
 
+@pytest.mark.parametrize("store", [False, True])
+def test_a_response_is_kept_whatever_store_says(pair: Fleet, store: bool) -> None:
+    session = pair.proxy.start_session(here=True)
+    first = made(session, store=store)
+    second = made(session, store=store, previous_response_id=first)
+    for name in (first, second):
+        call(session, "GET", f"{session.base_url}/responses/{name}").raise_for_status()
+    assert [turn["parent_id"] for turn in session.turns()] == [None, first.removeprefix("resp_")]
+
+
+@pytest.mark.parametrize("field", ["background", "conversation", "prompt"])
+def test_what_is_not_there_is_refused_by_name_at_any_proxy(pair: Fleet, field: str) -> None:
+    session = pair.proxy.start_session(here=True)
+    asked: Json = HELLO | {field: True if field == "background" else {"id": "a_1"}}
+    for address in addresses(session, pair):
+        for stream in (False, True):
+            reply = call(session, "POST", address, asked | {"stream": stream})
+            assert told(reply) == (400, "unsupported_parameter", field)
+    assert session.turns() == []
+
+
 def test_no_other_sessions_key_shows_or_deletes_a_response(pair: Fleet) -> None:
     session, other = (pair.proxy.start_session(here=True) for _ in range(2))
     name = made(session)

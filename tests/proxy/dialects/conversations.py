@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rolloutfleet_proxy.dialects.anthropic_messages import AnthropicMessages
-from rolloutfleet_proxy.dialects.base import Dialect
+from rolloutfleet_proxy.dialects.base import Dialect, Reading, TurnRequest
 from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.dialects.openai_responses import OpenAIResponses
 from rolloutfleet_proxy.domain.messages import Message
@@ -21,6 +21,7 @@ FIND = {
 }
 LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [FIND, LOOK]
+USER = {"role": "user", "content": "a"}
 CHAT, MESSAGES, RESPONSES = OpenAIChat(), AnthropicMessages(), OpenAIResponses()
 
 texts = st.text(min_size=1, max_size=6)
@@ -87,6 +88,25 @@ def by_responses(messages: list[Message], tools: Sequence[Json] = TOOLS) -> dict
 
 WRITTEN: list[tuple[Dialect[Any], Any]] = [(CHAT, by_chat), (MESSAGES, by_messages), (RESPONSES, by_responses)]
 """Each dialect, and what writes a conversation in it."""
+
+
+def read(dialect: Dialect[Any], body: Json) -> TurnRequest:
+    request: TurnRequest = dialect.read(json.dumps(body).encode(), Reading())
+    return request
+
+
+def sent_back(dialect: Dialect[Any], answer: Json) -> Json:
+    """A request whose conversation has this answer in its middle, as a client has got it."""
+    if dialect is CHAT:
+        return {"messages": [USER, answer["choices"][0]["message"], USER]}
+    if dialect is MESSAGES:
+        return {"max_tokens": 9, "messages": [USER, {"role": "assistant", "content": answer["content"]}, USER]}
+    return {"input": [USER, *answer["output"], USER]}
+
+
+def answered(dialect: Dialect[Any], answer: Json) -> Message:
+    """What an answer says, in the canonical form."""
+    return read(dialect, sent_back(dialect, answer)).messages[1]
 
 
 def as_blocks(message: Message) -> list[dict[str, Json]]:

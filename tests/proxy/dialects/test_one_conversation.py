@@ -7,21 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.proxy.dialects.conversations import (
-    CHAT,
     MESSAGES,
     RESPONSES,
     TOOLS,
+    USER,
     WRITTEN,
     Json,
     as_blocks,
     as_items,
     conversations,
     objects,
+    read,
+    sent_back,
     texts,
 )
 from tests.proxy.dialects.openai_responses.responses import turn
 
-from rolloutfleet_proxy.dialects.base import Dialect, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.base import Dialect, TurnRequest
 from rolloutfleet_proxy.domain.events import Committed
 from rolloutfleet_proxy.domain.messages import Conversation, Message, conversation
 
@@ -32,11 +34,6 @@ FIELDS = {
     "tool": {"role", "tool_call_id", "content"},
 }
 """What a canonical message has."""
-
-
-def read(dialect: Dialect[Any], body: Json) -> TurnRequest:
-    request: TurnRequest = dialect.read(json.dumps(body).encode(), Reading(strict=False))
-    return request
 
 
 def compared(request: TurnRequest) -> Conversation:
@@ -202,18 +199,6 @@ def test_every_item_of_responses_comes_back_as_it_was_read(items: Json) -> None:
     assert first.ignored == ()
     written = [item for message in first.messages for item in as_items(message)]
     assert compared(read(RESPONSES, {"input": written})) == compared(first)
-
-
-USER = {"role": "user", "content": "a"}
-
-
-def sent_back(dialect: Dialect[Any], answer: Json) -> Json:
-    """A request whose conversation has this answer in its middle, as a client has got it."""
-    if dialect is CHAT:
-        return {"messages": [USER, answer["choices"][0]["message"], USER]}
-    if dialect is MESSAGES:
-        return {"max_tokens": 9, "messages": [USER, {"role": "assistant", "content": answer["content"]}, USER]}
-    return {"input": [USER, *answer["output"], USER]}
 
 
 @pytest.mark.parametrize(("dialect", "write"), WRITTEN, ids=[dialect.name for dialect, _ in WRITTEN])
