@@ -67,6 +67,8 @@ async def test_a_run_with_screenshots_extends_in_chat_and_exports_say_where(agen
     (await agent.admin.post(f"/sessions/{agent.session}/close")).raise_for_status()
     export = (await agent.admin.post("/export", json={"session_ids": [agent.session]})).raise_for_status().json()
     assert [turn["placeholders"] for turn in export["trajectories"][0]["turns"]] == counts
+    told = (await agent.admin.get(f"/sessions/{agent.session}/conversation")).raise_for_status().json()
+    assert [turn["placeholders"] for turn in told["turns"]] == counts
     shown = (await agent.admin.get("/metrics")).text.splitlines()
     [line] = [line for line in shown if line.startswith(IMAGES)]
     assert float(line.split()[1]) == sum(counts)

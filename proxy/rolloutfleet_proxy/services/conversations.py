@@ -209,6 +209,7 @@ def _facts(shape: TurnShape, session: str) -> Json:
         "constrained": shape.constrained,
         "biased_by": shape.biased_by,
         "stripped": shape.stripped,
+        "placeholders": shape.placeholders,
         "lineage": asdict(shape.lineage),
         "sampling": shape.sampling,
         "created_at": shape.created_at,

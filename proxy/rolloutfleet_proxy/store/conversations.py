@@ -27,9 +27,9 @@ LONGEST_MESSAGES: Final = 16 << 20
 """Bytes of a turn's messages, up to which SQLite parses them."""
 
 _decode_extras = msgspec.json.Decoder(
-    tuple[str | None, list[str] | None, list[str] | None, Sampling | None, list[float] | None]
+    tuple[str | None, list[str] | None, list[str] | None, int | None, Sampling | None, list[float] | None]
 ).decode
-_NO_EXTRAS: Final = (None,) * 5
+_NO_EXTRAS: Final = (None,) * 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,7 @@ class TurnShape:
     constrained: str | None
     biased_by: list[str] | None
     stripped: list[str] | None
+    placeholders: int
     sampling: Sampling | None
     timing: list[float] | None
     leases: list[dict[str, Any]]
@@ -125,7 +126,7 @@ def load_shape(connection: sqlite3.Connection, session: int, number: int) -> Tur
         " turns.prompt_tokens, length(turns.prompt_ids) / 4 AS new_prompt_tokens,"
         " length(turns.output_ids) / 4 AS completion_tokens, turns.matching,"
         " json_extract(CAST(turns.extras AS TEXT),"
-        " '$.constrained', '$.biased_by', '$.stripped', '$.sampling', '$.timing') AS extras,"
+        " '$.constrained', '$.biased_by', '$.stripped', '$.placeholders', '$.sampling', '$.timing') AS extras,"
         " CASE WHEN length(turns.tools) <= :longest THEN turns.tools END AS tools,"
         " length(turns.messages) AS messages_bytes"
         " FROM turns LEFT JOIN turns AS parents ON parents.session = turns.session AND parents.number = turns.parent"
@@ -137,7 +138,8 @@ def load_shape(connection: sqlite3.Connection, session: int, number: int) -> Tur
     assert row is not None
     matching, extras, tools = Matching.decode(row.pop("matching")), row.pop("extras"), row.pop("tools")
     row |= {name: bool(row[name]) for name in ("discarded", "delivered", "mixed_cache")}
-    constrained, biased_by, stripped, sampling, timing = _NO_EXTRAS if extras is None else _decode_extras(extras)
+    said = _NO_EXTRAS if extras is None else _decode_extras(extras)
+    constrained, biased_by, stripped, placeholders, sampling, timing = said
     return TurnShape(
         **row,
         branch_reason=matching.branch_reason,
@@ -145,6 +147,7 @@ def load_shape(connection: sqlite3.Connection, session: int, number: int) -> Tur
         constrained=constrained,
         biased_by=biased_by,
         stripped=stripped,
+        placeholders=placeholders or 0,
         sampling=sampling,
         timing=timing,
         leases=_leases(connection, session, row["trajectory"]),
