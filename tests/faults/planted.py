@@ -26,6 +26,14 @@ CLIENT_RETRIES = ("client/fleet/test_retries.py",)
 
 FAULTS = [
     Fault(
+        "an-answer-tells-the-new-part-of-its-prompt-alone",
+        Promise.CAPTURE,
+        PROXY,
+        "for ids in (event.prompt_ids, event.turn.output_ids))",
+        "for ids in (event.turn.prompt_ids, event.turn.output_ids))",
+        ("dialects/test_token_ids.py",),
+    ),
+    Fault(
         "what-an-image-shows-is-in-the-prompt",
         Promise.TREE,
         PROXY,

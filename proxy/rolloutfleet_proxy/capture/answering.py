@@ -58,14 +58,15 @@ class Answering(Struct, frozen=True, kw_only=True):
     async def replay(self, session: Session, number: int, waiter: Waiter) -> None:
         """Give a committed turn again."""
         turn = await self.turns.again(session, number)
+        ids = await self.turns.prompt_ids(session, number) if waiter.request.token_ids else None
         self.sessions.note_use(session)
         ignored = self._ignored(waiter.request, tools_unconstrained=turn.extras.constrained != STRUCTURAL_TAG)
         encoder = self._encoder(waiter)
         if waiter.request.stream:
             await _begin(waiter, [*_STREAM_HEADERS, *ignored])
-            await _send(waiter, b"".join(map(encoder.encode, events_of(turn))), last=True)
+            await _send(waiter, b"".join(map(encoder.encode, events_of(turn, ids))), last=True)
         else:
-            await _send_whole(waiter, encoder.whole(Committed(turn)), ignored)
+            await _send_whole(waiter, encoder.whole(Committed(turn, ids)), ignored)
         _note_answered(waiter, turn)
 
     async def wait(self, session: Session, call: Call, waiter: Waiter) -> None:
@@ -167,7 +168,7 @@ def _since(call: Call, sent: int) -> Iterable[Event]:
     if call.streams:
         return call.events[sent:]
     if isinstance(call.ending, Committed):
-        return events_of(call.ending.turn)
+        return events_of(call.ending.turn, call.ending.prompt_ids)
     return [] if call.ending is None else [call.ending]
 
 

@@ -140,7 +140,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             stream.finish(message)
         new = self._row(job, prompted, evidence, message, submission)
         first = not job.session.turns
-        call.committing = True
+        call.committing, call.prompt_ids = True, prompt.ids
         phases.begin(COMMIT)
         path = Path(prompt.ids, new.output_ids, prompted.prompt_json)
         made = await self.turns.commit(job.session, new, path)

@@ -69,6 +69,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     `sampling` has SGLang's names and lacks `max_new_tokens`, which depends on the prompt and the round.
     `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
     `ignored` are the paths of what has no effect (`verbosity`, `messages[0].content[1].annotations`).
+    `token_ids` says that the answer tells the ids of prompt and output (`Committed`).
     `placeholders` is how many images of its messages a text stands for (`images`).
     `stripped` are the names of what the dialect took out of the prompt, since it differs from request to request and
     would make each of them a branch (`cache_control`); the turn keeps them.
@@ -94,6 +95,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     stream: bool
     logprobs: bool
     top_logprobs: int
+    token_ids: bool = False
     ignored: tuple[str, ...] = ()
     stripped: tuple[str, ...] = ()
     placeholders: int = 0

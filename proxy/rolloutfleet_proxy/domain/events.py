@@ -8,6 +8,7 @@ well, and it holds a turn that only the store makes, from a commit or from a row
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
@@ -73,6 +74,8 @@ class Committed(Struct, frozen=True):
     """The turn is on disk."""
 
     turn: Turn
+    prompt_ids: array[int] | None = None
+    """Of its whole prompt, as they are stored; None where they were not read, as nobody asked for them."""
 
 
 class Failed(Struct, frozen=True):
@@ -97,7 +100,7 @@ def size_of(event: Event) -> int:
     return _EVENT_BYTES + _TOKEN_BYTES * tokens + text
 
 
-def events_of(turn: Turn) -> Iterator[Event]:
+def events_of(turn: Turn, prompt_ids: array[int] | None = None) -> Iterator[Event]:
     """The events of a committed turn, for a caller that streams what was made whole, or long ago."""
     tokens = Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)
     yield Started(turn.name, turn.created_at, turn.prompt_tokens, tokens)
@@ -108,4 +111,4 @@ def events_of(turn: Turn) -> Iterator[Event]:
         yield Text(output["content"])
     for index, call in enumerate(output.get("tool_calls") or ()):
         yield ToolCall(index, call["id"], call["function"]["name"], call["function"]["arguments"])
-    yield Committed(turn)
+    yield Committed(turn, prompt_ids)

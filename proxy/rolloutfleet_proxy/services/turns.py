@@ -5,6 +5,7 @@ The store decides first, and memory follows what it committed.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,6 +64,13 @@ class TurnService:
             raise ended(session)
         self.note_delivery(session, number, delivered=True)
         return made
+
+    async def prompt_ids(self, session: Session, number: int) -> array[int]:
+        """Of a committed turn's whole prompt. Raises what `ended` says where it is gone with its session."""
+        try:
+            return (await self.paths.get(session.id, number)).prompt_ids
+        except LookupError:
+            raise ended(session) from None
 
     async def shown(self, session: Session, name: str) -> tuple[Turn, OwnMessages]:
         """A turn by its name, and the turn that its conversation begins with. Raises ResponseNotFound, also where it is

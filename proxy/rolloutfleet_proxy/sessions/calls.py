@@ -5,6 +5,7 @@ end it at once, because its SDK may be about to ask again.
 """
 
 import asyncio
+from array import array
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -87,6 +88,8 @@ class Call:
     committing: bool = False
     """True from when the turn is handed to the store: then only the store decides."""
     task: "asyncio.Task[Committed | Failed] | None" = None
+    prompt_ids: "array[int] | None" = None
+    """Once its turn is handed to the store."""
     phases: Phases = field(default_factory=Phases)
     """How far it is, and how long it took."""
     _listeners: "set[Listener]" = field(default_factory=set)
@@ -226,7 +229,7 @@ class Calls:
 async def _ending(call: Call, work: Callable[[], Coroutine[Any, Any, Turn]]) -> Committed | Failed:
     """How a call's work ends. Nothing is raised: a task keeps its error, whose frames would keep task and call."""
     try:
-        return Committed(await work())
+        return Committed(await work(), call.prompt_ids)
     except asyncio.CancelledError:
         return _cut(call)
     except Exception as error:

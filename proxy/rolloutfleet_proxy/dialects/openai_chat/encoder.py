@@ -3,6 +3,10 @@
 All of it follows from the turn, so an answer given again is the same to the byte. The answer's `id` is the turn's id,
 which a reward may name. `logprobs` has one entry a sampled token, those of marks and of the end token included, so
 that their number is `completion_tokens`. A reply's reasoning stands in `reasoning_content`, as SGLang has it.
+
+Where `return_token_ids` asks for them, the stored ids of prompt and output are there under the names of vLLM (top-level
+`prompt_token_ids`, a choice's `token_ids`) and of SGLang (a choice's `prompt_token_ids` and `response_token_ids`). In a
+stream all of them are in the chunk with the finish reason, which leaves after the commit.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from rolloutfleet_proxy.dialects.token_logprobs import token_logprobs
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.events import Committed, Delta, Reasoning, Started, Text, Tokens
 from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.engine.request import ids_json
 from rolloutfleet_proxy.http.errors import body_of
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -63,7 +68,9 @@ class ChatEncoder(Encoder):
     def committed(self, event: Committed) -> bytes:
         """The finish reason, usage where it was asked for, and the end."""
         turn = event.turn
-        end = self._event({"index": 0, "delta": {}, "logprobs": None, "finish_reason": turn.finish_reason})
+        of_answer, of_choice = self._token_ids(event)
+        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": turn.finish_reason, **of_choice}
+        end = self._event(choice, **of_answer)
         if self._request.include_usage:
             end += self._head + b'],"usage":' + _encode(_usage(turn)) + b"}\n\n"
         return self._opened() + end + DONE
@@ -76,11 +83,13 @@ class ChatEncoder(Encoder):
 
     def whole(self, event: Committed) -> bytes:
         turn = event.turn
+        of_answer, of_choice = self._token_ids(event)
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": None, **turn.output},
             "logprobs": self._logprobs(Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)),
             "finish_reason": turn.finish_reason,
+            **of_choice,
         }
         return _encode(
             {
@@ -90,6 +99,7 @@ class ChatEncoder(Encoder):
                 "model": self._model,
                 "choices": [choice],
                 "usage": _usage(turn),
+                **of_answer,
             }
         )
 
@@ -100,8 +110,18 @@ class ChatEncoder(Encoder):
     def _chunk(self, delta: dict[str, Any], tokens: Tokens | None) -> bytes:
         return self._event({"index": 0, "delta": delta, "logprobs": self._logprobs(tokens), "finish_reason": None})
 
-    def _event(self, choice: dict[str, Any]) -> bytes:
-        return self._head + _encode(choice) + self._tail
+    def _event(self, choice: dict[str, Any], **beside: Any) -> bytes:
+        if not beside:
+            return self._head + _encode(choice) + self._tail
+        return self._head + _encode(choice) + b"]," + _encode(beside)[1:-1] + self._tail[1:]
+
+    def _token_ids(self, event: Committed) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What answer and choice say of them; nothing unless they were asked for."""
+        if not self._request.token_ids or event.prompt_ids is None:
+            return {}, {}
+        prompt, output = (msgspec.Raw(ids_json(ids)) for ids in (event.prompt_ids, event.turn.output_ids))
+        beside = {"prompt_token_ids": prompt, "response_token_ids": output}
+        return {"prompt_token_ids": prompt}, {"token_ids": output, **beside}
 
     def _logprobs(self, tokens: Tokens | None) -> dict[str, Any] | None:
         """The `logprobs` object, of the whole answer or of one chunk, where it was asked for."""

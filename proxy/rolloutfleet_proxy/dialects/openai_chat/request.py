@@ -18,6 +18,7 @@ than was asked for is a 400 that names the parameter. Strictly read, what would 
   `skip_special_tokens`, `stream_interval`, …) or run code in the engine (`custom_logit_processor`).
 - *Refused unless neutral*: `audio`, `function_call`, `functions`, `modalities` beyond text, `n` beyond 1, tools that
   are no functions, content parts that are no text (but see `images`).
+- `return_token_ids` is vLLM's and SGLang's (`encoder`).
 - Unknown fields of a message are kept: some chat formats write some (`messages`).
 - `max_tokens` is the older name of `max_completion_tokens`; both may be given if they agree.
 - `seed` and `response_format` are passed on; an engine honours a seed when it samples deterministically.
@@ -91,6 +92,7 @@ class _Body(Struct, forbid_unknown_fields=True):
     stream_options: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Rule(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    return_token_ids: bool | None = None
 
     max_completion_tokens: _TokenCount | None = None
     max_tokens: _TokenCount | None = None
@@ -205,6 +207,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
         include_usage=_include_usage(parsed, ignored),
         logprobs=parsed.logprobs or False,
         top_logprobs=_top_logprobs(parsed),
+        token_ids=parsed.return_token_ids or False,
         ignored=tuple(ignored),
         placeholders=images.count,
     )

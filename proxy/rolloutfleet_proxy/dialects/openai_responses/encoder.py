@@ -79,9 +79,10 @@ class ResponsesEncoder(Encoder):
         """The end of every item, those that no delta began included, and of the response."""
         turn = event.turn
         items = self._items(turn)
-        ends = b"".join(self._begun(item) + self._ended(item) for item in items)
+        told = self._told(items, event)
+        ends = b"".join(self._begun(item) + self._ended(whole) for item, whole in zip(items, told, strict=True))
         status = objects.status_of_turn(turn)
-        return self._opened() + ends + self._event(_ENDS[status], {"response": self._finished(turn, items)})
+        return self._opened() + ends + self._event(_ENDS[status], {"response": self._finished(turn, told)})
 
     def failed(self, error: DomainError) -> bytes:
         said = {
@@ -102,7 +103,7 @@ class ResponsesEncoder(Encoder):
     def whole(self, event: Committed) -> bytes:
         turn = event.turn
         self._turn, self._created_at = turn.name, turn.created_at
-        return _encode(self._finished(turn, self._items(turn)))
+        return _encode(self._finished(turn, self._told(self._items(turn), event)))
 
     # Of a turn that is committed
 
@@ -112,6 +113,12 @@ class ResponsesEncoder(Encoder):
             tokens = Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)
             logprobs = token_logprobs(tokens, self._token_bytes)
         return list(objects.output_items(turn, self._request.declared, logprobs))
+
+    def _told(self, items: list[objects.Item], event: Committed) -> list[objects.Item]:
+        """The items as they are at their end: with the turn's ids, where they were asked for."""
+        if not self._request.token_ids or event.prompt_ids is None:
+            return items
+        return objects.with_token_ids(items, event.turn, event.prompt_ids)
 
     def _finished(self, turn: Turn, items: list[objects.Item]) -> dict[str, Any]:
         return self._response(objects.status_of_turn(turn), output=items, usage=objects.usage_of(turn))

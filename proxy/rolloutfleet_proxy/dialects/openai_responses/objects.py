@@ -7,13 +7,17 @@ nothing is there where nothing else is, so that whoever sends the output back se
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from rolloutfleet_proxy.dialects.openai_responses.request import PREFIX, Echo
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, Declared, custom_input
 from rolloutfleet_proxy.dialects.token_logprobs import TokenLogprob
 from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.engine.request import ids_json
 
 Item = dict[str, Any]
 
@@ -96,6 +100,18 @@ def output_items(turn: Turn, declared: Mapping[str, Declared], logprobs: Any) ->
         yield message_item(turn.name, text_part(content or "", logprobs), end)
     for index, call in enumerate(calls):
         yield call_item(turn.name, index, call, declared, COMPLETED)
+
+
+def with_token_ids(items: list[Item], turn: Turn, prompt_ids: array[int]) -> list[Item]:
+    """The last item brings the stored ids of prompt and output, and the log-probabilities, under NeMo's names: there
+    its trainers read them, once a turn."""
+    *others, last = items
+    ids = {
+        "prompt_token_ids": msgspec.Raw(ids_json(prompt_ids)),
+        "generation_token_ids": msgspec.Raw(ids_json(turn.output_ids)),
+        "generation_log_probs": turn.logprobs.tolist(),
+    }
+    return [*others, {**last, **ids}]
 
 
 def response_object(

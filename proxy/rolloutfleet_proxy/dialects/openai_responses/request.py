@@ -6,6 +6,7 @@ What is honoured is read as in chat requests, and so is what is taken without ef
 
 - *`instructions`* are a system message in front, of this call alone.
 - *`previous_response_id`* names the turn that the input goes on from (`TurnRequest.follows`).
+- *`return_token_ids`*, as in chat, asks for the ids of prompt and output (`objects.with_token_ids`).
 - *`max_output_tokens`* is an upper bound, cut to what the context leaves.
 - *Without effect here, or as the API has it*: `client_metadata`, `include` but for log-probabilities,
   `max_tool_calls` (of server tools), `metadata`, `prompt_cache_*`, `reasoning.summary`, `safety_identifier`,
@@ -118,6 +119,7 @@ class _Body(Struct, forbid_unknown_fields=True):
     stream: bool | None = None
     include: list[str] | None = None
     top_logprobs: Annotated[int, Rule(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    return_token_ids: bool | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     truncation: str | None = None
@@ -199,6 +201,7 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
         stream=parsed.stream or False,
         logprobs=logprobs,
         top_logprobs=parsed.top_logprobs or 0,
+        token_ids=parsed.return_token_ids or False,
         ignored=tuple(ignored),
         placeholders=images.count,
         follows=None if parsed.previous_response_id is None else turn_of(parsed.previous_response_id),
