@@ -5,12 +5,12 @@
 - Each `tool_result` becomes a tool message, and what stands before and behind it in the same message a user's message.
 - Of an assistant's message `thinking` becomes reasoning, and `tool_use` a tool call whose arguments are JSON text. Of
   several assistant's messages in a row the API makes one.
-- `document` and `search_result` become text where they are text, a `tool_reference` the tool's name, an image what
-  `images` says.
+- `document` and `search_result` become text where they are text, a `tool_reference` the tool's name, a `compaction` its
+  summary, an image what `images` says.
 
 What is from elsewhere, and can't be rendered, is ignored and named: signatures, `redacted_thinking`, server tools'
-calls and results. A failed tool's `is_error` is named as well: chat formats have no place for it, and the result's text
-says what went wrong.
+calls and results, and that a declared tool is there from now on, or no more: all of them are in the prompt. A failed
+tool's `is_error` is named as well: chat formats have no place for it, and the result's text says what went wrong.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ _DOCUMENT = frozenset(("type", "source", "title", "context"))
 _SEARCH_RESULT = frozenset(("type", "source", "title", "content"))
 _TOOL_REFERENCE = frozenset(("type", "tool_name"))
 
-_ELSEWHERE = ("redacted_thinking", "server_tool_use", "mcp_tool_use", "container_upload")
+_COMPACTION = frozenset(("type", "content"))
+
+_ELSEWHERE = frozenset(
+    ("redacted_thinking", "server_tool_use", "mcp_tool_use", "mcp_tool_listing", "container_upload", "fallback")
+)
 """Blocks of an assistant's message that only their maker understands, beside results of its tools."""
 
 _dumps = json.JSONEncoder(ensure_ascii=False).encode
@@ -163,7 +167,16 @@ def _rendered(block: Block, notes: Notes, *, at: str) -> str:
     if kind == "tool_reference":
         notes.others(block, _TOOL_REFERENCE, at=at)
         return _string(block, "tool_name", at=at)
+    if kind == "tool_removal" or (kind == "tool_addition" and _is_of_a_declared_tool(block)):
+        notes.ignored.append(f"{at}.{kind}")
+        return ""
     raise _unsupported(block, at=at)
+
+
+def _is_of_a_declared_tool(addition: Block) -> bool:
+    """Of one that is defined in the block itself the model would never know."""
+    tool = addition.get("tool")
+    return type(tool) is dict and str(tool.get("type")).endswith("_reference")
 
 
 def _text(block: Block, notes: Notes, *, at: str) -> str:
@@ -217,6 +230,9 @@ def _of_assistant(blocks: list[Block], notes: Notes, *, at: str) -> Message:
             texts.append(_text(block, notes, at=where))
         elif kind == "thinking":
             thoughts.append(_thinking(block, notes, at=where))
+        elif kind == "compaction":
+            notes.others(block, _COMPACTION, at=where)
+            texts.append("" if block.get("content") is None else _string(block, "content", at=where))
         elif kind == "tool_use":
             calls.append(_tool_use(block, notes, at=where))
         elif kind in _ELSEWHERE or kind.endswith("_tool_result"):

@@ -218,6 +218,16 @@ def test_silence_opens_the_stream_and_says_nothing_before_the_prompt_is_made() -
     ]
 
 
+def test_an_answer_that_thinks_again_behind_its_text_comes_back_as_the_message_that_it_was() -> None:
+    made = turn(output={"role": "assistant", "content": "Hello there", "reasoning_content": "So. Or not."})
+    live: list[Event] = [Started(made.name, 1.0, 7), Reasoning("So."), Text("Hello"), Reasoning(" Or"), Committed(made)]
+    blocks = assembled(events(streamed(live)))["content"]
+    assert [block["type"] for block in blocks] == ["thinking", "text", "thinking", "text"]
+    request = asked(messages=[{"role": "assistant", "content": blocks}, {"role": "user", "content": "On."}])
+    theirs, ours = conversation(request.messages[:1], NO_ARGS), conversation([made.output], NO_ARGS)
+    assert (theirs.chains, theirs.reasonings) == (ours.chains, ours.reasonings)
+
+
 def test_empty_deltas_say_nothing() -> None:
     writer = encoder()
     writer.encode(Started("turn-abc", 1.0, 3))

@@ -220,6 +220,37 @@ def test_what_has_no_effect_is_named() -> None:
     assert refusal_when_strict(thinking={"type": "adaptive"}) == "thinking"
 
 
+def test_blocks_of_other_makers_are_taken_and_what_they_say_in_text_is_kept() -> None:
+    request = parse(
+        messages=[
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "compaction", "content": "We listed files.", "encrypted_content": "x", "signature": "c2ln"},
+                    {"type": "compaction", "content": None},
+                    {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}},
+                    {"type": "mcp_tool_listing", "mcp_server_name": "a", "tools": []},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    text("Go on."),
+                    {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "find"}},
+                    {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "look"}},
+                ],
+            },
+        ],
+        tools=[TOOL],
+    )
+    assert [message["content"] for message in request.messages] == ["We listed files.", "Go on."]
+    assert set(request.ignored) == {
+        *("messages[0].content[0].encrypted_content", "messages[0].content[0].signature"),
+        *("messages[0].content[2].fallback", "messages[0].content[3].mcp_tool_listing"),
+        *("messages[1].content[1].tool_addition", "messages[1].content[2].tool_removal"),
+    }
+
+
 def refusal_when_strict(**fields: Json) -> str | None:
     with pytest.raises(DomainError) as refused:
         parse(Reading(strict=True), **fields)
@@ -276,6 +307,14 @@ def test_a_choice_is_held_to_by_a_grammar(choice: Json, required: bool, names: l
     assert wish.calls is None and wish.ignored == calls.wishes
 
 
+@pytest.mark.parametrize("tools", [[], [{"type": "web_search_20250305", "name": "web_search"}]])
+def test_a_call_that_is_required_where_there_is_no_tool_is_named_as_ignored(tools: list[Json]) -> None:
+    form = {"format": {"type": "json_schema", "schema": {}}}
+    for more in ({}, {"output_config": form}):
+        request = parse(HOLDING, tools=tools, tool_choice={"type": "any"}, **more)
+        assert request.calls is None and "tool_choice" in request.ignored
+
+
 def test_a_free_choice_is_none_and_no_choice_hides_the_tools() -> None:
     assert parse(HOLDING, tools=[TOOL], tool_choice={"type": "auto"}).calls is None
     assert parse(HOLDING, tools=[TOOL], tool_choice={"type": "none"}).template.tools is None
@@ -284,6 +323,9 @@ def test_a_free_choice_is_none_and_no_choice_hides_the_tools() -> None:
 DEEP: Json = {}
 for _ in range(MAX_DEPTH):
     DEEP = {"a": DEEP}
+
+
+INLINE = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"name": "find"}}}
 
 
 def assistant(*blocks: Json) -> Json:
@@ -314,6 +356,7 @@ def user(*blocks: Json) -> Json:
         ({"messages": user({"type": "image", "source": {}})}, "messages[0].content[0].type"),
         ({"messages": user({"type": "tool_use", "id": "a"})}, "messages[0].content[0].type"),
         ({"messages": user({"type": "video"})}, "messages[0].content[0].type"),
+        ({"messages": user(INLINE)}, "messages[0].content[0].type"),
         ({"messages": user({"type": "tool_result"})}, "messages[0].content[0].tool_use_id"),
         ({"messages": user({"type": "tool_result", "tool_use_id": ""})}, "messages[0].content[0].tool_use_id"),
         (
