@@ -226,7 +226,7 @@ def test_blocks_of_other_makers_are_taken_and_what_they_say_in_text_is_kept() ->
             {
                 "role": "assistant",
                 "content": [
-                    {"type": "compaction", "content": "We listed files.", "encrypted_content": "x", "signature": "c2ln"},
+                    {"type": "compaction", "content": "We listed files.", "encrypted_content": "x", "signature": "c2"},
                     {"type": "compaction", "content": None},
                     {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}},
                     {"type": "mcp_tool_listing", "mcp_server_name": "a", "tools": []},
