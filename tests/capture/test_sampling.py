@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_sampling_fields import CHAT, arrived
@@ -22,6 +23,16 @@ EFFECTIVE: Json = {
 ASKED: Json = {**CHAT, "temperature": 0.75, "top_k": 3, "chat_template_kwargs": {"enable_thinking": True}}
 
 
+MESSAGES: Json = {"max_tokens": 12, "temperature": 0.75, "top_k": 3, "messages": CHAT["messages"]}
+RESPONSES: Json = {
+    "input": "Hello",
+    "max_output_tokens": 12,
+    "temperature": 0.75,
+    "top_k": 3,
+    "chat_template_kwargs": {"enable_thinking": True},
+}
+
+
 def exported_turns(proxy: ProxyProcess, session_id: str) -> list[Json]:
     with proxy.admin() as admin:
         export = admin.post("/export", json={"session_ids": [session_id]}).raise_for_status().json()
@@ -30,12 +41,19 @@ def exported_turns(proxy: ProxyProcess, session_id: str) -> list[Json]:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("chat/completions", ASKED), ("messages", MESSAGES), ("responses", RESPONSES)],
+    ids=["chat", "messages", "responses"],
+)
 def test_the_engine_is_asked_for_what_the_trainer_says_and_the_turn_tells_it(
-    fleet: Fleet, proxy: ProxyProcess, stream: bool
+    fleet: Fleet, proxy: ProxyProcess, path: str, body: Json, stream: bool
 ) -> None:
     session = proxy.start_session(sampling=HERS)
     assert session.show()["sampling"] == HERS
-    session.raw_chat({**ASKED, "stream": stream}).raise_for_status()
+    headers = {"authorization": f"Bearer {session.api_key}"}
+    asking = {**body, "stream": stream}
+    httpx.post(f"{session.base_url}/{path}", json=asking, headers=headers, timeout=60).raise_for_status()
     asked = arrived(fleet, session)
     assert (asked["temperature"], asked["top_p"], asked["top_k"], asked["max_new_tokens"]) == (0.75, 0.25, 7, 9)
     [turn] = session.turns()

@@ -10,6 +10,7 @@ from tests.client.dumps.samples import NAME, SESSION, head, sample, sample_turns
 from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, SECRET
 
 from rolloutfleet.cli import main
+from rolloutfleet.cli.show import sampled
 from rolloutfleet.dumps import encode
 
 Run = Callable[..., tuple[int, str, str]]
@@ -61,6 +62,21 @@ def test_a_dump_is_shown(run: Run, folder: Path) -> None:
         assert said in out
     assert run("show", NAME, "--dir", str(folder), "--json")[1].encode() == sample()
     assert "open" in run("show", ACTIVE, "--dir", str(folder))[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"temperature": 0.5, "top_p": None, "max_tokens": 9}, "temperature 0.5, max_tokens 9"),
+        ({"top_k": -1, "chat_template_kwargs": {"enable_thinking": False}}, "top_k -1, enable_thinking false"),
+        ({"chat_template_kwargs": {"style": "[bold]"}}, r'style "\[bold]"'),
+        ({"chat_template_kwargs": 3}, "-"),
+        (None, "-"),
+        ([1], "-"),
+    ],
+)
+def test_what_a_turn_was_sampled_with_is_shown_whatever_a_dump_says(said: object, shown: str) -> None:
+    assert sampled(said) == shown
 
 
 def test_what_is_wrong_is_found(run: Run, folder: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import openai
 import psutil
 import pytest
 from safetensors.numpy import load_file
@@ -91,6 +92,10 @@ def test_a_new_session_is_sampled_as_the_command_says(up: Up) -> None:
     new = answered(up, "session", "new", "--task", "sampled", "--sampling", json.dumps(said))
     with Fleet.from_file(up.state) as fleet:
         assert fleet.status(new["session_id"]).sampling == said
+    with openai.OpenAI(base_url=new["base_url"], api_key=new["api_key"]) as agent:
+        asked_for = {"role": "user", "content": "hello"}
+        agent.chat.completions.create(model="m", messages=[asked_for], max_tokens=5, temperature=0.25)
+    assert "temperature 0.25, top_k 3, max_tokens 5" in asked(up, "turns", new["session_id"]).stdout
     for wrong, why in (("{", "JSON object"), ('{"default": {}}', "sampling.default: no such field")):
         refused = asked(up, "session", "new", "--sampling", wrong)
         assert refused.returncode != 0 and why in refused.stderr

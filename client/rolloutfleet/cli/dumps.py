@@ -20,7 +20,7 @@ from rich.progress import track
 
 from rolloutfleet.cli.failures import CommandFailed, failed, of_those_that_answer, warn, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
-from rolloutfleet.cli.show import console, print_json, size, span, table, text
+from rolloutfleet.cli.show import console, print_json, sampled, size, span, table, text
 from rolloutfleet.dumps import (
     CLAIM_MARK,
     IMPORTED_MARK,
@@ -344,7 +344,9 @@ def _print_dump(dump: Dump) -> None:
     for name, value in facts.items():
         out.print(f"{name:{width}}  {value}", markup=False, soft_wrap=True)
     numbers = ("", "parent", "prompt", "output", "reward")
-    shown = table("turn", "", "parent", "finish", "prompt", "output", "versions", "reward", "", numbers=numbers)
+    shown = table(
+        "turn", "", "parent", "finish", "prompt", "output", "versions", "reward", "sampling", "", numbers=numbers
+    )
     for turn in dump.turns:
         shown.add_row(*_row(turn))
     out.print()
@@ -361,6 +363,7 @@ def _row(turn: DumpedTurn) -> tuple[str, ...]:
         str(len(turn.output_ids.numpy())),
         ", ".join(str(version) for version in sorted(set(turn.versions.numpy().tolist()))),
         text(turn.reward),
+        sampled((turn.extras or {}).get("sampling")),
         f"context, of trajectory {turn.trajectory}" if turn.context else "",
     )
 

@@ -13,7 +13,7 @@ import typer
 
 from rolloutfleet.cli.failures import of_those_that_answer, warn
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
-from rolloutfleet.cli.show import console, print_json, span, table, text
+from rolloutfleet.cli.show import console, print_json, sampled, span, table, text
 from rolloutfleet.fleet import Fleet, FleetError
 from rolloutfleet.wire import BranchReason, Lineage, SessionState
 
@@ -144,8 +144,8 @@ def turns(
     options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
-    """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it starts a branch;
-    and who made it, where sub-agents did.
+    """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it starts a branch,
+    what it was sampled with; and who made it, where sub-agents did.
 
     --json has the parents' ids, and each token's id, log-probability and version.
     """
@@ -154,7 +154,19 @@ def turns(
     if as_json:
         print_json([turn.model_dump(exclude_unset=True) for turn in found])
         return
-    columns = ("turn", "", "parent", "trajectory", "finish", "prompt", "output", "versions", "reward", "branch")
+    columns = (
+        "turn",
+        "",
+        "parent",
+        "trajectory",
+        "finish",
+        "prompt",
+        "output",
+        "versions",
+        "reward",
+        "branch",
+        "sampling",
+    )
     with_lineages = any(turn.lineage.kind != "main" for turn in found)
     shown = table(*columns, *["lineage"] * with_lineages, numbers=("", "parent", "prompt", "output", "reward"))
     numbers = {turn.turn_id: number for number, turn in enumerate(found, start=1)}
@@ -170,6 +182,7 @@ def turns(
             ", ".join(str(version) for version in sorted(set(turn.versions))),
             text(turn.reward),
             _reason(turn.branch_reason),
+            sampled(None if turn.sampling is None else turn.sampling.model_dump()),
             *[_lineage(turn.lineage)] * with_lineages,
         )
     console().print(shown)

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from rich.console import Console, JustifyMethod
+from rich.markup import escape
 from rich.table import Table
 
 NOTHING = "-"
@@ -53,6 +54,15 @@ def span(seconds: float | None) -> str:
     if hours:
         return f"{hours}h {minutes}m"
     return f"{minutes}m {rest}s" if minutes else f"{rest}s"
+
+
+def sampled(said: Any) -> str:
+    """`temperature 0.7, max_tokens 512, enable_thinking false`: what a turn was sampled with, as far as somebody said.
+    In a dump it may be anything."""
+    own = dict(said) if isinstance(said, dict) else {}
+    arguments = own.pop("chat_template_kwargs", None)
+    own |= arguments if isinstance(arguments, dict) else {}
+    return escape(text(", ".join(f"{name} {json.dumps(value)}" for name, value in own.items() if value is not None)))
 
 
 def text(value: object) -> str:
