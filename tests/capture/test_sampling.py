@@ -21,8 +21,6 @@ EFFECTIVE: Json = {
     "chat_template_kwargs": {"enable_thinking": False},
 }
 ASKED: Json = {**CHAT, "temperature": 0.75, "top_k": 3, "chat_template_kwargs": {"enable_thinking": True}}
-
-
 MESSAGES: Json = {"max_tokens": 12, "temperature": 0.75, "top_k": 3, "messages": CHAT["messages"]}
 RESPONSES: Json = {
     "input": "Hello",

@@ -93,7 +93,7 @@ def test_a_new_session_is_sampled_as_the_command_says(up: Up) -> None:
     with Fleet.from_file(up.state) as fleet:
         assert fleet.status(new["session_id"]).sampling == said
     with openai.OpenAI(base_url=new["base_url"], api_key=new["api_key"]) as agent:
-        asked_for = {"role": "user", "content": "hello"}
+        asked_for: Any = {"role": "user", "content": "hello"}
         agent.chat.completions.create(model="m", messages=[asked_for], max_tokens=5, temperature=0.25)
     assert "temperature 0.25, top_k 3, max_tokens 5" in asked(up, "turns", new["session_id"]).stdout
     for wrong, why in (("{", "JSON object"), ('{"default": {}}', "sampling.default: no such field")):
