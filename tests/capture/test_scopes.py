@@ -1,10 +1,12 @@
 """`?scope=fleet` covers all proxies, or says which did not answer."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.capture.fleets import Fleet, running_fleet
+from tests.client.processes import suspended
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +58,15 @@ def test_a_start_repeated_on_a_full_proxy_is_answered_as_before(two: Fleet) -> N
         assert full.json()["error"]["code"] == "no_room"
         again = admin.post("/sessions", json={}, headers=key)
         assert again.status_code == 201 and again.json()["session_id"] == first.json()["session_id"]
+
+
+def test_who_looks_on_waits_no_longer_than_a_second_for_a_proxy_that_was_just_found_silent(two: Fleet) -> None:
+    with suspended(two.proxies[1].stats()["pid"]), two.proxy.admin() as admin:
+        until = time.monotonic() + 30
+        while two.proxy.sees() != {0}:
+            assert time.monotonic() < until, "the silent proxy is not seen to be silent"
+        (silent,) = admin.get("/stats", params={"scope": "fleet"}).json()["failed"]
+    assert "within 1 s" in silent["error"]["message"]
 
 
 def test_a_proxy_that_does_not_answer_is_named(two: Fleet) -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ import pytest
 from safetensors.numpy import load_file
 from tests.client.fleet.agents import talk
 from tests.client.processes import CLI, Done, ran, suspended
-from tests.operator.running import Up, running
+from tests.client.terminals import terminal
+from tests.operator.running import TIMEOUT, Up, running
 
 from rolloutfleet.fleet import Fleet
 
@@ -138,6 +141,67 @@ def test_the_status_counts_everything(up: Up) -> None:
     for proxy in up.book()["proxies"]:
         assert proxy["url"] in shown.stdout
     assert "yes" in shown.stdout
+
+
+def test_top_in_a_pipe_shows_one_interval(up: Up) -> None:
+    top = answered(up, "top", "--interval", "200ms")
+    stats = answered(up, "status")["stats"]
+    assert [row["proxy"] for row in top["proxies"]] == [0, 1]
+    for row, said in zip(top["proxies"], stats, strict=True):
+        assert (row["version"], row["budget"], row["state"]) == (said["version"], 4 * 2**30, "ready")
+        assert row["open"] == said["sessions"]["open"] and row["memory"] > 0
+    assert top["fleet"]["sampled"] == 0
+    shown = asked(up, "top", "--interval", "200ms", "--sort", "memory")
+    assert shown.returncode == 0 and "2 of 2 ready" in shown.stdout and "quits" not in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--sort", "age"), "--sort: 'age' is not one of proxy, open"),
+        (("--interval", "1ms"), "--interval: 1ms is not between 200ms and 1m"),
+    ],
+)
+def test_top_refuses_what_it_does_not_know(up: Up, words: tuple[str, ...], said: str) -> None:
+    done = asked(up, "top", *words)
+    assert done.returncode == 2 and said in done.stderr
+
+
+def test_top_follows_the_fleet_in_a_terminal_and_leaves_it_as_it_was(up: Up) -> None:
+    with terminal() as screen, Fleet.from_file(up.state) as fleet:
+        screen.run(*CLI, "top", "--interval", "200ms", "--state-dir", str(up.state))
+        screen.until_shown("2 of 2 ready")
+        ends = time.monotonic() + TIMEOUT
+        while not re.search(r"[1-9]\d* sampled", screen.screen()):
+            assert time.monotonic() < ends, "no tokens are shown"
+            talked(up, turns=1)
+        screen.press("s", "r")
+        screen.until_shown("now open, backwards")
+        fleet.pause()
+        screen.until_shown("   paused")
+        fleet.resume()
+        screen.until(lambda shown: "   paused" not in shown)
+        with suspended(up.book()["proxies"][1]["pid"]):
+            screen.until_shown("no answer for 2 s")
+            shown = screen.until_shown("1 of 2 ready")
+            assert "proxy 1: " in shown and "does not answer: GET" not in shown
+        screen.until_shown("2 of 2 ready")
+        screen.resize(60, 20)
+        screen.until(lambda shown: all(len(line) <= 60 for line in shown.splitlines()) and "2 of 2 ready" in shown)
+        screen.press("q")
+        screen.type("echo status $?")
+        screen.until_shown("status 0")
+
+
+def test_ctrl_c_ends_top_and_the_terminal_is_as_it_was(up: Up) -> None:
+    with terminal() as screen:
+        screen.run(*CLI, "top", "--state-dir", str(up.state))
+        screen.until_shown("2 of 2 ready")
+        screen.press("C-c")
+        screen.type("echo status $?; stty -a")
+        shown = screen.until_shown(" icanon")
+        assert "status 130" in shown and " echo " in shown and "Traceback" not in shown and "ready\n" not in shown
 
 
 def test_an_export_without_a_file_shows_and_gives_back(up: Up) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rolloutfleet.cli import dumps, export, prometheus, sessions, status, up
+from rolloutfleet.cli import dumps, export, prometheus, sessions, status, top, up
 from rolloutfleet.cli.failures import CommandFailed, fail
 from rolloutfleet.cli.options import help_unless_asked
 from rolloutfleet.fleet import FleetError
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.command("up")(up.up)
 app.command("status")(status.status)
+app.command("top")(top.top)
 app.add_typer(sessions.app, name="session")
 app.command("sessions", help="The same as [bold]session list[/bold].")(sessions.list_sessions)
 app.command("turns")(sessions.turns)

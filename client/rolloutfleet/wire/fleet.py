@@ -215,6 +215,8 @@ class Stats(Covering):
     paused: bool
     past_max_hold: bool = False
     sessions: SessionCounts
+    leases: int | None = None
+    """In force; None of an older proxy."""
     in_flight: int
     rss_bytes: int
     rss_anon_bytes: int
@@ -236,6 +238,8 @@ class Stats(Covering):
     gateway: dict[str, Any] = Field(default_factory=dict)
     """loses: what does not reach the engines; null while that is not known. probes: requests sent to find out."""
     refused: dict[str, int] = Field(default_factory=dict)
+    tokens: dict[str, int] = Field(default_factory=dict)
+    """prompt, completion: of the turns committed since the process started."""
     prefix_checks: dict[str, int] = Field(default_factory=dict)
     follow_ups: dict[str, int] = Field(default_factory=dict)
     """extending, branch: turns since the process started that follow an answer."""

@@ -79,6 +79,10 @@ class Peers:
     def others(self) -> list[int]:
         return [ordinal for ordinal in range(self.replicas) if ordinal != self.own]
 
+    def is_silent(self, ordinal: int) -> bool:
+        """Whether it did not answer when it was last looked at, a second or so ago."""
+        return ordinal in self._seen and self._seen[ordinal].state == "unreachable"
+
     def table(self) -> list[Peer]:
         """All proxies by ordinal; a proxy that is scaled away counts itself too."""
         return sorted([*self._seen.values(), self.itself()], key=lambda peer: peer.ordinal)

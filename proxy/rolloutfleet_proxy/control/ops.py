@@ -19,7 +19,7 @@ from rolloutfleet.wire import (
 )
 from rolloutfleet_proxy.control.dependencies import AdminOnly, TheServices
 from rolloutfleet_proxy.control.documents import NO_KEY
-from rolloutfleet_proxy.control.scopes import PROXY, Scope, everywhere, summed
+from rolloutfleet_proxy.control.scopes import LOOKING_ON, PROXY, Scope, everywhere, summed
 
 router = APIRouter()
 
@@ -57,7 +57,7 @@ async def stats(request: Request, services: TheServices, scope: Scope = PROXY) -
     own = await services.figures.stats()
     if scope == PROXY:
         return own
-    answers = await everywhere(services.peers, request, "/stats", own)
+    answers = await everywhere(services.peers, request, "/stats", own, silent=LOOKING_ON)
     return {"proxies": [answers.by_ordinal[ordinal] for ordinal in sorted(answers.by_ordinal)], **answers.coverage()}
 
 

@@ -19,6 +19,8 @@ Scope = Annotated[Literal["proxy", "fleet"], Query(description="`fleet`: all pro
 
 TIMEOUT = 10.0
 """Seconds that another proxy has to answer."""
+LOOKING_ON = 1.0
+"""Seconds that one which was just found silent has, where somebody looks on and wants to see the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,23 @@ def credentials(request: Request) -> dict[str, str]:
 
 
 async def everywhere(
-    peers: Peers, request: Request, path: str, own: Any, *, queries: Mapping[int, Mapping[str, Any]] | None = None
+    peers: Peers,
+    request: Request,
+    path: str,
+    own: Any,
+    *,
+    queries: Mapping[int, Mapping[str, Any]] | None = None,
+    silent: float = TIMEOUT,
 ) -> Answers:
     """This proxy's own answer beside those of all others to `GET path`, each with its own query if there are any.
 
-    With `queries` only the proxies that have one are asked.
+    With `queries` only the proxies that have one are asked. Those that were just found silent have `silent` seconds.
     """
 
     async def ask(ordinal: int) -> Any:
+        timeout = silent if peers.is_silent(ordinal) else TIMEOUT
         query = "" if queries is None else f"?{urlencode(queries[ordinal])}"
-        return await peers.ask(ordinal, "GET", path + query, headers=credentials(request), timeout=TIMEOUT)
+        return await peers.ask(ordinal, "GET", path + query, headers=credentials(request), timeout=timeout)
 
     found = await answers_of((ordinal for ordinal in peers.others if queries is None or ordinal in queries), ask)
     return found if own is None else Answers({peers.own: own, **found.by_ordinal}, found.failed)

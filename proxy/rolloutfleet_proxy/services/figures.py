@@ -18,7 +18,7 @@ from rolloutfleet_proxy.process.collector import Collections
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import Shards
-from rolloutfleet_proxy.store import boots
+from rolloutfleet_proxy.store import boots, leases
 from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.database import store_bytes
 from rolloutfleet_proxy.store.sessions import count_by_state
@@ -45,8 +45,11 @@ class Figures:
     async def stats(self) -> dict[str, Any]:
         """What /stats answers of this proxy. Memory is that of a whole process tree."""
         store = self.sessions.store
-        sessions, booted, taken = await asyncio.gather(
-            store.recounting.run(count_by_state), store.read(boots.load), asyncio.to_thread(resident.of_tree)
+        sessions, booted, leased, taken = await asyncio.gather(
+            store.recounting.run(count_by_state),
+            store.read(boots.load),
+            store.read(leases.count_open),
+            asyncio.to_thread(resident.of_tree),
         )
         weights, reserve = self.gate, store.database.reserve
         full = await asyncio.to_thread(self.sessions.admission.is_full)
@@ -61,6 +64,7 @@ class Figures:
             "paused": weights.paused,
             "past_max_hold": weights.overdue,
             "sessions": sessions,
+            "leases": leased,
             "in_flight": self.metrics.in_flight,
             **asdict(taken),
             "rss_budget_bytes": self.sessions.settings.current.memory.rss_budget,
@@ -81,6 +85,7 @@ class Figures:
             },
             "gateway": {"loses": self.probing.loses, "probes": self.probing.requests},
             "refused": by_label(self.metrics.refused),
+            "tokens": by_label(self.metrics.tokens),
             "prefix_checks": by_label(self.metrics.prefix_checks),
             "follow_ups": by_label(self.metrics.follow_ups),
             "branches": by_label(self.metrics.branches),

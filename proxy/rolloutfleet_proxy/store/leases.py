@@ -7,6 +7,7 @@ be asked for again.
 """
 
 import json
+import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -175,6 +176,12 @@ def renew(transaction: Transaction, lease: str, *, seconds: float) -> None:
         raise _no_longer_holds(lease, state)
     transaction.execute("UPDATE leases SET expires = ? WHERE name = ?", (transaction.served + seconds, lease))
     shards.renew(transaction, lease, ttl=seconds + SHARDS_AFTER_LEASE)
+
+
+def count_open(connection: sqlite3.Connection) -> int:
+    """How many leases are in force."""
+    [(count,)] = connection.execute("SELECT count(*) FROM leases WHERE state = 'open'")
+    return int(count)
 
 
 def expire(transaction: Transaction) -> None:

@@ -1,0 +1,81 @@
+"""`rolloutfleet top`: a fleet as it runs, as `htop` shows a machine."""
+
+import asyncio
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from rolloutfleet.cli.failures import wrong
+from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.show import console, print_json
+from rolloutfleet.cli.top.figures import ORDERS, Fleet, Look, figures
+from rolloutfleet.cli.top.screen import View, shown
+from rolloutfleet.cli.top.watching import look_at, watch
+from rolloutfleet.fleet import AsyncFleet
+from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.units import parse_duration
+
+FASTEST, SLOWEST = 0.2, 60.0
+
+
+@takes_fleet_options
+def top(
+    options: FleetOptions,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="DURATION", help="How often the figures are renewed.")
+    ] = "1s",
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", help=f"What the proxies are sorted by: {', '.join(ORDERS)}.")
+    ] = "proxy",
+    once: Annotated[bool, typer.Option("--once", help="Show the figures of one interval, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+) -> None:
+    """Watch a fleet: its proxies, their memory against the budget, sessions, calls, tokens a second, weights, leases,
+    branches and refusals.
+
+    Keys: [bold]q[/bold] quits, [bold]s[/bold] sorts by the next column, [bold]r[/bold] reverses the order. Where the
+    output is not a terminal, it is shown once.
+    """
+    seconds = _seconds(interval)
+    if sort not in ORDERS:
+        raise wrong(f"--sort: {sort!r} is not one of {', '.join(ORDERS)}")
+    view = View(sort=sort, interval=seconds)
+    where = options.find()
+    if once or as_json or not sys.stdout.isatty():
+        found = asyncio.run(_once(where, seconds))
+        if as_json:
+            print_json(found.as_json())
+        else:
+            console().print(shown(found, view, width=console().width, asked=False))
+        return
+    ended_by = asyncio.run(_live(where, view))
+    raise typer.Exit(0 if ended_by is None else 128 + ended_by)
+
+
+def _seconds(interval: str) -> float:
+    try:
+        seconds = parse_duration(interval)
+    except ValueError as error:
+        raise wrong(f"--interval: {error}") from None
+    if not FASTEST <= seconds <= SLOWEST:
+        raise wrong(f"--interval: {interval} is not between 200ms and 1m")
+    return seconds
+
+
+def _fleet(where: Whereabouts) -> AsyncFleet:
+    return AsyncFleet(where, patience=RETRY_SECONDS, progress=False)
+
+
+async def _once(where: Whereabouts, seconds: float) -> Fleet:
+    """Two looks: what is a second's needs both."""
+    async with _fleet(where) as fleet:
+        first: Look = await look_at(fleet)
+        await asyncio.sleep(seconds)
+        return figures(first, await look_at(fleet))
+
+
+async def _live(where: Whereabouts, view: View) -> signal.Signals | None:
+    async with _fleet(where) as fleet:
+        return await watch(fleet, view)
