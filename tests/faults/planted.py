@@ -42,6 +42,22 @@ FAULTS = [
         ("dialects/test_images.py",),
     ),
     Fault(
+        "a-count-forgets-the-turns-before",
+        Promise.TREE,
+        PROXY,
+        "return len((await self._rendered(job, deepest.messages, nodes, path)).ids)",
+        "return len((await self._rendered(job, deepest.messages, [], None)).ids)",
+        ("capture/test_counting.py",),
+    ),
+    Fault(
+        "noise-before-the-conversation-is-in-the-prompt",
+        Promise.TREE,
+        PROXY,
+        "            text = text[billing.end() :]\n",
+        "",
+        ("dialects/anthropic_messages/test_request.py",),
+    ),
+    Fault(
         "what-is-context-is-trained",
         Promise.LINEAGE,
         PROXY,
