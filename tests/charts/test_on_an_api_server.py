@@ -97,6 +97,7 @@ def test_kubernetes_knows_every_field_that_a_value_sets(server: ApiServer) -> No
         "affinity": {"nodeAffinity": {}},
         "podLabels": {"a": "b"},
         "podAnnotations": {"a": "b"},
+        "metrics": {"dashboard": {"enabled": True, "annotations": {"a": "b"}}},
     }
     server.kubectl("create", "namespace", NAMESPACE)
     for scope in ({}, {"watchNamespace": "default"}):

@@ -23,10 +23,10 @@ def program(name: str) -> str:
 
 @dataclass(frozen=True)
 class Prometheus:
-    url: str
+    client: httpx.Client
 
     def get(self, path: str, **asked: str) -> Any:
-        reply = httpx.get(f"{self.url}/api/v1/{path}", params=asked, timeout=30).json()
+        reply = self.client.get(f"/api/v1/{path}", params=asked).json()
         assert reply["status"] == "success", reply
         return reply["data"]
 
@@ -54,5 +54,9 @@ def running(config: Path, folder: Path) -> Iterator[Prometheus]:
         f"--web.listen-address=127.0.0.1:{port}",
         "--log.level=warn",
     ]
-    with serving(command, port=port, log=folder / "prometheus.log", ready_path="/-/ready", deadline=SECONDS) as server:
-        yield Prometheus(server.url)
+    log = folder / "prometheus.log"
+    with (
+        serving(command, port=port, log=log, ready_path="/-/ready", deadline=SECONDS) as server,
+        httpx.Client(base_url=server.url, timeout=30) as client,
+    ):
+        yield Prometheus(client)

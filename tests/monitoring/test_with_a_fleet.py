@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -81,6 +82,9 @@ def use(up: Up, server: Prometheus) -> None:
             for number, session in zip(AGENTS, sessions, strict=True)
         ]
         asyncio.run(all_of(agents))
+        # What is counted under a label for the first time shows no increase yet.
+        server.comes(f'rolloutfleet_follow_ups_total{{instance="{urlsplit(agents[0].base_url).netloc}"}}')
+        asyncio.run(agents[0].run())
         for session in sessions:
             session.reward(1.0)
         refused = fleet.start_session("refused")
