@@ -66,7 +66,12 @@ def test_a_response_is_shown_and_deleted_at_any_proxy(pair: Fleet) -> None:
             call(session, method, f"{each}/{name}") for each in addresses(session, pair) for method in ("GET", "DELETE")
         ]
         assert {told(each) for each in gone} == {(404, "response_unknown", "response_id")}
-    assert len(session.turns()) == 4 and pair.proxy.audit()["balanced"]
+    turns = {turn["turn_id"] for turn in session.turns()}
+    session.post("close").raise_for_status()
+    with pair.proxy.admin() as admin:
+        exported = admin.post("/export", json={"session_ids": [session.session_id]}).raise_for_status().json()
+    [trajectory] = exported["trajectories"]
+    assert {turn["turn_id"] for turn in trajectory["turns"]} == turns and len(turns) == 4
 
 
 @pytest.mark.parametrize("store", [False, True])

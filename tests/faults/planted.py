@@ -18,6 +18,7 @@ STORE = ("test_store.py",)
 TREE = ("test_tree.py",)
 SAMPLING = ("domain/test_sampling.py", "proxy/capture/test_sampling.py")
 RETRIES = ("proxy/capture/test_retries.py",)
+RESPONSES = ("openai_responses/test_encoder.py",)
 WEIGHTS = ("proxy/test_weights.py", "test_recovery.py")
 MEMORY = ("policy/test_memory.py",)
 SLOTS = ("test_slots.py",)
@@ -25,6 +26,70 @@ KEYS = ("test_bad_input.py::test_a_sessions_key_opens_no_admin_route_and_the_adm
 CLIENT_RETRIES = ("client/fleet/test_retries.py",)
 
 FAULTS = [
+    Fault(
+        "a-response-says-before-its-commit-that-a-call-is-whole",
+        Promise.COMMIT,
+        PROXY,
+        "            return self._begun(self._call(event))\n",
+        "            return self._begun(self._call(event)) + self._ended(self._call(event))\n",
+        RESPONSES,
+    ),
+    Fault(
+        "a-response-that-is-kept-alive-tells-its-request-again",
+        Promise.CAPTURE,
+        PROXY,
+        "bare = objects.response_object(self._turn, self._created_at, self._model)",
+        "bare = self._response(objects.IN_PROGRESS)",
+        RESPONSES,
+    ),
+    Fault(
+        "a-response-has-a-field-that-its-clients-do-not-know",
+        Promise.CAPTURE,
+        PROXY,
+        '        "top_logprobs": echo.top_logprobs,\n',
+        '        "top_logprobs": echo.top_logprobs,\n        "kept": True,\n',
+        RESPONSES,
+    ),
+    Fault(
+        "the-instructions-of-a-response-are-inherited",
+        Promise.TREE,
+        PROXY,
+        "*followed.messages[followed.own :]",
+        "*followed.messages",
+        ("capture/test_responses.py",),
+    ),
+    Fault(
+        "a-response-that-was-deleted-is-gone-on-from",
+        Promise.TREE,
+        PROXY,
+        "    if extras is None or extras.hidden:\n        return None\n",
+        "    if extras is None:\n        return None\n",
+        ("capture/test_responses.py",),
+    ),
+    Fault(
+        "codex-is-told-410",
+        Promise.CLIENT,
+        PROXY,
+        "    if status != _GONE:\n",
+        "    if True:\n",
+        ("openai_responses/test_request.py",),
+    ),
+    Fault(
+        "what-is-below-a-dialects-paths-fails-in-another-form",
+        Promise.CLIENT,
+        PROXY,
+        "            return dialect.answer_to(error)\n",
+        "            return errors.answer_to(error)\n",
+        ("capture/test_dialects.py",),
+    ),
+    Fault(
+        "messages-write-arguments-in-a-form-of-their-own",
+        Promise.TREE,
+        PROXY,
+        "_dumps = json.JSONEncoder(ensure_ascii=False).encode",
+        "_dumps = json.JSONEncoder(separators=(',', ':')).encode",
+        ("test_three_dialects.py",),
+    ),
     Fault(
         "an-answer-tells-the-new-part-of-its-prompt-alone",
         Promise.CAPTURE,
