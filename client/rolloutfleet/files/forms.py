@@ -271,6 +271,11 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def pyarrow_parquet() -> Any:
+    """Its module for parquet. Raises MissingLibrary."""
+    return _pyarrow()[1]
+
+
 def _pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow

@@ -1,0 +1,21 @@
+"""What there is to look at of a session: from a fleet, or from what it left in files."""
+
+from rolloutfleet.viewing.files import Unreadable, open_file
+from rolloutfleet.viewing.safe import safe
+from rolloutfleet.viewing.sessions import Held, Recorded, merged
+from rolloutfleet.viewing.texts import NoTokenizer, Texts, load_texts
+from rolloutfleet.viewing.tree import Limb, limbs
+
+__all__ = [
+    "Held",
+    "Limb",
+    "NoTokenizer",
+    "Recorded",
+    "Texts",
+    "Unreadable",
+    "limbs",
+    "load_texts",
+    "merged",
+    "open_file",
+    "safe",
+]

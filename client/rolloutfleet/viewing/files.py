@@ -1,0 +1,238 @@
+"""Dumps and exports as files, read to be looked at: their turns, and the branches that they hold.
+
+The forms: docs/dumps.md, docs/export.md#files, and the answer of `POST /export`, as JSON or safetensors.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, load
+from rolloutfleet.files.forms import MissingLibrary, pyarrow_parquet, records
+from rolloutfleet.fleet.exceptions import FleetError
+from rolloutfleet.fleet.trajectories import TYPES, Trajectory, read_export
+from rolloutfleet.viewing.sessions import Held, Recorded
+from rolloutfleet.viewing.texts import Texts
+from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, ShownMessage, ShownTokens, ShownTurn
+
+Json = dict[str, Any]
+
+_DUMP_BEGINS: Final = b'{"format":"rolloutfleet-dump"'
+_NO_TOKENS: Final = ShownTokens(start=0, input_ids=[], texts=[], logprobs=[], versions=[], loss_mask=[])
+
+
+class Unreadable(Exception):
+    """The file holds nothing that can be shown; the message says why."""
+
+
+def open_file(file: Path, texts: Texts) -> list[Recorded]:
+    """What a dump or an export has. Raises Unreadable."""
+    try:
+        match file.suffix:
+            case ".jsonl":
+                return _of_records(_lines(file), texts)
+            case ".parquet":
+                return _of_records(_parquet(file), texts)
+            case ".safetensors":
+                return _of_records(_exported(file, TENSORS_MEDIA_TYPE), texts)
+        with file.open("rb") as opened:
+            begins = opened.read(len(_DUMP_BEGINS))
+            if begins == _DUMP_BEGINS:
+                opened.seek(0)
+                return [_of_dump(load(opened), texts)]
+        return _of_records(_exported(file, JSON_MEDIA_TYPE), texts)
+    except (Damaged, FleetError, MissingLibrary) as error:
+        raise Unreadable(f"{file}: {error}") from None
+    except OSError as error:
+        raise Unreadable(f"{file} can't be read: {error.strerror or error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Unreadable(f"{file} is neither a dump nor an export ({type(error).__name__})") from None
+
+
+# Dumps
+
+
+def _of_dump(dump: Dump, texts: Texts) -> Recorded:
+    session, by_number = dump.head.session, {turn.number: turn for turn in dump.turns}
+    parents = {turn.parent for turn in dump.turns}
+    paths = [_path(by_number, turn) for turn in dump.turns if turn.number not in parents]
+    facts = {"task": session.task_id, "group": session.group_id, "dumped because": dump.head.reason}
+    return Recorded(
+        name=session.session_id,
+        facts=facts,
+        turns=[_of_dumped(dump, by_number, turn, None) for turn in dump.turns],
+        branches=[
+            Held(path[-1].turn_id, [turn.turn_id for turn in path], partial(_read_path, dump, by_number, path, texts))
+            for path in paths
+        ],
+    )
+
+
+def _path(by_number: Mapping[int, DumpedTurn], last: DumpedTurn) -> list[DumpedTurn]:
+    path = [last]
+    while len(path) <= len(by_number) and (parent := by_number.get(path[-1].parent or 0)) is not None:
+        path.append(parent)
+    return path[::-1]
+
+
+def _read_path(
+    dump: Dump, by_number: Mapping[int, DumpedTurn], path: list[DumpedTurn], texts: Texts
+) -> list[ShownTurn]:
+    return [_of_dumped(dump, by_number, turn, texts) for turn in path]
+
+
+def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn, texts: Texts | None) -> ShownTurn:
+    """With its messages and tokens where there are `texts`."""
+    prompt, output = turn.new_prompt_ids.numpy().tolist(), turn.output_ids.numpy().tolist()
+    extras, tools, parent = turn.extras or {}, turn.tools or {}, by_number.get(turn.parent or 0)
+    trained, timing = int(not turn.discarded and not turn.context), extras.get("timing")
+    steps = ("queue", "tokenise_in", "pause", "engine", "tokenise_out")
+    shown: Json = {
+        "turn_id": turn.turn_id,
+        "parent_id": None if parent is None else parent.turn_id,
+        "number": turn.number,
+        "trajectory_id": None
+        if turn.trajectory is None
+        else f"{dump.head.session.session_id}-trajectory-{turn.trajectory}",
+        "trajectory_state": None,
+        "lineage": turn.lineage.model_dump() if turn.lineage else {"id": "main", "kind": "main"},
+        "branch_reason": turn.branch_reason.model_dump() if turn.branch_reason else None,
+        "new_prompt_tokens": len(prompt),
+        "completion_tokens": len(output),
+        "timing": None if timing is None else dict(zip(steps, timing, strict=True)),
+        "leases": [],
+        "tools": tools.get("tools"),
+        "template_kwargs": tools.get("template_kwargs"),
+        "messages": [],
+        "tokens": _NO_TOKENS,
+        **{name: getattr(turn, name) for name in ("reward", "finish_reason", "mixed_cache", "discarded", "delivered")},
+        **{name: getattr(turn, name) for name in ("created_at", "prompt_tokens")},
+        **{
+            name: extras[name]
+            for name in ("constrained", "biased_by", "stripped", "placeholders", "sampling")
+            if name in extras
+        },
+    }
+    if texts is not None:
+        shown["messages"] = [
+            {"index": index, "message": message}
+            for index, message in enumerate([*turn.messages, turn.output], turn.matching.start)
+        ]
+        shown["tokens"] = {
+            "start": 0,
+            "input_ids": [*prompt, *output],
+            "texts": [*texts(prompt), *texts(output)],
+            "logprobs": [*[0.0] * len(prompt), *turn.logprobs.numpy().tolist()],
+            "versions": [*[-1] * len(prompt), *turn.versions.numpy().tolist()],
+            "loss_mask": [*[0] * len(prompt), *[trained] * len(output)],
+        }
+    return ShownTurn.model_validate(shown)
+
+
+# Exports: each row as a record (`files.forms.records`)
+
+
+def _exported(file: Path, media_type: str) -> Iterator[Json]:
+    page = read_export(file.read_bytes(), media_type=media_type)
+    for trajectory in page.trajectories:
+        yield from _records(trajectory)
+
+
+def _records(trajectory: Trajectory) -> Iterator[Json]:
+    if any(not isinstance(tensor, np.ndarray) for row in trajectory.rows for tensor in row.tensors.values()):
+        raise FleetError("its tensors are shards, which are at the fleet: export as tensors")
+    yield from records(trajectory)
+
+
+def _lines(file: Path) -> Iterator[Json]:
+    with file.open("rb") as opened:
+        for line in opened:
+            record = json.loads(line)
+            yield record | {name: np.array(record[name], kind) for name, kind in TYPES.items()}
+
+
+def _parquet(file: Path) -> Iterator[Json]:
+    for batch in pyarrow_parquet().ParquetFile(str(file)).iter_batches(batch_size=16):
+        for record in batch.to_pylist():
+            for turn in record["turns"]:
+                turn["message"] = json.loads(turn["message"])
+                if (turn.get("sampling") or {}).get("chat_template_kwargs"):
+                    turn["sampling"]["chat_template_kwargs"] = json.loads(turn["sampling"]["chat_template_kwargs"])
+            yield record | {name: np.array(record[name], kind) for name, kind in TYPES.items()}
+
+
+def _of_records(found: Iterable[Json], texts: Texts) -> list[Recorded]:
+    """The rows of each trajectory, which come one after the other."""
+    grouped: dict[str, list[Json]] = {}
+    for record in found:
+        grouped.setdefault(record["trajectory_id"], []).append(record)
+    return [_of_rows(name, rows, texts) for name, rows in grouped.items()]
+
+
+def _of_rows(name: str, rows: list[Json], texts: Texts) -> Recorded:
+    turns: dict[str, ShownTurn] = {}
+    for row in rows:
+        for turn in _read_row(row, None):
+            known = turns.get(turn.turn_id)
+            if known is None or not known.completion_tokens:
+                turns[turn.turn_id] = turn
+    order = {turn_id: number for number, turn_id in enumerate(turns, 1)}
+    branches = []
+    for row in rows:
+        ids = [turn["turn_id"] for turn in row["turns"]]
+        branches.append(Held(ids[-1] if ids else "", ids, partial(_read_numbered, row, texts, order)))
+    facts = {"session": rows[0]["session_id"], "task": rows[0]["task_id"], "group": rows[0]["group_id"]}
+    tree = [turn.model_copy(update={"number": order[turn.turn_id]}) for turn in turns.values()]
+    return Recorded(name=name, facts=facts | {"marked": rows[0]["marked"]}, turns=tree, branches=branches)
+
+
+def _read_numbered(row: Json, texts: Texts, order: Mapping[str, int]) -> list[ShownTurn]:
+    return [turn.model_copy(update={"number": order[turn.turn_id]}) for turn in _read_row(row, texts)]
+
+
+def _read_row(row: Json, texts: Texts | None) -> list[ShownTurn]:
+    """Its own turns: what stands before a turn's sampled tokens is new in its prompt, or was trained elsewhere."""
+    ends, shown, index = 0, [], row["turn_ids"]
+    for place, turn in enumerate(row["turns"]):
+        own = np.flatnonzero(index == place)
+        first, end = (int(own[0]), int(own[-1]) + 1) if len(own) else (ends, ends)
+        if place == len(row["turns"]) - 1:
+            end = len(index) if texts is not None and not len(own) else end
+            first = first if len(own) else end
+        tokens = {name: row[name][ends:end].tolist() for name in ("input_ids", "logprobs", "versions", "loss_mask")}
+        ids = tokens["input_ids"]
+        message = {"index": place, "message": turn["message"]}
+        shown.append(
+            ShownTurn.model_validate(
+                {
+                    **turn,
+                    "number": place + 1,
+                    "trajectory_id": row["trajectory_id"],
+                    "trajectory_state": None,
+                    "discarded": False,
+                    "delivered": True,
+                    "created_at": 0.0,
+                    "prompt_tokens": first,
+                    "completion_tokens": len(own),
+                    "new_prompt_tokens": first - ends,
+                    "timing": None,
+                    "leases": [],
+                    "tools": None,
+                    "template_kwargs": None,
+                    "messages": [] if texts is None else [ShownMessage.model_validate(message)],
+                    "tokens": _NO_TOKENS
+                    if texts is None
+                    else {
+                        "start": 0,
+                        **tokens,
+                        "texts": [*texts(ids[: first - ends]), *texts(ids[first - ends :])],
+                    },
+                }
+            )
+        )
+        ends = end
+    return shown

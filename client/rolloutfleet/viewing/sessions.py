@@ -1,0 +1,58 @@
+"""A session as it is looked at, wherever it comes from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolloutfleet.wire import Conversation, ShownTokens, ShownTurn
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One branch that is recorded: the path of a turn, or a row of an export."""
+
+    last: str
+    """Its last turn."""
+    turn_ids: Sequence[str]
+    read: Callable[[], list[ShownTurn]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a file has of one session, or of one trajectory of it."""
+
+    name: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    turns: Sequence[ShownTurn]
+    """For the tree: without messages and tokens."""
+    branches: Sequence[Held]
+
+    def branch(self, turn_id: str | None) -> Held | None:
+        """That which ends with a turn, else the first with it; the last one where none is named."""
+        if turn_id is None:
+            return self.branches[-1] if self.branches else None
+        holding = [each for each in self.branches if turn_id in each.turn_ids]
+        return next((each for each in holding if each.last == turn_id), holding[0] if holding else None)
+
+
+def merged(pages: Iterable[Conversation]) -> list[ShownTurn]:
+    """The turns of a branch, each with all of its messages and tokens."""
+    found: list[ShownTurn] = []
+    for page in pages:
+        for turn in page.turns:
+            if found and found[-1].turn_id == turn.turn_id:
+                before = found.pop()
+                together = {
+                    "messages": [*before.messages, *turn.messages],
+                    "tokens": _joined(before.tokens, turn.tokens),
+                    "tools": before.tools,
+                    "template_kwargs": before.template_kwargs,
+                }
+                turn = turn.model_copy(update=together)
+            found.append(turn)
+    return found
+
+
+def _joined(one: ShownTokens, other: ShownTokens) -> ShownTokens:
+    names = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
+    return one.model_copy(update={name: [*getattr(one, name), *getattr(other, name)] for name in names})

@@ -1,0 +1,96 @@
+"""What is looked at: text that steers no terminal, trees of any form, pages put together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolloutfleet.viewing import NoTokenizer, Unreadable, limbs, load_texts, open_file, safe
+from rolloutfleet_engine.model import model_path
+
+
+@dataclass(frozen=True)
+class Grown:
+    turn_id: str
+    parent_id: str | None
+
+
+def drawn(*pairs: tuple[str, str | None]) -> list[tuple[str, int]]:
+    return [(limb.turn.turn_id, limb.depth) for limb in limbs([Grown(*pair) for pair in pairs])]
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("\x1b[31mred\x1b]0;title\x07", "\\x1b[31mred\\x1b]0;title\\x07"),
+        ("a\rb\x08\x9b2J\x7f", "a\\rb\\x08\\x9b2J\\x7f"),
+        ("\u202eabc\u2066\u200f\u061c", "\\u202eabc\\u2066\\u200f\\u061c"),
+        ("\ud800 \u2028 \ufeff \U000e0041", "\\ud800 \\u2028 \\ufeff \\U000e0041"),
+        ("Grüße\t日本語 👩‍🚀\nline", "Grüße\t日本語 👩‍🚀\nline"),
+    ],
+)
+def test_what_would_steer_a_terminal_is_written_out_and_nothing_else(hostile: str, shown: str) -> None:
+    assert safe(hostile) == shown
+
+
+@given(st.text())
+def test_no_text_brings_a_control_character_or_half_a_letter(text: str) -> None:
+    shown = safe(text)
+    shown.encode()
+    assert all(
+        letter in "\n\t" or letter.isprintable() or letter.isspace() or letter in "\u200c\u200d" or not letter.isascii()
+        for letter in shown
+    )
+    assert not any(ord(letter) in range(0x7F, 0xA0) or (ord(letter) < 32 and letter not in "\n\t") for letter in shown)
+
+
+def test_a_chain_stays_at_its_depth_and_branches_stand_to_the_right() -> None:
+    assert drawn(("a", None), ("b", "a"), ("c", "b"), ("d", "a"), ("e", "d"), ("f", None)) == [
+        ("a", 0),
+        ("d", 1),
+        ("e", 1),
+        ("b", 0),
+        ("c", 0),
+        ("f", 0),
+    ]
+
+
+def test_a_turn_whose_parent_is_elsewhere_is_a_root() -> None:
+    assert drawn(("b", "elsewhere"), ("c", "b")) == [("b", 0), ("c", 0)]
+
+
+def test_however_long_a_chain_is_it_is_drawn() -> None:
+    pairs = [("0", None), *((str(number), str(number - 1)) for number in range(1, 5000))]
+    assert len(drawn(*pairs)) == 5000
+
+
+def test_texts_are_those_of_the_tokens_and_no_character_is_torn() -> None:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(Path(model_path()) / "tokenizer.json"))
+    ids = tokenizer.encode("Grüße 🙂🦊 <|im_start|>user\nwords", add_special_tokens=False).ids
+    found = load_texts(Path(model_path()))(ids)
+    assert len(found) == len(ids) and None in found
+    assert "".join(piece or "" for piece in found) == "Grüße 🙂🦊 <|im_start|>user\nwords"
+    assert load_texts(None)([1, 2]) == ["1 ", "2 "]
+
+
+def test_what_is_no_tokenizer_and_no_file_of_turns_is_said_so(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"format": 1}')
+    with pytest.raises(NoTokenizer):
+        load_texts(other)
+    for name, content in (
+        ("other.json", "{}"),
+        ("a.json", '{"format":"rolloutfleet-dump"}'),
+        ("a.jsonl", "1"),
+        ("a.parquet", "x"),
+        ("a.safetensors", "\0"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(Unreadable, match=name):
+            open_file(tmp_path / name, load_texts(None))
+    with pytest.raises(Unreadable, match="No such file"):
+        open_file(tmp_path / "none", load_texts(None))
