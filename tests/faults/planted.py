@@ -439,7 +439,7 @@ FAULTS = [
         "a-tensor-that-is-cut-short-is-whole",
         Promise.SHARDS,
         PROXY,
-        'raise NotOneTensor(f"it ends {self._left} bytes too early")',
+        'raise NotTensors(f"it ends {self._left} bytes too early")',
         "pass",
         SHELF,
     ),

@@ -18,7 +18,8 @@ from rolloutfleet_proxy.domain.errors import DiskError, OwnerFailed, OwnerUnavai
 from rolloutfleet_proxy.ids import TENSOR, Owner, owner_of_name
 from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
-from rolloutfleet_proxy.shards.files import Gathered, NotOneTensor, Readable
+from rolloutfleet_proxy.shards.files import Gathered, Readable
+from rolloutfleet_proxy.shards.header import NotTensors
 from rolloutfleet_proxy.store.shards import Shard, shards_of_session
 from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.telemetry import logger
@@ -29,7 +30,7 @@ CONCURRENT_FETCHES: Final = 4
 """Tensors that are fetched at the same time."""
 
 
-_NOT_NOW: Final = (OwnerFailed, NotOneTensor, DiskError, BadKeyFile)
+_NOT_NOW: Final = (OwnerFailed, NotTensors, DiskError, BadKeyFile)
 
 
 @dataclass(eq=False, slots=True)
@@ -134,5 +135,5 @@ async def _limited(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[byte
     async for data in body:
         limit -= len(data)
         if limit < 0:
-            raise NotOneTensor("it is larger than a shard may be here")
+            raise NotTensors("it is larger than a shard may be here")
         yield data

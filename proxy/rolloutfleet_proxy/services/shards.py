@@ -24,7 +24,8 @@ from rolloutfleet_proxy.exports.forms import load_plan
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.settings import SettingsInForce
-from rolloutfleet_proxy.shards.files import PIECE, Body, Incoming, Made, NotOneTensor, Readable, ShardFiles
+from rolloutfleet_proxy.shards.files import PIECE, Body, Incoming, Made, Readable, ShardFiles
+from rolloutfleet_proxy.shards.header import NotTensors
 from rolloutfleet_proxy.shards.orphans import Orphans
 from rolloutfleet_proxy.store import shards as rows
 from rolloutfleet_proxy.store.leases import SHARDS_AFTER_LEASE, Grant
@@ -73,7 +74,7 @@ class Shards:
 
         Returns its form, and whether it was not here before.
 
-        It is on disk when this returns; where it raises, nothing of it is left. Raises NotOneTensor,
+        It is on disk when this returns; where it raises, nothing of it is left. Raises NotTensors,
         DiskError, and as `rows.put`.
         """
         with self._arrivals() as pending:
@@ -155,7 +156,7 @@ class Shards:
     async def borrowed(self, name: str, body: AsyncIterable[bytes]) -> AsyncIterator[Readable]:
         """The one tensor of a safetensors body, in a file that goes when the block ends.
 
-        Raises NotOneTensor, DiskError.
+        Raises NotTensors, DiskError.
         """
         with self._arrivals() as pending:
             incoming = await self._received(name, body, pending)
@@ -318,7 +319,7 @@ class ShardService:
                 raise NoRoom(message)
             try:
                 form, fresh = await self.shelf.put(name, pieces, session=session, ttl=ttl)
-            except NotOneTensor as wrong:
+            except NotTensors as wrong:
                 raise InvalidRequest(f"The body is not one tensor as safetensors: {wrong}.") from None
         # Its id says nothing of its owner, so a public address could not find it again.
         kept_at = self.settings.current.address_of(self.owner.ordinal)

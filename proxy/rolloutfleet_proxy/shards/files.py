@@ -14,22 +14,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from rolloutfleet.tensors import DTYPES, LENGTH_BYTES, METADATA, Form, form_of, write_header
+from rolloutfleet.tensors import LENGTH_BYTES, Form, write_header
 from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
+from rolloutfleet_proxy.shards.header import Header, NotTensors, header_length, read_header
 
 SUFFIX: Final = ".safetensors"
 _UNFINISHED: Final = ".part"
 PIECE: Final = 2**20
 """Bytes that are read at once."""
-HEADER_LIMIT: Final = 2**20
-"""Bytes of the header of a tensor that comes."""
-
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
-
 
 Made = tuple[str, Form, bytes | Iterable[bytes]]
 """A tensor to be kept: its name, its form, its bytes, whole or in pieces."""
@@ -65,10 +59,6 @@ class Gathered:
     """No longer kept by their owner, or of no proxy of this fleet: never to be had again."""
     unreachable: list[str] = field(default_factory=list)
     """Their owner did not answer: another time it may."""
-
-
-class NotOneTensor(ValueError):
-    """These bytes are not the safetensors form of one tensor; the message says why."""
 
 
 class ShardFiles:
@@ -141,17 +131,17 @@ class Incoming:
         return self.form, self._digest.digest()
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of a safetensors file. Raises NotOneTensor, DiskError."""
+        """Take the next bytes of a safetensors file. Raises NotTensors, DiskError."""
         if self.form is not None:
             self._write(data)
             return
         self._opening += data
         if len(self._opening) < LENGTH_BYTES:
             return
-        end = LENGTH_BYTES + _header_length(self._opening[:LENGTH_BYTES])
+        end = LENGTH_BYTES + header_length(self._opening[:LENGTH_BYTES])
         if len(self._opening) >= end:
             opening, self._opening = self._opening, b""
-            self.describe(_read_header(opening[LENGTH_BYTES:end]))
+            self.describe(_one_tensor(read_header(opening[LENGTH_BYTES:end])))
             self._write(opening[end:])
 
     def describe(self, form: Form) -> None:
@@ -167,12 +157,12 @@ class Incoming:
     def finish(self) -> None:
         """Make the file durable under its name; the folder has to be synced after it.
 
-        Raises NotOneTensor, DiskError.
+        Raises NotTensors, DiskError.
         """
         if self._opened is None:
-            raise NotOneTensor("it ends within its header")
+            raise NotTensors("it ends within its header")
         if self._left:
-            raise NotOneTensor(f"it ends {self._left} bytes too early")
+            raise NotTensors(f"it ends {self._left} bytes too early")
         with disk_answers():
             os.fsync(self._opened.fileno())
             self._opened.close()
@@ -188,7 +178,7 @@ class Incoming:
 
     def _write(self, data: bytes) -> None:
         if len(data) > self._left:
-            raise NotOneTensor("there is more behind the tensor's bytes")
+            raise NotTensors("there is more behind the tensor's bytes")
         assert self._opened is not None
         self._left -= len(data)
         self._digest.update(data)
@@ -213,34 +203,9 @@ def _write_all(file: FileIO, data: bytes) -> None:
         view = view[file.write(view) :]
 
 
-def _header_length(opening: bytes) -> int:
-    """What the first 8 bytes say. Raises NotOneTensor."""
-    length = int.from_bytes(opening, "little")
-    if not 2 <= length <= HEADER_LIMIT:
-        raise NotOneTensor(f"its header would have {length} bytes; at most {HEADER_LIMIT}")
-    return length
-
-
-def _read_header(header: bytes) -> Form:
-    """Type and shape of the one tensor that a header describes. Raises NotOneTensor."""
-    try:
-        entries = _decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotOneTensor("its header is not a JSON object") from None
-    entries.pop(METADATA, None)
-    if len(entries) != 1:
-        raise NotOneTensor(f"it holds {len(entries)} tensors; a shard is one")
-    [entry] = entries.values()
-    if not isinstance(entry, dict):
-        raise NotOneTensor("its header describes no tensor")
-    code = str(entry.get("dtype"))
-    if code not in DTYPES:
-        raise NotOneTensor(f"dtype is {code[:40]!r}; it can be {', '.join(DTYPES)}")
-    try:
-        form = form_of(DTYPES[code], entry.get("shape"))
-    except ValueError as error:
-        raise NotOneTensor(str(error)) from None
-    offsets = entry.get("data_offsets")
-    if offsets != [0, form.nbytes] or not all(type(offset) is int for offset in offsets):
-        raise NotOneTensor(f"data_offsets is not [0, {form.nbytes}], which dtype and shape make it")
+def _one_tensor(header: Header) -> Form:
+    """Type and shape of the one tensor that is described. Raises NotTensors."""
+    if len(header.tensors) != 1:
+        raise NotTensors(f"it holds {len(header.tensors)} tensors; a shard is one")
+    [form] = header.tensors.values()
     return form

@@ -27,7 +27,7 @@ from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.services.shards import SYNCED_TOGETHER
-from rolloutfleet_proxy.shards.files import HEADER_LIMIT, NotOneTensor
+from rolloutfleet_proxy.shards.header import HEADER_LIMIT, NotTensors
 from rolloutfleet_proxy.shards.orphans import GRACE, LOOK_EVERY
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.shards import shards_of_session
@@ -115,7 +115,7 @@ BAD = {
     "a list": ((2).to_bytes(8, "little") + b"[]", "not a JSON object"),
     "no tensor": (header(), "holds 0 tensors"),
     "metadata alone": (header(__metadata__={"a": "b"}), "holds 0 tensors"),
-    "two tensors": (header(x=entry(), y=entry()) + b"abc", "holds 2 tensors"),
+    "two tensors": (header(x=entry(), y=entry(offsets=(3, 6))) + b"abcdef", "holds 2 tensors"),
     "no description": (header(x=3), "describes no tensor"),
     "an unknown type": (header(x=entry("Q7")) + b"abc", "dtype is 'Q7'"),
     "a type's other name": (header(x=entry("uint8")) + b"abc", "dtype is 'uint8'"),
@@ -124,6 +124,7 @@ BAD = {
     "a length below 0": (header(x=entry(shape=(-3,))) + b"abc", "shape is"),
     "a length that is no number": (header(x=entry(shape=(True, 3.0))) + b"abc", "shape is"),
     "endless dimensions": (header(x=entry(shape=(1,) * 65)) + b"abc", "shape is"),
+    "tensors that overlap": (header(x=entry(), y=entry()) + b"abc", "data_offsets"),
     "offsets that don't fit": (header(x=entry(offsets=(0, 4))) + b"abcd", "data_offsets"),
     "offsets with a hole": (header(x=entry(offsets=(1, 4))) + b"abcd", "data_offsets"),
     "offsets that are no whole numbers": (header(x=entry(offsets=(0, 3.0))) + b"abc", "data_offsets"),
@@ -137,7 +138,7 @@ BAD = {
 def test_what_is_not_one_tensor_is_refused_and_leaves_nothing(
     shelf: Shelf, body: tuple[bytes, str], pieces: int
 ) -> None:
-    with pytest.raises(NotOneTensor, match=body[1].replace("[", r"\[")):
+    with pytest.raises(NotTensors, match=body[1].replace("[", r"\[")):
         shelf.put("bad", body[0], pieces=pieces)
     assert shelf.files() == [] and shelf.get("bad") is None
 
