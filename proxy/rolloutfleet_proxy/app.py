@@ -1,6 +1,7 @@
 """The proxy as an ASGI app: which request goes where, and what every error looks like."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rolloutfleet.errors import DRAINING
 from rolloutfleet.explain import path_text, what_is_wrong
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet.wire import ANNOTATIONS_BYTES
 from rolloutfleet_proxy.capture import departures
 from rolloutfleet_proxy.cluster.forwarding import Forwarding
 from rolloutfleet_proxy.control import (
+    annotations,
     documents,
     dumps,
     exports,
@@ -55,7 +58,8 @@ from rolloutfleet_proxy.wiring import Opened, Start, open_proxy
 
 MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
-_ROUTES = (documents, ops, models, responses, sessions, viewing, exports, dumps, shards, weights)
+_ANNOTATIONS = re.compile(r"/sessions/[^/]+/annotations")
+_ROUTES = (documents, ops, models, responses, sessions, viewing, annotations, exports, dumps, shards, weights)
 _TEMPLATES = [route.path for module in _ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
 
 
@@ -191,7 +195,13 @@ def _goes_to_disk(scope: MutableMapping[str, Any]) -> bool:
 
 def _body_limit(settings: ProxySettings) -> LimitOf:
     """What goes straight to disk may be larger than what is held in memory."""
-    return lambda scope: settings.shard_limit if _goes_to_disk(scope) else settings.body_limit
+
+    def limit(scope: MutableMapping[str, Any]) -> int:
+        if _goes_to_disk(scope):
+            return settings.shard_limit
+        return ANNOTATIONS_BYTES if _ANNOTATIONS.fullmatch(scope["path"]) else settings.body_limit
+
+    return limit
 
 
 def _control(lifespan: Callable[[FastAPI], object], settings: ProxySettings) -> FastAPI:

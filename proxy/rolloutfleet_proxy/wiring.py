@@ -42,6 +42,7 @@ from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.process.under_way import UnderWay
 from rolloutfleet_proxy.reloading import follow_key, follow_settings
 from rolloutfleet_proxy.services.access import Access
+from rolloutfleet_proxy.services.annotations import AnnotationService
 from rolloutfleet_proxy.services.commits import REMEMBERED, Commits
 from rolloutfleet_proxy.services.conversations import Conversations
 from rolloutfleet_proxy.services.dumps import DumpService
@@ -360,6 +361,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         ),
         commits=parts.commits,
         conversations=conversations,
+        annotations=AnnotationService(store=store, admission=parts.admission),
         exports=ExportService(store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings),
         dumps=dumps,
         shards=ShardService(shelf=shards, admission=parts.admission, owner=store.owner, settings=settings),

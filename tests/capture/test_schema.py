@@ -1,6 +1,7 @@
 """The OpenAPI document, the documentation, the client and a running proxy say the same of the API."""
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from safetensors.numpy import save
 from tests.capture.fleets import Fleet, running_fleet
 from tests.proxy.shards.shelf import form_of_all
 from tests.proxy.shards.shelf import safetensors as one_tensor
@@ -120,6 +122,8 @@ def test_a_proxy_answers_as_it_says(fleet: Fleet, document: Any) -> None:
             ask("GET", f"{path}/models", headers=key)
             ask("GET", f"{path}/models/any", headers=key)
         ask("POST", f"/sessions/{session}/touch")
+        noted = save({}, metadata={"notes": json.dumps({response.removeprefix("resp_"): "good"})})
+        ask("POST", f"/sessions/{session}/annotations", content=noted)
         for path in ("", "/turns", "/turns?limit=1", "/conversation"):
             ask("GET", f"/sessions/{session}{path}")
         ask("POST", f"/sessions/{session}/reward", json={"reward": 1})

@@ -79,7 +79,7 @@ class Ask:
 
     @property
     def takes_tensors(self) -> bool:
-        return self.route == "PUT /shards/{id}"
+        return self.route in ("PUT /shards/{id}", "POST /sessions/{id}/annotations")
 
     @property
     def by_key_alone(self) -> bool:
@@ -277,6 +277,20 @@ def touch(lane: Lane) -> Ask | None:
     session = lane.random.choice(there)
     key = lane.key_of(session, chance=0.5)
     return Ask(route="POST /sessions/{id}/touch", names=(session.name,), proxy=lane.any_proxy(), key=key)
+
+
+def annotate(lane: Lane) -> Ask | None:
+    there = [each for each in (*lane.sessions(), *lane.sessions(state="closed")) if each.ids]
+    if not there:
+        return None
+    session = lane.random.choice(there)
+    notes = json.dumps({lane.random.choice(sorted(session.ids)): lane.fresh()})
+    return by_admin(
+        lane,
+        "POST /sessions/{id}/annotations",
+        names=(session.name,),
+        body=save({}, metadata={"notes": notes}),
+    )
 
 
 def reward(lane: Lane) -> Ask | None:

@@ -246,7 +246,7 @@ def other_key(ask: Ask, random: Random, *, keys: Sequence[str]) -> Made:
 
 def name(ask: Ask, random: Random, *, stores: Sequence[str]) -> Made:
     """Ids of nobody, of other ordinals and stores, and what is no id."""
-    if not ask.names or ask.takes_tensors or ask.route == "GET /v1/models/{id}":
+    if not ask.names or ask.route in ("PUT /shards/{id}", "GET /v1/models/{id}"):
         return None
     own = ask.names[0]
     kind = own[0] if own[0] in "sgl" else "s"

@@ -15,6 +15,7 @@ MAKERS: tuple[tuple[Callable[[Lane], Ask | None], float], ...] = (
     (asking.models, 2),
     (asking.start, 8),
     (asking.touch, 2),
+    (asking.annotate, 2),
     (agents.chat, 22),
     (agents.messages, 6),
     (agents.count, 2),

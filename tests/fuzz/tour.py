@@ -41,6 +41,7 @@ async def call_all(lane: Lane, ask: Ask_, weights: Weights) -> None:
     for make, route in zip((asking.put, asking.get, asking.batch, asking.clear), SHARDS, strict=True):
         await tour.ask(make, _is(route))
     await tour.ask(asking.touch)
+    await tour.ask(asking.annotate)
     await tour.ask(asking.delete)
     await update_weights(lane, ask, weights)
     await recover(lane, ask, weights)

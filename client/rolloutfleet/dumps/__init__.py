@@ -27,6 +27,7 @@ from rolloutfleet.dumps.form import IncomingShard as IncomingShard
 from rolloutfleet.dumps.form import Matching as Matching
 from rolloutfleet.dumps.form import StreamedShard as StreamedShard
 from rolloutfleet.dumps.form import StreamedTensor as StreamedTensor
+from rolloutfleet.dumps.form import StreamedTensors as StreamedTensors
 from rolloutfleet.dumps.form import StreamedTurn as StreamedTurn
 from rolloutfleet.dumps.form import encode as encode
 from rolloutfleet.dumps.reading import decode as decode

@@ -11,6 +11,7 @@ from rolloutfleet.dumps.files import DumpName, parse_dump_name
 from rolloutfleet.dumps.form import Damaged, DumpedTurn, DumpEnd, DumpHead, IncomingShard
 from rolloutfleet.dumps.reading import read_streamed
 from rolloutfleet.dumps.tensors import Tensor
+from rolloutfleet.wire import NOTE_BYTES, SERIES_A_TURN, SERIES_NAME
 
 SAID_AT_MOST = 20
 """Problems of one file: a broken writer would make thousands."""
@@ -127,6 +128,7 @@ class _Checked:
         if not turn.context and turn.discarded:
             yield "it was discarded, and is not marked as context"
         yield from _of_tensors(turn)
+        yield from _of_annotations(turn)
         yield from self._of_prompt(turn)
 
     def _of_prompt(self, turn: DumpedTurn) -> Iterator[str]:
@@ -154,3 +156,17 @@ def _of_tensors(turn: DumpedTurn) -> Iterator[str]:
     for name in ("new_prompt_ids", "output_ids"):
         if (tensors[name].numpy() < 0).any():
             yield f"{name} has an id below 0"
+
+
+def _of_annotations(turn: DumpedTurn) -> Iterator[str]:
+    if len(turn.annotations) > SERIES_A_TURN:
+        yield f"it has {len(turn.annotations)} annotations; a turn has at most {SERIES_A_TURN}"
+    if turn.note is not None and len(turn.note.encode()) > NOTE_BYTES:
+        yield f"its note has more than {NOTE_BYTES} bytes"
+    for name, tensor in turn.annotations.items():
+        if not SERIES_NAME.fullmatch(name):
+            yield f"{name[:80]!r} is not a valid name of an annotation"
+        if tensor.dtype != "float32" or tensor.shape != turn.output_ids.shape:
+            yield f"annotation {name[:80]!r} is not one float32 for each output token"
+        elif np.isinf(tensor.numpy()).any():
+            yield f"annotation {name[:80]!r} has an infinity"

@@ -174,6 +174,9 @@ class DumpedTurn(DumpPart):
     logprobs: Tensor
     versions: Tensor
     """One of each for each output token."""
+    annotations: dict[str, Tensor] = {}
+    """What a trainer said of it, by series: float32, one for each output token."""
+    note: str | None = None
 
 
 class DumpedShard(DumpPart):
@@ -210,6 +213,20 @@ class StreamedTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamedTensors:
+    """Tensors by name."""
+
+    tensors: Mapping[str, StreamedTensor]
+
+    def json_pieces(self) -> Iterator[bytes]:
+        yield b"{"
+        for place, (name, tensor) in enumerate(self.tensors.items()):
+            yield (b"," if place else b"") + _json(name) + b":"
+            yield from tensor.json_pieces()
+        yield b"}"
+
+
+@dataclass(frozen=True, slots=True)
 class StreamedShard:
     """A `DumpedShard` whose bytes come in pieces."""
 
@@ -228,7 +245,7 @@ class StreamedTurn:
 
     short: Mapping[str, Any]
     as_json: Mapping[str, bytes]
-    tensors: Mapping[str, StreamedTensor]
+    tensors: Mapping[str, StreamedTensor | StreamedTensors]
 
     def json_pieces(self) -> Iterator[bytes]:
         yield _json(dict(self.short)).removesuffix(b"}")

@@ -6,6 +6,7 @@ Times are seconds. Error codes are in `rolloutfleet.errors`, and under the same 
 """
 
 from rolloutfleet.errors import *  # noqa: F403
+from rolloutfleet.wire.annotations import *  # noqa: F403
 from rolloutfleet.wire.base import *  # noqa: F403
 from rolloutfleet.wire.exports import *  # noqa: F403
 from rolloutfleet.wire.fleet import *  # noqa: F403

@@ -2,6 +2,8 @@
 
 from typing import Any, Final, Literal
 
+from pydantic import Field
+
 from rolloutfleet.wire.base import Answered, Reply
 from rolloutfleet.wire.sessions import TurnFacts
 
@@ -39,6 +41,9 @@ class ShownTokens(Reply):
     """-1 in the prompt."""
     loss_mask: list[int]
     """1 where the token was sampled for a turn that is trained: in one row of an export, however many share it."""
+    annotations: dict[str, list[float | None]] = Field(default_factory=dict)
+    """What a trainer said of them, by series: None in the prompt, and where it said nothing of a token. Empty where
+    none of these tokens is output."""
 
 
 class TurnTiming(Reply):
@@ -86,6 +91,8 @@ class ShownTurn(TurnFacts):
     messages: list[ShownMessage]
     """Those that its request added, and its output as the last."""
     tokens: ShownTokens
+    note: str | None = None
+    """The trainer's."""
 
 
 class Conversation(Answered):

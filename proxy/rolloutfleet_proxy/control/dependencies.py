@@ -15,6 +15,7 @@ from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.ids import owner_of_key
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.access import Access, there
+from rolloutfleet_proxy.services.annotations import AnnotationService
 from rolloutfleet_proxy.services.commits import Commits
 from rolloutfleet_proxy.services.conversations import Conversations
 from rolloutfleet_proxy.services.dumps import DumpService
@@ -38,6 +39,7 @@ class Services:
     turns: TurnService
     conversations: Conversations
     commits: Commits
+    annotations: AnnotationService
     exports: ExportService
     dumps: DumpService
     shards: ShardService

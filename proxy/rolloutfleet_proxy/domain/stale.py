@@ -42,6 +42,8 @@ class GroupMember:
     shards: str
     """Tells one state of its shards from another."""
     trajectories: tuple[Held, ...]
+    annotated: int = 0
+    """The newest row of its annotations."""
 
     @property
     def is_open(self) -> bool:

@@ -107,6 +107,8 @@ def turn_row(turn: DumpedTurn) -> TurnRow:
         prompt_ids=turn.new_prompt_ids.data,
         output_ids=turn.output_ids.data,
         logprobs=turn.logprobs.data,
+        annotations={name: tensor.data for name, tensor in turn.annotations.items()},
+        note=turn.note,
     )
 
 

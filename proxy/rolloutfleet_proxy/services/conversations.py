@@ -19,6 +19,7 @@ from rolloutfleet_proxy.domain.errors import InvalidParameter, TooManyViewers, T
 from rolloutfleet_proxy.domain.ledger import DISCARDED
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
 from rolloutfleet_proxy.store import conversations as rows
+from rolloutfleet_proxy.store.annotations import load_note
 from rolloutfleet_proxy.store.conversations import TurnShape
 from rolloutfleet_proxy.store.store import Connection, Store
 from rolloutfleet_proxy.telemetry.phases import BEFORE_COMMIT
@@ -140,6 +141,8 @@ class _Page:
         """Add what fits of a turn, of which so much has been shown; whether that is all the rest."""
         shape = rows.load_shape(self.connection, self.session, number)
         shown = _facts(shape, self.session_name)
+        note = load_note(self.connection, self.session, number)
+        self.bytes_left -= len(note or "")
         given = shape.tools if shape.tools is not None and not messages and not tokens else {}
         self.turns.append(
             shown
@@ -148,6 +151,7 @@ class _Page:
                 "template_kwargs": given.get("template_kwargs"),
                 "messages": self._messages(shape, messages),
                 "tokens": self._tokens(shape, tokens),
+                "note": note,
             }
         )
         total = shape.new_prompt_tokens + shape.completion_tokens
@@ -171,7 +175,7 @@ class _Page:
 
     def _tokens(self, shape: TurnShape, start: int) -> Json:
         part = rows.load_tokens(self.connection, self.session, shape, start=start, most=max(0, self.tokens_left))
-        prompt, output = part.prompt_ids, part.output_ids
+        prompt, output, said = part.prompt_ids, part.output_ids, part.annotations.items()
         prompt_ends = start + len(prompt) >= shape.new_prompt_tokens
         texts = pieces(prompt, self.token_bytes, ends=prompt_ends)
         if prompt_ends:
@@ -189,6 +193,7 @@ class _Page:
             "logprobs": [*[0.0] * before, *part.logprobs[:most]][:count],
             "versions": [*[-1] * before, *part.versions[:most]][:count],
             "loss_mask": [*[0] * before, *[trained] * most][:count],
+            "annotations": {name: [*[None] * before, *numbers[:most]] for name, numbers in said if most},
         }
 
 

@@ -16,6 +16,7 @@ import msgspec
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.sampling import Sampling
+from rolloutfleet_proxy.store.annotations import load_part
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
 from rolloutfleet_proxy.store.turns import by_token
 
@@ -85,6 +86,7 @@ class TokenPart(NamedTuple):
     output_ids: "array[int]"
     logprobs: "array[float]"
     versions: list[int]
+    annotations: dict[str, "array[float]"]
 
 
 def find_session(connection: sqlite3.Connection, name: str) -> int | None:
@@ -226,4 +228,5 @@ def load_tokens(connection: sqlite3.Connection, session: int, shape: TurnShape, 
     ).fetchone()
     outputs = array("i", output)
     by_output = by_token(versions)[first : first + len(outputs)].tolist()
-    return TokenPart(array("i", prompt), outputs, array("f", logprobs), by_output)
+    said = load_part(connection, session, shape.number, first=first, most=of_output)
+    return TokenPart(array("i", prompt), outputs, array("f", logprobs), by_output, said)

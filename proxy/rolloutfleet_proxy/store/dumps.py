@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from rolloutfleet.dumps import DumpedSession, DumpedTrajectory, DumpHead, StreamedTensor, StreamedTurn
+from rolloutfleet.dumps import DumpedSession, DumpedTrajectory, DumpHead, StreamedTensor, StreamedTensors, StreamedTurn
 from rolloutfleet.tensors import REMOTE_TENSOR
 from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.store import annotations
 from rolloutfleet_proxy.store.transaction import Transaction, named_row
 from rolloutfleet_proxy.store.turns import by_token
 
@@ -82,6 +83,7 @@ def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, 
     if row is None:
         raise LookupError(f"turn {number} is gone")
     kept = Matching.decode(row["matching"])
+    series = annotations.load(connection, session, number)
     return StreamedTurn(
         {
             "turn_id": row["name"],
@@ -100,6 +102,7 @@ def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, 
             "matching": _matching(row, kept),
             "branch_reason": None if kept.branch_reason is None else asdict(kept.branch_reason),
             "lineage": asdict(kept.lineage),
+            "note": annotations.load_note(connection, session, number),
         },
         {name: row[name] or b"null" for name in ("messages", "tools", "output", "extras")},
         {
@@ -107,6 +110,7 @@ def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, 
             "output_ids": _tensor(row["output_ids"], "int32"),
             "logprobs": _tensor(row["logprobs"], "float32"),
             "versions": _tensor(by_token(row["versions"]).tobytes(), "int32"),
+            "annotations": StreamedTensors({name: _tensor(numbers, "float32") for name, numbers in series.items()}),
         },
     )
 

@@ -108,7 +108,8 @@ def load_group(source: Source, name: str) -> Group:
     members = named_rows(
         source,
         "SELECT id, name, state, touched, ended, stale_after, turns, (SELECT count(*) || ' to ' || coalesce(max(id), 0)"
-        " FROM shards WHERE session = sessions.id) AS shards FROM sessions WHERE group_name = ? ORDER BY id",
+        " FROM shards WHERE session = sessions.id) AS shards, (SELECT coalesce(max(id), 0) FROM annotations"
+        " WHERE session = sessions.id) AS annotated FROM sessions WHERE group_name = ? ORDER BY id",
         (name,),
     )
     return Group(name, tuple(GroupMember(**row, trajectories=tuple(held.get(row["id"], ()))) for row in members))

@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.ledger import IMPORTED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.session import CLOSED, SessionRecord
 from rolloutfleet_proxy.domain.trajectory import BY_CLOSE, ELSEWHERE, IMPORTING, READY, trajectory_name
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.store import recoveries
+from rolloutfleet_proxy.store import annotations, recoveries
 from rolloutfleet_proxy.store.sessions import insert
 from rolloutfleet_proxy.store.trajectories import count_live, discard_orphans, drop_marked, settle_all
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, load_fact
@@ -35,7 +35,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TurnRow(msgspec.Struct, frozen=True, array_like=True):
-    """A turn as its row, in the order of the table's columns; all but its session."""
+    """A turn as its row, all but its session, and its annotations."""
 
     context: bool
     number: int
@@ -63,6 +63,8 @@ class TurnRow(msgspec.Struct, frozen=True, array_like=True):
     messages: bytes
     tools: bytes | None
     extras: bytes | None
+    annotations: dict[str, bytes] = {}
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,9 @@ def add_turns(transaction: Transaction, staged: Staged, turns: Iterable[TurnRow]
             # What was open had no number yet.
             turn = msgspec.structs.replace(turn, trajectory=staged.number)
         if not _there(transaction, staged.session, turn):
-            _, *columns = msgspec.structs.astuple(turn)
+            columns = (getattr(turn, name) for name in _TURN)
             transaction.execute(_INSERT_TURN, (staged.session, b"", *columns))
+        annotations.restore(transaction, staged.session, turn.number, turn.annotations, turn.note)
 
 
 def arrive(transaction: Transaction, dumps: Sequence[Staged]) -> list[Arrived]:
@@ -176,13 +179,14 @@ def arrive(transaction: Transaction, dumps: Sequence[Staged]) -> list[Arrived]:
 
 def undo(transaction: Transaction) -> bool:
     """Sweep out some of what is staged, of any import; returns whether more is left. It may free sessions."""
-    rows = transaction.execute(
-        "DELETE FROM turns WHERE id IN (SELECT turns.id FROM turns JOIN sessions ON sessions.id = turns.session"
-        " WHERE fate = 'importing' LIMIT ?)",
-        (_UNDONE_AT_ONCE,),
-    )
-    if rows.rowcount:
-        return True
+    for table in ("annotations", "turns"):
+        rows = transaction.execute(
+            f"DELETE FROM {table} WHERE id IN (SELECT {table}.id FROM {table} JOIN sessions"
+            " ON sessions.id = session WHERE fate = 'importing' LIMIT ?)",
+            (_UNDONE_AT_ONCE,),
+        )
+        if rows.rowcount:
+            return True
     # A turn that is left behind in a session that goes on is nobody's: its trajectory is elsewhere.
     kept = transaction.rows(
         "UPDATE trajectories SET state = ?, turns = 0 WHERE state = ?"
@@ -276,7 +280,7 @@ def _there(transaction: Transaction, session: int, turn: TurnRow) -> bool:
     return True
 
 
-_TURN: Final = tuple(field for field in TurnRow.__struct_fields__ if field != "context")
+_TURN: Final = tuple(field for field in TurnRow.__struct_fields__ if field not in ("context", "annotations", "note"))
 # Retries are told by the digest of a body, and an imported session takes no calls any more.
 _INSERT_TURN: Final = insert_statement("turns", ("session", "body", *_TURN))
 

@@ -1,11 +1,11 @@
-"""What is left of sessions that are gone: turns, deleted a few at a time.
+"""What is left of sessions that are gone: turns and their annotations, deleted a few at a time.
 
 A session goes in one transaction: its row, its trajectories and its shards are deleted, and a tombstone says why. From
-then on nobody finds its turns, and no sum counts them. But their rows are long, and there may be any number of them. To
-delete one writes a page or two, which a full disk has room for only within the store's reserve, and nobody else writes
-meanwhile. So one operation deletes no more than a piece; it notes the sessions that have more, and `clear` deletes that
-piece by piece. The log is brought into the store's file between them, so that it is written over. A process that dies
-between two pieces leaves the note to the next one.
+then on nobody finds its turns or what was said of them, and no sum counts them. But their rows are long, and there may
+be any number of them. To delete one writes a page or two, which a full disk has room for only within the store's
+reserve, and nobody else writes meanwhile. So one operation deletes no more than a piece; it notes the sessions that
+have more, and `clear` deletes that piece by piece. The log is brought into the store's file between them, so that it is
+written over. A process that dies between two pieces leaves the note to the next one.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
 
 TURNS_AT_ONCE: Final = 128
-"""Turns that one operation deletes at the most. Each writes 2 pages of 4 KiB to the log, and never 3, so this fits into
-half of the reserve of a disk of 24 MB."""
+"""Turns, or annotations, that one operation deletes at the most. Each writes 2 pages of 4 KiB to the log, and never 3,
+so this fits into half of the reserve of a disk of 24 MB."""
 BYTES_AT_ONCE: Final = 16 << 20
 """Of their content, which is read to be deleted: no further turn is deleted with so much."""
 REST: Final = 0.02
@@ -41,7 +41,8 @@ def piece(sizes: Iterable[int], *, after: tuple[int, int] = (0, 0)) -> tuple[int
 
 
 def leave(transaction: Transaction, session: int) -> None:
-    """Delete the turns of a session whose row is gone; where this operation may not delete all, note that."""
+    """Delete the turns of a session whose row is gone, and their annotations; where this operation may not delete all,
+    note that."""
     if not _delete_some(transaction, session):
         transaction.execute("INSERT INTO freed_sessions VALUES (?)", (session,))
 
@@ -65,18 +66,31 @@ async def clear(writer: Writer) -> None:
 
 
 def _delete_some(transaction: Transaction, session: int) -> bool:
-    """Delete turns, the newest first, so that none is ever left without the one that it extends; returns whether
-    those were all."""
-    sizes = [size for (size,) in transaction.execute(_SIZES, (session, TURNS_AT_ONCE + 1))]
-    turns, nbytes = piece(sizes, after=transaction.deleted)
-    transaction.execute(_DELETE, (session, turns))
-    transaction.deleted = transaction.deleted[0] + turns, transaction.deleted[1] + nbytes
-    return turns == len(sizes)
+    """Delete annotations, then turns, the newest first, so that none is ever left without the one that it extends;
+    returns whether those were all."""
+    return all(_delete_rows(transaction, session, *rows) for rows in _ROWS)
 
 
-_SIZES: Final = """
-SELECT length(prompt_ids) + length(output_ids) + length(logprobs) + length(output) + length(messages)
-    + coalesce(length(tools), 0) + coalesce(length(extras), 0)
-FROM turns WHERE session = ? ORDER BY number DESC LIMIT ?
-"""
-_DELETE: Final = "DELETE FROM turns WHERE id IN (SELECT id FROM turns WHERE session = ? ORDER BY number DESC LIMIT ?)"
+def _delete_rows(transaction: Transaction, session: int, table: str, order: str, size: str) -> bool:
+    found = transaction.rows(
+        f"SELECT {size} FROM {table} WHERE session = ? ORDER BY {order} LIMIT ?", (session, TURNS_AT_ONCE + 1)
+    )
+    rows, nbytes = piece((size for (size,) in found), after=transaction.deleted)
+    transaction.execute(
+        f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE session = ? ORDER BY {order} LIMIT ?)",
+        (session, rows),
+    )
+    transaction.deleted = transaction.deleted[0] + rows, transaction.deleted[1] + nbytes
+    return rows == len(found)
+
+
+_ROWS: Final = (
+    ("annotations", "turn DESC, name DESC", "length(content)"),
+    (
+        "turns",
+        "number DESC",
+        "length(prompt_ids) + length(output_ids) + length(logprobs) + length(output) + length(messages)"
+        " + coalesce(length(tools), 0) + coalesce(length(extras), 0)",
+    ),
+)
+"""(table, order in which its rows go, bytes of one)."""

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-LATEST = 5
+LATEST = 6
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -226,6 +226,18 @@ ALTER TABLE leased ADD COLUMN leased_at REAL;
 ALTER TABLE leased ADD COLUMN acknowledged_at REAL;
 """
 
+_V6 = """
+-- What a trainer says of turns afterwards. It goes with the session, and nothing else depends on it.
+CREATE TABLE annotations (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,   -- a newer one is another row: that tells whether anything was added
+    session INTEGER NOT NULL,       -- not REFERENCES sessions: like turns, the rest of one that is gone goes later
+    turn INTEGER NOT NULL,          -- its number
+    name TEXT NOT NULL,             -- of the series; '' of the turn's note
+    content BLOB NOT NULL,          -- float32, one for each output id; of a note its text
+    UNIQUE (session, turn, name)
+) STRICT;
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -245,7 +257,7 @@ INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

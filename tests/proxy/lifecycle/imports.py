@@ -114,5 +114,10 @@ def _let_go(transaction: Transaction, session: int) -> None:
     )[0]
     transaction.move(TURNS, LIVE, DUMPED, turns)
     transaction.move(SESSIONS, LIVE, DUMPED)
-    for table, column in (("turns", "session"), ("trajectories", "session"), ("sessions", "id")):
+    for table, column in (
+        ("annotations", "session"),
+        ("turns", "session"),
+        ("trajectories", "session"),
+        ("sessions", "id"),
+    ):
         transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (session,))

@@ -22,6 +22,7 @@ from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.services.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper, look
 from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
 from rolloutfleet_proxy.shards.files import Gathered
+from rolloutfleet_proxy.store.annotations import Annotations, annotate
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import open_database, store_bytes
@@ -173,6 +174,20 @@ async def test_whoever_touches_it_meanwhile_keeps_it(house: House) -> None:
     house.seconds += STALE
     await house.sweep()
     assert house.files() == [f"{name}-active.json"]
+
+
+async def test_what_a_trainer_says_of_it_meanwhile_is_in_the_file_of_a_later_sweep(house: House) -> None:
+    [(session, name)] = await house.start()
+    ((turn,),) = await house.rows("SELECT name FROM turns WHERE session = ?", session)
+    house.seconds = STALE + 1
+    said = Annotations([], {turn: "looked at"})
+    house.meanwhile = lambda: house.writer.submit(lambda transaction: annotate(transaction, session, said))
+    await house.sweep()
+    assert await house.there() == {name} and house.files() == []
+    house.meanwhile = lambda: None
+    await house.sweep()
+    (file,) = house.files()
+    assert [each.note for each in decode((house.dumps / file).read_bytes()).turns] == ["looked at"]
 
 
 async def test_a_call_that_comes_while_the_group_is_looked_at_keeps_it(house: House) -> None:
