@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, Literal, Self, Unpack
 from pydantic import JsonValue
 
 from rolloutfleet import wire
-from rolloutfleet.fleet import dumps
+from rolloutfleet.fleet import annotating, dumps
 from rolloutfleet.fleet.admission import Admission, StalenessFilter
 from rolloutfleet.fleet.arguments import FleetOptions, Named, check_choice, name_of, valid
 from rolloutfleet.fleet.base import FleetBase, Options, SessionOptions
@@ -31,7 +31,7 @@ from rolloutfleet.fleet.sessions import (
     list_turns,
     read_conversation,
 )
-from rolloutfleet.fleet.trajectories import Leased
+from rolloutfleet.fleet.trajectories import Leased, Trajectory
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import AsyncWeightUpdate, FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts
@@ -375,6 +375,26 @@ class AsyncFleet(FleetBase):
         if count is not None and wanted.named:
             raise BadArgument("count", "goes with neither session_ids nor group_id; keep one")
         return AsyncExport(self._proxies, self._leases, wanted, self._filter, self._weights, self._waiting)
+
+    async def annotate(
+        self,
+        trajectory: Trajectory,
+        /,
+        *,
+        row: int | None = None,
+        notes: Mapping[str, str] | None = None,
+        **series: Any,
+    ) -> None:
+        """Tell the fleet what training made of a trajectory's tokens, for those who look on; before it is acknowledged.
+
+        Each series has an array for each row (numpy, torch, lists), with a number for each token of the row, or for
+        each whose `loss_mask` is 1; or one number for all. With `row` all of them are of that row alone. NaN: nothing
+        is said of this token. `notes` are texts by turn_id. What has the same name is replaced. Raises BadArgument,
+        Gone.
+        """
+        name = name_of(trajectory.session_id)
+        for body in annotating.bodies(trajectory, series, row=row, notes=notes or {}):
+            await self._of_session("POST", name, "/annotations", wire.AnnotatedSession, body=body)
 
     async def acknowledge(self, trajectories: Iterable[Leased]) -> None:
         """They are trained. For what an export with `on_exit="keep"` handed out, in this process or another.

@@ -24,7 +24,15 @@ from rolloutfleet.fleet.outbox import Outbox
 from rolloutfleet.fleet.retries import draws_new_key, may_be_done, wait_before_new_key, wait_before_retry
 from rolloutfleet.fleet.transport import CONNECT_TIMEOUT, checked, client_options, raising_unreachable
 from rolloutfleet.fleet.whereabouts import Whereabouts
-from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER, JSON_MEDIA_TYPE, Paged, Proxy, ProxyList, TurnList
+from rolloutfleet.wire import (
+    IDEMPOTENCY_KEY_HEADER,
+    JSON_MEDIA_TYPE,
+    TENSORS_MEDIA_TYPE,
+    Paged,
+    Proxy,
+    ProxyList,
+    TurnList,
+)
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -49,7 +57,8 @@ Listed = TypeVar("Listed", bound=Paged | TurnList)
 class ProxyRequest(TypedDict, total=False):
     """What is asked of a proxy, beside method and path."""
 
-    body: BaseModel | None
+    body: BaseModel | bytes | None
+    """Bytes are safetensors."""
     query: Mapping[str, str | int] | None
     key: str | None
     """The Idempotency-Key."""
@@ -323,7 +332,7 @@ class Proxies:
         url: str,
         path: str,
         *,
-        body: BaseModel | None = None,
+        body: BaseModel | bytes | None = None,
         query: Mapping[str, str | int] | None = None,
         key: str | None = None,
         accept: str = JSON_MEDIA_TYPE,
@@ -331,7 +340,10 @@ class Proxies:
     ) -> httpx.Response:
         headers = {"accept": accept} | ({IDEMPOTENCY_KEY_HEADER: key} if key is not None else {})
         content = None
-        if body is not None:
+        if isinstance(body, bytes):
+            content = body
+            headers["content-type"] = TENSORS_MEDIA_TYPE
+        elif body is not None:
             content = body.model_dump_json(by_alias=True, exclude_none=True).encode()
             headers["content-type"] = JSON_MEDIA_TYPE
         with raising_unreachable(method, f"{url}{path}"):

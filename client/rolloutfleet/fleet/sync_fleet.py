@@ -182,6 +182,7 @@ class Fleet(Blocking, FleetBase):
     conversation = listing(AsyncFleet.conversation)
 
     export = wrapping(AsyncFleet.export, Export)
+    annotate = blocking(AsyncFleet.annotate)
     acknowledge = blocking(AsyncFleet.acknowledge)
     release = blocking(AsyncFleet.release)
     renew = blocking(AsyncFleet.renew)

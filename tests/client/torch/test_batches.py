@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.client.fleet.test_annotating import BRANCHED, said, trajectory
+from tests.client.fleet.test_annotating import row as trained
 
 from rolloutfleet.tensors import RemoteTensor
 from rolloutfleet.torch import to_batch, to_packed
@@ -169,3 +171,11 @@ def test_what_does_not_belong_together_is_named() -> None:
         away = Row({"input_ids": RemoteTensor("a", "http://a", (4,), "int64")})
         with pytest.raises(TypeError, match="localize"):
             make([Trajectory([away])])
+
+
+def test_feedback_takes_tensors_as_they_are() -> None:
+    learnt = torch.tensor([9, 1, 2, 9, 3.0], dtype=torch.bfloat16, requires_grad=True)
+    other = torch.tensor([4, 5, 6], dtype=torch.float64)
+    assert said(BRANCHED, x=[learnt, other]) == {"a/x": [1.0, 2.0], "b/x": [3.0], "c/x": [4.0, 5.0, 6.0]}
+    assert said(BRANCHED, index=1, x=other) == {"c/x": [4.0, 5.0, 6.0]}
+    assert said(trajectory(trained(0, 0)), x=[learnt[:2]]) == {"a/x": [9.0, 1.0]}
