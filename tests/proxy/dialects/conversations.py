@@ -19,7 +19,7 @@ FIND = {
     "description": "Finds.",
     "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]},
 }
-LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}, "strict": True}
 TOOLS = [FIND, LOOK]
 USER = {"role": "user", "content": "a"}
 CHAT, MESSAGES, RESPONSES = OpenAIChat(), AnthropicMessages(), OpenAIResponses()
@@ -65,16 +65,15 @@ def by_messages(messages: list[Message], tools: Sequence[Json] = TOOLS) -> dict[
     system, *others = messages
     said: list[Json] = []
     for message in others:
-        blocks = as_blocks(message)
-        if message["role"] == "tool" and type(said[-1]["content"]) is list and said[-1]["role"] == "user":
-            said[-1]["content"] += blocks
+        if message["role"] != "tool":
+            content = as_blocks(message) if message["role"] == "assistant" else message["content"]
+            said.append({"role": message["role"], "content": content})
+        elif said[-1]["role"] == "user" and type(said[-1]["content"]) is list:
+            said[-1]["content"] += as_blocks(message)
         else:
-            role = "user" if message["role"] == "tool" else message["role"]
-            said.append(
-                {"role": role, "content": blocks if role != "user" or message["role"] == "tool" else message["content"]}
-            )
+            said.append({"role": "user", "content": as_blocks(message)})
     declared = [
-        {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]} for tool in tools
+        {"input_schema" if name == "parameters" else name: value for name, value in tool.items()} for tool in tools
     ]
     return {"model": "m", "max_tokens": 100, "system": system["content"], "messages": said, "tools": declared}
 

@@ -6,7 +6,7 @@ make the answer another thing than was asked for is a 400 that names the field. 
 a 400 too.
 
 - *Without effect, as the API has it too*: `diagnostics`, `inference_geo`, `metadata`, `service_tier`, `speed`,
-  `user_profile_id`, `workspace_id`, a tool's `strict`.
+  `user_profile_id`, `workspace_id`.
 - *Stripped*: `cache_control`, wherever it stands, and Claude Code's billing header in `system`.
 - *Ignored, and named*: `thinking` (the model's chat format says whether it thinks, and what it thinks is always shown),
   `context_management`, `container`, `mcp_servers`, an `output_config.effort` that the chat format doesn't take, tools

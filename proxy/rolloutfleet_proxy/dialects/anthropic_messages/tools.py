@@ -17,7 +17,7 @@ from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter,
 SINGLE: Final = "tool_choice.disable_parallel_tool_use"
 
 _KNOWN = frozenset(("type", "name", "description", "input_schema", "strict"))
-"""`strict` has no effect, as in the other APIs: the schema is rendered, and not enforced."""
+"""`strict` enforces nothing, as in the other APIs: it is told to the model by formats that write declarations whole."""
 _CHOICE = frozenset(("type", "name", "disable_parallel_tool_use"))
 _RUN_BY_CALLERS = ("bash_", "text_editor_", "computer_", "memory_", "browser_")
 _MODES = {"auto": AUTO, "any": REQUIRED, "tool": REQUIRED, "none": NONE}
@@ -57,7 +57,8 @@ def _function(tool: dict[str, Any], notes: Notes, *, at: str) -> Tool:
         raise InvalidParameter(f"{at}.input_schema", "A tool's input_schema is a JSON schema.")
     check_depth(schema, at=f"{at}.input_schema")
     described = {} if description is None else {"description": description}
-    return {"type": "function", "function": {"name": name, **described, "parameters": schema}}
+    strict = {"strict": tool["strict"]} if isinstance(tool.get("strict"), bool) else {}
+    return {"type": "function", "function": {"name": name, **described, "parameters": schema, **strict}}
 
 
 def choice_of(tool_choice: dict[str, Any] | None, tools: list[Tool], notes: Notes) -> Choice:
