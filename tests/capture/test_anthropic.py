@@ -80,6 +80,27 @@ def test_an_append_only_agent_extends_its_parent_at_every_turn(fleet: Fleet, pro
     assert "tool_use" in kinds and proxy.audit()["balanced"]
 
 
+def test_the_sdks_own_loop_goes_on_with_the_whole_conversation(fleet: Fleet, proxy: ProxyProcess) -> None:
+    """It would send no more than what is new, where a server keeps the conversation."""
+    session = proxy.start_session()
+    messages: list[Json] = [QUESTION]
+    with client(session) as agent:
+        run = agent.beta.messages.tool_runner(
+            model="simulated", max_tokens=400, tools=[look_up], messages=messages, max_iterations=4
+        )
+        answers = [message.id for message in run]
+    turns = session.turns()
+    assert len(answers) > 1 and [turn["turn_id"] for turn in turns] == answers
+    assert [turn["parent_id"] for turn in turns] == [None, *answers[:-1]]
+    assert_exact(fleet, turns)
+
+
+@anthropic.beta_tool
+def look_up(city: str) -> str:
+    """Look the weather of a city up."""
+    return f"Sunny in {city}."
+
+
 def test_the_same_conversation_by_chat_has_the_same_prompts_and_goes_on_in_either(
     fleet: Fleet, proxy: ProxyProcess
 ) -> None:

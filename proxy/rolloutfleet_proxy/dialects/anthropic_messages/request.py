@@ -12,7 +12,9 @@ a 400 too.
   `context_management`, `container`, `mcp_servers`, an `output_config.effort` that the chat format doesn't take, tools
   that Anthropic's servers run, what else `conversation` says, and every field that is not known here.
 - *Held to by a grammar*: `tool_choice` and `output_config.format`, as far as `tool_choice.held_calls` says.
-- *Refused*: images unless a text stands for them, a last message of the assistant's, which would have to be continued.
+- *Refused*: images unless a text stands for them, a last message of the assistant's, which would have to be continued;
+  `thread`, of which a caller sends only what is new, in the words by which the API's own SDK then sends the whole
+  conversation; `compaction`, which asks for a summary in the place of an answer.
 """
 
 from __future__ import annotations
@@ -77,6 +79,9 @@ class _Body(Struct, forbid_unknown_fields=True):
     stop_sequences: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | None = None
 
     cache_control: Any = None
+    thread: Any = None
+    compaction: Any = None
+
     thinking: Any = None
     context_management: Any = None
     container: Any = None
@@ -100,6 +105,8 @@ _OUTPUT_CONFIG = frozenset(("effort", "format"))
 _FORMAT = frozenset(("type", "schema"))
 _FIELDS = frozenset(_Body.__struct_fields__)
 _LONGEST_PATH = 200
+_NO_THREADS: Final = {"error_code": "thread_unsupported_request", "unsupported": []}
+"""By this the `anthropic` SDK knows (`lib/threads/_thread_state.py`)."""
 _UNKNOWN = "Object contains unknown field"
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -114,6 +121,7 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
     """
     notes = Notes(Images(replaced=reading.replaces_images))
     parsed = _read(body, notes)
+    _check_whole(parsed)
     if not to_count:
         _check_answerable(parsed)
     messages = conversation(parsed.system, parsed.messages, notes)
@@ -159,6 +167,16 @@ def _read(body: bytes, notes: Notes) -> _Body:
     if parsed.cache_control is not None:
         notes.stripped[CACHE_CONTROL] = None
     return parsed
+
+
+def _check_whole(parsed: _Body) -> None:
+    """Raises UnsupportedParameter where the messages may not be the whole conversation, or no answer is asked for."""
+    if parsed.compaction is not None:
+        raise UnsupportedParameter("compaction", "no summary is made here: leave it out.")
+    if parsed.thread:
+        refusal = UnsupportedParameter("thread", "no conversation is kept here: send it whole, without a thread.")
+        refusal.details = {"details": _NO_THREADS}
+        raise refusal
 
 
 def _check_answerable(parsed: _Body) -> None:

@@ -397,6 +397,9 @@ def user(*blocks: Json) -> Json:
         ({"output_config": {"effort": 1}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "json_object"}}}, "output_config.format"),
         ({"stream": "yes"}, "stream"),
+        ({"thread": {"type": "create"}}, "thread"),
+        ({"thread": {"type": "continue", "previous_message_id": "turn-a"}}, "thread"),
+        ({"compaction": {"type": "summary"}}, "compaction"),
     ],
 )
 def test_what_is_wrong_is_named(fields: Json, param: str) -> None:
