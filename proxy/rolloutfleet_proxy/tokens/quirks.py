@@ -18,7 +18,10 @@
    own odd text, and tokens are unharmed.
 7. Its errors are those of its code (`'int' object has no attribute 'items'`), and the few that say something speak of
    Python. `refusal` has other words for these, and `faults` finds out which field is meant.
-8. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
+8. DeepSeek V4 writes an empty line between content and calls, reads it as content, and so would write it twice. Its
+   bridge takes one tool's result at a time; of several, all is rendered anew, and has to come out as it was sampled.
+   `before_calls` takes that line for what it is.
+9. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
    `create_renderer` here imports the one that is asked for.
 """
 
@@ -41,7 +44,7 @@ from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 # Formats that write what they get verbatim, where spaces must survive for a full render to find its own tokens again.
-_VERBATIM = frozenset({"default", "inkling", "laguna-xs-2.1", "laguna-s-2.1", "laguna-m.1"})
+_VERBATIM = frozenset({"default", "inkling", "laguna-xs-2.1", "laguna-s-2.1"})
 _STRIPS_CONTENT = frozenset({"glm-4.5", "glm-5", "glm-5.1", "glm-5.3"})
 _KNOWS_DEVELOPERS = frozenset({"gpt-oss"})
 _NEEDS_TOOL_NAMES = frozenset({"gpt-oss"})
@@ -114,7 +117,7 @@ def system_roles(name: str) -> tuple[str, ...]:
 
 
 def create_renderer(tokenizer: Any, config: RendererConfig) -> Any:
-    """`renderers.create_renderer` (8)."""
+    """`renderers.create_renderer` (9)."""
     name = type(config).__name__.removesuffix("Config")
     renderer = getattr(renderers, name, None)
     if renderer is None:  # one that isn't named so: automatic, or the user's own
@@ -160,6 +163,11 @@ def stripped(name: str, *, reasoning: str, content: str, closed: bool) -> tuple[
     if name == "gemma4" and closed:
         reasoning = reasoning.removeprefix(GEMMA_THOUGHT)
     return reasoning.strip(), content.strip() if name in _STRIPS_CONTENT else content
+
+
+def before_calls(name: str, content: str) -> str:
+    """The content of a reply with calls, without what the format itself writes between the two (8)."""
+    return content.removesuffix("\n\n") if name == "deepseek-v4" else content
 
 
 def renderable(name: str, messages: Sequence[Message], start: int = 0) -> list[Message]:

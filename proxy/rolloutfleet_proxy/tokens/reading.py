@@ -15,7 +15,7 @@ from typing import Any
 from renderers.base import ParsedToolCall, ToolCallParseStatus
 
 from rolloutfleet_proxy.domain.messages import Message
-from rolloutfleet_proxy.tokens.quirks import readable, stripped
+from rolloutfleet_proxy.tokens.quirks import before_calls, readable, stripped
 from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ class Reader:
                 malformed.append(attempt)
             else:
                 calls.append(call)
+        if calls and not malformed:
+            content = before_calls(self.name, content)
         return Scan(reasoning, content, calls, self._texts_of(malformed, packed))
 
     def read(self, packed: list[int]) -> Message:

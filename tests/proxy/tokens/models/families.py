@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -358,6 +359,15 @@ def write_model(directory: Path, family: Family, *, config: dict[str, Any] | Non
     return directory
 
 
+@lru_cache(maxsize=1)
+def _gpt_oss(vocabulary_file: Path) -> ChatFormat:
+    """Made once a process: it takes seconds."""
+    from tests.proxy.tokens.models import harmony as real
+
+    with TemporaryDirectory() as folder:
+        return load(real.write_model(Path(folder) / "gpt-oss", vocabulary_file))
+
+
 @lru_cache(maxsize=32)
 def chat_format(name: str, directory: Path) -> ChatFormat:
     """The chat format of a family, by its renderer's name. Skips the test where a family's files can't be had."""
@@ -367,5 +377,5 @@ def chat_format(name: str, directory: Path) -> ChatFormat:
         file = real.vocabulary_file()
         if file is None:
             pytest.skip("the harmony vocabulary is not here; `make harmony` fetches it by cargo")
-        return load(real.write_model(directory / name, file))
+        return _gpt_oss(file)
     return load(write_model(directory / name.replace(".", "-"), (FAMILIES | VARIANTS)[name]), renderer=name)
