@@ -372,6 +372,22 @@ FAULTS = [
         LEASES,
     ),
     Fault(
+        "what-a-trainer-says-during-a-sweep-is-in-no-dump",
+        Promise.CLEANUP,
+        PROXY,
+        "(SELECT coalesce(max(id), 0) FROM annotations",
+        "(SELECT 0 * count(*) FROM annotations",
+        SWEEPING,
+    ),
+    Fault(
+        "annotations-outlive-their-session",
+        Promise.CLEANUP,
+        PROXY,
+        '    ("annotations", "turn DESC, name DESC", "length(content)"),\n',
+        "",
+        ("store/test_annotations.py",),
+    ),
+    Fault(
         "what-is-leased-is-reclaimed",
         Promise.CLEANUP,
         PROXY,
