@@ -76,7 +76,7 @@ def _by_row(trajectory: Trajectory, name: str, values: Any, *, row: int | None) 
         yield row, values
     elif _dimensions(values) == 0:
         yield from ((index, values) for index in range(rows))
-    elif rows == 1 and _dimensions(values) == 1:
+    elif rows == 1 and _dimensions(values) == 1 and (len(values) > 1 or hasattr(values, "ndim")):
         yield 0, values
     elif len(values) == rows:
         yield from enumerate(values)

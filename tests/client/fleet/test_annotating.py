@@ -61,6 +61,7 @@ def test_each_turn_gets_the_numbers_of_its_own_tokens() -> None:
     assert said(BRANCHED, x=[1.0, [4, 5, 6]]) == {"a/x": [1.0, 1.0], "b/x": [1.0], "c/x": [4.0, 5.0, 6.0]}
     assert said(BRANCHED, index=1, x=trained[1]) == {"c/x": [4.0, 5.0, 6.0]}
     one = trajectory(row(-1, 0, 0))
+    assert said(one, x=[0.5]) == said(one, x=0.5) == {"a/x": [0.5, 0.5]}, "a list has an entry a row"
     assert said(one, x=[1, 2]) == said(one, x=[[1, 2]]) == said(one, x=np.array([9, 1, 2])) == {"a/x": [1.0, 2.0]}
 
 
