@@ -60,19 +60,14 @@ class Policy:
         )
         return output.logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1)
 
-    def furthest(self, batch: Batch) -> float:
-        """The largest distance between the engine's log-probabilities and this model's, over what was sampled."""
-        worst = 0.0
+    def scored(self, batch: Batch) -> Any:
+        """The same as they are now, each under its token: float32 [rows, columns], 0 under the first."""
         with torch.no_grad():
-            for part in _parts(batch):
-                mask = part["loss_mask"][:, 1:]
-                apart = (self.logprobs(part) - part["logprobs"][:, 1:]).abs()[mask]
-                worst = max(worst, float(apart.max())) if apart.numel() else worst
-        return worst
+            found = torch.cat([self.logprobs(part) for part in _parts(batch)])
+        return torch.nn.functional.pad(found, (1, 0))
 
-    def update(self, batch: Batch, rewards: Any) -> None:
-        """Some steps of the optimiser. `rewards` float32 [rows]."""
-        advantages = _advantages(rewards, batch["group_index"])
+    def update(self, batch: Batch, advantages: Any) -> None:
+        """Some steps of the optimiser. `advantages` float32 [rows]."""
         tokens = int(batch["loss_mask"].sum())
         for _ in range(EPOCHS):
             self._optimiser.zero_grad()
@@ -86,7 +81,14 @@ class Policy:
             self._optimiser.step()
 
 
-def _advantages(rewards: Any, groups: Any) -> Any:
+def furthest(batch: Batch, ours: Any) -> float:
+    """The largest distance between the engine's log-probabilities and others, over what was sampled."""
+    apart = (ours - batch["logprobs"]).abs()[batch["loss_mask"]]
+    return float(apart.max()) if apart.numel() else 0.0
+
+
+def advantages_of(rewards: Any, groups: Any) -> Any:
+    """Of each row against its group: float32 [rows], like `rewards`."""
     found = torch.zeros_like(rewards)
     for group in groups.unique():
         members = groups == group

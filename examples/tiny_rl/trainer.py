@@ -6,7 +6,9 @@ import json
 import random
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 import openai
@@ -14,9 +16,9 @@ import torch
 from examples.tiny_rl.agents import GROUP, GROUPS, roll_out
 from examples.tiny_rl.engines import load_weights
 from examples.tiny_rl.parity import check_parity
-from examples.tiny_rl.policy import Policy
+from examples.tiny_rl.policy import Batch, Policy, advantages_of, furthest
 
-from rolloutfleet import AsyncFleet, FleetError
+from rolloutfleet import AsyncFleet, FleetError, Trajectory
 from rolloutfleet.torch import to_batch
 
 MODEL = Path(__file__).resolve().parents[2] / "engine" / "rolloutfleet_engine" / "model"
@@ -67,13 +69,28 @@ async def step(fleet: AsyncFleet, policy: Policy, shuffled: random.Random | None
     begun, version = time.monotonic(), fleet.version
     await roll_out(fleet)
     async with fleet.export(GROUPS * GROUP, timeout=300) as export:
-        batch = to_batch([trajectory async for trajectory in export])
+        trajectories = [trajectory async for trajectory in export]
+        batch = to_batch(trajectories)
         rewards = batch["rewards"]
         credited = rewards if shuffled is None else rewards[torch.tensor(_order(len(rewards), shuffled))]
-        furthest = await asyncio.to_thread(policy.furthest, batch)
-        await asyncio.to_thread(policy.update, batch, credited)
+        advantages = advantages_of(credited, batch["group_index"])
+        ours = await asyncio.to_thread(policy.scored, batch)
+        await annotate(fleet, trajectories, batch | {"ours": ours, "advantages": advantages})
+        await asyncio.to_thread(policy.update, batch, advantages)
     tokens = int(batch["loss_mask"].sum())
-    return Step(version, float(rewards.mean()), tokens, time.monotonic() - begun, furthest)
+    return Step(version, float(rewards.mean()), tokens, time.monotonic() - begun, furthest(batch, ours))
+
+
+async def annotate(fleet: AsyncFleet, trajectories: Sequence[Trajectory], batch: Batch) -> None:
+    """Tell the fleet what was computed for each token, for those who look on, while it still has the turns."""
+    rows = zip(batch["ours"], batch["loss_mask"], batch["advantages"].tolist(), strict=True)
+    for trajectory in trajectories:
+        own = list(islice(rows, len(trajectory.rows)))
+        await fleet.annotate(
+            trajectory,
+            logprobs=[ours[mask] for ours, mask, _ in own],
+            advantages=[advantage for _, _, advantage in own],
+        )
 
 
 async def put(fleet: AsyncFleet, policy: Policy, checkpoints: Path) -> None:

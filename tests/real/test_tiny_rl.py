@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from examples.tiny_rl.__main__ import RUN
+from examples.tiny_rl.agents import GROUP, GROUPS
 from tests.capture.fleets import ProxyProcess
+from tests.capture.test_observability import samples
 from tests.real.engines import Engine
 from tests.real.processes import Server, free_port
 from tests.real.sglang import launch
@@ -60,10 +62,14 @@ def test_what_is_exported_is_what_the_weights_of_each_version_say(
     proxy.start()
     try:
         done, found = trained(sglang, fleet_file, tmp_path, steps=1)
+        annotated = samples(proxy).get(
+            ("rolloutfleet_requests_total", ("POST", "/sessions/{session_id}/annotations", "200"))
+        )
     finally:
         proxy.stop()
     assert done.returncode == 0, done.stdout
     [step] = found["steps"]
+    assert annotated == GROUPS * GROUP, "each trajectory, before it was acknowledged"
     assert step["tokens"] > 500 and step["furthest"] < 1e-4
     parity = found["parity"]
     assert parity["furthest"] < 1e-4
