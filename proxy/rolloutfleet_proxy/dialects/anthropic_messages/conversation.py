@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import Notes
@@ -57,15 +58,21 @@ def conversation(system: str | list[Block] | None, messages: list[Block], notes:
     prompt = _system(system, notes)
     if prompt:
         said.append({"role": "system", "content": prompt})
-    before = None
+    spoken = None
     for index, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
+        if role == "assistant":
+            spoken = spoken or _Spoken()
+            _read_spoken(spoken, message, notes, at=f"messages[{index}]")
+            continue
+        if spoken is not None:
+            said.append(spoken.message())
+            spoken = None
         if type(content) is str and len(message) == 2 and (role == "user" or role == "system"):
             said.append({"role": role, "content": content})
         else:
-            _add(said, message, notes, at=f"messages[{index}]", goes_on=role == before == "assistant")
-        before = role
-    return said
+            _add(said, message, notes, at=f"messages[{index}]")
+    return said if spoken is None else [*said, spoken.message()]
 
 
 def _system(system: str | list[Block] | None, notes: Notes) -> str:
@@ -84,25 +91,25 @@ def _system(system: str | list[Block] | None, notes: Notes) -> str:
     return "\n\n".join(filter(None, texts))
 
 
-def _add(said: list[Message], message: Block, notes: Notes, *, at: str, goes_on: bool) -> None:
-    role, content = message.get("role"), message.get("content")
+def _add(said: list[Message], message: Block, notes: Notes, *, at: str) -> None:
+    role = message.get("role")
     if role is None:
         raise MissingParameter(f"{at}.role")
-    if role not in ("user", "assistant", "system"):
+    if role not in ("user", "system"):
         raise InvalidParameter(f"{at}.role", "A role is user, assistant or system.")
+    blocks = _content(message, notes, at=at)
+    if role == "user":
+        said += _of_user(blocks, notes, at=f"{at}.content")
+    else:
+        said.append({"role": "system", "content": _texts(blocks, notes, at=f"{at}.content")})
+
+
+def _content(message: Block, notes: Notes, *, at: str) -> list[Block]:
+    content = message.get("content")
     if content is None:
         raise MissingParameter(f"{at}.content")
     notes.others(message, _MESSAGE, at=at)
-    blocks = _blocks(content, at=f"{at}.content")
-    if role == "user":
-        said += _of_user(blocks, notes, at=f"{at}.content")
-    elif role == "system":
-        said.append({"role": "system", "content": _texts(blocks, notes, at=f"{at}.content")})
-    else:
-        spoken = _of_assistant(blocks, notes, at=f"{at}.content")
-        if goes_on:
-            spoken = _joined(said.pop(), spoken)
-        said.append(spoken)
+    return _blocks(content, at=f"{at}.content")
 
 
 def _blocks(content: Any, *, at: str) -> list[Block]:
@@ -220,43 +227,40 @@ def _titled(block: Block, fields: tuple[str, ...], text: str, *, at: str) -> str
 # An assistant's messages
 
 
-def _of_assistant(blocks: list[Block], notes: Notes, *, at: str) -> Message:
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[dict[str, Any]] = []
-    for index, block in enumerate(blocks):
-        where, kind = f"{at}[{index}]", block["type"]
+@dataclass(slots=True)
+class _Spoken:
+    """What the assistant says in a row, gathered: joined one by one, many messages would take time as their square."""
+
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def message(self) -> Message:
+        message: Message = {"role": "assistant", "content": "".join(self.texts) or (None if self.calls else "")}
+        reasoning = "".join(self.thoughts)
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message
+
+
+def _read_spoken(spoken: _Spoken, message: Block, notes: Notes, *, at: str) -> None:
+    for index, block in enumerate(_content(message, notes, at=at)):
+        where, kind = f"{at}.content[{index}]", block["type"]
         if kind == "text":
-            texts.append(_text(block, notes, at=where))
+            spoken.texts.append(_text(block, notes, at=where))
         elif kind == "thinking":
-            thoughts.append(_thinking(block, notes, at=where))
+            spoken.thoughts.append(_thinking(block, notes, at=where))
         elif kind == "compaction":
             notes.others(block, _COMPACTION, at=where)
-            texts.append("" if block.get("content") is None else _string(block, "content", at=where))
+            spoken.texts.append("" if block.get("content") is None else _string(block, "content", at=where))
         elif kind == "tool_use":
-            calls.append(_tool_use(block, notes, at=where))
+            spoken.calls.append(_tool_use(block, notes, at=where))
         elif kind in _ELSEWHERE or kind.endswith("_tool_result"):
             notes.ignored.append(f"{where}.{kind}")
         else:
             raise _unsupported(block, at=where)
-    return _assistant("".join(texts), "".join(thoughts), calls)
-
-
-def _assistant(text: str, reasoning: str, calls: list[dict[str, Any]]) -> Message:
-    message: Message = {"role": "assistant", "content": text or (None if calls else "")}
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = calls
-    return message
-
-
-def _joined(first: Message, second: Message) -> Message:
-    return _assistant(
-        (first["content"] or "") + (second["content"] or ""),
-        first.get("reasoning_content", "") + second.get("reasoning_content", ""),
-        [*first.get("tool_calls", ()), *second.get("tool_calls", ())],
-    )
 
 
 def _thinking(block: Block, notes: Notes, *, at: str) -> str:

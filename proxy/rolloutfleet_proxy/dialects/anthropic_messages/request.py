@@ -30,7 +30,7 @@ from rolloutfleet_proxy.dialects.anthropic_messages.conversation import conversa
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import CACHE_CONTROL, Notes
 from rolloutfleet_proxy.dialects.anthropic_messages.tools import choice_of, functions
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
-from rolloutfleet_proxy.dialects.depth import check_depth
+from rolloutfleet_proxy.dialects.depth import check_depth, too_deep
 from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
@@ -124,7 +124,10 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
     _check_whole(parsed)
     if not to_count:
         _check_answerable(parsed)
-    messages = conversation(parsed.system, parsed.messages, notes)
+    try:
+        messages = conversation(parsed.system, parsed.messages, notes)
+    except RecursionError:  # Documents hold documents.
+        raise too_deep("messages") from None
     tools = functions(parsed.tools or [], notes)
     choice = choice_of(parsed.tool_choice, tools, notes)
     effort, grammar = _output(parsed.output_config, reading, notes)

@@ -53,6 +53,7 @@ def read_input(given: str | list[Any], ignored: list[str], images: Images) -> li
     reading = _Reading(ignored, images)
     for index, item in enumerate(given):
         reading.read(item, at=f"input[{index}]")
+    reading.finish()
     return reading.messages
 
 
@@ -65,6 +66,8 @@ class _Reading:
         self._images = images
         self._turn: Message | None = None
         """The assistant's message that is still being made."""
+        self._thoughts: list[str] = []
+        """Its reasoning: joined at once, as that of many items would take time as their square."""
 
     def read(self, item: Any, *, at: str) -> None:
         if type(item) is not dict:
@@ -112,7 +115,8 @@ class _Reading:
         turn = self._said()
         if turn["content"] is not None or "tool_calls" in turn:
             turn = self._begin()
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+        turn.setdefault("reasoning_content", "")
+        self._thoughts.append(text)
 
     def _call(self, item: Item, *, at: str) -> None:
         custom = item["type"] == "custom_tool_call"
@@ -138,13 +142,20 @@ class _Reading:
         return self._begin() if self._turn is None else self._turn
 
     def _begin(self) -> Message:
+        self.finish()
         self._turn = {"role": "assistant", "content": None}
         self.messages.append(self._turn)
         return self._turn
 
     def _end(self, message: Message) -> None:
+        self.finish()
         self.messages.append(message)
-        self._turn = None
+
+    def finish(self) -> None:
+        """No item of the assistant's message comes any more."""
+        if self._turn is not None and self._thoughts:
+            self._turn["reasoning_content"] = "".join(self._thoughts)
+        self._turn, self._thoughts = None, []
 
     def _text(self, content: Any, *, at: str, kind: str | None = None) -> str:
         """The text of content: a string, or a list of parts, whose texts are joined with nothing between them. `kind`

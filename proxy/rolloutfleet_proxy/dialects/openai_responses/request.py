@@ -287,6 +287,7 @@ def _sampling(parsed: _Body, stops: tuple[str, ...], ignored: list[str]) -> dict
 
 def _schema(text: Mapping[str, Any], ignored: list[str]) -> str | None:
     """The JSON schema that the answer's text is held to."""
+    check_depth(text, at="text")  # Answers repeat it.
     ignored += [f"text.{name}" for name, value in text.items() if name != "format" and value is not None]
     form = text.get("format")
     if form is None:
@@ -303,7 +304,6 @@ def _schema(text: Mapping[str, Any], ignored: list[str]) -> str | None:
     schema = form.get("schema")
     if type(schema) is not dict:
         raise InvalidParameter("text.format.schema", "It is a JSON schema.")
-    check_depth(schema, at="text.format.schema")
     return _encode(schema).decode()
 
 

@@ -94,6 +94,7 @@ def read_tools(given: Sequence[Any], ignored: list[str]) -> Tools:
     for index, tool in enumerate(given):
         at = f"tools[{index}]"
         kind = _kind(tool, at=at)
+        check_depth(tool, at=at)  # Answers repeat it.
         if kind == NAMESPACE:
             _read_namespace(tool, functions, declared, ignored, at=at)
         elif kind in (FUNCTION, CUSTOM):
@@ -138,7 +139,6 @@ def _read_tool(
     if not isinstance(description, str | None):
         raise InvalidParameter(f"{at}.description", "A tool's description is a string.")
     ignored += [f"{at}.{field}" for field in tool.keys() - _NEUTRAL if tool[field]]
-    check_depth(tool, at=at)
     known = known_as(name, namespace)
     function: Tool = {"name": known}
     if description is not None:
@@ -205,11 +205,12 @@ def _mode_and_names(given: Any, tools: Tools) -> tuple[str, frozenset[str] | Non
     """auto, none or required, and the functions that it leaves; None for all."""
     if given is None:
         return AUTO, None
+    check_depth(given, at="tool_choice")  # Answers repeat it.
     if type(given) is str and given in (AUTO, NONE, REQUIRED):
         return given, None
     kind = given.get("type") if type(given) is dict else None
     if kind in (FUNCTION, CUSTOM):
-        return REQUIRED, frozenset([_chosen(given, tools, at="tool_choice")])
+        return REQUIRED, frozenset([_chosen(given, tools.names, at="tool_choice")])
     if kind == "allowed_tools":
         return _allowed(given, tools)
     if type(kind) is str:
@@ -225,12 +226,13 @@ def _allowed(given: dict[str, Any], tools: Tools) -> tuple[str, frozenset[str] |
         raise InvalidParameter("tool_choice.tools", "It is a list of tools.")
     if mode == REQUIRED and not listed:
         raise InvalidParameter("tool_choice.tools", "A call is required, and no tool is allowed: list one.")
-    names = {_chosen(each, tools, at=f"tool_choice.tools[{index}]") for index, each in enumerate(listed)}
-    return mode, None if tools.names <= names else frozenset(names)
+    declared = tools.names
+    names = {_chosen(each, declared, at=f"tool_choice.tools[{index}]") for index, each in enumerate(listed)}
+    return mode, None if declared <= names else frozenset(names)
 
 
-def _chosen(given: Any, tools: Tools, *, at: str) -> str:
-    """The name by which the model knows a declared tool."""
+def _chosen(given: Any, declared: set[str], *, at: str) -> str:
+    """The name by which the model knows a tool, one of those that are declared."""
     kind = _kind(given, at=at)
     if kind not in (FUNCTION, CUSTOM):
         raise UnsupportedParameter(f"{at}.type", "only functions and custom tools can be called.")
@@ -238,6 +240,6 @@ def _chosen(given: Any, tools: Tools, *, at: str) -> str:
     if not isinstance(namespace, str | None):
         raise InvalidParameter(f"{at}.namespace", "A namespace's name is a string.")
     known = known_as(_name(given, at=at), namespace)
-    if known not in tools.names:
+    if known not in declared:
         raise InvalidParameter(f"{at}.name", "No tool of that name is declared.")
     return known

@@ -437,6 +437,23 @@ MESSAGE = st.fixed_dictionaries(
 )
 
 
+def test_documents_within_documents_are_refused_where_they_are_too_many() -> None:
+    nested: Json = text("a")
+    for _ in range(300):
+        nested = {"type": "document", "source": {"type": "content", "content": [nested]}}
+    assert refusal(messages=[{"role": "user", "content": [nested]}]).param == "messages"
+
+
+def test_what_the_assistant_says_in_a_row_is_one_message() -> None:
+    use = {"type": "tool_use", "id": "c1", "name": "find", "input": {}}
+    thought = {"type": "thinking", "thinking": "So.", "signature": ""}
+    spoken = [{"role": "assistant", "content": content} for content in ([thought], "a", [text("b"), use], "c")]
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    whole = {"role": "assistant", "content": "abc", "reasoning_content": "So.", "tool_calls": [call]}
+    assert said(*spoken) == [whole]
+    assert said(*spoken, USER, *spoken) == [whole, USER, whole]
+
+
 @given(messages=st.lists(MESSAGE, max_size=4), system=st.lists(BLOCK, max_size=2) | JSON, tools=st.lists(JSON) | JSON)
 def test_any_json_is_read_or_refused_with_400(messages: Json, system: Json, tools: Json) -> None:
     data = msgspec.json.encode({"max_tokens": 1, "messages": messages, "system": system, "tools": tools})

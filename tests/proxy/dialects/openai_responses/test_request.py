@@ -325,6 +325,36 @@ def test_any_json_is_read_or_refused_with_400(fields: dict[str, Json], items: li
             assert LIBRARIES.search(answer.decode()) is None
 
 
+@pytest.mark.parametrize(
+    ("field", "within"),
+    [
+        ("tools[0]", lambda deep: {"tools": [{"type": "web_search", "x": deep}]}),
+        ("text", lambda deep: {"text": {"verbosity": deep}}),
+        ("tool_choice", lambda deep: {"tools": [FIND], "tool_choice": {"type": "function", "name": "find", "x": deep}}),
+    ],
+)
+def test_what_an_answer_repeats_is_nested_no_deeper_than_it_can_be_written(field: str, within: Any) -> None:
+    """An answer that can't be written would be a 500 for a turn that is on disk."""
+    deep: Json = []
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    assert refusal(**within(deep)).param == field
+
+
+def test_reasoning_of_several_items_is_one_and_ends_with_its_message() -> None:
+    assert read(REASONED, REASONED, CALL, ANSWER, REASONED, said("a"), REASONED) == [
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "So.So.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+        {"role": "assistant", "content": "a", "reasoning_content": "So."},
+        {"role": "assistant", "content": None, "reasoning_content": "So."},
+    ]
+
+
 # The same conversation by chat
 
 
