@@ -86,7 +86,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             session=session,
             request=request,
             attempt=attempt,
-            lineage=lineage,
+            lineage=session.lineages.take_in(lineage),
             headers=headers,
             call=call,
             began=time.time(),

@@ -58,11 +58,11 @@ _NOTHING: Final = Said(MAIN)
 
 
 def lineage_of(headers: Mapping[str, str], known: Lineages) -> Said:
-    """The lineage as the session knows it from now on."""
+    """The lineage as the session knows it once a call of it has begun: until then nothing is kept."""
     if _HEADERS.isdisjoint(headers):
         return _NOTHING
     said = read_lineage(headers)
-    taken = known.take_in(said.lineage)
+    taken = known.seen(said.lineage)
     if taken == said.lineage:
         return Said(taken, said.unusable)
     return Said(taken, tuple(dict.fromkeys((*said.unusable, *(name for name in _IDS if headers.get(name))))))

@@ -83,7 +83,8 @@ def test_metadata_that_can_not_be_read_says_nothing(metadata: str) -> None:
 def test_one_lineage_too_many_is_known_by_its_kind_and_its_headers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage, "LINEAGES", 2)
     known = Lineages()
-    assert lineage_of({"x-claude-code-agent-id": "a1"}, known).unusable == ()
+    assert lineage_of(SUBAGENT, known).unusable == (), "what is only asked takes no place"
+    known.take_in(lineage_of({"x-claude-code-agent-id": "a1"}, known).lineage)
     assert lineage_of(SUBAGENT, known) == Said(Lineage(None, "subagent"), ("thread-id", "x-codex-parent-thread-id"))
     assert lineage_of({"x-claude-code-agent-id": "a1"}, known) == Said(Lineage("a1", "subagent", "main"))
 
