@@ -28,7 +28,7 @@ from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.lineage import parse_lineage
 from rolloutfleet_proxy.domain.matching import Matching, parse_branch_reason
 from rolloutfleet_proxy.domain.trajectory import VOID
-from rolloutfleet_proxy.domain.turn import spans
+from rolloutfleet_proxy.domain.turn import Extras, spans
 from rolloutfleet_proxy.store.imports import TurnRow
 
 T = TypeVar("T")
@@ -84,10 +84,18 @@ def shards(file: Path, digest: str) -> Iterator[IncomingShard]:
 
 
 def turn_row(turn: DumpedTurn) -> TurnRow:
-    """What stands in the store of a turn, bit for bit as it stood there before."""
+    """What stands in the store of a turn, bit for bit as it stood there before.
+
+    Raises Damaged for extras that could not be read there: an export that meets them would fail, and with it whatever
+    else it holds.
+    """
     matching = turn.matching
     columns: dict[str, Any] = {name: getattr(turn, name) for name in _AS_IS}
     columns |= {name: None if (value := getattr(turn, name)) is None else _encode(value) for name in _AS_JSON}
+    try:
+        Extras.decode(columns["extras"])
+    except msgspec.ValidationError as error:
+        raise Damaged(f"the extras of {turn.turn_id[:80]} are none of a turn: {error}") from None
     return TurnRow(
         **columns,
         name=turn.turn_id,

@@ -15,7 +15,7 @@ from tests.client.dumps.samples import turn
 from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR
 from tests.proxy.lifecycle.imports import Store
 
-from rolloutfleet.dumps import DumpedLineage, DumpedShard, Tensor, decode, encode
+from rolloutfleet.dumps import Damaged, DumpedLineage, DumpedShard, Tensor, decode, encode
 from rolloutfleet.wire import ImportDumps
 from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
@@ -458,6 +458,12 @@ def test_turns_of_earlier_versions_were_the_main_loops() -> None:
     assert Matching.decode(turn_row(turn(1)).matching).lineage == MAIN
     agent = DumpedLineage(id="a1", kind="subagent", parent=None)
     assert Matching.decode(turn_row(turn(1, lineage=agent)).matching).lineage == Lineage("a1", "subagent")
+
+
+@pytest.mark.parametrize("extras", [{"constrained": 5}, {"sampling": {"top_k": "all"}}, {"placeholders": None}])
+def test_extras_that_no_export_could_read_make_a_dump_damaged(extras: dict[str, Any]) -> None:
+    with pytest.raises(Damaged, match="the extras of"):
+        turn_row(turn(1, extras=extras))
 
 
 TURNS = st.lists(
