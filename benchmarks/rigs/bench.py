@@ -40,9 +40,11 @@ class Bench:
     admin_key: str
     """Of all its proxies: one load may go to several."""
 
-    def proxy(self, name: str = "proxy", *, cache_bytes: int | None = None) -> stack.Proxy:
+    def proxy(
+        self, name: str = "proxy", *, cache_bytes: int | None = None, python: str | Path = sys.executable
+    ) -> stack.Proxy:
         """Start a proxy on an empty store; it ends with the bench."""
-        return self.exits.enter_context(self.proxy_for_a_while(name, cache_bytes=cache_bytes))
+        return self.exits.enter_context(self.proxy_for_a_while(name, cache_bytes=cache_bytes, python=python))
 
     @contextmanager
     def proxy_for_a_while(
@@ -52,8 +54,10 @@ class Bench:
         cache_bytes: int | None = None,
         settings: Mapping[str, Any] | None = None,
         holding: bool = False,
+        python: str | Path = sys.executable,
     ) -> Iterator[stack.Proxy]:
-        """`settings` go over the usual ones; `holding` runs the proxy that keeps every request (`rigs.holding`)."""
+        """`settings` go over the usual ones; `holding` runs the proxy that keeps every request (`rigs.holding`), and
+        `python` is another checkout's, if the proxy is to be."""
         given = {**(settings or {}), **({} if cache_bytes is None else {"cache_bytes": cache_bytes})}
         module = "benchmarks.rigs.holding" if holding else "rolloutfleet_proxy"
         folder = self.folder / name
@@ -64,6 +68,7 @@ class Bench:
             settings=given,
             module=module,
             admin_key=self.admin_key,
+            python=python,
         ) as proxy:
             self.commands[name] = proxy.process.command
             self.gateway.wait_until_ready()

@@ -170,9 +170,10 @@ def proxy(
     module: str = "rolloutfleet_proxy",
     prefix: tuple[str, ...] = (),
     admin_key: str | None = None,
+    python: str | Path = sys.executable,
 ) -> Iterator[Proxy]:
     """One proxy, on the store of the folder if there is one; `settings` go over the rig's own, `prefix` is a command
-    to run it under."""
+    to run it under, `python` the interpreter that has it installed."""
     folder.mkdir(parents=True, exist_ok=True)
     url = f"http://127.0.0.1:{(port := free_port())}"
     key = folder / "admin.key"
@@ -189,7 +190,7 @@ def proxy(
     }
     file = folder / "proxy.yaml"
     file.write_text(yaml.safe_dump(whole), encoding="utf-8")
-    line = [*prefix, sys.executable, "-m", module, "--settings", str(file)]
+    line = [*prefix, str(python), "-m", module, "--settings", str(file)]
     with Running(line, log=folder / "proxy.log") as process:
         process.wait_until(lambda: answers(f"{url}/ready"))
         yield Proxy(url=url, process=process, admin_key_file=key, state_dir=folder / "state")
