@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import save
 from tests.client.processes import CLI, ran
 from tests.operator.running import Up, running
 
@@ -21,7 +23,7 @@ from rolloutfleet.cli.conversations import By, print_tokens
 from rolloutfleet.files.forms import FileForm, part_writer
 from rolloutfleet.fleet import Fleet
 from rolloutfleet.viewing import load_texts, merged, open_file
-from rolloutfleet.wire import ShownTurn
+from rolloutfleet.wire import Conversation, ShownTurn
 from rolloutfleet_engine.model import model_path
 
 FLEET = """\
@@ -157,22 +159,26 @@ def test_tokens_have_colours_in_a_terminal_unless_they_are_not_wanted(up: Up, se
     assert "turn\ttoken\tid\t" in plain and not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
 
 
-@pytest.mark.parametrize("by", [By.VERSION, By.MASK])
-def test_colours_tell_versions_and_what_is_trained(by: By) -> None:
-    turn = ShownTurn.model_validate(
+def turn_with(tokens: Json) -> ShownTurn:
+    return ShownTurn.model_validate(
         dict.fromkeys(("parent_id", "reward", "trajectory_id", "trajectory_state", "timing", "tools"))
         | {"turn_id": "t", "finish_reason": "stop", "mixed_cache": True, "number": 1, "discarded": False}
         | {"delivered": True, "created_at": 0.0, "prompt_tokens": 1, "completion_tokens": 3, "new_prompt_tokens": 1}
-        | {"leases": [], "template_kwargs": None, "messages": []}
-        | {
-            "tokens": {
-                "start": 0,
-                "input_ids": [1, 2, 3, 4],
-                "texts": ["prompt", "old", "new", "none"],
-                "logprobs": [0.0, -1.0, -1.0, -1.0],
-                "versions": [-1, 4, 5, 5],
-                "loss_mask": [0, 1, 1, 0],
-            }
+        | {"leases": [], "template_kwargs": None, "messages": [], "tokens": tokens}
+    )
+
+
+@pytest.mark.parametrize("by", [By.VERSION, By.MASK, By.MISMATCH])
+def test_colours_tell_versions_what_is_trained_and_how_far_the_trainer_is(by: By) -> None:
+    turn = turn_with(
+        {
+            "start": 0,
+            "input_ids": [1, 2, 3, 4],
+            "texts": ["prompt", "old", "new", "none"],
+            "logprobs": [0.0, -1.0, -1.0, -1.0],
+            "versions": [-1, 4, 5, 5],
+            "loss_mask": [0, 1, 1, 0],
+            "annotations": {"logprobs": [None, -1.001, -2.0, None]},
         }
     )
     written = io.StringIO()
@@ -182,6 +188,7 @@ def test_colours_tell_versions_and_what_is_trained(by: By) -> None:
     assert styles["prompt"] == "\x1b[2m"
     assert (styles["old"] == styles["new"]) == (by is By.MASK)
     assert (styles["new"] == styles["none"]) == (by is By.VERSION)
+    assert (styles["none"] == styles["prompt"]) == (by is By.MISMATCH)
 
 
 @pytest.mark.parametrize("words", [(), ("--tokens",)])
@@ -235,6 +242,7 @@ def test_a_dump_is_shown_like_the_session_that_it_was(up: Up) -> None:
         started = fleet.start_session()
         said, one = say(started, [{"role": "user", "content": "Hello"}])
         _, two = say(started, [*said, {"role": "user", "content": "And?"}])
+        annotate(fleet, started, one, note=f"so-so {HOSTILE}")
         live = told(up, started.session_id)
         (owner,) = [each for each in fleet.proxies() if each.url in started.base_url]
         headers = {"authorization": f"Bearer {fleet.whereabouts.admin_key}"}
@@ -247,7 +255,44 @@ def test_a_dump_is_shown_like_the_session_that_it_was(up: Up) -> None:
     assert [turn["turn_id"] for turn in dumped["turns"]] == [one, two]
     for mine, theirs in zip(dumped["turns"], live["turns"], strict=True):
         assert {**mine, "trajectory_state": None} == theirs
-    assert "Hello" in shown(up, str(file)) and re.search(r"^1\t0\t\d+\t", shown(up, str(file), "--tokens"), re.M)
+    text = shown(up, str(file))
+    assert "Hello" in text and "note so-so \\x1b]0;owned" in text
+    rows = [line.split("\t") for line in shown(up, str(file), "--tokens").splitlines() if line.count("\t") == 7]
+    assert rows[0][7] == "logprobs" and rows[1][:2] == ["1", "0"]
+    first, *others = [row for row in rows[1:] if row[0] == "1" and row[5] == "1"]
+    assert first[7] == "" and others and {row[7] for row in others} == {"-0.2500"}
+    assert {row[7] for row in rows[1:] if row[0] == "2"} == {""}
+
+
+def annotate(fleet: Fleet, session: Any, turn: str, *, note: str) -> None:
+    """Of all but the first token."""
+    (length,) = [each.completion_tokens for each in fleet.turns(session) if each.turn_id == turn]
+    ours = np.full(length, -0.25, np.float32)
+    ours[0] = np.nan
+    httpx.post(
+        f"{session.base_url.removesuffix('/v1')}/annotations",
+        content=save({f"{turn}/logprobs": ours}, metadata={"notes": json.dumps({turn: note})}),
+        headers={"authorization": f"Bearer {fleet.whereabouts.admin_key}"},
+    ).raise_for_status()
+
+
+def test_annotations_of_a_turn_on_several_pages_stay_with_their_tokens() -> None:
+    parts: list[Json] = [
+        {"start": 0, "input_ids": [1, 2], "annotations": {}},
+        {"start": 2, "input_ids": [3, 4], "annotations": {"a": [None, 0.5], "b": [1.0, 2.0]}},
+        {"start": 4, "input_ids": [5], "annotations": {"a": [0.25], "b": [3.0]}},
+    ]
+    pages = [
+        Conversation(session_id="s", branch="t", cursor=None, turns=[turn_with(part | per_token(part["input_ids"]))])
+        for part in parts
+    ]
+    (turn,) = merged(pages)
+    assert turn.tokens.annotations == {"a": [None, None, None, 0.5, 0.25], "b": [None, None, 1.0, 2.0, 3.0]}
+
+
+def per_token(ids: list[int]) -> Json:
+    zeros: list[int] = [0] * len(ids)
+    return {"texts": [str(each) for each in ids], "logprobs": zeros, "versions": zeros, "loss_mask": zeros}
 
 
 def test_what_can_not_be_shown_is_said_in_a_line(up: Up, tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ _ROLES: Final = {
 _LOGPROBS: Final = ((-0.05, "green"), (-0.3, "cyan"), (-1.0, "yellow"), (-2.5, "magenta"))
 """Colours of tokens that are at least so likely."""
 _UNLIKELY: Final = "bold red"
+_MISMATCHES: Final = ((0.01, "green"), (0.1, "cyan"), (0.5, "yellow"))
+"""Colours of tokens whose log-probability is no further from the trainer's."""
+TRAINERS: Final = "logprobs"
+"""The annotation that has those."""
 _VERSIONS: Final = ("green", "cyan", "yellow", "magenta", "blue", "red")
 """Colours of weight versions in turn."""
 _PROMPT: Final = "dim"
@@ -39,6 +43,7 @@ class By(StrEnum):
     LOGPROB = "logprob"
     VERSION = "version"
     MASK = "mask"
+    MISMATCH = "mismatch"
 
 
 def print_tree(console: Console, turns: Sequence[Turn | ShownTurn], shown: frozenset[str]) -> None:
@@ -65,6 +70,8 @@ def print_conversation(console: Console, turns: Sequence[ShownTurn], *, whole: b
     """Every message, the tools before the first."""
     for turn in turns:
         console.print(_heading(turn), soft_wrap=True)
+        if turn.note:
+            console.print(Text.assemble(("note ", "bold"), safe(turn.note)), soft_wrap=True)
         if turn.tools:
             names = ", ".join(_name(tool) for tool in turn.tools)
             console.print(Text.assemble(("tools ", "bold"), (safe(_shortened(names, whole)), "dim")), soft_wrap=True)
@@ -89,13 +96,20 @@ def print_tokens(console: Console, turns: Sequence[ShownTurn], by: By) -> None:
 
 def _print_rows(turns: Sequence[ShownTurn]) -> None:
     """Columns between tabs, for other programs."""
-    print("turn", "token", "id", "logprob", "version", "mask", "text", sep="\t")
+    series = sorted({name for turn in turns for name in turn.tokens.annotations})
+    print("turn", "token", "id", "logprob", "version", "mask", "text", *series, sep="\t")
     for turn in turns:
         tokens = turn.tokens
         rows = zip(tokens.input_ids, tokens.logprobs, tokens.versions, tokens.loss_mask, tokens.texts, strict=True)
         for place, (token_id, logprob, version, mask, piece) in enumerate(rows, tokens.start):
             written = "" if piece is None else safe(json.dumps(piece, ensure_ascii=False))
-            print(turn.number, place, token_id, f"{logprob:.4f}", version, mask, written, sep="\t")
+            said = (_number(tokens.annotations.get(name), place - tokens.start) for name in series)
+            print(turn.number, place, token_id, f"{logprob:.4f}", version, mask, written, *said, sep="\t")
+
+
+def _number(numbers: Sequence[float | None] | None, place: int) -> str:
+    number = None if numbers is None else numbers[place]
+    return "" if number is None else f"{number:.4f}"
 
 
 def _coloured(turn: ShownTurn, by: By, versions: list[int]) -> Iterator[Text]:
@@ -105,7 +119,7 @@ def _coloured(turn: ShownTurn, by: By, versions: list[int]) -> Iterator[Text]:
         if piece is None:
             continue
         sampled = tokens.start + place >= turn.new_prompt_tokens
-        style = _style(by, tokens.logprobs[place], tokens.versions[place], tokens.loss_mask[place], versions)
+        style = _style(by, turn, place, versions)
         for last, part in _lines(safe(piece)):
             line.append(part, style if sampled else _PROMPT)
             if not last:
@@ -122,14 +136,24 @@ def _lines(piece: str) -> Iterator[tuple[bool, str]]:
         yield number == len(parts), part
 
 
-def _style(by: By, logprob: float, version: int, mask: int, versions: list[int]) -> str:
+def _style(by: By, turn: ShownTurn, place: int, versions: list[int]) -> str:
+    tokens = turn.tokens
     match by:
         case By.LOGPROB:
-            return next((style for least, style in _LOGPROBS if logprob >= least), _UNLIKELY)
+            return next((style for least, style in _LOGPROBS if tokens.logprobs[place] >= least), _UNLIKELY)
         case By.VERSION:
+            version = tokens.versions[place]
             return _VERSIONS[versions.index(version) % len(_VERSIONS)] if version >= 0 else _PROMPT
         case By.MASK:
-            return "green" if mask else "red"
+            return "green" if tokens.loss_mask[place] else "red"
+        case By.MISMATCH:
+            ours = tokens.annotations.get(TRAINERS)
+            said = None if ours is None else ours[place]
+            return _PROMPT if said is None else _by_distance(abs(said - tokens.logprobs[place]))
+
+
+def _by_distance(distance: float) -> str:
+    return next((style for most, style in _MISMATCHES if distance <= most), _UNLIKELY)
 
 
 def _legend(by: By, versions: list[int]) -> Text:
@@ -140,6 +164,8 @@ def _legend(by: By, versions: list[int]) -> Text:
             named = [(str(each), _VERSIONS[place % len(_VERSIONS)]) for place, each in enumerate(versions)]
         case By.MASK:
             named = [("trained", "green"), ("not trained", "red")]
+        case By.MISMATCH:
+            named = [(f"≤ {most:g}", style) for most, style in _MISMATCHES] + [("more", _UNLIKELY)]
     return Text.assemble(
         (f"{by.value}: ", "bold"), *((f"{name}  ", style) for name, style in named), ("prompt", _PROMPT)
     )

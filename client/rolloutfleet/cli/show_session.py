@@ -58,8 +58,8 @@ def show(
 ) -> None:
     """Show a session: the tree of its turns, and the conversation along one branch, or its tokens.
 
-    Colours say how likely each token was, of which weights it is, or whether it is trained. Without colours (NO_COLOR,
-    or into a pipe), --tokens prints a line for each token.
+    Colours say how likely each token was, of which weights it is, whether it is trained, or how far the trainer's
+    log-probability is (mismatch). Without colours (NO_COLOR, or into a pipe), --tokens prints a line for each token.
     """
     view = _of_file(Path(what), branch, tokenizer) if _is_file(what) else _of_fleet(options, what, branch)
     if as_json:

@@ -4,6 +4,7 @@ The forms: docs/dumps.md, docs/export.md#files, and the answer of `POST /export`
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -107,6 +108,7 @@ def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn
         "leases": [],
         "tools": tools.get("tools"),
         "template_kwargs": tools.get("template_kwargs"),
+        "note": turn.note,
         "messages": [],
         "tokens": _NO_TOKENS,
         **{name: getattr(turn, name) for name in ("reward", "finish_reason", "mixed_cache", "discarded", "delivered")},
@@ -129,6 +131,10 @@ def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn
             "logprobs": [*[0.0] * len(prompt), *turn.logprobs.numpy().tolist()],
             "versions": [*[-1] * len(prompt), *turn.versions.numpy().tolist()],
             "loss_mask": [*[0] * len(prompt), *[trained] * len(output)],
+            "annotations": {
+                name: [*[None] * len(prompt), *(None if math.isnan(each) else each for each in said.numpy().tolist())]
+                for name, said in turn.annotations.items()
+            },
         }
     return ShownTurn.model_validate(shown)
 

@@ -55,4 +55,9 @@ def merged(pages: Iterable[Conversation]) -> list[ShownTurn]:
 
 def _joined(one: ShownTokens, other: ShownTokens) -> ShownTokens:
     names = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
-    return one.model_copy(update={name: [*getattr(one, name), *getattr(other, name)] for name in names})
+    joined = {name: [*getattr(one, name), *getattr(other, name)] for name in names}
+    series = {
+        name: [each for part in (one, other) for each in part.annotations.get(name, [None] * len(part.input_ids))]
+        for name in sorted({*one.annotations, *other.annotations})
+    }
+    return one.model_copy(update={**joined, "annotations": series})
