@@ -43,12 +43,14 @@ class Following:
             if line and not line.startswith(":"):
                 name, _, value = line.partition(": ")
                 event[name] = value
-            elif event:
+            elif "data" in event:
                 return event["event"], event.get("id", ""), json.loads(event["data"])
+            elif not line:
+                event = {}
         raise StopIteration
 
     def ended(self) -> bool:
-        return all(not line or line.startswith(":") for line in self._lines)
+        return all(not line or line.startswith((":", "id:")) for line in self._lines)
 
 
 @contextlib.contextmanager

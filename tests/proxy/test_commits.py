@@ -46,6 +46,15 @@ def test_who_can_not_be_told_all_is_told_so_and_goes_on_from_there(after: str) -
         assert [each.turn_id for each in reader.take() or []] == [turn(REMEMBERED + 10)]
 
 
+def test_who_came_before_the_first_turn_misses_none() -> None:
+    commits = Commits()
+    with commits.reader(None, holding=False) as reader:
+        seen = reader.last
+    after_a_restart = Commits([("s", turn(0), None)])
+    with after_a_restart.reader(seen, holding=False) as reader:
+        assert [each.turn_id for each in reader.take() or []] == [turn(0)]
+
+
 def test_one_who_reads_slowly_misses_some_and_takes_no_memory() -> None:
     commits = Commits()
     with commits.reader(None, holding=False) as slow:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rolloutfleet.cli import dumps, export, prometheus, sessions, show_session, status, top, up
+from rolloutfleet.cli import dumps, export, prometheus, sessions, show_session, status, tail, top, up
 from rolloutfleet.cli.failures import CommandFailed, fail
 from rolloutfleet.cli.options import help_unless_asked
 from rolloutfleet.fleet import FleetError
@@ -29,6 +29,7 @@ app.add_typer(sessions.app, name="session")
 app.command("sessions", help="The same as [bold]session list[/bold].")(sessions.list_sessions)
 app.command("turns")(sessions.turns)
 app.command("show")(show_session.show)
+app.command("tail")(tail.tail)
 app.command("export")(export.export)
 app.command("ack")(export.ack)
 app.command("release")(export.release)

@@ -5,6 +5,8 @@ from rolloutfleet.fleet.async_fleet import AsyncFleet as AsyncFleet
 from rolloutfleet.fleet.async_fleet import AsyncGroup as AsyncGroup
 from rolloutfleet.fleet.async_fleet import AsyncSession as AsyncSession
 from rolloutfleet.fleet.base import Options as Options
+from rolloutfleet.fleet.events import AsyncEvents as AsyncEvents
+from rolloutfleet.fleet.events import Event as Event
 from rolloutfleet.fleet.exceptions import BadArgument as BadArgument
 from rolloutfleet.fleet.exceptions import Conflict as Conflict
 from rolloutfleet.fleet.exceptions import FleetClosed as FleetClosed
@@ -21,6 +23,7 @@ from rolloutfleet.fleet.exceptions import StillPaused as StillPaused
 from rolloutfleet.fleet.exceptions import TookTooLong as TookTooLong
 from rolloutfleet.fleet.exceptions import Unreachable as Unreachable
 from rolloutfleet.fleet.exporting import AsyncExport as AsyncExport
+from rolloutfleet.fleet.sync_fleet import Events as Events
 from rolloutfleet.fleet.sync_fleet import Export as Export
 from rolloutfleet.fleet.sync_fleet import Fleet as Fleet
 from rolloutfleet.fleet.sync_fleet import Group as Group

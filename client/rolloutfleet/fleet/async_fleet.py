@@ -17,6 +17,7 @@ from rolloutfleet.fleet.admission import Admission, StalenessFilter
 from rolloutfleet.fleet.arguments import FleetOptions, Named, check_choice, name_of, valid
 from rolloutfleet.fleet.base import FleetBase, Options, SessionOptions
 from rolloutfleet.fleet.budget_slots import BudgetSlots
+from rolloutfleet.fleet.events import AsyncEvents
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
@@ -294,6 +295,13 @@ class AsyncFleet(FleetBase):
         at.
         """
         return read_conversation(self._proxies, name_of(session), branch=branch, cursor=cursor)
+
+    def events(self) -> AsyncEvents:
+        """Turns as they are committed, at all proxies, from now on: a context manager, and an iterator within.
+
+        It follows proxies that restart, or come and go; what was committed meanwhile comes then.
+        """
+        return AsyncEvents(self._proxies)
 
     async def _of_session(self, method: str, name: str, path: str, answer: type[Answer], **asked: Any) -> Answer:
         return await self._proxies.call(method, f"/sessions/{name}{path}", answer, owner=owner_of(name), **asked)

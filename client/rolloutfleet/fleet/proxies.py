@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, TypedDict, TypeVar, Unpack
 
@@ -224,6 +225,22 @@ class Proxies:
                 into.write(piece)
         finally:
             await answer.aclose()
+
+    @asynccontextmanager
+    async def lines(
+        self, ordinal: int, path: str, *, headers: Mapping[str, str], silence: float
+    ) -> AsyncIterator[AsyncIterator[str]]:
+        """The lines of this proxy's answer as they come, with at most so many seconds between two of them.
+
+        Raises Refused, Unreachable; also where the answer breaks off.
+        """
+        url = f"{self._url_of(ordinal)}{path}"
+        timeout = httpx.Timeout(silence, connect=CONNECT_TIMEOUT)
+        with raising_unreachable("GET", url):
+            async with self._client.stream("GET", url, headers=dict(headers), timeout=timeout) as answer:
+                if not answer.is_success:
+                    await answer.aread()
+                yield checked(answer).aiter_lines()
 
     async def ask(self, ordinal: int, method: str, path: str, **request: Unpack[ProxyRequest]) -> httpx.Response:
         """The answer of this proxy, asked once. Raises Refused, or Unreachable; then it is in `outages`."""

@@ -11,6 +11,7 @@ from typing import Any, Self, Unpack
 from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
 from rolloutfleet.fleet.base import FleetBase, Options
 from rolloutfleet.fleet.blocking import Blocking, LoopThread, blocking, listing, wrapping
+from rolloutfleet.fleet.events import AsyncEvents, Event
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.sessions import Handle, OnError
 from rolloutfleet.fleet.trajectories import Trajectory
@@ -102,6 +103,26 @@ class Export(Blocking):
         return await anext(self._asynchronous, None)
 
 
+class Events(Blocking):
+    """`with fleet.events() as events: for event in events: …`"""
+
+    _asynchronous: AsyncEvents
+
+    @property
+    def waiting(self) -> int:
+        """Events that have come and were not taken."""
+        return self._asynchronous.waiting
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        return self._loop.run(self._next())
+
+    async def _next(self) -> Event:
+        return await anext(self._asynchronous)
+
+
 class WeightUpdate(Blocking):
     """The whole of an update; see Fleet.weight_update."""
 
@@ -180,6 +201,7 @@ class Fleet(Blocking, FleetBase):
     sessions = listing(AsyncFleet.sessions)
     turns = listing(AsyncFleet.turns)
     conversation = listing(AsyncFleet.conversation)
+    events = wrapping(AsyncFleet.events, Events)
 
     export = wrapping(AsyncFleet.export, Export)
     annotate = blocking(AsyncFleet.annotate)

@@ -23,7 +23,8 @@ Cursor = Annotated[str | None, Query(pattern=r"^[^:]{1,128}(:\d{1,10}:\d{1,10})?
 TurnName = Annotated[str | None, Query(min_length=1, max_length=128)]
 
 _encode = msgspec.json.Encoder().encode
-_BEGIN: Final = b": following\n\n"
+_BEGIN: Final = b": following\nid: %s\n\n"
+"""No event, but whoever comes again says what it had seen."""
 _SILENCE: Final = b": nothing new\n\n"
 
 
@@ -62,7 +63,7 @@ class EventStream(Response):
                 leaving.cancel()
 
     async def _tell(self, reader: Reader, send: Send) -> None:
-        data = _BEGIN + _news(reader)
+        data = _BEGIN % reader.last.encode() + _news(reader)
         while not reader.ended and (data or self._follow):
             await send({"type": "http.response.body", "body": data or _SILENCE, "more_body": True})
             if self._follow:

@@ -20,6 +20,8 @@ AT_ONCE: Final = 256
 READERS: Final = 8
 SILENCE: Final = 15.0
 """Seconds after which a reader is told that there is nothing to tell."""
+START: Final = "0"
+"""In the place of a turn's name: before the first one."""
 PACE: Final = 0.05
 """Seconds for which commits are gathered behind those that a reader has just been given."""
 
@@ -53,7 +55,7 @@ class Reader:
 
     @property
     def last(self) -> str:
-        """Name of the last turn that it has seen; empty where there is none."""
+        """Name of the last turn that it has seen; START where there is none."""
         return self._commits.name_of(self._seen)
 
     async def wait(self) -> bool:
@@ -109,11 +111,13 @@ class Commits:
         """The number of a turn's commit; the newest of none, and -1 of one that is not remembered."""
         if not turn_id:
             return self.newest
+        if turn_id == START:
+            return 0
         return next((commit.seq for commit in self._ring if commit.turn_id == turn_id), -1)
 
     def name_of(self, seq: int) -> str:
         oldest = self.newest - len(self._ring) + 1
-        return self._ring[seq - oldest].turn_id if oldest <= seq <= self.newest else ""
+        return self._ring[seq - oldest].turn_id if oldest <= seq <= self.newest else START
 
     def behind(self, seq: int) -> list[Commit] | None:
         """The first of those behind a number; None where some of them are not remembered."""

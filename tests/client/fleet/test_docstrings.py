@@ -11,11 +11,13 @@ import pytest
 
 import rolloutfleet.fleet
 from rolloutfleet.fleet import (
+    AsyncEvents,
     AsyncExport,
     AsyncFleet,
     AsyncGroup,
     AsyncSession,
     AsyncWeightUpdate,
+    Events,
     Export,
     Fleet,
     Group,
@@ -28,6 +30,7 @@ PAIRS = [
     (Fleet, AsyncFleet),
     (Session, AsyncSession),
     (Group, AsyncGroup),
+    (Events, AsyncEvents),
     (Export, AsyncExport),
     (WeightUpdate, AsyncWeightUpdate),
 ]
