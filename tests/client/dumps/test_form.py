@@ -1,5 +1,6 @@
 """Dumps as files: what is written comes back, piece by piece, and nothing that was changed passes for whole."""
 
+import hashlib
 import itertools
 import json
 import random
@@ -175,6 +176,10 @@ def longer(place: int, name: str) -> Any:
     return changed(place, **{name: getattr(turn(9, sampled=4), name)})
 
 
+def annotated(name: str, numbers: list[float]) -> Any:
+    return changed(1, annotations={name: Tensor.of(np.array(numbers, np.float32))})
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -190,11 +195,29 @@ def longer(place: int, name: str) -> Any:
         (changed(1, discarded=True), "it was discarded"),
         (changed(2, number=21), "the session has 20 turns, and one here has the number 21"),
         (lambda turns: turns.clear(), "no turn in it is of its trajectory"),
+        (annotated("x", [0.5, 0.5]), "annotation 'x' is not one float32 for each output token"),
+        (annotated("x", [0.5, 0.5, np.inf]), "annotation 'x' has an infinity"),
+        (annotated("a/b", [0.5, 0.5, np.nan]), "'a/b' is not a valid name of an annotation"),
+        (changed(1, annotations={str(at): turn(9).logprobs for at in range(17)}), "it has 17 annotations"),
+        (changed(1, note="é" * 2049), "its note has more than 4096 bytes"),
     ],
 )
 def test_what_a_writer_did_wrong_is_found(change: Any, said: str) -> None:
     problems = verify(opened(rewritten(change)), name=NAME)
     assert any(said in problem for problem in problems), problems
+
+
+def test_what_a_trainer_said_comes_back_and_may_be_missing_as_in_older_dumps() -> None:
+    numbers = Tensor.of(np.array([0.5, np.nan, 0.5], np.float32))
+    content = rewritten(changed(1, annotations={"x": numbers}, note="ä"))
+    assert verify(opened(content), name=NAME) == []
+    own = decode(content).turns[1]
+    assert own.annotations["x"].data == numbers.data and own.note == "ä"
+    before, mark, _ = sample().partition(b',"digest":"sha256:')
+    older = before.replace(b',"annotations":{},"note":null', b"")
+    assert older.count(b'"turn_id"') == 3 and b"annotations" not in older
+    digest = hashlib.sha256(older).hexdigest().encode()
+    assert decode(older + mark + digest + b'"}\n').turns == decode(sample()).turns
 
 
 def test_log_probabilities_that_are_not_finite_are_found() -> None:
