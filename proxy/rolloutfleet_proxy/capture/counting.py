@@ -18,7 +18,7 @@ from starlette.types import Receive, Send
 from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.capture.answering import ignored_header
 from rolloutfleet_proxy.capture.bodies import ClientLeft, read_body
-from rolloutfleet_proxy.capture.endpoint import refused
+from rolloutfleet_proxy.capture.endpoint import read_large, refused
 from rolloutfleet_proxy.capture.pacing import Pace
 from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST, Prompting, PromptJob
 from rolloutfleet_proxy.capture.sampling import as_owned
@@ -92,7 +92,7 @@ class Counting(Struct, frozen=True, kw_only=True):
             request = read(body, self.reading)
         else:
             loop = asyncio.get_running_loop()
-            request = await loop.run_in_executor(self.large_bodies, read, body, self.reading)
+            request = await loop.run_in_executor(self.large_bodies, read_large, read, body, self.reading)
         if request.model is not None:
             check_served(request.model, self.settings.current, param=request.called("model"))
         return request

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -43,7 +44,7 @@ from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.calls import ChatCall
-from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED, Metrics
+from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED, Metrics, one_of_each
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
 _IDEMPOTENCY_KEY = IDEMPOTENCY_KEY_HEADER.lower()
@@ -150,7 +151,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     async def _read_apart(self, asked: DialectCall, body: bytes) -> tuple[Attempt, TurnRequest]:
         loop = asyncio.get_running_loop()
         attempt = await loop.run_in_executor(self.large_bodies, _attempt, asked, body)
-        return attempt, await loop.run_in_executor(self.large_bodies, asked.dialect.read, body, self.reading)
+        return attempt, await loop.run_in_executor(
+            self.large_bodies, read_large, asked.dialect.read, body, self.reading
+        )
 
     async def _open(self, session: Session, key: str | None) -> Session:
         """The session, once no sweep holds it. Raises what `ended` says where it is over, and as `Access.session`."""
@@ -160,6 +163,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if session.state != OPEN:
             raise ended(session)
         return session
+
+
+def read_large(read: Callable[[bytes, Reading], TurnRequest], body: bytes, reading: Reading) -> TurnRequest:
+    """What a large body says, for a thread of its own. What it ignores is made few, to be counted on the event loop."""
+    request = read(body, reading)
+    return replace(request, ignored=one_of_each(request.ignored))
 
 
 def refused(error: Exception, metrics: Metrics) -> DomainError:

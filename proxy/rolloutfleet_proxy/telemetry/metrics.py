@@ -210,6 +210,14 @@ class IgnoredFields:
         return list(dict.fromkeys(name if name in self._own else OTHER for name in map(_plain, paths)))
 
 
+def one_of_each(paths: Sequence[str]) -> tuple[str, ...]:
+    """The first path of each name, as far as it has one: of a request of many parts it may have a million."""
+    firsts: dict[str, str] = {}
+    for path in paths:
+        firsts.setdefault(_plain(path), path)
+    return tuple(firsts.values())
+
+
 def _plain(path: str) -> str:
     name = _INDEX.sub("", path)
     return name if _PLAIN.fullmatch(name) else OTHER
