@@ -10,6 +10,7 @@ complete.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import msgspec
@@ -89,7 +90,7 @@ class MessagesEncoder(Encoder):
         turn = event.turn
         blocks: list[dict[str, Any]] = [{**_EMPTY[kind], kind: text} for kind, text in _said(turn)]
         for call in turn.output.get("tool_calls") or ():
-            blocks.append({**_tool_use_form(call), "input": msgspec.Raw(call["function"]["arguments"].encode())})
+            blocks.append({**_tool_use_form(call), "input": msgspec.Raw(_input(call).encode())})
         return _encode(
             self._message(
                 turn.name,
@@ -124,7 +125,7 @@ class MessagesEncoder(Encoder):
     def _tool_use(self, call: dict[str, Any]) -> bytes:
         beginning = self._ended() + self._begun({**_tool_use_form(call), "input": {}})
         self._open = "tool_use"
-        return beginning + self._delta({"type": "input_json_delta", "partial_json": call["function"]["arguments"]})
+        return beginning + self._delta({"type": "input_json_delta", "partial_json": _input(call)})
 
     def _begun(self, block: dict[str, Any]) -> bytes:
         self._blocks += 1
@@ -148,6 +149,15 @@ def _said(turn: Turn) -> list[tuple[str, str]]:
 
 def _tool_use_form(call: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"]}
+
+
+def _input(call: dict[str, Any]) -> str:
+    """A call's arguments as JSON. Models write `NaN` and `Infinity` too, which JSON has not: they are null here."""
+    arguments: str = call["function"]["arguments"]
+    if "NaN" not in arguments and "Infinity" not in arguments:
+        return arguments
+    without = json.loads(arguments, parse_constant=lambda constant: None)
+    return arguments if without == json.loads(arguments) else json.dumps(without)
 
 
 def _stop_reason(turn: Turn) -> str:

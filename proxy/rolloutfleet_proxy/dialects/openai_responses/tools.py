@@ -33,6 +33,8 @@ INPUT: Final = "input"
 """The argument of the function that a custom tool is."""
 RAW: Final = ".raw"
 
+LONGEST_OF_SERVERS: Final = 1 << 20
+"""Bytes of all tools together that a server would run: answers repeat them, and no context bounds them."""
 _SEPARATOR = "__"
 _NEUTRAL = frozenset({"type", "name", "description", "parameters", "strict", "format", "async", "allowed_callers"})
 
@@ -91,6 +93,7 @@ def read_tools(given: Sequence[Any], ignored: list[str]) -> Tools:
     """Raises DomainError that names the field at fault."""
     functions: list[Tool] = []
     declared: dict[str, Declared] = {}
+    of_servers = 0
     for index, tool in enumerate(given):
         at = f"tools[{index}]"
         kind = _kind(tool, at=at)
@@ -101,6 +104,9 @@ def read_tools(given: Sequence[Any], ignored: list[str]) -> Tools:
             _read_tool(tool, functions, declared, ignored, namespace=None, at=at)
         else:
             ignored.append(f"{at}.{kind}")
+            of_servers += len(_encode(tool))
+            if of_servers > LONGEST_OF_SERVERS:
+                raise InvalidParameter(at, "Tools that a server would run have 1 MiB at most: leave them out.")
     times = Counter(function["function"]["name"] for function in functions)
     for name in declared:
         if times[name] > 1:

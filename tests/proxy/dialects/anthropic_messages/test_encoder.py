@@ -295,3 +295,12 @@ def test_however_a_stream_is_cut_it_is_the_whole_message(
     if known >= 4 or not reasoning:  # else thinking would go on behind a call
         assert assembled(stream) == whole(made)
     assert assembled(events(streamed(events_of(made)))) == whole(made)
+
+
+def test_numbers_that_json_has_not_are_null() -> None:
+    said = '{"q": NaN, "é": [-Infinity, "NaN"]}'
+    call = {"id": "call_a", "type": "function", "function": {"name": "find", "arguments": said}}
+    made = turn(output={"role": "assistant", "content": None, "tool_calls": [call]}, finish_reason="tool_calls")
+    assert whole(made)["content"][0]["input"] == {"q": None, "é": [None, "NaN"]}
+    partial = next(line for line in streamed(events_of(made)).decode().splitlines() if "partial_json" in line)
+    assert json.loads(json.loads(partial[6:])["delta"]["partial_json"])["q"] is None

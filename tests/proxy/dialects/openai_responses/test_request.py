@@ -176,6 +176,12 @@ def test_no_choice_hides_the_tools() -> None:
     assert asked(tools=[FIND], tool_choice="none").template.tools is None
 
 
+def test_tools_of_servers_are_bounded_as_answers_repeat_them() -> None:
+    assert asked(tools=[{**SEARCH, "more": "x" * 500_000}, FIND]).template.tools
+    refused = refusal(tools=[{**SEARCH, "more": "x" * 500_000}] * 3)
+    assert (refused.code, refused.param) == ("invalid_request", "tools[2]")
+
+
 def test_text_is_held_to_a_schema() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     text = {"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}, "verbosity": "low"}
