@@ -28,6 +28,7 @@ from rolloutfleet_proxy.control import (
     greetings,
     models,
     ops,
+    receipts,
     responses,
     sessions,
     shards,
@@ -59,7 +60,10 @@ from rolloutfleet_proxy.wiring import Opened, Start, open_proxy
 MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
 _ANNOTATIONS = re.compile(r"/sessions/[^/]+/annotations")
-_ROUTES = (documents, ops, models, responses, sessions, viewing, annotations, exports, dumps, shards, weights)
+_ROUTES = (
+    *(documents, ops, models, responses, sessions, viewing, annotations, exports, dumps, shards, weights),
+    receipts,
+)
 _TEMPLATES = [route.path for module in _ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
 
 

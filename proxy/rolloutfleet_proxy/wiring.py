@@ -51,6 +51,7 @@ from rolloutfleet_proxy.services.figures import Figures
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.models import Models
 from rolloutfleet_proxy.services.notes import write_soon
+from rolloutfleet_proxy.services.receipts import Receipts
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import Shards, ShardService
 from rolloutfleet_proxy.services.sweeping import Sweeper
@@ -349,19 +350,21 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     conversations = Conversations(store, parts.tokenizing.chat_format.vocabulary.token_bytes)
     stack.callback(conversations.close)
     context_length = parts.tokenizing.chat_format.context_length
+    turns = TurnService(
+        store=store,
+        sessions=parts.registry,
+        paths=parts.paths,
+        admission=parts.admission,
+        commits=parts.commits,
+    )
     return Services(
         access=parts.access,
         sessions=sessions,
-        turns=TurnService(
-            store=store,
-            sessions=parts.registry,
-            paths=parts.paths,
-            admission=parts.admission,
-            commits=parts.commits,
-        ),
         commits=parts.commits,
         conversations=conversations,
         annotations=AnnotationService(store=store, admission=parts.admission),
+        turns=turns,
+        receipts=Receipts(turns),
         exports=ExportService(store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings),
         dumps=dumps,
         shards=ShardService(shelf=shards, admission=parts.admission, owner=store.owner, settings=settings),
@@ -424,6 +427,7 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
     )
     answering = Answering(
         turns=turns,
+        receipts=services.receipts,
         metrics=metrics,
         token_bytes=chat_format.vocabulary.token_bytes,
         settings=settings,

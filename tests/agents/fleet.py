@@ -11,9 +11,13 @@ from typing import Any
 from tests.capture.fleets import Fleet, running_fleet
 
 from rolloutfleet_engine.model import model_path
+from rolloutfleet_proxy.failpoints import ANY, VARIABLE
 
 TOKEN_LATENCY = "0.004"
 """Seconds from token to token, so that an answer can be cut while it is made."""
+
+PLACES = "places"
+"""Folder in that of a fleet: a file of a failpoint's name holds its proxy there."""
 
 Json = Any
 Cues = Mapping[str, Sequence[Mapping[str, Json]]]
@@ -33,7 +37,9 @@ def fleet_on_cue(
     file.write_text(json.dumps([{"cue": cue, "replies": replies} for cue, replies in cues.items()]))
     model = _model(folder / "model", context)
     options = ("--cues", str(file), "--model-path", str(model), "--token-latency", TOKEN_LATENCY)
-    with running_fleet(folder, engine_options=options, settings={"tokenizer": {"path": str(model)}}) as fleet:
+    (folder / PLACES).mkdir()
+    settings, waiting = {"tokenizer": {"path": str(model)}}, {VARIABLE: f"{ANY}@{folder / PLACES}"}
+    with running_fleet(folder, engine_options=options, settings=settings, environment=waiting) as fleet:
         yield fleet
 
 

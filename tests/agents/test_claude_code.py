@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.cutting import held_before_its_answer, relay_to
 from tests.agents.fleet import call, fleet_on_cue, until_a_second_answer_is_made, weather_rounds
 from tests.agents.install import python_of
 from tests.agents.judging import assert_one_conversation, by_lineage, judged
@@ -215,6 +216,47 @@ def test_a_proxy_that_is_killed_in_mid_answer_costs_one_generation_and_no_turn(
     assert len(turns) == 4
     assert_one_conversation(turns)
     assert fleet.engine.counters()["finished"] - before["finished"] == 4
+
+
+@pytest.mark.parametrize("lost", ["in mid-stream", "after the commit"])
+def test_an_answer_whose_connection_breaks_is_not_made_twice(
+    fleet: Fleet, session: AgentSession, tmp_path: Path, lost: str
+) -> None:
+    before = fleet.engine.counters()
+    with relay_to(fleet) as relay:
+        url = session.base_url.replace(str(fleet.proxy.port), str(relay.port))
+        running = ClaudeCode(folder=tmp_path, base_url=url, api_key=session.api_key).start("TASK-TOOLS, please.")
+        if lost == "in mid-stream":
+            relay.cut_at(b"text_delta")
+        else:
+            until_a_second_answer_is_made(fleet, before)
+            with held_before_its_answer(fleet):
+                relay.cut()
+        ended = running.wait()
+        assert relay.cuts == 1
+    assert last_words(ended) == DONE, ended.shown
+    turns = judged(fleet, session)
+    assert len(turns) == 4
+    assert_one_conversation(turns)
+    assert fleet.engine.counters()["finished"] - before["finished"] == 4
+
+
+def test_a_proxy_that_is_killed_between_commit_and_answer_costs_nothing(
+    fleet: Fleet, session: AgentSession, claude: ClaudeCode
+) -> None:
+    before = fleet.engine.counters()
+    running = claude.start("TASK-TOOLS, please.")
+    until_a_second_answer_is_made(fleet, before)
+    with held_before_its_answer(fleet):
+        fleet.proxy.kill()
+    fleet.proxy.start()
+    ended = running.wait()
+    assert last_words(ended) == DONE, ended.shown
+    turns = judged(fleet, session)
+    assert len(turns) == 4
+    assert_one_conversation(turns)
+    notes = [note["rid"].partition(".")[0] for note in fleet.engine.log()]
+    assert sorted(turn["turn_id"] for turn in turns) == sorted(set(notes[-4:]))
 
 
 def test_the_agent_sdk_and_its_own_tool_are_one_conversation(

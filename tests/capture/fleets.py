@@ -278,9 +278,10 @@ def running_fleet(
     engines: int = 1,
     engine_options: tuple[str, ...] = (),
     settings: Mapping[str, Json] | None = None,
+    environment: Mapping[str, str] | None = None,
     start_proxies: bool = True,
 ) -> Iterator[Fleet]:
-    """All its processes, until the block ends."""
+    """All its processes, until the block ends. The environment is that of the proxies."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "admin.key").write_text("an-admin-key-for-tests-alone\n")
     with contextlib.ExitStack() as stack:
@@ -308,6 +309,7 @@ def running_fleet(
                         "admin_key_file": str(folder / "admin.key"),
                         **(settings or {}),
                     },
+                    dict(environment or {}),
                 )
                 for ordinal, port in enumerate(ports)
             ],

@@ -12,7 +12,7 @@ from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import PLAIN_RULES
-from rolloutfleet_proxy.domain.turn import Extras, NewTurn
+from rolloutfleet_proxy.domain.turn import Delivery, Extras, NewTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.database import Database, open_database
@@ -135,7 +135,7 @@ def new_turn(
         "session": session,
         "name": name,
         "parent": parent,
-        "delivered": delivered,
+        "delivered": Delivery.ARRIVED if delivered else Delivery.LOST,
         "history": blake2b(request + name.encode(), digest_size=16).digest(),
         "request": request,
         "body": request,

@@ -14,10 +14,12 @@ from starlette.types import Receive, Send
 from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.capture.bodies import ClientLeft, left
 from rolloutfleet_proxy.dialects.base import Dialect, Encoder, TokenBytes, TurnRequest
+from rolloutfleet_proxy.dialects.registry import DialectCall
 from rolloutfleet_proxy.domain.events import Committed, Event, Failed, events_of
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG
 from rolloutfleet_proxy.http.headers import Headers
+from rolloutfleet_proxy.services.receipts import Receipts
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.sessions.calls import Call, Listener
@@ -39,17 +41,22 @@ _STREAM_HEADERS = [
 class Waiter:
     """One caller, and what it asked."""
 
-    dialect: Dialect[Any]
+    asked: DialectCall
     request: TurnRequest
     told: ChatCall
     receive: Receive
     send: Send
+
+    @property
+    def dialect(self) -> Dialect[Any]:
+        return self.asked.dialect
 
 
 class Answering(Struct, frozen=True, kw_only=True):
     """Answers callers."""
 
     turns: TurnService
+    receipts: Receipts
     metrics: Metrics
     token_bytes: TokenBytes
     settings: SettingsInForce
@@ -57,21 +64,31 @@ class Answering(Struct, frozen=True, kw_only=True):
 
     async def replay(self, session: Session, number: int, waiter: Waiter) -> None:
         """Give a committed turn again."""
-        turn = await self.turns.again(session, number)
-        ids = await self.turns.prompt_ids(session, number) if waiter.request.token_ids else None
-        self.sessions.note_use(session)
-        ignored = self._ignored(waiter.request, tools_unconstrained=turn.extras.constrained != STRUCTURAL_TAG)
-        encoder = self._encoder(waiter)
-        if waiter.request.stream:
-            await _begin(waiter, [*_STREAM_HEADERS, *ignored])
-            await _send(waiter, b"".join(map(encoder.encode, events_of(turn, ids))), last=True)
-        else:
-            await _send_whole(waiter, encoder.whole(Committed(turn, ids)), ignored)
-        _note_answered(waiter, turn)
+        self.turns.give(session, number)
+        handed_over = False
+        try:
+            turn = await self.turns.again(session, number)
+            ids = await self.turns.prompt_ids(session, number) if waiter.request.token_ids else None
+            self.sessions.note_use(session)
+            ignored = self._ignored(waiter.request, tools_unconstrained=turn.extras.constrained != STRUCTURAL_TAG)
+            encoder = self._encoder(waiter)
+            if waiter.request.stream:
+                await _begin(waiter, [*_STREAM_HEADERS, *ignored])
+                await _send(waiter, b"".join(map(encoder.encode, events_of(turn, ids))), last=True)
+            else:
+                await _send_whole(waiter, encoder.whole(Committed(turn, ids)), ignored)
+            _note_answered(waiter, turn)
+            handed_over = await self._hand_over(session, number, waiter)
+        finally:
+            if not handed_over:
+                self.turns.lost(session, number)
 
     async def wait(self, session: Session, call: Call, waiter: Waiter) -> None:
         """Answer a caller as its call goes on. Raises ClientLeft, and the call's error where nothing has been sent."""
         call.join()
+        if call.number is not None:
+            self.turns.give(session, call.number)
+        handed_over = False
         leaving = asyncio.ensure_future(left(waiter.receive))
         patience = waiter.dialect.silence_after or self.settings.current.stream_comment
         try:
@@ -81,13 +98,13 @@ class Answering(Struct, frozen=True, kw_only=True):
                     await self._stream(call, waiter, listener, leaving)
                 else:
                     await self._whole(call, waiter, listener, leaving)
-        except ClientLeft:
-            if isinstance(call.ending, Committed) and call.waiters == 1:
-                self.turns.note_delivery(session, call.ending.turn.number, delivered=False)
-            raise
+            if isinstance(call.ending, Committed):
+                handed_over = await self._hand_over(session, call.ending.turn.number, waiter)
         finally:
             leaving.cancel()
             call.leave(grace=self.settings.current.sessions.retry_grace)
+            if call.number is not None and call.abandoned and not handed_over:
+                self.turns.lost(session, call.number)
 
     async def _whole(self, call: Call, waiter: Waiter, listener: Listener, leaving: asyncio.Future[None]) -> None:
         while call.ending is None:
@@ -131,6 +148,19 @@ class Answering(Struct, frozen=True, kw_only=True):
                 await _send(waiter, data, last=ending is not None)
         if isinstance(ending, Committed):
             _note_answered(waiter, ending.turn)
+
+    async def _hand_over(self, session: Session, number: int, waiter: Waiter) -> bool:
+        """Wait for the last byte to leave; False where the connection was lost before. Where it went to another proxy,
+        what became of it is said by a receipt."""
+        receipt = waiter.asked.receipt
+        if receipt is not None:
+            self.receipts.expect(receipt, session, number)
+        has_left = await waiter.asked.emptied()
+        if receipt is None and has_left:
+            self.turns.arrived(session, number)
+        elif receipt is not None and not has_left:
+            self.receipts.drop(receipt)
+        return has_left
 
     def _ignored(self, request: TurnRequest, *, tools_unconstrained: bool) -> Headers:
         """Names what has no effect, as far as that is known when the status leaves."""

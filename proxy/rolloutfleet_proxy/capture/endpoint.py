@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec import Struct
@@ -23,7 +24,7 @@ from rolloutfleet_proxy.capture.answering import Answering, Waiter
 from rolloutfleet_proxy.capture.bodies import ClientLeft, read_body
 from rolloutfleet_proxy.capture.pacing import Pace
 from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST
-from rolloutfleet_proxy.capture.retries import Attempt, earlier
+from rolloutfleet_proxy.capture.retries import Attempt, digest_of, earlier, is_rivalled
 from rolloutfleet_proxy.capture.sampling import as_owned
 from rolloutfleet_proxy.capture.turn import TurnMaker
 from rolloutfleet_proxy.dialects.base import Reading, TurnRequest
@@ -32,6 +33,8 @@ from rolloutfleet_proxy.dialects.registry import DialectCall
 from rolloutfleet_proxy.digests import digest16
 from rolloutfleet_proxy.domain.errors import DomainError, InternalError
 from rolloutfleet_proxy.domain.idempotency import keyed_call
+from rolloutfleet_proxy.domain.lineage import Lineage
+from rolloutfleet_proxy.domain.messages import Conversation
 from rolloutfleet_proxy.domain.session import OPEN
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
@@ -48,6 +51,16 @@ from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED, Metrics, one_
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
 _IDEMPOTENCY_KEY = IDEMPOTENCY_KEY_HEADER.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A request as it has been read, and digests that tell it from others."""
+
+    request: TurnRequest
+    conversation: Conversation
+    body: bytes | None
+    """Of the body as it came, where the call has a key."""
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -98,34 +111,38 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     async def _answer(
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive, send: Send
     ) -> None:
-        body, attempt, request = await self._body(session, asked, held, told, receive)
+        body, large = await self._body(session, asked, held, told, receive)
         session = await self._open(session, asked.key)
         # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
-        if attempt is None:
-            attempt = _attempt(asked, body)
+        read = large or self._read(session, asked, body)
+        del body  # A call may last for minutes, and nobody reads it again.
         lineage, unusable = lineage_of(asked.headers, session.lineages)
-        found = earlier(session, attempt)
-        if request is None:
-            request = asked.dialect.read(body, self.reading)
+        request = read.request
         if unusable:
             request = replace(request, ignored=(*request.ignored, *unusable))
         self.metrics.fields_ignored.count(request.ignored)
-        request = as_owned(request, session.sampling)
         told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
-        del body  # A call may last for minutes, and nobody reads it again.
-        while found is None and self.drains.holds(retry=attempt.marked):
-            with session.calls.arriving(), told.held():
-                await self.drains.passed(partial(_is_over, session))
+        attempt = _attempt(asked, read, lineage)
+        found, noted = earlier(session, attempt), asked.is_retry
+        while found is None:
+            if not noted and is_rivalled(session, attempt):
+                noted = True
+                await departures.noted()
+            elif self.drains.holds(retry=attempt.marked):
+                with session.calls.arriving(), told.held():
+                    await self.drains.passed(partial(_is_over, session))
+            else:
+                break
             session = await self._open(session, asked.key)
             lineage, _ = lineage_of(asked.headers, session.lineages)
             found = earlier(session, attempt)
-        waiter = Waiter(asked.dialect, request, told, receive, send)
+        waiter = Waiter(asked, request, told, receive, send)
         if isinstance(found, int):
             told.role = REPLAYED
             await self.answering.replay(session, found, waiter)
             return
         if found is None:
-            call = self.maker.begin(session, request, attempt, lineage, asked.headers, held)
+            call = self.maker.begin(session, request, read.conversation, attempt, lineage, asked.headers, held)
         else:
             told.role = JOINED
             call = found
@@ -134,26 +151,29 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     async def _body(
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive
-    ) -> tuple[bytes, Attempt | None, TurnRequest | None]:
+    ) -> tuple[bytes, _Read | None]:
         """The body, and what a large one says, which is read on a thread of its own."""
         with session.calls.arriving():
-            if self.drains.holding and _IDEMPOTENCY_KEY not in asked.headers and not asked.is_retry:
+            marked = asked.is_retry or _IDEMPOTENCY_KEY in asked.headers
+            if self.drains.holding and not marked and not session.may_be_asked_again:
                 with told.held():
                     await self.drains.passed(partial(_is_over, session))  # held with its body unread
             body = await read_body(receive, asked.headers, held, limit=self.settings.current.body_limit)
-            is_large = len(body) >= LARGE_REQUEST
-            attempt, request = await self._read_apart(asked, body) if is_large else (None, None)
+            large = None
+            if len(body) >= LARGE_REQUEST:
+                loop = asyncio.get_running_loop()
+                large = await loop.run_in_executor(self.large_bodies, self._read, session, asked, body)
             await self.pace.turn()
             if asked.is_retry:
                 await departures.noted()
-        return body, attempt, request
+        return body, large
 
-    async def _read_apart(self, asked: DialectCall, body: bytes) -> tuple[Attempt, TurnRequest]:
-        loop = asyncio.get_running_loop()
-        attempt = await loop.run_in_executor(self.large_bodies, _attempt, asked, body)
-        return attempt, await loop.run_in_executor(
-            self.large_bodies, read_large, asked.dialect.read, body, self.reading
-        )
+    def _read(self, session: Session, asked: DialectCall, body: bytes) -> _Read:
+        of_body = digest16(body) if _IDEMPOTENCY_KEY in asked.headers else None
+        by = asked.dialect.read
+        said = by(body, self.reading) if len(body) < LARGE_REQUEST else read_large(by, body, self.reading)
+        request = as_owned(said, session.sampling)
+        return _Read(request, self.maker.prompting.digest(request), of_body)
 
     async def _open(self, session: Session, key: str | None) -> Session:
         """The session, once no sweep holds it. Raises what `ended` says where it is over, and as `Access.session`."""
@@ -184,6 +204,8 @@ def _is_over(session: Session) -> bool:
     return session.state != OPEN
 
 
-def _attempt(asked: DialectCall, body: bytes) -> Attempt:
+def _attempt(asked: DialectCall, read: _Read, lineage: Lineage) -> Attempt:
     keyed = keyed_call(asked.headers.get(_IDEMPOTENCY_KEY), scope="chat", body=b"")
-    return Attempt(body=digest16(body), idempotency_key=None if keyed is None else keyed.key, marked=asked.is_retry)
+    if keyed is not None and read.body is not None:
+        return Attempt(read.body, keyed.key, asked.is_retry)
+    return Attempt(digest_of(read.request, read.conversation, lineage), None, asked.is_retry)

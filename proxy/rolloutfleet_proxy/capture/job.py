@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.lineage import Lineage
+from rolloutfleet_proxy.domain.messages import Conversation
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
@@ -17,6 +18,8 @@ class TurnJob:
 
     session: Session
     request: TurnRequest
+    conversation: Conversation
+    """The digests of the messages that came with it."""
     attempt: Attempt
     lineage: Lineage
     headers: Mapping[str, str]

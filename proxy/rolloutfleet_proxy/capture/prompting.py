@@ -59,6 +59,8 @@ class PromptJob:
     lineage: Lineage
     nbytes: int
     """Of the request, as it came."""
+    conversation: Conversation | None = None
+    """The digests of its messages, where they have been made."""
     begun: Callable[[], None] = lambda: None
     """Called when the wait for the tokenizer is over."""
 
@@ -103,19 +105,25 @@ class Prompting(Struct, frozen=True, kw_only=True):
         deepest = _continued(job.session, job.request, asked, nodes[0] if nodes else None)
         return len((await self._rendered(job, deepest.messages, nodes, path)).ids)
 
+    def digest(self, request: TurnRequest) -> Conversation:
+        """What tells the request's messages from others."""
+        return conversation(request.messages, request.template, self.tokenizing.chat_format.rules)
+
     async def _matched(self, job: PromptJob) -> tuple[Conversation, list[Node]]:
         """The request's conversation, and the turns that it may continue, deepest first."""
         session, request = job.session, job.request
-        asked = await self._digested(request, job.nbytes)
+        asked = await self._digested(job)
         return asked, _named_first(session, request, session.tree.matches(asked, job.lineage))[:MOST_CANDIDATES]
 
-    async def _digested(self, request: TurnRequest, nbytes: int) -> Conversation:
-        chat_format = self.tokenizing.chat_format
-        digest = partial(conversation, request.messages, request.template, chat_format.rules)
-        if nbytes < LARGE_REQUEST:
-            return digest()
-        self._check_size(request)
-        return await asyncio.get_running_loop().run_in_executor(self.large_bodies, digest)
+    async def _digested(self, job: PromptJob) -> Conversation:
+        is_large = job.nbytes >= LARGE_REQUEST
+        if is_large:
+            self._check_size(job.request)
+        if job.conversation is not None:
+            return job.conversation
+        if not is_large:
+            return self.digest(job.request)
+        return await asyncio.get_running_loop().run_in_executor(self.large_bodies, self.digest, job.request)
 
     def _check_size(self, request: TurnRequest) -> None:
         """Raises ContextExceeded for what no tokenizer could fit into the context: to encode 60 MB takes gigabytes."""

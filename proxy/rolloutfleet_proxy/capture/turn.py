@@ -33,8 +33,8 @@ from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError, Token
 from rolloutfleet_proxy.domain.events import Started
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
-from rolloutfleet_proxy.domain.messages import Message, append, call_ids, reasoning_digest
-from rolloutfleet_proxy.domain.turn import Extras, NewTurn, Turn
+from rolloutfleet_proxy.domain.messages import Conversation, Message, append, call_ids, reasoning_digest
+from rolloutfleet_proxy.domain.turn import Delivery, Extras, NewTurn, Turn
 from rolloutfleet_proxy.engine.evidence import Evidence
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, biases_of, grammar_of
 from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
@@ -70,6 +70,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         self,
         session: Session,
         request: TurnRequest,
+        conversation: Conversation,
         attempt: Attempt,
         lineage: Lineage,
         headers: Mapping[str, str],
@@ -81,10 +82,11 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             check_served(request.model, self.settings.current, param=request.called("model"))
         _check_limits(session)
         self.turns.check_room()
-        call = Call(f"turn-{random_hex()}", attempt.body, attempt.idempotency_key, request.stream, held.share())
+        call = Call(f"turn-{random_hex()}", attempt.digest, attempt.idempotency_key, request.stream, held.share())
         job = TurnJob(
             session=session,
             request=request,
+            conversation=conversation,
             attempt=attempt,
             lineage=session.lineages.take_in(lineage),
             headers=headers,
@@ -144,6 +146,9 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         phases.begin(COMMIT)
         path = Path(prompt.ids, new.output_ids, prompted.prompt_json)
         made = await self.turns.commit(job.session, new, path)
+        call.number = made.number
+        if call.abandoned:
+            self.turns.lost(job.session, made.number)
         phases.begin(DONE)
         self._count(job, made, prompted, first=first)
         return made
@@ -183,10 +188,10 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             session=session.id,
             name=job.call.turn_name,
             parent=None if parent is None else parent.turn,
-            delivered=not job.call.abandoned,
+            delivered=Delivery.UNDER_WAY,
             history=append(asked.chains[-1], message, rules),
             request=asked.chains[-1],
-            body=job.attempt.body,
+            body=job.attempt.digest,
             idempotency_key=job.attempt.idempotency_key,
             start=start,
             length=len(job.request.messages) + 1,
@@ -240,6 +245,7 @@ def _prompt_job(job: TurnJob) -> PromptJob:
         request=job.request,
         lineage=job.lineage,
         nbytes=0 if held is None else held.nbytes,
+        conversation=job.conversation if job.request.follows is None else None,
         begun=partial(job.call.phases.begin, TOKENISE_IN),
     )
 

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
 
 import aiohttp
 from starlette.responses import Response
@@ -22,6 +24,7 @@ from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.headers import (
     FORWARDED,
     LENGTH,
+    RECEIPT,
     Headers,
     LimitOf,
     declared_length,
@@ -30,11 +33,16 @@ from rolloutfleet_proxy.http.headers import (
     has_body,
     passed,
 )
+from rolloutfleet_proxy.http.last_bytes import emptied_of
 from rolloutfleet_proxy.http.request_bodies import CheckKey
+from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.calls import ANSWERED, CUT_SHORT, ChatCall, PassedCall
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
+
+RECEIPTS_PATH: Final = "/peers/receipts"
+_RECEIPT_TIMEOUT: Final = 5.0
 
 
 class ClientLeft(Exception):
@@ -93,15 +101,20 @@ class Forwarding:
             told.ended()
 
     async def _pass_on(self, ordinal: int, scope: Scope, receive: Receive, send: Send) -> None:
-        told = None
-        if turn_call(scope) is not None:
+        call, told = turn_call(scope), None
+        if call is not None:
             told = PassedCall(self.metrics, request_id=request_id(scope), to=ordinal)
         answer, refused = _PassedAnswer(send, scope), ""
+        peers, body_limit = self.ownership.peers, self.body_limit(scope)
+        receipt = None if call is None else random_hex()
         try:
             async with self.passing(scope):
-                await pass_on(
-                    self.ownership.peers, ordinal, scope, receive, answer.send, body_limit=self.body_limit(scope)
-                )
+                try:
+                    await pass_on(peers, ordinal, scope, receive, answer.send, body_limit=body_limit, receipt=receipt)
+                finally:
+                    if call is not None and receipt is not None and answer.status == HTTPStatus.OK:
+                        received = answer.whole and await emptied_of(scope)()
+                        await _give_receipt(peers, ordinal, receipt, call.needed_key(), received=received)
         except DomainError as error:
             self.metrics.refused.labels(error.code).inc()
             refused = error.code
@@ -167,8 +180,10 @@ async def pass_on(
     *,
     body_limit: int,
     body: bytes | None = None,
+    receipt: str | None = None,
 ) -> None:
-    """Pass a call on and its answer back, both as they come. `body` is the request's, where it has been read.
+    """Pass a call on and its answer back, both as they come. `body` is the request's, where it has been read, and
+    `receipt` the name under which the owner will be told what became of the answer.
 
     A caller that leaves ends the call at the owner, by its closed connection. An answer that breaks off closes the
     caller's connection. Raises, before anything is answered, BodyTooLarge; OwnerUnreachable where nothing was sent;
@@ -181,7 +196,7 @@ async def pass_on(
         raise OwnerUnreachable(ordinal, f"proxy {by} took proxy {peers.own} for it")
     upload = _Upload(receive, body, limit=body_limit)
     upload.check_declared(headers)
-    passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send))
+    passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send, receipt))
     leaving = asyncio.create_task(upload.left())
     try:
         await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -195,10 +210,12 @@ async def pass_on(
         await asyncio.gather(passing, leaving, return_exceptions=True)
 
 
-async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send) -> None:
+async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send, receipt: str | None) -> None:
     query = scope["query_string"].decode("latin-1")
     path = f"{_raw_path(scope)}{'?' if query else ''}{query}"
     headers, data = passed(scope["headers"], FORWARDED, peers.own), upload.data(scope["headers"])
+    if receipt is not None:
+        headers = [*((name, value) for name, value in headers if name != RECEIPT), (RECEIPT, receipt)]
     try:
         async with peers.request(ordinal, scope["method"], path, headers=headers, data=data) as response:
             await _pass_back(response, ordinal, send)
@@ -207,6 +224,18 @@ async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", sen
             raise upload.ended from None
         peers.note_unreachable(ordinal)
         raise
+
+
+async def _give_receipt(peers: Peers, ordinal: int, receipt: str, key: str, *, received: bool) -> None:
+    """Tell the owner whether its answer's last byte left to the caller. Where it can't be told it takes it that nobody
+    knows."""
+    headers, content = {"Authorization": f"Bearer {key}"}, {"received": received}
+    path = f"{RECEIPTS_PATH}/{receipt}"
+    try:
+        await peers.ask(ordinal, "POST", path, headers=headers, content=content, timeout=_RECEIPT_TIMEOUT)
+    except DomainError as error:
+        if received:
+            logger.warning("proxy %d could not be told that its answer arrived: %s", ordinal, error)
 
 
 async def _pass_back(response: aiohttp.ClientResponse, ordinal: int, send: Send) -> None:

@@ -22,6 +22,7 @@ from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.exports import ExportService
 from rolloutfleet_proxy.services.figures import Figures
 from rolloutfleet_proxy.services.models import Models
+from rolloutfleet_proxy.services.receipts import Receipts
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import ShardService
 from rolloutfleet_proxy.services.turns import TurnService
@@ -40,6 +41,7 @@ class Services:
     conversations: Conversations
     commits: Commits
     annotations: AnnotationService
+    receipts: Receipts
     exports: ExportService
     dumps: DumpService
     shards: ShardService

@@ -17,7 +17,8 @@ from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.dialects.openai_responses import OpenAIResponses
 from rolloutfleet_proxy.domain.errors import DomainError, MissingKey
 from rolloutfleet_proxy.http import errors
-from rolloutfleet_proxy.http.headers import Headers
+from rolloutfleet_proxy.http.headers import FORWARDED, RECEIPT, Headers
+from rolloutfleet_proxy.http.last_bytes import Emptied, emptied_of
 
 DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(), AnthropicMessages(), OpenAIResponses())
 """A new dialect is one line here."""
@@ -41,6 +42,14 @@ class DialectCall:
     """The session key that the call carries."""
     is_retry: bool
     """Whether the caller's SDK says that it asks again."""
+    emptied: Emptied
+    """Waits until all that was sent to the caller has left."""
+
+    @property
+    def receipt(self) -> str | None:
+        """The receipt that comes for the answer, where another proxy passes it on: what has left from here may still be
+        lost there."""
+        return self.headers.get(RECEIPT) if FORWARDED in self.headers else None
 
     def needed_key(self) -> str:
         """The key. Raises MissingKey, which says where this API has it."""
@@ -108,6 +117,7 @@ def _look_up(scope: Scope) -> DialectCall | None:
                     headers=headers,
                     key=dialect.key(headers),
                     is_retry=dialect.is_retry(headers),
+                    emptied=emptied_of(scope),
                 )
     return None
 

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import groupby
 from typing import Any, Final, Self
 
@@ -57,6 +58,27 @@ _NOTHING: Final = Extras()
 _encode = msgspec.json.Encoder().encode
 
 
+class Delivery(IntEnum):
+    """Whether a turn's answer reached anybody, as its row has it.
+
+    Numbers that take one byte each in a row: SQLite then changes a row in its place, however long it is. 0 and 1, which
+    take none, are in rows of earlier versions: whether its caller was there when it was committed.
+    """
+
+    UNDER_WAY = 2
+    """A caller is being given it; so every turn begins. Where that stands in a row and nobody of this process gives it,
+    a crash forgot what became of it."""
+    ARRIVED = 3
+    """Its last byte has left to a caller whose connection was open, or a turn extends it."""
+    LOST = 4
+    """Nobody got it, and nobody is being given it."""
+
+    @classmethod
+    def of_row(cls, noted: int) -> Self:
+        """As a row has it, those of earlier versions included."""
+        return cls(noted) if noted > 1 else cls.ARRIVED if noted else cls.LOST
+
+
 class Generated(msgspec.Struct, frozen=True):
     """What a generation made of a session's messages."""
 
@@ -92,10 +114,11 @@ class Generated(msgspec.Struct, frozen=True):
 class NewTurn(Generated, frozen=True):
     """A generation that passed its checks and waits to be committed."""
 
-    delivered: bool
+    delivered: Delivery
     history: bytes
     request: bytes
     body: bytes
+    """The digest that retries are found by (`capture.retries.Attempt`)."""
     idempotency_key: str | None
     start: int
     length: int
@@ -126,9 +149,10 @@ class Brief:
     """What memory holds of a committed turn, beside its node in the tree."""
 
     name: str
-    body: bytes
+    digest: bytes
+    """That retries are found by."""
     idempotency_key: str | None
-    delivered: bool
+    delivered: Delivery
     tokens: int
     """Of its whole prompt and its output: where a child's own prompt ids begin."""
 
@@ -136,7 +160,7 @@ class Brief:
     def of(cls, new: NewTurn) -> Self:
         return cls(
             name=new.name,
-            body=new.body,
+            digest=new.body,
             idempotency_key=new.idempotency_key,
             delivered=new.delivered,
             tokens=new.prompt_tokens + len(new.output_ids),

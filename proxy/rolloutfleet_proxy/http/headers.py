@@ -20,6 +20,9 @@ _FRAMING: Final = frozenset((LENGTH, _ENCODING))
 
 FORWARDED: Final = "x-rolloutfleet-forwarded"
 """Header of a call that has been passed on, with the ordinal of the proxy that did; it is not passed on again."""
+RECEIPT: Final = "x-rolloutfleet-receipt"
+"""Header of a call that has been passed on: the proxy that did says under this name, when it has come to the answer's
+end, whether its caller got all of it."""
 PLACED: Final = "x-rolloutfleet-placed"
 """Header of a start that has been placed: whoever gets it starts the session or refuses."""
 KEPT: Final = "x-rolloutfleet-kept"

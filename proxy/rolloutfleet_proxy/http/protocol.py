@@ -20,6 +20,7 @@ from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.connections import Connections, Taking, in_the_system
 from rolloutfleet_proxy.http.errors import HeadTooLarge, MalformedRequest, RequestTimeout, answer_to
 from rolloutfleet_proxy.http.headers import MORE_BYTES, MORE_HEADERS, PASSED, framing
+from rolloutfleet_proxy.http.last_bytes import EMPTIED
 
 HEAD_BYTES: Final = 64 << 10
 """Of a request's line and headers; of trailers, and of one chunk's extensions, too."""
@@ -82,6 +83,9 @@ class HttpProtocol(HttpToolsProtocol):
         """Headers that say how long the body is of a request that asks for another protocol."""
         self._replaying = False
         """The parser is told these headers; the app has them."""
+        self._lost = False
+        self._emptying: asyncio.Future[bool] | None = None
+        """Somebody waits until all that was written has left."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._joining = _Joining(cast(asyncio.Transport, transport), self.loop)
@@ -93,6 +97,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.ends(self)
+        self._lost = True
+        self._emptied(whole=False)
         answering = self._answering
         if answering is not None and not answering.response_complete:
             # uvicorn tells the newest request alone, which may wait behind this one.
@@ -121,6 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._replaying:
             return
         super().on_message_begin()
+        cast(dict[str, Any], self.scope)[EMPTIED] = self.emptied
         self._reading, self._from_peer = _Reading.HEAD, False
         self._since_begun = self._piece
 
@@ -175,6 +182,28 @@ class HttpProtocol(HttpToolsProtocol):
             self._say_last(self._last)
         else:
             self._rest()
+
+    async def emptied(self) -> bool:
+        """Wait until all that was written is out of the process; False where the connection was lost before."""
+        if not self._lost and self.transport.get_write_buffer_size():
+            await asyncio.sleep(0)  # It is written at the end of the loop's round, and mostly all taken at once.
+        if self._lost or not self.transport.get_write_buffer_size():
+            return not self._lost
+        if self._emptying is None:
+            self._emptying = self.loop.create_future()
+            self.transport.set_write_buffer_limits(high=0)  # so that it says when nothing is left
+        return await self._emptying
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._emptying is not None and not self.transport.get_write_buffer_size():
+            self.transport.set_write_buffer_limits()
+            self._emptied(whole=True)
+
+    def _emptied(self, *, whole: bool) -> None:
+        emptying, self._emptying = self._emptying, None
+        if emptying is not None and not emptying.done():
+            emptying.set_result(whole)
 
     def look(self, now: float) -> None:
         waited = now - self._since

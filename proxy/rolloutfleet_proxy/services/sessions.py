@@ -43,7 +43,7 @@ from rolloutfleet_proxy.store.idempotency import check_claim, once, recall, reme
 from rolloutfleet_proxy.store.sessions import Figures, Listing, list_sessions, load_figures, replace_keys, start, touch
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.turns import load_turns
+from rolloutfleet_proxy.store.turns import load_turns, newest_closed
 from rolloutfleet_proxy.store.weights import Applied
 from rolloutfleet_proxy.store.writer import StoreClosed
 
@@ -139,12 +139,16 @@ class SessionService:
         call = keyed_call(
             idempotency_key, scope=f"reward {session.name} {caller}", body=asked.model_dump_json().encode()
         )
-        return await self.store.write(
-            lambda transaction: once(
+
+        def give(transaction: Transaction) -> tuple[Rewarded, int]:
+            rewarded = once(
                 transaction, call, Rewarded, lambda transaction: rewards.give_reward(transaction, session.id, asked)
-            ),
-            frees=True,
-        )
+            )
+            return rewarded, newest_closed(transaction, session.id)
+
+        rewarded, closed = await self.store.write(give, frees=True)
+        session.closed_up_to(closed)
+        return rewarded
 
     async def close(self, found: Session | Gone | None, name: str) -> Closed:
         """End a session: what is open becomes a trajectory, then its calls in flight end with 410. Again, the same.

@@ -12,15 +12,14 @@ from functools import partial
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskError, ResponseNotFound
 from rolloutfleet_proxy.domain.matching import OwnMessages
-from rolloutfleet_proxy.domain.turn import Brief, NewTurn, Turn
+from rolloutfleet_proxy.domain.turn import Brief, Delivery, NewTurn, Turn
 from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.commits import Commits
-from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Path, Paths
 from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
 from rolloutfleet_proxy.store.store import Connection, Store
-from rolloutfleet_proxy.store.turns import SessionOver, commit_turn, hide, load_beginning, load_turn, set_delivered
+from rolloutfleet_proxy.store.turns import SessionOver, commit_turn, hide, load_beginning, load_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +49,8 @@ class TurnService:
             self.admission.note_full()
             raise
         session.add(new.node(made.number), Brief.of(new), new.new_tokens)
+        if made.parent is not None:
+            self.arrived(session, made.parent)
         self.sessions.committed(session)
         self.paths.keep(session.id, made.number, path)
         parent = None if made.parent is None else session.briefs.get(made.parent)
@@ -62,7 +63,6 @@ class TurnService:
         made = await self.store.read(lambda connection: load_turn(connection, session.id, number))
         if made is None:
             raise ended(session)
-        self.note_delivery(session, number, delivered=True)
         return made
 
     async def prompt_ids(self, session: Session, number: int) -> array[int]:
@@ -87,13 +87,29 @@ class TurnService:
         if number is None or not await self.store.write(partial(hide, session=session.id, number=number)):
             raise _not_found()
 
-    def note_delivery(self, session: Session, number: int, *, delivered: bool) -> None:
-        """A caller got the turn's answer, or it turned out that none did."""
-        brief = session.briefs.get(number)
-        if brief is None or brief.delivered == delivered:
+    def give(self, session: Session, number: int) -> None:
+        """A caller is being given a turn again: where it was lost, nobody else is, meanwhile."""
+        if session.delivery(number) is Delivery.LOST:
+            self._note(session, number, Delivery.UNDER_WAY)
+
+    def arrived(self, session: Session, number: int) -> None:
+        """A turn's last byte has left to a caller."""
+        if session.delivery(number) is not Delivery.ARRIVED:
+            self._note(session, number, Delivery.ARRIVED)
+
+    def lost(self, session: Session, number: int, *, known: bool = True) -> None:
+        """Nobody is being given a turn any more. Nobody got it, unless somebody is known to have, or it isn't `known`:
+        its row goes on to say that it is under way."""
+        if session.delivery(number) is not Delivery.UNDER_WAY:
             return
-        brief.delivered = delivered
-        write_soon(self.store.writer, partial(set_delivered, session=session.id, number=number, delivered=delivered))
+        if known:
+            self._note(session, number, Delivery.LOST)
+        else:
+            session.note_delivery(number, Delivery.LOST)
+
+    def _note(self, session: Session, number: int, delivered: Delivery) -> None:
+        session.note_delivery(number, delivered)
+        self.store.writer.deliveries.note(session.id, number, delivered, holder=session)
 
 
 def _load_shown(session: int, number: int, connection: Connection) -> tuple[Turn, OwnMessages] | None:

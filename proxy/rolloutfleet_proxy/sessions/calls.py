@@ -77,7 +77,8 @@ class Call:
     """One generation under way: its `events` so far, so that whoever joins starts from the first."""
 
     turn_name: str
-    body: bytes
+    digest: bytes
+    """That retries are found by."""
     idempotency_key: str | None
     streams: bool
     """Whether its events have deltas."""
@@ -87,6 +88,8 @@ class Call:
     waiters: int = 0
     committing: bool = False
     """True from when the turn is handed to the store: then only the store decides."""
+    number: int | None = None
+    """Of the turn that it has become."""
     task: "asyncio.Task[Committed | Failed] | None" = None
     prompt_ids: "array[int] | None" = None
     """Once its turn is handed to the store."""
@@ -197,9 +200,17 @@ class Calls:
     def with_key(self, key: str) -> Call | None:
         return next((call for call in reversed(self._calls) if call.idempotency_key == key), None)
 
-    def abandoned_with(self, body: bytes) -> Call | None:
-        """The newest call with this body whose caller has gone."""
-        return next((call for call in reversed(self._calls) if call.body == body and call.abandoned), None)
+    def abandoned_with(self, digest: bytes) -> Call | None:
+        """The newest call of this digest whose caller has gone."""
+        return next((call for call in self._with(digest) if call.abandoned), None)
+
+    @property
+    def any_abandoned(self) -> bool:
+        return any(call.abandoned for call in self._calls)
+
+    def is_awaited(self, digest: bytes) -> bool:
+        """Whether there is a call of this digest whose caller waits."""
+        return any(not call.abandoned for call in self._with(digest))
 
     def start(self, call: Call, work: Callable[[], Coroutine[Any, Any, Turn]]) -> None:
         """Begin `work`, which returns the committed turn or raises an error. `call.held` is released when it has
@@ -217,6 +228,9 @@ class Calls:
         """Return when none is under way."""
         while self._calls:
             await asyncio.wait([call.task for call in self._calls if call.task is not None])
+
+    def _with(self, digest: bytes) -> Iterator[Call]:
+        return (call for call in reversed(self._calls) if call.digest == digest)
 
     def _ended(self, call: Call, task: "asyncio.Task[Committed | Failed]") -> None:
         self._calls.remove(call)

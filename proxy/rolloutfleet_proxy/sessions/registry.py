@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.messages import PLAIN_RULES, Rules
 from rolloutfleet_proxy.domain.sampling import SessionSampling
 from rolloutfleet_proxy.domain.session import Gone, SessionRecord
 from rolloutfleet_proxy.domain.tree import Node, Tree
-from rolloutfleet_proxy.domain.turn import Brief
+from rolloutfleet_proxy.domain.turn import Brief, Delivery
 from rolloutfleet_proxy.ids import key_hash
 from rolloutfleet_proxy.sessions.calls import Calls
 from rolloutfleet_proxy.store.sessions import find
@@ -42,6 +42,8 @@ class Session(SessionRecord):
     briefs: dict[int, Brief] = field(default_factory=dict)
     calls: Calls = field(default_factory=Calls)
     lineages: Lineages = field(default_factory=Lineages)
+    not_arrived: set[int] = field(default_factory=set)
+    """Turns of which no answer has arrived, and no trajectory been made."""
 
     @classmethod
     def of(cls, record: SessionRecord, turns: Iterable[tuple[Node, Brief]] = ()) -> Self:
@@ -76,6 +78,42 @@ class Session(SessionRecord):
         self.tree.add(node if lineage is node.lineage else msgspec.structs.replace(node, lineage=lineage))
         self.briefs[node.turn] = brief
         self.tokens += new_tokens
+        if brief.delivered is not Delivery.ARRIVED:
+            self.not_arrived.add(node.turn)
+
+    def delivery(self, number: int) -> Delivery:
+        """Whether a turn's answer reached anybody."""
+        brief = self.briefs.get(number)
+        return Delivery.ARRIVED if brief is None else brief.delivered
+
+    def note_delivery(self, number: int, delivered: Delivery) -> None:
+        self.briefs[number].delivered = delivered
+        if delivered is Delivery.ARRIVED:
+            self.not_arrived.discard(number)
+
+    def lost_turn(self, digest: bytes) -> int | None:
+        """The newest turn that retries of this digest may be given: lost, and extended by none."""
+        lost = (number for number in sorted(self.not_arrived, reverse=True) if self._is_lost(number, digest))
+        return next(lost, None)
+
+    def is_being_given(self, digest: bytes) -> bool:
+        """Whether an answer that retries of this digest are found by is on its way to a caller."""
+        briefs = map(self.briefs.__getitem__, self.not_arrived)
+        return any(brief.delivered is Delivery.UNDER_WAY and brief.digest == digest for brief in briefs)
+
+    @property
+    def may_be_asked_again(self) -> bool:
+        """Whether a caller of it has gone, or an answer has not arrived: a request may be a retry, without a mark."""
+        return bool(self.not_arrived) or self.calls.any_abandoned
+
+    def closed_up_to(self, number: int) -> None:
+        """The turns up to this one are of closed trajectories: no request asks for them again."""
+        self.not_arrived = {each for each in self.not_arrived if each > number}
+
+    def _is_lost(self, number: int, digest: bytes) -> bool:
+        brief = self.briefs[number]
+        is_lost = brief.delivered is Delivery.LOST and brief.digest == digest
+        return is_lost and not self.tree.children(number)
 
     def turn_with_key(self, idempotency_key: str) -> int | None:
         return next((number for number, brief in self.briefs.items() if brief.idempotency_key == idempotency_key), None)
@@ -83,8 +121,9 @@ class Session(SessionRecord):
     def turn_named(self, name: str) -> int | None:
         return next((number for number in reversed(self.briefs) if self.briefs[number].name == name), None)
 
-    def newest_turn_with_body(self, body: bytes) -> int | None:
-        return next((number for number in reversed(self.briefs) if self.briefs[number].body == body), None)
+    def newest_turn_with(self, digest: bytes) -> int | None:
+        """Of those that retries of this digest are found by."""
+        return next((number for number in reversed(self.briefs) if self.briefs[number].digest == digest), None)
 
 
 def load(

@@ -16,6 +16,7 @@ import msgspec
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.sampling import Sampling
+from rolloutfleet_proxy.domain.turn import Delivery
 from rolloutfleet_proxy.store.annotations import load_part
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
 from rolloutfleet_proxy.store.turns import by_token
@@ -139,7 +140,8 @@ def load_shape(connection: sqlite3.Connection, session: int, number: int) -> Tur
     )
     assert row is not None
     matching, extras, tools = Matching.decode(row.pop("matching")), row.pop("extras"), row.pop("tools")
-    row |= {name: bool(row[name]) for name in ("discarded", "delivered", "mixed_cache")}
+    row |= {name: bool(row[name]) for name in ("discarded", "mixed_cache")}
+    row["delivered"] = Delivery.of_row(row["delivered"]) is Delivery.ARRIVED
     said = _NO_EXTRAS if extras is None else _decode_extras(extras)
     constrained, biased_by, stripped, placeholders, sampling, timing = said
     return TurnShape(

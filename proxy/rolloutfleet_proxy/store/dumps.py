@@ -19,6 +19,7 @@ from rolloutfleet.tensors import REMOTE_TENSOR
 from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
+from rolloutfleet_proxy.domain.turn import Delivery
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import annotations
 from rolloutfleet_proxy.store.transaction import Transaction, named_row
@@ -96,7 +97,7 @@ def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, 
             "finish_reason": row["finish_reason"],
             "reward": row["reward"],
             "mixed_cache": bool(row["mixed_cache"]),
-            "delivered": bool(row["delivered"]),
+            "delivered": Delivery.of_row(row["delivered"]) is not Delivery.LOST,
             "created_at": row["created_at"],
             "prompt_tokens": row["prompt_tokens"],
             "matching": _matching(row, kept),

@@ -52,7 +52,7 @@ CREATE TABLE turns (
     trajectory INTEGER,             -- number; null while it is open
     state TEXT NOT NULL,            -- live; discarded: alone, whatever becomes of the others. What else becomes of
                                     -- a live one is its trajectory's state: a lease must not rewrite these long rows
-    delivered INTEGER NOT NULL,     -- 0: its caller had gone when it was committed, and none came for it
+    delivered INTEGER NOT NULL,     -- `domain.turn.Delivery`
     mixed_cache INTEGER NOT NULL,
     run INTEGER NOT NULL,           -- the training run that was current
     start INTEGER NOT NULL,         -- how many messages the parent covers
@@ -63,7 +63,7 @@ CREATE TABLE turns (
     finish_reason TEXT NOT NULL,
     history BLOB NOT NULL,          -- digest chain of request and output messages
     request BLOB NOT NULL,          -- digest chain of the request's messages
-    body BLOB NOT NULL,             -- digest of the request body, for retries
+    body BLOB NOT NULL,             -- digest that retries are found by: with a key, of the request's body
     idempotency_key TEXT,
     -- From here on long: what is before is read without them.
     reasonings BLOB NOT NULL,       -- JSON: [[message index, reasoning digest in hex], ...]

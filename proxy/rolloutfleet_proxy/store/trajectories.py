@@ -22,6 +22,7 @@ from rolloutfleet_proxy.domain.trajectory import (
     trajectory_name,
 )
 from rolloutfleet_proxy.store import recoveries
+from rolloutfleet_proxy.store.deliveries import IS_LOST
 from rolloutfleet_proxy.store.sessions import end, gone
 from rolloutfleet_proxy.store.tombstones import bury
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -179,7 +180,7 @@ def count_live(transaction: Transaction, session: int, number: int | None = None
 def discard_orphans(transaction: Transaction, session: int, number: int | None = None) -> int:
     """Discard the orphans among what is open, or among turns that came in as trajectory `number`; returns how many."""
     unwanted = transaction.row(
-        "SELECT 1 FROM turns WHERE session = ? AND trajectory IS ? AND NOT delivered AND reward IS NULL LIMIT 1",
+        f"SELECT 1 FROM turns WHERE session = ? AND trajectory IS ? AND {IS_LOST} AND reward IS NULL LIMIT 1",
         (session, number),
     )
     if not unwanted:
@@ -195,7 +196,7 @@ def discard_orphans(transaction: Transaction, session: int, number: int | None =
 
 def _kin(transaction: Transaction, session: int, open_as: int | None) -> list[Kin]:
     rows = transaction.rows(
-        "SELECT number, parent, length, delivered OR reward IS NOT NULL OR trajectory IS NOT ?"
+        f"SELECT number, parent, length, NOT {IS_LOST} OR reward IS NOT NULL OR trajectory IS NOT ?"
         " FROM turns WHERE session = ? AND state = 'live'",
         (open_as, session),
     )

@@ -19,7 +19,7 @@ from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, TURNS
 from rolloutfleet_proxy.domain.matching import Digests, Matching, OwnMessages, made_anew
 from rolloutfleet_proxy.domain.messages import Message, Rules, TemplateArgs
 from rolloutfleet_proxy.domain.tree import Node
-from rolloutfleet_proxy.domain.turn import Brief, Extras, Generated, NewTurn, Turn
+from rolloutfleet_proxy.domain.turn import Brief, Delivery, Extras, Generated, NewTurn, Turn
 from rolloutfleet_proxy.store.sessions import touch
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, named_row, named_rows
 
@@ -73,29 +73,40 @@ def commit_turn(transaction: Transaction, turn: NewTurn) -> Turn:
     return Turn(*values)
 
 
-def set_delivered(transaction: Transaction, session: int, number: int, delivered: bool) -> None:
-    """Note that a caller got this turn's answer, or that it turned out that none did."""
-    transaction.execute("UPDATE turns SET delivered = ? WHERE session = ? AND number = ?", (delivered, session, number))
-
-
 def load_nodes(connection: sqlite3.Connection, session: int, rules: Rules) -> list[tuple[Node, Brief]]:
     """The session's tree as memory holds it, in order of commit; digests that other rules made are made anew.
 
     Raises LookupError where a turn that another extends is missing.
     """
     rows = connection.execute(
-        "SELECT number, parent, start, length, name, body, idempotency_key, delivered,"
+        "SELECT number, parent, start, length, name, body, idempotency_key, delivered, trajectory IS NOT NULL,"
         " prompt_tokens + length(output_ids) / 4, request, history, matching"
         " FROM turns WHERE session = ? ORDER BY number",
         (session,),
     ).fetchall()
-    digests = {row[0]: _digests(*row[9:]) for row in rows}
+    digests = {row[0]: _digests(*row[10:]) for row in rows}
     if any(each.matching.rules != rules.name for each in digests.values()):
         digests = made_anew(_load_own_messages(connection, session), rules)
     return [
-        (_node(number, parent, start, length, digests[number]), Brief(name, body, key, bool(delivered), tokens))
-        for number, parent, start, length, name, body, key, delivered, tokens, *_ in rows
+        (
+            _node(number, parent, start, length, digests[number]),
+            Brief(name, body, key, _delivery(delivered, closed=closed), tokens),
+        )
+        for number, parent, start, length, name, body, key, delivered, closed, tokens, *_ in rows
     ]
+
+
+def _delivery(noted: int, *, closed: bool) -> Delivery:
+    """What a row says to who gives none of the session's turns just now. A closed one is nobody's answer any more."""
+    return Delivery.ARRIVED if closed or Delivery.of_row(noted) is Delivery.ARRIVED else Delivery.LOST
+
+
+def newest_closed(source: Source, session: int) -> int:
+    """Number of the newest turn of a session that is of a trajectory; 0 where none is."""
+    row = source.execute(
+        "SELECT number FROM turns WHERE session = ? AND trajectory IS NOT NULL ORDER BY number DESC LIMIT 1", (session,)
+    ).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def _node(number: int, parent: int | None, start: int, length: int, digests: Digests) -> Node:

@@ -1,6 +1,6 @@
 """The one thread that writes: it gathers what is waiting, commits it together, and only then lets answers go.
 
-With what it commits it saves the clock of the seconds served.
+With what it commits it saves the clock of the seconds served, and what became of answers.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
 from rolloutfleet_proxy.store.database import Database, no_room
+from rolloutfleet_proxy.store.deliveries import Deliveries
 from rolloutfleet_proxy.store.transaction import Transaction, write_counts
 
 T = TypeVar("T")
@@ -96,6 +97,8 @@ class Writer:
         self._reserve = database.reserve
         self._clock = clock
         self._wall = wall
+        self.deliveries = Deliveries()
+        """Written with the next group."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -161,11 +164,12 @@ class Writer:
 
     def _commit(self, jobs: list[_Job]) -> None:
         """Commit the group; where the disk refuses it, each operation alone, so that small ones may still fit."""
-        error = self._attempt(jobs)
+        error = self._attempt(jobs, with_deliveries=True)
         if error is not None:
             for job in jobs:
-                # Alone it would be refused once more.
-                failed = error if len(jobs) == 1 else self._attempt([job])
+                # Alone it would be refused once more, unless it was not.
+                alone = len(jobs) == 1 and not self.deliveries
+                failed = error if alone else self._attempt([job])
                 if isinstance(failed, DiskFull) and job.frees:
                     failed = self._attempt_in_reserve(job, failed)
                 job.error = failed or job.error
@@ -192,7 +196,7 @@ class Writer:
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         self._connection.execute("PRAGMA busy_timeout = 5000")
 
-    def _attempt(self, jobs: list[_Job]) -> Exception | None:
+    def _attempt(self, jobs: list[_Job], *, with_deliveries: bool = False) -> Exception | None:
         """One transaction over `jobs`. Returns what stopped all of it, or None."""
         connection = self._connection
         served, wall = self._clock.now(), self._wall()
@@ -201,6 +205,7 @@ class Writer:
         changed = True
         try:
             connection.execute("BEGIN IMMEDIATE")
+            delivered = self.deliveries.write(connection) if with_deliveries else 0
             for job in jobs:
                 self._run_one(job, Transaction(connection, served=served, wall=wall), counts)
             failpoints.reach(failpoints.IN_TRANSACTION)
@@ -209,6 +214,7 @@ class Writer:
             self._clock.save(connection, served)
             failpoints.reach(failpoints.BEFORE_COMMIT)
             connection.execute("COMMIT")
+            self.deliveries.written(delivered)
             failpoints.reach(failpoints.AFTER_COMMIT)
         except sqlite3.Error as error:
             self._undo()

@@ -16,6 +16,7 @@ import uvloop
 from rolloutfleet_proxy.http import protocol
 from rolloutfleet_proxy.http.accepting import Accepting
 from rolloutfleet_proxy.http.connections import Connections, for_clients
+from rolloutfleet_proxy.http.last_bytes import emptied_of
 from rolloutfleet_proxy.http.protocol import (
     HEAD_BYTES,
     HEADERS,
@@ -35,7 +36,8 @@ TIMEOUT = 20.0
 class App:
     """Answers 200 with what it was asked, once it has the whole body; `/early` before, `/held` when told to go on.
 
-    `/open` answers at once, and says that this was all when told to go on.
+    `/open` answers at once, and says that this was all when told to go on. `large` gets much. What begins with `/last`
+    notes whether the last byte of its answer left; `/last-held` answers when told to go on, whoever has left meanwhile.
     """
 
     def __init__(self) -> None:
@@ -44,22 +46,25 @@ class App:
         self.left = 0
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
+        self.has_left: asyncio.Queue[bool] = asyncio.Queue()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.begun.set()
-        if scope["path"] == "/held":
+        if scope["path"].endswith("held"):
             await self.go_on.wait()
-        if scope["path"] != "/early" and not await self._whole(receive):
+        if scope["path"] not in ("/early", "/last-held") and not await self._whole(receive):
             self.left += 1
             return
         # Read here and not before: what comes as a trailer has come by now.
         self.asked.append({name.decode(): value.decode() for name, value in scope["headers"]})
-        body = bytes(LARGE) if scope["path"] == "/large" else b"ok"
+        body = bytes(LARGE) if scope["path"].endswith("large") else b"ok"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body, "more_body": scope["path"] == "/open"})
         if scope["path"] == "/open":
             await self.go_on.wait()
             await send({"type": "http.response.body", "body": b""})
+        if scope["path"].startswith("/last"):
+            self.has_left.put_nowait(await emptied_of(scope)())
 
     async def _whole(self, receive: Any) -> bool:
         body = b""
@@ -557,6 +562,63 @@ def test_who_takes_an_answer_slowly_gets_all_of_it(run: Callable[..., None], pee
             left -= min(piece, left)
             now += (PEER_WRITE_TIMEOUT if peer else WRITE_TIMEOUT) * 0.9
             server.connections.look(now)
+
+    run(work)
+
+
+# Last bytes
+
+
+@pytest.mark.parametrize("path", [b"/last", b"/last-large"])
+def test_what_a_client_takes_has_left(run: Callable[..., None], path: bytes) -> None:
+    async def work(server: Server) -> None:
+        client = await server.connect(b"GET %s HTTP/1.1\r\n\r\n" % path)
+        await client.skip(b"\r\n\r\n")
+        assert path == b"/last" or server.app.has_left.empty()
+        await client.take(LARGE if path == b"/last-large" else 2)
+        async with asyncio.timeout(TIMEOUT):
+            assert await server.app.has_left.get()
+        await client.send(GET)
+        assert (await client.answer())[0] == 200
+
+    run(work)
+
+
+def test_what_a_client_leaves_behind_has_not_left(run: Callable[..., None]) -> None:
+    async def work(server: Server) -> None:
+        client = await server.connect(b"GET /last-large HTTP/1.1\r\n\r\n")
+        await client.skip(b"\r\n\r\n")
+        await client.close()
+        async with asyncio.timeout(TIMEOUT):
+            assert not await server.app.has_left.get()
+
+    run(work)
+
+
+def test_what_nobody_took_until_its_connection_was_ended_has_not_left(run: Callable[..., None]) -> None:
+    async def work(server: Server) -> None:
+        client = await server.connect(b"GET /last-large HTTP/1.1\r\n\r\n")
+        await client.skip(b"\r\n\r\n")
+        [connection] = server.state.connections
+        assert isinstance(connection, HttpProtocol)
+        connection.give_way()
+        async with asyncio.timeout(TIMEOUT):
+            assert not await server.app.has_left.get()
+
+    run(work)
+
+
+def test_what_is_sent_to_a_client_that_has_gone_has_not_left(run: Callable[..., None]) -> None:
+    async def work(server: Server) -> None:
+        client = await server.connect(b"GET /last-held HTTP/1.1\r\n\r\n")
+        await server.app.begun.wait()
+        await client.close()
+        async with asyncio.timeout(TIMEOUT):
+            while server.state.connections:
+                await asyncio.sleep(0)
+        server.app.go_on.set()
+        async with asyncio.timeout(TIMEOUT):
+            assert not await server.app.has_left.get()
 
     run(work)
 

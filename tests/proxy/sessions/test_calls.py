@@ -22,7 +22,7 @@ async def test_who_joins_a_silent_call_sees_what_came_before_at_once() -> None:
         raise AssertionError
 
     calls = Calls()
-    call = Call(turn_name="t", body=b"", idempotency_key=None, streams=True)
+    call = Call(turn_name="t", digest=b"", idempotency_key=None, streams=True)
     calls.start(call, partial(work, call))
     await said.wait()
     async with asyncio.timeout(5):
@@ -37,7 +37,7 @@ async def test_a_call_that_is_ended_before_it_begins_tells_all_who_wait() -> Non
         raise AssertionError("it never began")
 
     calls = Calls()
-    call = Call(turn_name="t", body=b"", idempotency_key=None, streams=False)
+    call = Call(turn_name="t", digest=b"", idempotency_key=None, streams=False)
     calls.start(call, work)
     call.end(SessionDeleted("gone"))
     async with asyncio.timeout(5):

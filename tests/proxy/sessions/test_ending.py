@@ -43,7 +43,7 @@ async def test_a_delete_has_returned_before_a_call_that_it_cuts_has_noticed(stor
             noticed = True
         raise AssertionError("nobody sets it")
 
-    call = Call(turn_name="t", body=b"", idempotency_key=None, streams=False)
+    call = Call(turn_name="t", digest=b"", idempotency_key=None, streams=False)
     session.calls.start(call, work)
     await running.wait()
 
