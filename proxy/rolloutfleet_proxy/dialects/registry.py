@@ -24,6 +24,8 @@ DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(), AnthropicMessages(), Op
 """A new dialect is one line here."""
 
 _FOUND = "rolloutfleet.dialect"
+_LONGEST_RECEIPT: Final = 64
+"""Characters of a receipt's name; it is kept until the receipt comes, and any caller can send one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class DialectCall:
     def receipt(self) -> str | None:
         """The receipt that comes for the answer, where another proxy passes it on: what has left from here may still be
         lost there."""
-        return self.headers.get(RECEIPT) if FORWARDED in self.headers else None
+        name = self.headers.get(RECEIPT, "") if FORWARDED in self.headers else ""
+        return name if 0 < len(name) <= _LONGEST_RECEIPT else None
 
     def needed_key(self) -> str:
         """The key. Raises MissingKey, which says where this API has it."""
