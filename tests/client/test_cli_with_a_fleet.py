@@ -182,13 +182,14 @@ def test_top_follows_the_fleet_in_a_terminal_and_leaves_it_as_it_was(up: Up) -> 
         screen.until_shown("   paused")
         fleet.resume()
         screen.until(lambda shown: "   paused" not in shown)
+        screen.resize(60, 20)
+        screen.until(lambda shown: all(len(line) <= 60 for line in shown.splitlines()) and "2 of 2 ready" in shown)
+        screen.resize(130, 30)
         with suspended(up.book()["proxies"][1]["pid"]):
             screen.until_shown("no answer for 2 s")
             shown = screen.until_shown("1 of 2 ready")
             assert "proxy 1: " in shown and "does not answer: GET" not in shown
         screen.until_shown("2 of 2 ready")
-        screen.resize(60, 20)
-        screen.until(lambda shown: all(len(line) <= 60 for line in shown.splitlines()) and "2 of 2 ready" in shown)
         screen.press("q")
         screen.type("echo status $?")
         screen.until_shown("status 0")
