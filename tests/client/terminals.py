@@ -22,7 +22,8 @@ class Terminal:
         assert program is not None, "tmux is not installed: apt-get install tmux (.ci/run installs it)"
         self._tmux = (program, "-u", "-L", f"rolloutfleet-{uuid.uuid4()}", "-f", "/dev/null")
         self._environment = {**os.environ, "LC_ALL": "C.UTF-8"}
-        self._environment.pop("TMUX", None)
+        for name in ("TMUX", "COLUMNS", "LINES"):  # The size is the terminal's, whatever those who run tests are told.
+            self._environment.pop(name, None)
         self._ask("new-session", "-d", "-x", str(columns), "-y", str(lines), "env", f"PS1={PROMPT}", "sh")
 
     def _ask(self, *words: str) -> str:
