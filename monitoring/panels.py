@@ -41,7 +41,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     title: str
     panels: tuple[Panel, ...] = field(default_factory=tuple)
 
@@ -76,7 +76,7 @@ def _of_each_proxy(series: str, legend: str = _OF_PROXY) -> Query:
     return Query(by(POD, series, "max"), legend)
 
 
-OVERVIEW: Final = Row(
+OVERVIEW: Final = PanelRow(
     "Overview",
     (
         _sum("Proxies", 'up{fleet=~".+",' + SCOPE + "}", "Proxies and gateways that Prometheus reaches."),
@@ -98,7 +98,7 @@ OVERVIEW: Final = Row(
     ),
 )
 
-CALLS: Final = Row(
+CALLS: Final = PanelRow(
     "Calls",
     (
         _rates("Chat calls", of(PROXY.calls, scope=SCOPE), "outcome", "Finished calls a second, by outcome."),
@@ -143,7 +143,7 @@ CALLS: Final = Row(
     ),
 )
 
-CAPTURE: Final = Row(
+CAPTURE: Final = PanelRow(
     "Capture",
     (
         _rates(
@@ -181,7 +181,7 @@ CAPTURE: Final = Row(
     ),
 )
 
-SESSIONS: Final = Row(
+SESSIONS: Final = PanelRow(
     "Sessions and trajectories",
     (
         _each("Open sessions", "By proxy.", _of_each_proxy(of(PROXY.sessions_open, scope=SCOPE)), stacked=True),
@@ -217,7 +217,7 @@ SESSIONS: Final = Row(
     ),
 )
 
-RESOURCES: Final = Row(
+RESOURCES: Final = PanelRow(
     "Memory and disk",
     (
         _each(
@@ -263,7 +263,7 @@ RESOURCES: Final = Row(
     ),
 )
 
-OPERATOR: Final = Row(
+OPERATOR: Final = PanelRow(
     "Operator",
     (
         _each(

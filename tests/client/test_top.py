@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rolloutfleet.cli.top.figures import ORDERS, PAUSED, TOO_LONG, Fleet, Look, Row, figures, ordered
-from rolloutfleet.cli.top.screen import View, shown
+from rolloutfleet.cli.top.figures import ORDERS, PAUSED, TOO_LONG, FleetFigures, ProxyFigures, Sample, figures, ordered
+from rolloutfleet.cli.top.screen import Display, shown
 from rolloutfleet.wire import Proxy, Stats
 
 GIB = 2**30
@@ -31,15 +31,15 @@ def stats(ordinal: int = 0, **said: Any) -> Stats:
     return Stats.model_validate({**known, **said})
 
 
-def look(at: float, *said: Stats, proxies: int = 1) -> Look:
+def look(at: float, *said: Stats, proxies: int = 1) -> Sample:
     there = [Proxy(ordinal=ordinal, url=f"http://p{ordinal}", state="ready") for ordinal in range(proxies)]
-    return Look(at, there, {each.ordinal: each for each in said}, {})
+    return Sample(at, there, {each.ordinal: each for each in said}, {})
 
 
-def drawn(fleet: Fleet, *, width: int = 130, **options: Any) -> str:
+def drawn(fleet: FleetFigures, *, width: int = 130, **options: Any) -> str:
     """With the codes of colours, as a terminal gets it."""
     screen = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard")
-    screen.print(shown(fleet, View("proxy", 1.0), width=width, **options))
+    screen.print(shown(fleet, Display("proxy", 1.0), width=width, **options))
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()
 
@@ -58,7 +58,7 @@ def test_no_rate_is_told_of_a_proxy_whose_counts_began_anew(before: tuple[Stats,
 
 
 def test_sums_are_over_the_proxies_that_answer_and_the_rest_is_named() -> None:
-    now = Look(1, look(1, proxies=2).proxies, {1: stats(1)}, {0: "it is away"})
+    now = Sample(1, look(1, proxies=2).proxies, {1: stats(1)}, {0: "it is away"})
     fleet = figures(now, now)
     assert (fleet.total(lambda row: row.open), fleet.rows[0].open) == (2, None)
     assert "proxy 0: it is away" in drawn(fleet)
@@ -71,8 +71,12 @@ def test_a_pause_is_told_as_of_the_proxy_that_is_worst_off() -> None:
     assert paused == ["", PAUSED, TOO_LONG]
 
 
-@given(st.lists(st.builds(Row, proxy=st.integers(0, 9), state=st.just("ready"), open=st.none() | st.integers(0, 3))))
-def test_every_order_has_all_rows_and_backwards_is_the_other_way(rows: list[Row]) -> None:
+@given(
+    st.lists(
+        st.builds(ProxyFigures, proxy=st.integers(0, 9), state=st.just("ready"), open=st.none() | st.integers(0, 3))
+    )
+)
+def test_every_order_has_all_rows_and_backwards_is_the_other_way(rows: list[ProxyFigures]) -> None:
     for by in ORDERS:
         forwards = ordered(rows, by)
         assert sorted(map(id, forwards)) == sorted(map(id, rows))
@@ -82,7 +86,7 @@ def test_every_order_has_all_rows_and_backwards_is_the_other_way(rows: list[Row]
 
 
 def test_keys_go_through_all_orders_and_turn_them_round() -> None:
-    view = View("proxy", 1.0)
+    view = Display("proxy", 1.0)
     seen = [view.sort, *((view := view.after("s")).sort for _ in ORDERS)]
     assert seen == [*ORDERS, "proxy"]
     assert view.after("r").backwards and view.after("x") == view
@@ -103,7 +107,7 @@ def test_branches_beyond_the_share_that_is_worth_a_warning_are_yellow() -> None:
 
 
 def test_nothing_that_is_said_reaches_the_terminal_as_an_order_to_it() -> None:
-    now = Look(1, look(1).proxies, {0: stats(refused={"\x1b]0;x\x07": 1}, branches={"\x9b2J": 1})}, {1: "\x1b[2J"})
+    now = Sample(1, look(1).proxies, {0: stats(refused={"\x1b]0;x\x07": 1}, branches={"\x9b2J": 1})}, {1: "\x1b[2J"})
     screen = drawn(figures(now, now), trouble="\x1b[3J")
     assert [order for order in ("\x1b]", "\x9b", "\x07", "\x1b[2J", "\x1b[3J") if order in screen] == []
 
@@ -112,7 +116,7 @@ def test_nothing_that_is_said_reaches_the_terminal_as_an_order_to_it() -> None:
 def test_no_line_is_wider_than_the_screen_nor_broken(width: int) -> None:
     now = look(1, stats(rss_budget_bytes=GIB, refused=dict.fromkeys((f"reason_{n}" for n in range(20)), 1)))
     plain = Console(file=io.StringIO(), width=width)
-    plain.print(shown(figures(now, now), View("proxy", 1.0), width=width))
+    plain.print(shown(figures(now, now), Display("proxy", 1.0), width=width))
     assert isinstance(plain.file, io.StringIO)
     lines = plain.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width

@@ -21,7 +21,7 @@ _SUFFIXES: Final = (".json", ".jsonl", ".parquet", ".safetensors", ".imported")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class Shown:
     """What is shown."""
 
     name: str
@@ -81,23 +81,23 @@ def _is_file(what: str) -> bool:
     return os.sep in what or what.endswith(_SUFFIXES) or Path(what).is_file()
 
 
-def _of_fleet(options: FleetOptions, session: str, branch: str | None) -> View:
+def _of_fleet(options: FleetOptions, session: str, branch: str | None) -> Shown:
     with options.fleet() as fleet:
         status = fleet.status(session)
         tree = fleet.turns(session)
         turns = merged(fleet.conversation(session, branch=_named(tree, branch)))
     facts = {"task": status.task_id, "group": status.group_id, "state": status.state, "tokens": status.tokens}
-    return View(name=session, facts=facts, tree=tree, turns=turns)
+    return Shown(name=session, facts=facts, tree=tree, turns=turns)
 
 
-def _of_file(file: Path, branch: str | None, tokenizer: Path | None) -> View:
+def _of_file(file: Path, branch: str | None, tokenizer: Path | None) -> Shown:
     try:
         found = open_file(file, load_texts(tokenizer))
         for recorded in found:
             held = recorded.branch(_named(recorded.turns, branch))
             if held is not None:
                 others = [other for other in found if other is not recorded]
-                return View(
+                return Shown(
                     name=recorded.name,
                     facts=recorded.facts,
                     tree=list(recorded.turns),
@@ -119,7 +119,7 @@ def _named(turns: list[Turn] | Any, branch: str | None) -> str | None:
     return named
 
 
-def _print_json(view: View) -> None:
+def _print_json(view: Shown) -> None:
     """In ASCII: a terminal shows what is in it, too."""
     told = {
         "name": view.name,

@@ -2,15 +2,15 @@
 
 from rolloutfleet.viewing.files import Unreadable, open_file
 from rolloutfleet.viewing.safe import safe
-from rolloutfleet.viewing.sessions import Held, Recorded, merged
+from rolloutfleet.viewing.sessions import Recorded, RecordedBranch, merged
 from rolloutfleet.viewing.texts import NoTokenizer, Texts, load_texts
 from rolloutfleet.viewing.tree import Limb, limbs
 
 __all__ = [
-    "Held",
     "Limb",
     "NoTokenizer",
     "Recorded",
+    "RecordedBranch",
     "Texts",
     "Unreadable",
     "limbs",

@@ -16,7 +16,7 @@ from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, load
 from rolloutfleet.files.forms import MissingLibrary, pyarrow_parquet, records
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory, read_export
-from rolloutfleet.viewing.sessions import Held, Recorded
+from rolloutfleet.viewing.sessions import Recorded, RecordedBranch
 from rolloutfleet.viewing.texts import Texts
 from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, ShownMessage, ShownTokens, ShownTurn
 
@@ -67,7 +67,9 @@ def _of_dump(dump: Dump, texts: Texts) -> Recorded:
         facts=facts,
         turns=[_of_dumped(dump, by_number, turn, None) for turn in dump.turns],
         branches=[
-            Held(path[-1].turn_id, [turn.turn_id for turn in path], partial(_read_path, dump, by_number, path, texts))
+            RecordedBranch(
+                path[-1].turn_id, [turn.turn_id for turn in path], partial(_read_path, dump, by_number, path, texts)
+            )
             for path in paths
         ],
     )
@@ -190,7 +192,7 @@ def _of_rows(name: str, rows: list[Json], texts: Texts) -> Recorded:
     branches = []
     for row in rows:
         ids = [turn["turn_id"] for turn in row["turns"]]
-        branches.append(Held(ids[-1] if ids else "", ids, partial(_read_numbered, row, texts, order)))
+        branches.append(RecordedBranch(ids[-1] if ids else "", ids, partial(_read_numbered, row, texts, order)))
     facts = {"session": rows[0]["session_id"], "task": rows[0]["task_id"], "group": rows[0]["group_id"]}
     tree = [turn.model_copy(update={"number": order[turn.turn_id]}) for turn in turns.values()]
     return Recorded(name=name, facts=facts | {"marked": rows[0]["marked"]}, turns=tree, branches=branches)

@@ -8,7 +8,7 @@ from rolloutfleet.wire import Conversation, ShownTokens, ShownTurn
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RecordedBranch:
     """One branch that is recorded: the path of a turn, or a row of an export."""
 
     last: str
@@ -25,9 +25,9 @@ class Recorded:
     facts: dict[str, Any] = field(default_factory=dict)
     turns: Sequence[ShownTurn]
     """For the tree: without messages and tokens."""
-    branches: Sequence[Held]
+    branches: Sequence[RecordedBranch]
 
-    def branch(self, turn_id: str | None) -> Held | None:
+    def branch(self, turn_id: str | None) -> RecordedBranch | None:
         """That which ends with a turn, else the first with it; the last one where none is named."""
         if turn_id is None:
             return self.branches[-1] if self.branches else None

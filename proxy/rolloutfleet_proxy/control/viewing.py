@@ -11,7 +11,7 @@ from rolloutfleet.wire import EVENTS_MEDIA_TYPE, JSON_MEDIA_TYPE, Conversation
 from rolloutfleet_proxy.control.dependencies import AdminOnly, Services, TheServices, find_session
 from rolloutfleet_proxy.domain.errors import SessionNotFound
 from rolloutfleet_proxy.services.access import there
-from rolloutfleet_proxy.services.commits import Commit, Reader
+from rolloutfleet_proxy.services.commits import Commit, CommitReader
 from rolloutfleet_proxy.services.conversations import Asked
 
 router = APIRouter()
@@ -62,7 +62,7 @@ class EventStream(Response):
             finally:
                 leaving.cancel()
 
-    async def _tell(self, reader: Reader, send: Send) -> None:
+    async def _tell(self, reader: CommitReader, send: Send) -> None:
         data = _BEGIN % reader.last.encode() + _news(reader)
         while not reader.ended and (data or self._follow):
             await send({"type": "http.response.body", "body": data or _SILENCE, "more_body": True})
@@ -88,7 +88,7 @@ async def follow_commits(
     return EventStream(services, after=last_event_id or cursor, follow=follow)
 
 
-def _news(reader: Reader) -> bytes:
+def _news(reader: CommitReader) -> bytes:
     """What a reader has not been told yet, as events; each has the turn's name as its id."""
     found = reader.take()
     if found is None:

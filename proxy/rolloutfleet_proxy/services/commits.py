@@ -35,7 +35,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     parent_id: str | None
 
 
-class Reader:
+class CommitReader:
     """One who follows. It ends when it is told to, or its client leaves."""
 
     def __init__(self, commits: "Commits", after: str | None) -> None:
@@ -74,7 +74,7 @@ class Commits:
         self.changed = Broadcast()
         self.newest = 0
         self._ring: deque[Commit] = deque(maxlen=REMEMBERED)
-        self._readers: set[Reader] = set()
+        self._readers: set[CommitReader] = set()
         for each in before:
             self.add(*each)
 
@@ -86,7 +86,7 @@ class Commits:
             self.changed.wake()
 
     @contextmanager
-    def reader(self, after: str | None, *, holding: bool) -> Iterator[Reader]:
+    def reader(self, after: str | None, *, holding: bool) -> Iterator[CommitReader]:
         """Someone who reads what comes behind a turn, or from now on. `holding`: the proxy drains, and holds its calls.
 
         Raises TooManyViewers, Draining.
@@ -95,7 +95,7 @@ class Commits:
             raise Draining("This proxy is draining: follow again after Retry-After.")
         if len(self._readers) >= READERS:
             raise TooManyViewers(f"{READERS} follow this proxy's commits already, as many as may.")
-        reader = Reader(self, after)
+        reader = CommitReader(self, after)
         self._readers.add(reader)
         try:
             yield reader

@@ -10,9 +10,9 @@ import typer
 from rolloutfleet.cli.failures import wrong
 from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json
-from rolloutfleet.cli.top.figures import ORDERS, Fleet, Look, figures
-from rolloutfleet.cli.top.screen import View, shown
-from rolloutfleet.cli.top.watching import look_at, watch
+from rolloutfleet.cli.top.figures import ORDERS, FleetFigures, Sample, figures
+from rolloutfleet.cli.top.screen import Display, shown
+from rolloutfleet.cli.top.watching import take_sample, watch
 from rolloutfleet.fleet import AsyncFleet
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.units import parse_duration
@@ -41,7 +41,7 @@ def top(
     seconds = _seconds(interval)
     if sort not in ORDERS:
         raise wrong(f"--sort: {sort!r} is not one of {', '.join(ORDERS)}")
-    view = View(sort=sort, interval=seconds)
+    view = Display(sort=sort, interval=seconds)
     where = options.find()
     if once or as_json or not sys.stdout.isatty():
         found = asyncio.run(_once(where, seconds))
@@ -68,14 +68,14 @@ def _fleet(where: Whereabouts) -> AsyncFleet:
     return AsyncFleet(where, patience=RETRY_SECONDS, progress=False)
 
 
-async def _once(where: Whereabouts, seconds: float) -> Fleet:
-    """Two looks: what is a second's needs both."""
+async def _once(where: Whereabouts, seconds: float) -> FleetFigures:
+    """Two samples: rates need both."""
     async with _fleet(where) as fleet:
-        first: Look = await look_at(fleet)
+        first: Sample = await take_sample(fleet)
         await asyncio.sleep(seconds)
-        return figures(first, await look_at(fleet))
+        return figures(first, await take_sample(fleet))
 
 
-async def _live(where: Whereabouts, view: View) -> signal.Signals | None:
+async def _live(where: Whereabouts, view: Display) -> signal.Signals | None:
     async with _fleet(where) as fleet:
         return await watch(fleet, view)

@@ -1,4 +1,4 @@
-"""What is shown of a fleet, from two looks at it: pure."""
+"""What is shown of a fleet, from two samples of it: pure."""
 
 import dataclasses
 from collections import Counter
@@ -11,7 +11,7 @@ from rolloutfleet.wire import Proxy, Stats
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sample:
     """What the fleet said."""
 
     at: float
@@ -23,7 +23,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ProxyFigures:
     """One proxy. None: not known."""
 
     proxy: int
@@ -47,18 +47,18 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetFigures:
     """All of them, and what it comes to."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ProxyFigures]
     failed: Mapping[int, str]
 
-    def total(self, what: Callable[[Row], float | None]) -> float | None:
+    def total(self, what: Callable[[ProxyFigures], float | None]) -> float | None:
         """Over the proxies of which it is known; None where it is of none."""
         known = [value for row in self.rows if (value := what(row)) is not None]
         return sum(known) if known else None
 
-    def most(self, what: Callable[[Row], Mapping[str, int]]) -> list[tuple[str, int]]:
+    def most(self, what: Callable[[ProxyFigures], Mapping[str, int]]) -> list[tuple[str, int]]:
         """Counts by name, the largest first."""
         counted: Counter[str] = Counter()
         for row in self.rows:
@@ -94,7 +94,7 @@ class Fleet:
 PAUSED: Final = "paused"
 TOO_LONG: Final = "too long"
 
-ORDERS: Final[dict[str, Callable[[Row], float]]] = {
+ORDERS: Final[dict[str, Callable[[ProxyFigures], float]]] = {
     "proxy": lambda row: row.proxy,
     "open": lambda row: -(row.open or 0),
     "in_flight": lambda row: -(row.in_flight or 0),
@@ -107,23 +107,23 @@ ORDERS: Final[dict[str, Callable[[Row], float]]] = {
 """Sorted by its ordinal, or the largest first."""
 
 
-def figures(before: Look, now: Look) -> Fleet:
-    """Rates are over the time between the two looks."""
+def figures(before: Sample, now: Sample) -> FleetFigures:
+    """Rates are over the time between the two samples."""
     seconds = now.at - before.at
     rows = [
         _row(proxy, before.stats.get(proxy.ordinal), now.stats.get(proxy.ordinal), seconds) for proxy in now.proxies
     ]
-    return Fleet(rows, now.failed)
+    return FleetFigures(rows, now.failed)
 
 
-def ordered(rows: Sequence[Row], by: str, *, backwards: bool = False) -> list[Row]:
+def ordered(rows: Sequence[ProxyFigures], by: str, *, backwards: bool = False) -> list[ProxyFigures]:
     return sorted(rows, key=lambda row: (ORDERS[by](row), row.proxy), reverse=backwards)
 
 
-def _row(proxy: Proxy, before: Stats | None, now: Stats | None, seconds: float) -> Row:
+def _row(proxy: Proxy, before: Stats | None, now: Stats | None, seconds: float) -> ProxyFigures:
     if now is None:
-        return Row(proxy=proxy.ordinal, state=proxy.state)
-    return Row(
+        return ProxyFigures(proxy=proxy.ordinal, state=proxy.state)
+    return ProxyFigures(
         proxy=proxy.ordinal,
         state=proxy.state,
         open=now.sessions.open,

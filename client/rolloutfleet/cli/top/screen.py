@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rolloutfleet.cli.show import NOTHING, size, table
 from rolloutfleet.cli.status import MOST_BRANCHES
-from rolloutfleet.cli.top.figures import ORDERS, PAUSED, Fleet, Row, ordered
+from rolloutfleet.cli.top.figures import ORDERS, PAUSED, FleetFigures, ProxyFigures, ordered
 
 BAR: Final = 10
 WIDE: Final = 120
@@ -27,7 +27,7 @@ _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Display:
     """How somebody wants to see it."""
 
     sort: str
@@ -42,7 +42,7 @@ class View:
         return replace(self, backwards=not self.backwards) if key == "r" else self
 
 
-def shown(fleet: Fleet, view: View, *, width: int, asked: bool = True, trouble: str = "") -> RenderableType:
+def shown(fleet: FleetFigures, view: Display, *, width: int, asked: bool = True, trouble: str = "") -> RenderableType:
     """The whole screen; `asked`: somebody can press keys, `trouble`: why these figures are old."""
     parts: list[RenderableType] = [_summary(fleet)]
     if asked:
@@ -55,7 +55,7 @@ def shown(fleet: Fleet, view: View, *, width: int, asked: bool = True, trouble: 
     return Group(*parts)
 
 
-def _summary(fleet: Fleet) -> Table:
+def _summary(fleet: FleetFigures) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold")
     grid.add_column(overflow="fold")
@@ -73,7 +73,7 @@ def _summary(fleet: Fleet) -> Table:
     return grid
 
 
-def _weights(fleet: Fleet) -> Text:
+def _weights(fleet: FleetFigures) -> Text:
     versions = ", ".join(map(str, fleet.versions)) or NOTHING
     said = Text(f"version {versions}")
     if fleet.paused:
@@ -82,7 +82,7 @@ def _weights(fleet: Fleet) -> Text:
     return said
 
 
-def _branches(fleet: Fleet) -> Text:
+def _branches(fleet: FleetFigures) -> Text:
     reasons = fleet.most(lambda row: row.branches)
     branched, turns = sum(count for _, count in reasons), int(fleet.total(lambda row: row.follow_ups) or 0)
     if not turns:
@@ -97,9 +97,9 @@ def _counts(counts: Sequence[tuple[str, int]]) -> str:
     return ", ".join([*listed, *(["…"] if len(counts) > MOST_NAMES else [])]) or NOTHING
 
 
-def _proxies(rows: Sequence[Row], *, width: int) -> Table:
+def _proxies(rows: Sequence[ProxyFigures], *, width: int) -> Table:
     """A line for each, with as many columns as there is room for."""
-    cells: dict[str, Callable[[Row], str | Text]] = {
+    cells: dict[str, Callable[[ProxyFigures], str | Text]] = {
         "proxy": lambda row: str(row.proxy),
         "state": _state,
         "open": lambda row: _number(row.open),
@@ -121,13 +121,13 @@ def _proxies(rows: Sequence[Row], *, width: int) -> Table:
     return made
 
 
-def _state(row: Row) -> Text:
+def _state(row: ProxyFigures) -> Text:
     if row.paused:
         return Text(PAUSED, style="yellow" if row.paused == PAUSED else "red")
     return Text(_plain(row.state), style="" if row.state == "ready" else "yellow")
 
 
-def _memory(row: Row, *, bar: bool, budget: bool) -> Text:
+def _memory(row: ProxyFigures, *, bar: bool, budget: bool) -> Text:
     if row.memory is None or not row.budget:
         return Text(size(row.memory))
     share = row.memory / row.budget

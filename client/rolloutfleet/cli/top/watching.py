@@ -13,8 +13,8 @@ from typing import Final
 from rich.live import Live
 
 from rolloutfleet.cli.show import console
-from rolloutfleet.cli.top.figures import Fleet, Look, figures
-from rolloutfleet.cli.top.screen import View, shown
+from rolloutfleet.cli.top.figures import FleetFigures, Sample, figures
+from rolloutfleet.cli.top.screen import Display, shown
 from rolloutfleet.fleet import AsyncFleet, FleetError
 
 log = logging.getLogger("rolloutfleet.fleet")
@@ -24,10 +24,10 @@ LONG: Final = 2.0
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def look_at(fleet: AsyncFleet) -> Look:
+async def take_sample(fleet: AsyncFleet) -> Sample:
     """Raises FleetError where no proxy answers."""
     proxies, stats = await asyncio.gather(fleet.proxies(), fleet.stats())
-    return Look(
+    return Sample(
         asyncio.get_running_loop().time(),
         proxies,
         {each.ordinal: each for each in stats.proxies},
@@ -39,9 +39,9 @@ async def look_at(fleet: AsyncFleet) -> Look:
 class _State:
     """What is on the screen."""
 
-    view: View
-    last: Look
-    fleet: Fleet
+    view: Display
+    last: Sample
+    fleet: FleetFigures
     trouble: str = ""
     quit: bool = False
     ended_by: signal.Signals | None = None
@@ -57,7 +57,7 @@ class _State:
         self.quit, self.ended_by = True, by
         self.changed.set()
 
-    def take(self, look: Look) -> None:
+    def take(self, look: Sample) -> None:
         self.last, self.fleet, self.trouble = look, figures(self.last, look), ""
         self.changed.set()
 
@@ -66,9 +66,9 @@ class _State:
         self.changed.set()
 
 
-async def watch(fleet: AsyncFleet, view: View) -> signal.Signals | None:
+async def watch(fleet: AsyncFleet, view: Display) -> signal.Signals | None:
     """Show it until somebody ends it; the signal that did. Raises FleetError where the first look fails."""
-    first = await look_at(fleet)
+    first = await take_sample(fleet)
     state = _State(view, first, figures(first, first))
     screen = console()
     with _quiet(), _keys(state), _signals(state), Live(console=screen, screen=True, auto_refresh=False) as live:
@@ -90,14 +90,14 @@ async def _look_on(fleet: AsyncFleet, state: _State) -> None:
     while True:
         await asyncio.sleep(state.view.interval)
         try:
-            state.take(await _look(fleet, state))
+            state.take(await _sample(fleet, state))
         except FleetError as error:
             state.fail(str(error))
 
 
-async def _look(fleet: AsyncFleet, state: _State) -> Look:
+async def _sample(fleet: AsyncFleet, state: _State) -> Sample:
     """Says on the screen how long the answer has been awaited, where that takes long. Raises FleetError."""
-    looking, waited = asyncio.create_task(look_at(fleet)), 0.0
+    looking, waited = asyncio.create_task(take_sample(fleet)), 0.0
     try:
         while not (await asyncio.wait({looking}, timeout=LONG))[0]:
             waited += LONG
