@@ -12,6 +12,7 @@ import typer
 from rolloutfleet.cli.failures import wrong
 from rolloutfleet.fleet import BadArgument, Fleet
 from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT, Whereabouts
+from rolloutfleet.units import format_duration, parse_duration
 
 R = TypeVar("R")
 
@@ -117,3 +118,14 @@ def group(help: str) -> typer.Typer:
 def help_unless_asked(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def read_interval(given: str, *, least: float, most: float) -> float:
+    """Seconds of an `--interval`. Raises CommandFailed for what is no duration, or not between these seconds."""
+    try:
+        seconds = parse_duration(given)
+    except ValueError as error:
+        raise wrong(f"--interval: {error}") from None
+    if not least <= seconds <= most:
+        raise wrong(f"--interval: {given} is not between {format_duration(least)} and {format_duration(most)}")
+    return seconds

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import typer
 
 from rolloutfleet import monitoring
-from rolloutfleet.cli.failures import failed, wrong
-from rolloutfleet.cli.options import FleetOptions, takes_fleet_options
+from rolloutfleet.cli.failures import failed
+from rolloutfleet.cli.options import FleetOptions, read_interval, takes_fleet_options
 from rolloutfleet.fleet.whereabouts import Whereabouts
-from rolloutfleet.units import format_duration, parse_duration
+from rolloutfleet.units import format_duration
 
 
 @takes_fleet_options
@@ -29,7 +29,7 @@ def prometheus(
     Run it again after the number of proxies has changed: Prometheus follows by itself. An existing prometheus.yml is
     kept, the other files are replaced.
     """
-    every = _interval(interval)
+    every = format_duration(read_interval(interval, least=0.1, most=60))
     where = options.find()
     with options.fleet() as fleet:
         proxies = {proxy.ordinal: proxy.url for proxy in fleet.proxies()}
@@ -50,16 +50,6 @@ def prometheus(
     typer.echo(f"Written to {folder}: {', '.join(written)}")
     typer.echo(f"  prometheus --config.file={config} --storage.tsdb.path={folder / 'data'}")
     typer.echo(f"  In Grafana: import {folder / monitoring.DASHBOARD}, with that Prometheus as the data source.")
-
-
-def _interval(asked: str) -> str:
-    try:
-        seconds = parse_duration(asked)
-    except ValueError as error:
-        raise wrong(f"--interval: {error}") from None
-    if not 0.1 <= seconds <= 60:
-        raise wrong(f"--interval: {asked} is not between 100ms and 1m")
-    return format_duration(seconds)
 
 
 def _name(where: Whereabouts) -> str:

@@ -8,14 +8,13 @@ from typing import Annotated
 import typer
 
 from rolloutfleet.cli.failures import wrong
-from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, read_interval, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json
 from rolloutfleet.cli.top.figures import ORDERS, FleetFigures, Sample, figures
 from rolloutfleet.cli.top.screen import Display, shown
 from rolloutfleet.cli.top.watching import take_sample, watch
 from rolloutfleet.fleet import AsyncFleet
 from rolloutfleet.fleet.whereabouts import Whereabouts
-from rolloutfleet.units import parse_duration
 
 FASTEST, SLOWEST = 0.2, 60.0
 
@@ -38,7 +37,7 @@ def top(
     Keys: [bold]q[/bold] quits, [bold]s[/bold] sorts by the next column, [bold]r[/bold] reverses the order. Where the
     output is not a terminal, it is shown once.
     """
-    seconds = _seconds(interval)
+    seconds = read_interval(interval, least=FASTEST, most=SLOWEST)
     if sort not in ORDERS:
         raise wrong(f"--sort: {sort!r} is not one of {', '.join(ORDERS)}")
     view = Display(sort=sort, interval=seconds)
@@ -52,16 +51,6 @@ def top(
         return
     ended_by = asyncio.run(_live(where, view))
     raise typer.Exit(0 if ended_by is None else 128 + ended_by)
-
-
-def _seconds(interval: str) -> float:
-    try:
-        seconds = parse_duration(interval)
-    except ValueError as error:
-        raise wrong(f"--interval: {error}") from None
-    if not FASTEST <= seconds <= SLOWEST:
-        raise wrong(f"--interval: {interval} is not between 200ms and 1m")
-    return seconds
 
 
 def _fleet(where: Whereabouts) -> AsyncFleet:
