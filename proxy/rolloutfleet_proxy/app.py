@@ -130,7 +130,7 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings) -> ASGIAp
         passing=partial(_passing, services.drains, opened.under_way),
     )
     timed = BodyTime(forwarding, drains=services.drains, under_way=opened.under_way)
-    return Requests(timed, services.metrics, speaks_for_itself=_is_call)
+    return Requests(timed, services.metrics, logs_itself=_is_call)
 
 
 @asynccontextmanager

@@ -61,10 +61,10 @@ class StatsLines:
 
     metrics: Metrics
     admission: Admission
-    _told: int = field(init=False, default=0)
+    _reported: int = field(init=False, default=0)
     _taken: Memory = field(init=False, default_factory=lambda: Memory(rss_bytes=-1, vms_bytes=-1))
 
-    async def keep_telling(self, interval: float) -> None:
+    async def keep_logging(self, interval: float) -> None:
         """A line every `interval` seconds of the loop's clock; a late one does not shift those that follow."""
         loop = asyncio.get_running_loop()
         due = loop.time() + interval
@@ -74,18 +74,18 @@ class StatsLines:
             try:
                 # Looking through /proc takes time that grows with the processes of the machine.
                 self._taken = await asyncio.to_thread(resident.of_tree)
-                self.tell(late=late)
+                self.log_line(late=late)
             except Exception:
                 logger.exception("the statistics line could not be written")
             due = max(due + interval, loop.time())
 
-    def tell(self, *, late: float = 0.0) -> None:
+    def log_line(self, *, late: float = 0.0) -> None:
         """One line, with the memory as it was measured last. `late` is in seconds."""
         metrics, requests = self.metrics, total(self.metrics.calls)
         emit(
             Stats(
                 requests=requests,
-                since_last=requests - self._told,
+                since_last=requests - self._reported,
                 in_flight=metrics.in_flight,
                 turns=total(metrics.turns),
                 sessions_open=self.admission.sessions_open,
@@ -95,4 +95,4 @@ class StatsLines:
                 late_ms=milliseconds(max(0.0, late)),
             )
         )
-        self._told = requests
+        self._reported = requests

@@ -168,11 +168,11 @@ async def open_proxy(
         stack.push_async_callback(parts.drains.close)
         lines = StatsLines(parts.metrics, parts.admission)
         # With the memory of the line before: whoever starts the next proxy waits for this one's end.
-        stack.callback(lines.tell)
+        stack.callback(lines.log_line)
         work = _background_work(parts, services)
         work |= _following(parts, source)
         work["peers"] = parts.peers.begin(services.weights, own=partial(_as_peer, parts))
-        work["stats line"] = lines.keep_telling(settings.log.stats_interval)
+        work["stats line"] = lines.keep_logging(settings.log.stats_interval)
         await stack.enter_async_context(running(work))
         yield Opened(
             services=services,

@@ -92,8 +92,8 @@ class ParentProcess:
     def wait_to_open(self) -> Crash | None:
         """Say that everything is ready, and wait for leave to open the store."""
         message, _ = self._ask({"warm": True})
-        told = message["open"]
-        return Crash(how=told["crash"], peak_rss=told["peak_rss"]) if told else None
+        crash = message["open"]
+        return Crash(how=crash["crash"], peak_rss=crash["peak_rss"]) if crash else None
 
     def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         """What the parent answers, and the sockets with it; without a parent the process ends."""
@@ -118,8 +118,8 @@ class ParentProcess:
             os._exit(1)
         for message in messages:
             if "successor" in message:
-                told = message["successor"]
-                self._successor = told == "warm" or str(told)
+                state = message["successor"]
+                self._successor = state == "warm" or str(state)
             elif "quiesce" in message and self.server is not None:
                 self.server.quiesce(message["quiesce"])
 

@@ -131,7 +131,7 @@ class Generation(Struct, frozen=True, kw_only=True):
                 evidence = await self.engine.generate(request, arrivals.streamed, clock=self.weights.served)
         except BaseException as error:
             if isinstance(error, DomainError | Refused):
-                self.on_failure(_told(error, request, url=self.engine.generate_url, began=began))
+                self.on_failure(_log_failure(error, request, url=self.engine.generate_url, began=began))
             if not isinstance(error, _NOTHING_RUNS):
                 self.engine.abort_soon(request.rid)
             raise
@@ -210,7 +210,7 @@ def _whole(parts: list[Evidence]) -> Evidence:
     return joined
 
 
-def _told(error: DomainError | Refused, request: GenerateRequest, *, url: str, began: float) -> str:
+def _log_failure(error: DomainError | Refused, request: GenerateRequest, *, url: str, began: float) -> str:
     """Log a failure of a round that began at `began` (perf_counter); returns its error code.
 
     What the engine said is left out: it may quote the conversation.

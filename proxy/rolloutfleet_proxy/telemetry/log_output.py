@@ -27,7 +27,7 @@ class Output:
     """Makes the line that says how many lines were lost since the last one."""
     dropped: int = 0
     """Lines that were lost: no room in the queue, or the descriptor refused them."""
-    _told: int = 0
+    _reported: int = 0
     _lines: list[bytes] = field(default_factory=list)
     _waiting_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -87,9 +87,9 @@ class Output:
     def _taken(self) -> list[bytes]:
         with self._lock:
             lines, self._lines, self._waiting_bytes = self._lines, [], 0
-        lost = self.dropped - self._told
+        lost = self.dropped - self._reported
         if lost:
-            self._told += lost
+            self._reported += lost
             lines.append(self.dropped_line(lost))
         return lines
 

@@ -23,8 +23,8 @@ HELPERS_LOG: Final = "ROLLOUTFLEET_HELPERS_LOG"
 """In a helper's environment: how its log is to be set up, as JSON."""
 
 
-_told: dict[str, Any] = {"format": "plain", "level": "info", "ordinal": 0}
-"""What helpers are told."""
+_settings: dict[str, Any] = {"format": "plain", "level": "info", "ordinal": 0}
+"""Those of this process, which helpers get too."""
 
 
 class EventLog(Output):
@@ -60,7 +60,7 @@ class _Handler(logging.Handler):
 
 def set_up(*, format: Literal["plain", "json"], level: str, ordinal: int) -> Output:
     """From now on all is logged to standard error. Close what is returned at the end."""
-    _told.update(format=format, level=level, ordinal=ordinal)
+    _settings.update(format=format, level=level, ordinal=ordinal)
     form = FORMS[format](pid=os.getpid(), ordinal=ordinal)
     lowest = logging.getLevelNamesMapping()[level.upper()]
     output = EventLog(form, lowest, sys.stderr.fileno())
@@ -77,13 +77,13 @@ def set_up(*, format: Literal["plain", "json"], level: str, ordinal: int) -> Out
 
 def helpers_environment() -> dict[str, str]:
     """The environment of a process that helps this one."""
-    return os.environ | {HELPERS_LOG: json.dumps(_told)}
+    return os.environ | {HELPERS_LOG: json.dumps(_settings)}
 
 
 @contextlib.contextmanager
 def helpers_log() -> Iterator[None]:
     """The log of such a process, until the block ends."""
-    output = set_up(**_told | json.loads(os.environ.get(HELPERS_LOG, "{}")))
+    output = set_up(**_settings | json.loads(os.environ.get(HELPERS_LOG, "{}")))
     try:
         yield
     except Exception as error:

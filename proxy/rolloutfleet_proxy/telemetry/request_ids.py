@@ -60,12 +60,12 @@ def _is_acceptable(identity: bytes, others: Headers) -> bool:
 
 
 class Requests:
-    """ASGI: gives each request its id. `speaks_for_itself` says which are told of elsewhere, as chat calls are."""
+    """ASGI: gives each request its id. `logs_itself` says whose end is logged elsewhere, as that of chat calls is."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, *, speaks_for_itself: Callable[[Scope], bool]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, *, logs_itself: Callable[[Scope], bool]) -> None:
         self._app = app
         self._metrics = metrics
-        self._speaks_for_itself = speaks_for_itself
+        self._logs_itself = logs_itself
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,7 +74,7 @@ class Requests:
         scope["headers"], identity = identified(scope["headers"])
         scope["rolloutfleet.request_id"] = identity.decode()
         header, status, began = (_NAME, identity), -1, perf_counter()
-        told_elsewhere = self._speaks_for_itself(scope)
+        logs_itself = self._logs_itself(scope)
 
         def named(message: Message) -> Awaitable[None]:
             nonlocal status
@@ -86,10 +86,10 @@ class Requests:
         try:
             await self._app(scope, receive, named)
         finally:
-            if not told_elsewhere:
-                self._tell(scope, status, perf_counter() - began)
+            if not logs_itself:
+                self._log_end(scope, status, perf_counter() - began)
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _log_end(self, scope: Scope, status: int, seconds: float) -> None:
         route = route_of(scope)
         if route in _UNLOGGED:
             return
