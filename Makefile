@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 SIDE_BY_SIDE := -n auto --dist loadfile
 # What pytest ends with where ARGS leave no test.
 NONE := 5
-FAST := not real and not apiserver and not cluster
+FAST := not real and not apiserver and not cluster and not slow
 CHECKED := client proxy operator engine images monitoring toolchain tests e2e benchmarks examples
 IMAGE_LOCK := $(BIN)/uv pip compile --quiet --only-binary :all: --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
@@ -47,7 +47,7 @@ e2e-images: $(READY)
 	@$(BIN)/python -m e2e --if-possible --only-images
 
 .PHONY: test-fast
-test-fast: lint harmony ## the same without the real SGLang and Kubernetes (nothing large to install or compile)
+test-fast: lint harmony ## the same without the real SGLang, Kubernetes and the slowest files (nothing large to install or compile)
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST) and not deadline" $(ARGS)
 	@$(BIN)/python -m pytest -m "$(FAST) and deadline" $(ARGS) || [ $$? -eq $(NONE) ]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from tests.durations import Durations, Meter
 from tests.printing import said
-from tests.scheduling import place, scheduler
+from tests.scheduling import is_slow, place, scheduler
 
 from toolchain import harmony
 
@@ -45,8 +45,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of the slowest files are marked, before markers choose among all."""
+    for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker("slow")
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def pytest_collection_sort_items(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In a run by several processes the slowest files come first."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place(item.nodeid))

@@ -25,10 +25,20 @@ SLOWEST: Final = (
     "tests/client/test_files.py",
     "tests/client/fleet/test_killed_proxies.py",
     "tests/capture/test_emptying_long_sessions.py",
+    "tests/client/test_cli_with_a_fleet.py",
+    "tests/client/fleet/test_weight_updates.py",
+    "tests/client/test_torch.py",
+    "tests/capture/test_cleanup.py",
+    "tests/capture/test_connections.py",
+    "tests/proxy/test_accounting.py",
+    "tests/operator/test_local.py",
+    "tests/client/fleet/test_docs.py",
+    "tests/client/fleet/test_blocking.py",
     "tests/fuzz/test_fuzz.py",
 )
-"""They begin first, so that none is left at the end while other processes have nothing to do. What a run prints of the
-slowest files (`tests/durations.py`) says when this no longer fits."""
+"""They begin first, so that none is left at the end while other processes have nothing to do. They are marked `slow`:
+`make test-fast` leaves them out. What a run prints of the slowest files (`tests/durations.py`) says when this no longer
+fits."""
 
 
 def scope(nodeid: str) -> str:
@@ -39,6 +49,11 @@ def scope(nodeid: str) -> str:
 def place(nodeid: str) -> int:
     """Tests are sorted by it; the rest stays in the order of the collection."""
     return SLOWEST.index(found) if (found := scope(nodeid)) in SLOWEST else len(SLOWEST)
+
+
+def is_slow(nodeid: str) -> bool:
+    """Whether it is in one of the slowest files."""
+    return scope(nodeid) in SLOWEST
 
 
 def scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:

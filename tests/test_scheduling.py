@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.scheduling import SLOWEST, TOGETHER, place, scope
+from tests.scheduling import SLOWEST, TOGETHER, is_slow, place, scope
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,3 +20,8 @@ def test_the_slowest_come_first_and_others_stay_as_they_are() -> None:
     others = ["tests/test_docs.py::test_a", "tests/capture/test_turns.py::test_b"]
     slow = [f"{SLOWEST[-1]}::test_c", f"{SLOWEST[0]}test_versions.py::test_d"]
     assert sorted([*others, *slow], key=place) == [*reversed(slow), *others]
+
+
+def test_the_slowest_files_are_those_that_a_fast_run_leaves_out() -> None:
+    assert is_slow("tests/capture/test_kills.py::test_a[x::y]")
+    assert not is_slow("tests/capture/test_turns.py::test_b")

@@ -36,7 +36,7 @@ class Fault:
     text: str
     planted: str
     tests: tuple[str, ...]
-    """Of `make test-fast`: files, by the end of their path, or single tests as `file::test`."""
+    """That need neither SGLang nor Kubernetes: files, by the end of their path, or single tests as `file::test`."""
 
     def file(self, root: Path) -> Path:
         """Where it is planted. Raises LookupError where its text is not there, or more than once."""
