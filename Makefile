@@ -116,7 +116,8 @@ lock: $(READY) ## update the lock files (newest versions: ARGS=--upgrade)
 	    $(LOCK) $(ARGS) tests/agents/environments/$$name.in -o tests/agents/environments/$$name.lock || exit; done
 	@for peer in litellm sglang_router; do \
 	    $(LOCK) $(ARGS) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.lock || exit; done
-	@for extra in proxy operator engine; do \
+	@$(IMAGE_LOCK) --extra proxy --extra otel pyproject.toml images/init.in -o images/proxy.lock
+	@for extra in operator engine; do \
 	    $(IMAGE_LOCK) --extra $$extra pyproject.toml images/init.in -o images/$$extra.lock || exit; done
 	@$(IMAGE_LOCK) images/gateway.in images/init.in -o images/gateway.lock
 	@$(IMAGE_LOCK) images/installer.in -o images/installer.lock

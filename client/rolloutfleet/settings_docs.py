@@ -24,6 +24,8 @@ a test fails while it is out of date. `rolloutfleet up` writes its proxies' sett
    `ROLLOUTFLEET_SESSIONS__RETRY_GRACE=20s`;
 3. flags, which override both: `--port 8082`. `rolloutfleet-proxy --help` lists them.
 
+OpenTelemetry's own variables say whether its calls are traced ([observability.md](observability.md#opentelemetry)).
+
 Durations are written `90s`, `1h30m`, `250ms` or as seconds; byte sizes `4Gi`, `500M` or as a number. An invalid value
 is reported with the field's name, and the exit status is 2.
 

@@ -1,6 +1,7 @@
 """The proxy as an ASGI app: which request goes where, and what every error looks like."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from msgspec.structs import replace
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,6 +21,7 @@ from rolloutfleet.explain import path_text, what_is_wrong
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import ANNOTATIONS_BYTES
 from rolloutfleet_proxy.capture import departures
+from rolloutfleet_proxy.capture.endpoint import Endpoint
 from rolloutfleet_proxy.cluster.forwarding import Forwarding
 from rolloutfleet_proxy.control import (
     annotations,
@@ -53,6 +56,8 @@ from rolloutfleet_proxy.process.under_way import UnderWay
 from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.store.database import StoreUnusable
+from rolloutfleet_proxy.telemetry import tracing
+from rolloutfleet_proxy.telemetry.calls import ChatCall, TellsOfCalls
 from rolloutfleet_proxy.telemetry.request_ids import Requests
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.wiring import Opened, Start, open_proxy
@@ -89,6 +94,7 @@ class ProxyApp:
         self.start = start or Start()
         self.settings = settings
         self._source = source
+        self._spans = tracing.begin(settings, os.environ)
         self._control = _control(self._opened, settings)
         self._serve: ASGIApp = self._control
 
@@ -100,15 +106,19 @@ class ProxyApp:
         try:
             async with open_proxy(self.settings, self.start, self._source) as opened:
                 self.opened, control.state.services = opened, opened.services
-                self._serve = _served(control, opened, self.settings)
+                tells = ChatCall if self._spans is None else self._spans.call
+                self._serve = _served(control, opened, self.settings, tells)
                 yield
                 self._serve = control
         except MISTAKES as mistake:
             self.mistake = mistake
             raise
+        finally:
+            if self._spans is not None:
+                await self._spans.aclose()
 
 
-def _served(control: ASGIApp, opened: Opened, settings: ProxySettings) -> ASGIApp:
+def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, tells: TellsOfCalls) -> ASGIApp:
     """A request's way: told of, timed, passed on to its owner, or served by the endpoint of calls, or by `control`."""
     services, body_limit = opened.services, _body_limit(settings)
     bodies = RequestBodies(
@@ -122,12 +132,13 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings) -> ASGIAp
     )
     ownership = services.ownership
     forwarding = Forwarding(
-        _Split(opened, bodies),
+        _Split(opened, replace(opened.endpoint, tells=tells), bodies),
         ownership,
         body_limit=body_limit,
         metrics=services.metrics,
         check_key=partial(require_key_of_somewhere, services.access, ownership),
         passing=partial(_passing, services.drains, opened.under_way),
+        tells=tells,
     )
     timed = BodyTime(forwarding, drains=services.drains, under_way=opened.under_way)
     return Requests(timed, services.metrics, logs_itself=_is_call)
@@ -166,12 +177,13 @@ class _Split:
     """
 
     opened: Opened
+    endpoint: Endpoint
     control: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = dialect_call(scope)
         if call is not None and not call.counts:
-            await self.opened.endpoint(call, receive, send)
+            await self.endpoint(call, receive, send)
             return
         if self.opened.services.drains.over and scope["path"] != "/health":
             self.opened.services.metrics.refused.labels(DRAINING).inc()
@@ -216,6 +228,8 @@ def _control(lifespan: Callable[[FastAPI], object], settings: ProxySettings) -> 
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        # FastAPI's own would tell a collector the messages of exceptions, which may quote what somebody said.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     for module in _ROUTES:
         app.include_router(module.router, responses=documents.EVERY_ERROR)

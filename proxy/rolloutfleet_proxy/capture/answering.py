@@ -16,7 +16,6 @@ from rolloutfleet_proxy.capture.bodies import ClientLeft, left
 from rolloutfleet_proxy.dialects.base import Dialect, Encoder, TokenBytes, TurnRequest
 from rolloutfleet_proxy.dialects.registry import DialectCall
 from rolloutfleet_proxy.domain.events import Committed, Event, Failed, events_of
-from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG
 from rolloutfleet_proxy.http.headers import Headers
 from rolloutfleet_proxy.services.receipts import Receipts
@@ -77,7 +76,7 @@ class Answering(Struct, frozen=True, kw_only=True):
                 await _send(waiter, b"".join(map(encoder.encode, events_of(turn, ids))), last=True)
             else:
                 await _send_whole(waiter, encoder.whole(Committed(turn, ids)), ignored)
-            _note_answered(waiter, turn)
+            waiter.told.answered(turn)
             handed_over = await self._hand_over(session, number, waiter)
         finally:
             if not handed_over:
@@ -115,7 +114,7 @@ class Answering(Struct, frozen=True, kw_only=True):
             raise call.ending.error
         ignored = self._ignored(waiter.request, tools_unconstrained=call.tools_unconstrained)
         await _send_whole(waiter, self._encoder(waiter).whole(call.ending), ignored)
-        _note_answered(waiter, call.ending.turn)
+        waiter.told.answered(call.ending.turn)
 
     async def _stream(self, call: Call, waiter: Waiter, listener: Listener, leaving: asyncio.Future[None]) -> None:
         """Send events as they come, and what keeps the connection alive while there are none.
@@ -147,7 +146,7 @@ class Answering(Struct, frozen=True, kw_only=True):
             if data:
                 await _send(waiter, data, last=ending is not None)
         if isinstance(ending, Committed):
-            _note_answered(waiter, ending.turn)
+            waiter.told.answered(ending.turn)
 
     async def _hand_over(self, session: Session, number: int, waiter: Waiter) -> bool:
         """Wait for the last byte to leave; False where the connection was lost before. Where it went to another proxy,
@@ -200,7 +199,3 @@ def _since(call: Call, sent: int) -> Iterable[Event]:
     if isinstance(call.ending, Committed):
         return events_of(call.ending.turn, call.ending.prompt_ids)
     return [] if call.ending is None else [call.ending]
-
-
-def _note_answered(waiter: Waiter, turn: Turn) -> None:
-    waiter.told.answered(turn.name, prompt_tokens=turn.prompt_tokens, completion_tokens=len(turn.output_ids))

@@ -46,7 +46,7 @@ from rolloutfleet_proxy.sessions.calls import forget_frames
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry import logger
-from rolloutfleet_proxy.telemetry.calls import ChatCall
+from rolloutfleet_proxy.telemetry.calls import ChatCall, TellsOfCalls
 from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED, Metrics, one_of_each
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
@@ -77,10 +77,17 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     pace: Pace
     large_bodies: Executor
     settings: SettingsInForce
+    tells: TellsOfCalls = ChatCall
 
     async def __call__(self, asked: DialectCall, receive: Receive, send: Send) -> None:
         """Serve a request to its end; a failure becomes the dialect's error."""
-        told = ChatCall(self.metrics, request_id=asked.headers.get(REQUEST_ID, ""), session_id=asked.session or "")
+        told = self.tells(
+            self.metrics,
+            request_id=asked.headers.get(REQUEST_ID, ""),
+            headers=asked.headers,
+            api=asked.dialect.name,
+            session_id=asked.session or "",
+        )
         try:
             await self._serve(asked, told, receive, send)
         except ClientLeft:
@@ -121,7 +128,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if unusable:
             request = replace(request, ignored=(*request.ignored, *unusable))
         self.metrics.fields_ignored.count(request.ignored)
-        told.read(session_id=session.name, messages=len(request.messages), stream=request.stream)
+        told.read(session.name, request)
         attempt = _attempt(asked, read, lineage)
         found, noted = earlier(session, attempt), asked.is_retry
         while found is None:
@@ -142,7 +149,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             await self.answering.replay(session, found, waiter)
             return
         if found is None:
-            call = self.maker.begin(session, request, read.conversation, attempt, lineage, asked.headers, held)
+            call = self.maker.begin(session, request, read.conversation, attempt, lineage, told.headers, held)
         else:
             told.role = JOINED
             call = found

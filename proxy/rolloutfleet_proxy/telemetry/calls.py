@@ -1,12 +1,13 @@
 """A chat call as the log and the metrics tell it: one line when it has been read, exactly one when it is over."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, Protocol
 
 from rolloutfleet.errors import CANCELLED
+from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.telemetry.events import CallEnded, CallStarted, PassEnded, PassStarted, emit
 from rolloutfleet_proxy.telemetry.metrics import COMMITTED, Metrics
@@ -21,6 +22,21 @@ LONGEST_NAME: Final = 80
 _NOTHING_REACHED = [-1.0] * DONE
 
 
+class Asked(Protocol):
+    """What is told of a request, once it has been read."""
+
+    @property
+    def messages(self) -> Sized: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def sampling(self) -> Mapping[str, Any]: ...
+    @property
+    def max_tokens(self) -> int | None: ...
+
+
 def _call_id() -> str:
     return random_hex()[:8]
 
@@ -32,6 +48,10 @@ class ChatCall:
     metrics: Metrics
     _: KW_ONLY
     request_id: str
+    headers: Mapping[str, str]
+    """The request's, by their names in lower case, as they go on to the engine."""
+    api: str
+    """The name of the dialect that it is in."""
     session_id: str = ""
     call_id: str = field(default_factory=_call_id)
     turn_id: str = ""
@@ -55,9 +75,9 @@ class ChatCall:
         self.session_id = self.session_id[:LONGEST_NAME]
         self._in_flight_before = self.metrics.in_flight
 
-    def read(self, *, session_id: str, messages: int, stream: bool) -> None:
+    def read(self, session_id: str, asked: Asked) -> None:
         """What is asked is known."""
-        self.session_id, self.messages, self.stream = session_id, messages, stream
+        self.session_id, self.messages, self.stream = session_id, len(asked.messages), asked.stream
         self._start()
 
     @contextmanager
@@ -72,10 +92,10 @@ class ChatCall:
     def waits_for(self, turn_id: str, phases: Phases) -> None:
         self.turn_id, self.phases = turn_id, phases
 
-    def answered(self, turn_id: str, *, prompt_tokens: int, completion_tokens: int) -> None:
+    def answered(self, turn: Turn) -> None:
         """The whole answer has been sent."""
-        self.turn_id, self.outcome = turn_id, self.role
-        self.prompt_tokens, self.completion_tokens = prompt_tokens, completion_tokens
+        self.turn_id, self.outcome = turn.name, self.role
+        self.prompt_tokens, self.completion_tokens = turn.prompt_tokens, len(turn.output_ids)
 
     def ended(self) -> None:
         """Nothing more will be sent."""
@@ -124,6 +144,14 @@ class ChatCall:
                 in_flight_before=self._in_flight_before,
             )
         )
+
+
+class TellsOfCalls(Protocol):
+    """Makes what tells of a call: a `ChatCall`, or one that tells more."""
+
+    def __call__(
+        self, metrics: Metrics, *, request_id: str, headers: Mapping[str, str], api: str, session_id: str
+    ) -> ChatCall: ...
 
 
 @dataclass(eq=False, slots=True)

@@ -49,8 +49,17 @@ class Phases:
 
     def seconds(self) -> list[float]:
         """Of each of STEPS; of the one under way until now, and -1 for what was not reached."""
+        took = [later - sooner for sooner, later in pairwise(self._all_moments())]
+        return took + [-1.0] * (DONE - len(took))
+
+    def reached(self) -> list[tuple[str, float, float]]:
+        """The name of each step that was reached, and when it began and ended, by the clock."""
+        pairs = pairwise(self._all_moments())
+        return [(name, began, ended) for name, (began, ended) in zip(STEPS, pairs, strict=False)]
+
+    def _all_moments(self) -> list[float]:
+        """Where each step began; the last one under way ends now, or where the turn stopped."""
         moments = self._moments
         if len(moments) <= DONE:
             moments = [*moments, self._clock() if self._stopped is None else self._stopped]
-        took = [later - sooner for sooner, later in pairwise(moments)]
-        return took + [-1.0] * (DONE - len(took))
+        return moments

@@ -11,19 +11,25 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from tests.printing import say
 
 from rolloutfleet.settings import LogSettings
+from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.ids import SESSION, Owner
 from rolloutfleet_proxy.telemetry import events
-from rolloutfleet_proxy.telemetry.calls import ChatCall
+from rolloutfleet_proxy.telemetry.calls import ChatCall, TellsOfCalls
 from rolloutfleet_proxy.telemetry.log_lines import FORMS
 from rolloutfleet_proxy.telemetry.log_setup import EventLog
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.telemetry.phases import DONE, Phases
 from rolloutfleet_proxy.telemetry.request_ids import identified
+from rolloutfleet_proxy.telemetry.spans import Spans
 
 OWNER = Owner(0, "0123456789ab")
 NAME, TURN = OWNER.name(SESSION), f"turn-{'0' * 24}"
@@ -41,6 +47,13 @@ MOST = 1.25
 """Times what `logging` costs for two lines of as many fields, without ids, phases and metrics."""
 MOST_OF_FIGURES = 1.0
 """The same of a committed turn's metrics, which are prometheus_client's."""
+MOST_UNSAMPLED = 3.0
+"""Times what a call's lines cost alone, with a span that the sampler does not take."""
+ASKED: Any = SimpleNamespace(messages=[1, 2, 3], model="m", stream=False, sampling={"temperature": 1.0}, max_tokens=20)
+MADE: Any = SimpleNamespace(
+    name=TURN, prompt_tokens=100, output_ids=range(20), finish_reason="stop", versions=[(1, 20)], extras=Extras()
+)
+TRACED = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 BEGAN = {
     "pid": 1,
     "ordinal": 0,
@@ -90,17 +103,17 @@ def two_lines(logger: logging.Logger) -> None:
     logger.info("call_ended", ENDED)
 
 
-def one_call(metrics: Metrics) -> None:
+def one_call(metrics: Metrics, tells: TellsOfCalls = ChatCall) -> None:
     _, identity = identified(HEADERS)
-    told = ChatCall(metrics, request_id=identity.decode())
-    told.read(session_id=NAME, messages=3, stream=False)
+    told = tells(metrics, request_id=identity.decode(), headers=TRACED, api="openai_chat", session_id="")
+    told.read(NAME, ASKED)
     phases = Phases()
     told.waits_for(TURN, phases)
     for step in range(DONE + 1):
         phases.begin(step)
     phases.stop()
     told.status = 200
-    told.answered(TURN, prompt_tokens=100, completion_tokens=20)
+    told.answered(MADE)
     told.ended()
 
 
@@ -140,3 +153,34 @@ def test_a_turns_figures_cost_the_loop_little(standard: logging.Logger, request:
     ratio = min(took) / min(standards)
     say(request, f"{1e6 * min(took) / CALLS:.1f} µs of CPU a turn's figures: {ratio:.2f} of what logging takes")
     assert ratio < MOST_OF_FIGURES
+
+
+def spans(sampler: Sampler) -> Spans:
+    """They go nowhere."""
+    tracer = TracerProvider(sampler=sampler, shutdown_on_exit=False).get_tracer("test")
+    nowhere: Any = None
+    return Spans(tracer, nowhere, "m", {"gen_ai.operation.name": "chat"})
+
+
+@pytest.mark.deadline
+def test_a_span_that_is_not_sampled_costs_the_loop_little(request: pytest.FixtureRequest) -> None:
+    output = EventLog(FORMS["json"](pid=1, ordinal=0), logging.INFO, os.open(os.devnull, os.O_WRONLY))
+    events.direct(output)
+    metrics = Metrics()
+    kinds: dict[str, TellsOfCalls] = {
+        "no": ChatCall,
+        "unsampled": spans(ALWAYS_OFF).call,
+        "sampled": spans(ALWAYS_ON).call,
+    }
+    took: dict[str, list[float]] = {name: [] for name in kinds}
+    try:
+        for _ in range(ROUNDS):
+            for name, tells in kinds.items():
+                took[name].append(cpu_of(partial(one_call, metrics, tells)))
+                output.flush()
+    finally:
+        events.direct(None)
+        output.close()
+    figures = {name: 1e6 * min(each) / CALLS for name, each in took.items()}
+    say(request, ", ".join(f"{figure:.1f} µs of CPU a call with {name} span" for name, figure in figures.items()))
+    assert figures["unsampled"] < MOST_UNSAMPLED * figures["no"]

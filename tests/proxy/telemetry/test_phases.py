@@ -49,3 +49,11 @@ def test_a_step_that_is_begun_again_goes_on_and_one_that_comes_too_late_does_not
     phases.begin(ENGINE)
     phases.begin(COMMIT)
     assert phases.seconds() == [1.0, 1.0, 1.0, -1.0, -1.0, -1.0]
+
+
+def test_each_step_that_was_reached_has_its_moments() -> None:
+    phases = ticking()
+    for step in (QUEUE, TOKENISE_IN, PAUSE):
+        phases.begin(step)
+    phases.stop()
+    assert phases.reached() == [("queue", 0.0, 1.0), ("tokenise_in", 1.0, 2.0), ("pause", 2.0, 3.0)]
