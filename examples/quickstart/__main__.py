@@ -2,7 +2,8 @@
 
 Starts what fleet.yaml describes (two proxies, the real SGLang gateway, two simulated engines), runs some
 dozens of agents with the stock OpenAI SDK, kills a proxy in the middle, rewards, exports and acknowledges,
-and compares what the agents saw with what the fleet kept. Exit status 1 where any check fails.
+and compares what the agents saw with what the fleet kept. One group is taken by nobody: it becomes files,
+of which a conversation is shown, and that stay to be looked at. Exit status 1 where any check fails.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from examples.quickstart import checks
+from examples.quickstart import checks, ending
 from examples.quickstart.agents import REQUESTS, Agent
 from examples.quickstart.checks import Check, Taken
 from examples.quickstart.record import Record
@@ -35,6 +36,8 @@ from rolloutfleet_operator.local import ChildEvent, LocalFleet, LocalFleetError,
 
 RESOURCE = Path(__file__).with_name("fleet.yaml")
 GROUP = 3
+KEPT = Path(".rolloutfleet") / "quickstart-sessions"
+"""Where the sessions that nobody took are left."""
 KILL_AFTER = 0.35
 """The share of the users' requests that are answered when a proxy is killed."""
 
@@ -55,6 +58,11 @@ class Run:
     turns: dict[str, dict[str, Any]] = field(default_factory=dict)
     taken: dict[str, Taken] = field(default_factory=dict)
     tokens: int = 0
+    left: str = ""
+    """The group that nobody takes in the end."""
+    turns_left: int = 0
+    row: dict[str, Any] = field(default_factory=dict)
+    """A training row of that group."""
     audits_before: list[dict[str, Any]] = field(default_factory=list)
     audits: list[dict[str, Any]] = field(default_factory=list)
     stats: list[dict[str, Any]] = field(default_factory=list)
@@ -65,7 +73,7 @@ def main() -> int:
     asked = _arguments()
     folder = Path(tempfile.mkdtemp(prefix="rolloutfleet-quickstart-"))
     try:
-        run = asyncio.run(_run(folder, groups=max(1, asked.agents // GROUP)))
+        run = asyncio.run(_run(folder, groups=max(2, asked.agents // GROUP)))
     except LocalFleetError as error:
         console.print(f"[red]{error}[/]\nlogs: {folder / 'logs'}")
         return 1
@@ -76,8 +84,11 @@ def main() -> int:
     if not all(check.ok for check in run.checks):
         console.print(f"\n[red]A check failed.[/] Stores and logs are kept in {folder}")
         return 1
+    files = ending.keep(folder, KEPT)
     shutil.rmtree(folder, ignore_errors=True)
-    _show_next()
+    ending.show_conversation(console, files, run.row)
+    ending.show_row(console, run.row)
+    _show_next(files)
     return 0
 
 
@@ -91,7 +102,9 @@ async def _run(folder: Path, *, groups: int) -> Run:
     run = Run()
     async with _fleet(folder) as fleet, Trainer(fleet.whereabouts()) as trainer:
         for index in range(groups):
-            for started in await trainer.start_group(f"trip-{index}", GROUP):
+            group = await trainer.start_group(f"trip-{index}", GROUP)
+            run.left = group["group_id"]
+            for started in group["sessions"]:
                 _add_agent(run, started)
         await _run_agents(run, fleet)
         await _gather(run, trainer)
@@ -174,7 +187,7 @@ async def _gather(run: Run, trainer: Trainer) -> None:
 
 
 async def _reward_and_take(run: Run, trainer: Trainer) -> None:
-    """Reward and close each session, look at all trajectories and give them back, then take them for good."""
+    """Reward and close each session, look at all trajectories and give them back, then take all but one group's."""
     for index, session_id in enumerate(run.sessions):
         await trainer.reward(session_id, index % 3 / 2)
         await trainer.close(session_id)
@@ -182,16 +195,21 @@ async def _reward_and_take(run: Run, trainer: Trainer) -> None:
     run.taken = checks.taken_turns(looked_at)
     for taken in looked_at:
         await trainer.release(taken["lease_id"])
+    left = await trainer.group(run.left)
     trained = []
     async for taken in trainer.exports("concat"):
         trained.append(taken)
         await trainer.acknowledge(taken["lease_id"])
+    await trainer.release(left["lease_id"])
+    await trainer.dump_the_rest()
     run.checks.append(
         checks.count(
-            "trajectories exported again under the same id",
-            (each in _trajectory_ids(looked_at) for each in _trajectory_ids(trained)),
+            "trajectories given back, and exported again under the same id",
+            (each in _trajectory_ids(looked_at) for each in _trajectory_ids([left, *trained])),
         )
     )
+    run.row = ending.row_of(left)
+    run.turns_left = sum(len(trajectory["turns"]) for trajectory in left["trajectories"])
     run.audits, run.stats = await trainer.audits(), await trainer.stats()
 
 
@@ -201,10 +219,10 @@ def _trajectory_ids(exports: Sequence[dict[str, Any]]) -> set[str]:
 
 def _judge(run: Run, engine_log: list[dict[str, Any]], fleet: LocalFleet) -> list[Check]:
     record = run.record
-    acknowledged = sum(audit["turns"]["acknowledged"] for audit in run.audits)
+    acknowledged, dumped = (sum(audit["turns"][term] for audit in run.audits) for term in ("acknowledged", "dumped"))
     return [
-        checks.count("proxies killed, and back on their address", [_is_back(run.killed, fleet)]),
-        checks.count("agents of that proxy that went on", (agent.done for agent in run.bereft)),
+        checks.count("killed proxies that came back on their address", [_is_back(run.killed, fleet)]),
+        checks.count("agents of that proxy that finished all the same", (agent.done for agent in run.bereft)),
         checks.answers_are_kept(record, run.turns),
         checks.turns_were_answers(record, run.turns),
         checks.follow_ups_extend(record, run.turns),
@@ -212,9 +230,10 @@ def _judge(run: Run, engine_log: list[dict[str, Any]], fleet: LocalFleet) -> lis
         checks.tokens_are_the_engines(run.taken, engine_log),
         checks.answers_are_exported(record, run.taken),
         *run.checks,
-        Check("turns acknowledged by the trainer", acknowledged, len(run.turns)),
-        checks.sums_are_equal(run.audits_before, "sums of the audit, before the export"),
-        checks.sums_are_equal(run.audits, "sums of the audit, after it"),
+        Check("turns that the trainer took and acknowledged", acknowledged, len(run.turns) - run.turns_left),
+        Check("turns that nobody took, kept in files", dumped, run.turns_left),
+        checks.sums_are_equal(run.audits_before, "sums that add up, before the export"),
+        checks.sums_are_equal(run.audits, "sums that add up, at the end"),
     ]
 
 
@@ -233,15 +252,15 @@ def _show(run: Run) -> None:
     figures.add_column()
     figures.add_column()
     for name, value in (
-        ("sessions", f"{len(run.sessions)} ({_placement(run)}, by proxy)"),
-        ("turns", f"{len(run.turns)} ({streamed} streamed; {run.answers_at_kill} before the kill)"),
-        ("tokens sampled", f"{run.tokens:,}"),
-        ("tokenised again, other ids", f"in {_tokenised_otherwise(run)} turns, had anybody done it"),
-        ("branches", f"{checks.branches(run.turns.values())} in {len(run.sessions)} sessions"),
-        ("calls that agents made again", str(run.record.attempts_that_failed)),
-        ("memory of the proxies", memory),
-        ("sum of turns", _sums([audit["turns"] for audit in run.audits])),
-        ("sum of sessions", _sums([audit["sessions"] for audit in run.audits])),
+        ("agent runs (sessions)", f"{len(run.sessions)} ({_placement(run)})"),
+        ("model calls (turns)", f"{len(run.turns)} ({streamed} streamed; {run.answers_at_kill} before the kill)"),
+        ("tokens that the model sampled", f"{run.tokens:,}"),
+        ("text that would tokenise otherwise", f"in {_tokenised_otherwise(run)} of {len(run.turns)} turns"),
+        ("conversations that forked", _forks(run)),
+        ("calls that agents had to repeat", str(run.record.attempts_that_failed)),
+        ("memory of each proxy", memory),
+        ("where all turns are now", _sums([audit["turns"] for audit in run.audits])),
+        ("where all sessions are now", _sums([audit["sessions"] for audit in run.audits])),
     ):
         figures.add_row(name, value)
     console.print()
@@ -259,7 +278,13 @@ def _show(run: Run) -> None:
 def _placement(run: Run) -> str:
     """How many sessions each proxy was given."""
     proxies = Counter(agent.base_url.split("/sessions/")[0] for agent in run.sessions.values())
-    return " + ".join(str(count) for _, count in sorted(proxies.items()))
+    return " + ".join(str(count) for _, count in sorted(proxies.items())) + " on the proxies"
+
+
+def _forks(run: Run) -> str:
+    """How many branches there are beyond one a session."""
+    more = checks.branches(run.turns.values()) - len(run.sessions)
+    return f"{more} times (an agent rewrote its history)" if more else "never"
 
 
 def _tokenised_otherwise(run: Run) -> int:
@@ -273,24 +298,33 @@ def _tokenised_otherwise(run: Run) -> int:
 
 
 def _sums(ledgers: list[dict[str, Any]]) -> str:
-    def total(term: str) -> int:
-        return sum(ledger[term] for ledger in ledgers)
+    """`294 created = 270 acknowledged + 24 dumped`"""
 
+    def terms(names: Sequence[str]) -> str:
+        totals = {name: sum(ledger[name] for ledger in ledgers) for name in names}
+        return " + ".join(f"{total} {name}" for name, total in totals.items() if total)
+
+    right = [terms(("live", "leased", "acknowledged", "dumped"))]
     discarded = sum(sum(ledger["discarded"].values()) for ledger in ledgers)
-    right = " + ".join(f"{total(term)} {term}" for term in ("live", "leased", "acknowledged", "dumped"))
-    return f"{total('created')} created + {total('imported')} imported = {right} + {discarded} discarded"
+    right += [f"{discarded} discarded"] if discarded else []
+    return f"{terms(('created', 'imported'))} = {' + '.join(right)}"
 
 
-def _show_next() -> None:
+def _show_next(files: Sequence[Path]) -> None:
+    up, agents = (os.path.relpath(file) for file in (RESOURCE, RESOURCE.with_name("agents.py")))
+    kept, model = os.path.relpath(KEPT), os.path.relpath(model_path())
     steps = {
-        f"rolloutfleet up {os.path.relpath(RESOURCE)}": "the same fleet, until Ctrl-C",
-        "rolloutfleet status": "in a second terminal: figures and sums",
-        "rolloutfleet sessions": "then: rolloutfleet turns, rolloutfleet export --help",
-        f"less {os.path.relpath(RESOURCE.with_name('agents.py'))}": "an agent, with the stock OpenAI SDK",
+        f"rolloutfleet show {os.path.relpath(files[0])} --tokens --tokenizer {model}": "its tokens, coloured",
+        f"rolloutfleet up {up}": "the same fleet, until Ctrl-C",
+        "rolloutfleet status": "in a second terminal; then: top, sessions, show, export",
+        f"less {agents}": "an agent, with the stock OpenAI SDK",
     }
-    console.print("\n[bold]Next[/] (after: source .venv/bin/activate)")
+    console.print(
+        f"\n[bold]Next[/] (after: source .venv/bin/activate)\n  What no trainer took was dumped, and is kept in {kept}",
+        soft_wrap=True,
+    )
     for command, meaning in steps.items():
-        console.print(f"  {command:<48}{meaning}", soft_wrap=True)
+        console.print(f"  {command}\n      [dim]{meaning}[/]", soft_wrap=True)
 
 
 if __name__ == "__main__":

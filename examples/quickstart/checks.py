@@ -42,7 +42,7 @@ def count(name: str, results: Iterable[bool]) -> Check:
 
 def answers_are_kept(record: Record, turns: dict[str, dict[str, Any]]) -> Check:
     """Every answer that a client got is a turn of its session, with the same tokens' log-probabilities."""
-    return count("answers that clients got, kept as turns", (_same_turn(each, turns) for each in record.answers))
+    return count("answers that agents got, kept as turns", (_same_turn(each, turns) for each in record.answers))
 
 
 def _same_turn(answer: Answer, turns: dict[str, dict[str, Any]]) -> bool:
@@ -56,7 +56,7 @@ def _same_turn(answer: Answer, turns: dict[str, dict[str, Any]]) -> bool:
 def turns_were_answers(record: Record, turns: dict[str, dict[str, Any]]) -> Check:
     """No retry became a second turn, and nothing was kept that nobody was told of."""
     told = [answer.turn_id for answer in record.answers]
-    return count("turns kept, each one answer", (told.count(turn_id) == 1 for turn_id in turns))
+    return count("turns kept, each of them answered once", (told.count(turn_id) == 1 for turn_id in turns))
 
 
 def answers_are_exported(record: Record, taken: dict[str, Taken]) -> Check:
@@ -78,14 +78,14 @@ def tokens_are_the_engines(taken: dict[str, Taken], log: list[dict[str, Any]]) -
         prompt, output = turn.input_ids[: -turn.sampled], turn.input_ids[-turn.sampled :]
         return (tuple(prompt), tuple(output)) in made
 
-    return count("exported turns with the engine's own ids", (own(turn) for turn in taken.values()))
+    return count("exported turns with the engine's own token ids", (own(turn) for turn in taken.values()))
 
 
 def follow_ups_extend(record: Record, turns: dict[str, dict[str, Any]]) -> Check:
     """An agent that only appends never leaves its branch."""
     follow_ups = [answer for answer in record.answers if answer.appends and answer.follows_up]
     extended = (turns.get(each.turn_id, {}).get("parent_id") is not None for each in follow_ups)
-    return count("follow-up turns that extend their parent", extended)
+    return count("follow-up calls that continue the turn before", extended)
 
 
 def prefixes_hold(taken: dict[str, Taken]) -> Check:
@@ -96,7 +96,7 @@ def prefixes_hold(taken: dict[str, Taken]) -> Check:
         parent = taken.get(turn.parent_id or "")
         return parent is not None and turn.input_ids[: len(parent.input_ids)] == parent.input_ids
 
-    return count("prefix checks", (holds(turn) for turn in children))
+    return count("prompts that begin with all tokens before them", (holds(turn) for turn in children))
 
 
 def sums_are_equal(audits: list[dict[str, Any]], name: str) -> Check:

@@ -27,11 +27,10 @@ class Trainer:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def start_group(self, task: str, size: int) -> list[dict[str, Any]]:
-        """The sessions of a new group: id, key and address of each."""
+    async def start_group(self, task: str, size: int) -> dict[str, Any]:
+        """A new group: its id, and id, key and address of each of its sessions."""
         body = {"task_id": task, "group_size": size, "metadata": {"example": "quickstart"}}
-        started = await self._call("POST", "/sessions", body)
-        return list(started["sessions"])
+        return dict(await self._call("POST", "/sessions", body))
 
     async def turns(self, session_id: str) -> list[dict[str, Any]]:
         """All turns of a session, page by page."""
@@ -58,6 +57,16 @@ class Trainer:
         for url in self._urls:
             while (taken := await self._call("POST", "/export", asked, url=url))["trajectories"]:
                 yield taken
+
+    async def group(self, group_id: str) -> dict[str, Any]:
+        """Leases what one group has finished."""
+        return dict(await self._call("POST", "/export", {"group_id": group_id, "style": "concat"}))
+
+    async def dump_the_rest(self) -> None:
+        """What nobody has taken goes to files, as it does with sessions that nobody comes back for."""
+        for url in self._urls:
+            await self._call("POST", "/drain", {"id": "quickstart", "reason": "the end of the quickstart"}, url=url)
+            await self._call("POST", "/dumps", {}, url=url)
 
     async def release(self, lease_id: str) -> None:
         await self._call("POST", f"/leases/{lease_id}/release", {})
