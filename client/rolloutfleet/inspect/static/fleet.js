@@ -1,0 +1,59 @@
+/** The overview: drawn by the server, and drawn again as the fleet goes on; the newest sessions and turns beside it. */
+
+import { readSessions } from "./documents.js";
+import { byId, failed, make } from "./dom.js";
+import { follow, redraw, seldom } from "./live.js";
+import { begin } from "./page.js";
+import { ago, clock, count, decimal } from "./text.js";
+
+const NEWEST = 12;
+/** Milliseconds between two looks at a fleet that commits nothing. */
+const IDLE = 5000;
+const turns = byId("turns", HTMLElement);
+
+/** @param {import("./documents.js").Row} row */
+const line = (row) =>
+  make(
+    "li",
+    {},
+    make("a", { class: "id", href: `sessions/${encodeURIComponent(row.key)}.html` }, row.session_id),
+    make("span", { class: "task" }, row.task_id ?? ""),
+    make("span", { class: `badge state-${row.state}` }, row.state),
+    make("span", { class: "number" }, `${count(row.turns)} turns`),
+    make("span", { class: "number" }, row.reward == null ? "" : `reward ${decimal(row.reward)}`),
+    make("span", { class: "number", title: clock(row.created_at) }, row.created_at ? ago(Date.now() / 1000 - row.created_at) : ""),
+  );
+
+async function newest() {
+  const { sessions } = await readSessions();
+  const by = [...sessions].sort((one, other) => (other.created_at ?? 0) - (one.created_at ?? 0)).slice(0, NEWEST);
+  byId("newest", HTMLElement).replaceChildren(...by.map(line));
+  byId("total", HTMLElement).textContent = `${count(sessions.length)} sessions`;
+}
+
+/** @param {import("./live.js").Commit} said */
+function committed(said) {
+  const address = `sessions/${encodeURIComponent(said.key)}.html#turn=${encodeURIComponent(said.turn_id)}`;
+  turns.prepend(
+    make(
+      "li",
+      {},
+      make("time", {}, new Date().toLocaleTimeString("en-GB")),
+      make("a", { class: "id", href: address }, said.turn_id),
+      make("span", { class: "task" }, said.session_id),
+      make("span", { class: "badge" }, `proxy ${said.ordinal}`),
+    ),
+  );
+  while (turns.childElementCount > NEWEST) turns.lastElementChild?.remove();
+  byId("no-turns", HTMLElement).hidden = true;
+  look();
+}
+
+const look = seldom(async () => {
+  await Promise.all([redraw(), newest()]);
+});
+const pause = follow({ commit: committed, changed: look });
+const live = byId("live", HTMLButtonElement);
+if (document.body.classList.contains("live")) setInterval(() => live.dataset.state === "live" && !document.hidden && look(), IDLE);
+begin([["p", "pause and go on following", pause]]);
+newest().catch(failed);
