@@ -82,6 +82,48 @@ def test_each_branch_is_shown_for_itself(proxy: ProxyProcess) -> None:
     assert [turn["turn_id"] for turn in page(session, branch=second, cursor=second)["turns"]] == [second]
 
 
+def test_an_outline_has_the_turns_of_all_branches_without_what_is_long(proxy: ProxyProcess) -> None:
+    session = proxy.start_session()
+    said, first = say(session, {"role": "user", "content": "One " * 5000}, tools=TOOLS)
+    _, second = say(session, *said, {"role": "user", "content": "Two"}, tools=TOOLS)
+    _, other = say(session, {"role": "user", "content": "Another"})
+    outline = page(session, outline=True)
+    Conversation.model_validate(outline)
+    assert [turn["turn_id"] for turn in outline["turns"]] == [first, second, other] and outline["cursor"] is None
+    whole = {
+        turn["turn_id"]: turn for each in (*pages(session, branch=second), page(session)) for turn in each["turns"]
+    }
+    empty: Json = {name: [] for name in ("input_ids", "texts", "logprobs", "versions", "loss_mask")}
+    left_out = {
+        "tools": None,
+        "template_kwargs": None,
+        "messages": [],
+        "tokens": {"start": 0, "annotations": {}} | empty,
+    }
+    assert outline["turns"] == [whole[name] | left_out for name in (first, second, other)]
+    assert [turn["turn_id"] for turn in page(session, outline=True, cursor=second)["turns"]] == [second, other]
+    assert [turn["turn_id"] for turn in page(session, outline=True, branch=second)["turns"]] == [first, second]
+
+
+def test_an_outline_goes_on_on_further_pages(proxy: ProxyProcess) -> None:
+    session = proxy.start_session()
+    names = [say(session, {"role": "user", "content": f"Turn {number}"}, max_tokens=1)[1] for number in range(258)]
+    found = list(pages(session, outline=True))
+    assert [len(each["turns"]) for each in found] == [256, 2]
+    assert [turn["turn_id"] for each in found for turn in each["turns"]] == names
+
+
+def test_a_page_begins_at_any_message_and_token(proxy: ProxyProcess) -> None:
+    session = proxy.start_session()
+    _, name = say(session, {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Count. " * 50})
+    (whole,) = page(session)["turns"]
+    (part,) = page(session, cursor=f"{name}:1:20")["turns"]
+    assert part["messages"] == whole["messages"][1:] and part["tokens"]["start"] == 20
+    assert part["tokens"]["input_ids"] == whole["tokens"]["input_ids"][20:]
+    (neither,) = page(session, cursor=f"{name}:9999999999:9999999999")["turns"]
+    assert neither["messages"] == [] and neither["tokens"]["input_ids"] == []
+
+
 def test_pages_hold_4096_tokens_and_cut_no_character(proxy: ProxyProcess) -> None:
     session = proxy.start_session()
     said, _ = say(session, {"role": "user", "content": "🙂 wörd " * 3000})

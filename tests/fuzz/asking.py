@@ -186,6 +186,9 @@ def show(lane: Lane) -> Ask | None:
             where["key"] = lane.admin
             query = {"branch": lane.random.choice(sorted(session.ids))} if session.ids else {}
             queries = {"branch": ("", "x" * 129), "cursor": ("x", "a:b:c", ":0:0", "a:1", "x" * 200)}
+            queries["outline"] = ("some",)
+            if lane.random.random() < 0.3:
+                query["outline"] = "true"
             return Ask(route="GET /sessions/{id}/conversation", **where, query=query, queries=queries)
         case 1:
             return Ask(route="GET /sessions/{id}", **where, effect=_as_many_turns(session, "turns"))

@@ -287,14 +287,14 @@ class AsyncFleet(FleetBase):
         return list_turns(self._proxies, name_of(session))
 
     def conversation(
-        self, session: Named, *, branch: str | None = None, cursor: str | None = None
+        self, session: Named, *, branch: str | None = None, cursor: str | None = None, outline: bool = False
     ) -> AsyncIterator[wire.Conversation]:
         """A branch of a session, page by page: messages, and each token with its text, log-probability and version.
 
         `branch` is the id of its last turn, the newest unless given; `cursor` a page's, or the id of the turn to begin
-        at.
+        at. With `outline` the turns come without messages and tokens, and those of all branches unless one is named.
         """
-        return read_conversation(self._proxies, name_of(session), branch=branch, cursor=cursor)
+        return read_conversation(self._proxies, name_of(session), branch=branch, cursor=cursor, outline=outline)
 
     def events(self) -> AsyncEvents:
         """Turns as they are committed, at all proxies, from now on: a context manager, and an iterator within.

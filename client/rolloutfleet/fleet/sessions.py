@@ -73,17 +73,19 @@ async def _newest_first(
 
 
 async def read_conversation(
-    proxies: Proxies, session_id: str, *, branch: str | None, cursor: str | None
+    proxies: Proxies, session_id: str, *, branch: str | None, cursor: str | None, outline: bool
 ) -> AsyncIterator[wire.Conversation]:
-    """The pages of one branch; which one that is, the first page says."""
+    """The pages of one branch, which the first page names; an outline's of all, where none is named."""
     asked: dict[str, str] = {name: value for name, value in (("branch", branch), ("cursor", cursor)) if value}
+    fixed = {"outline": "true"} if outline else {}
     while True:
         path = f"/sessions/{session_id}/conversation"
-        page = await proxies.call("GET", path, wire.Conversation, owner=owner_of(session_id), query=asked)
+        page = await proxies.call("GET", path, wire.Conversation, owner=owner_of(session_id), query=asked | fixed)
         yield page
         if page.cursor is None or page.branch is None:
             return
-        asked = {"branch": page.branch, "cursor": page.cursor}
+        named = {} if outline and branch is None else {"branch": page.branch}
+        asked = {**named, "cursor": page.cursor}
 
 
 async def list_turns(proxies: Proxies, session_id: str) -> AsyncIterator[wire.Turn]:

@@ -30,11 +30,17 @@ _SILENCE: Final = b": nothing new\n\n"
 
 @router.get("/sessions/{session_id}/conversation", dependencies=[AdminOnly], responses={200: {"model": Conversation}})
 async def show_conversation(
-    session_id: str, request: Request, services: TheServices, branch: Branch = None, cursor: Cursor = None
+    session_id: str,
+    request: Request,
+    services: TheServices,
+    branch: Branch = None,
+    cursor: Cursor = None,
+    outline: bool = False,
 ) -> Response:
     """A branch, from its root to the turn that `branch` names, the newest unless it does: messages, and each token
-    with its text, log-probability and version."""
-    page = await services.conversations.page(Asked(session=session_id, branch=branch, cursor=cursor))
+    with its text, log-probability and version. An outline has the turns alone, of all branches unless one is named."""
+    asked = Asked(session=session_id, branch=branch, cursor=cursor, outline=outline)
+    page = await services.conversations.page(asked)
     if page is None:
         there(await find_session(request, session_id), session_id)
         raise SessionNotFound("The session has just ended.")

@@ -45,6 +45,8 @@ class Asked:
     """Name of the branch's last turn; None: the newest."""
     cursor: str | None
     """A turn's name, and how many of its messages and tokens have been shown: `turn-1:0:4096`; or its name alone."""
+    outline: bool = False
+    """All turns, of every branch unless one is named, without messages and tokens."""
 
 
 class Conversations:
@@ -94,10 +96,13 @@ class Conversations:
         name, messages, tokens = _place(asked.cursor)
         begins = None if name is None else rows.find_turn(connection, session, name)
         after = 0 if begins is None else begins[0] - 1
-        branch = rows.load_branch(connection, session, last[0], after=after, most=TURNS_A_PAGE + 1)
+        if asked.outline and asked.branch is None:
+            branch = rows.load_numbers(connection, session, after=after, most=TURNS_A_PAGE + 1)
+        else:
+            branch = rows.load_branch(connection, session, last[0], after=after, most=TURNS_A_PAGE + 1)
         if name is not None and (begins is None or not branch or branch[0][1] != name):
             raise InvalidParameter("cursor", "No turn of this branch is named by this cursor.")
-        made = _Page(connection, session, asked.session, self._token_bytes)
+        made = _Page(connection, session, asked.session, self._token_bytes, asked.outline)
         for number, each in branch[:TURNS_A_PAGE]:
             if not made.has_room:
                 return made.ending(last[1], f"{each}:0:0")
@@ -123,6 +128,7 @@ class _Page:
     session: int
     session_name: str
     token_bytes: Callable[[int], bytes]
+    outline: bool
     turns: list[Json] = field(default_factory=list)
     tokens_left: int = TOKENS_A_PAGE
     bytes_left: int = BYTES_A_PAGE
@@ -143,6 +149,9 @@ class _Page:
         shown = _facts(shape, self.session_name)
         note = load_note(self.connection, self.session, number)
         self.bytes_left -= len(note or "")
+        if self.outline:
+            self.turns.append(shown | _NOT_SHOWN | {"note": note})
+            return True
         given = shape.tools if shape.tools is not None and not messages and not tokens else {}
         self.turns.append(
             shown
@@ -195,6 +204,15 @@ class _Page:
             "loss_mask": [*[0] * before, *[trained] * most][:count],
             "annotations": {name: [*[None] * before, *numbers[:most]] for name, numbers in said if most},
         }
+
+
+_NO_TOKENS: Final = {
+    **dict.fromkeys(("input_ids", "texts", "logprobs", "versions", "loss_mask"), ()),
+    "start": 0,
+    "annotations": {},
+}
+_NOT_SHOWN: Final = {"tools": None, "template_kwargs": None, "messages": (), "tokens": _NO_TOKENS}
+"""What an outline leaves out."""
 
 
 def _facts(shape: TurnShape, session: str) -> Json:

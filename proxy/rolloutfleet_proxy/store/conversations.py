@@ -119,6 +119,14 @@ def load_branch(
     ).fetchall()
 
 
+def load_numbers(connection: sqlite3.Connection, session: int, *, after: int, most: int) -> list[tuple[int, str]]:
+    """(number, name) of a session's turns behind number `after`, in order of commit."""
+    return connection.execute(
+        "SELECT number, name FROM turns WHERE session = ? AND number > ? ORDER BY number LIMIT ?",
+        (session, after, most),
+    ).fetchall()
+
+
 def load_shape(connection: sqlite3.Connection, session: int, number: int) -> TurnShape:
     """A turn that is there."""
     row = named_row(
