@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rolloutfleet.cli.top.figures import ORDERS, PAUSED, TOO_LONG, FleetFigures, ProxyFigures, Sample, figures, ordered
 from rolloutfleet.cli.top.screen import Display, shown
+from rolloutfleet.viewing.figures import ORDERS, PAUSED, TOO_LONG, FleetFigures, ProxyFigures, Sample, figures, ordered
 from rolloutfleet.wire import Proxy, Stats
 
 GIB = 2**30

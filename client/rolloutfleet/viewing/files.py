@@ -8,11 +8,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, load
+from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, DumpEnd, DumpHead, IncomingShard
+from rolloutfleet.dumps.reading import read_streamed
 from rolloutfleet.files.forms import MissingLibrary, pyarrow_parquet, records
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory, read_export
@@ -44,7 +45,7 @@ def open_file(file: Path, texts: Texts) -> list[Recorded]:
             begins = opened.read(len(_DUMP_BEGINS))
             if begins == _DUMP_BEGINS:
                 opened.seek(0)
-                return [_of_dump(load(opened), texts)]
+                return [_of_dump(_without_shards(opened), texts)]
         return _of_records(_exported(file, JSON_MEDIA_TYPE), texts)
     except (Damaged, FleetError, MissingLibrary) as error:
         raise Unreadable(f"{file}: {error}") from None
@@ -55,6 +56,15 @@ def open_file(file: Path, texts: Texts) -> list[Recorded]:
 
 
 # Dumps
+
+
+def _without_shards(file: BinaryIO) -> Dump:
+    """Nobody looks at shards, which may be larger than memory."""
+    head, *rest = (part for part in read_streamed(file) if not isinstance(part, IncomingShard))
+    assert isinstance(head, DumpHead)
+    end = rest.pop()
+    assert isinstance(end, DumpEnd)
+    return Dump(head, [part for part in rest if isinstance(part, DumpedTurn)], [], end)
 
 
 def _of_dump(dump: Dump, texts: Texts) -> Recorded:
@@ -72,7 +82,12 @@ def _of_dump(dump: Dump, texts: Texts) -> Recorded:
             )
             for path in paths
         ],
+        versions=_each_once(turn.versions.numpy() for turn in dump.turns),
     )
+
+
+def _each_once(versions: Iterable[np.ndarray[Any, Any]]) -> list[int]:
+    return sorted({version for each in versions for version in np.unique(each).tolist() if version >= 0})
 
 
 def _path(by_number: Mapping[int, DumpedTurn], last: DumpedTurn) -> list[DumpedTurn]:
@@ -195,7 +210,13 @@ def _of_rows(name: str, rows: list[Json], texts: Texts) -> Recorded:
         branches.append(RecordedBranch(ids[-1] if ids else "", ids, partial(_read_numbered, row, texts, order)))
     facts = {"session": rows[0]["session_id"], "task": rows[0]["task_id"], "group": rows[0]["group_id"]}
     tree = [turn.model_copy(update={"number": order[turn.turn_id]}) for turn in turns.values()]
-    return Recorded(name=name, facts=facts | {"marked": rows[0]["marked"]}, turns=tree, branches=branches)
+    return Recorded(
+        name=name,
+        facts=facts | {"marked": rows[0]["marked"]},
+        turns=tree,
+        branches=branches,
+        versions=_each_once(row["versions"] for row in rows),
+    )
 
 
 def _read_numbered(row: Json, texts: Texts, order: Mapping[str, int]) -> list[ShownTurn]:

@@ -26,6 +26,8 @@ class Recorded:
     turns: Sequence[ShownTurn]
     """For the tree: without messages and tokens."""
     branches: Sequence[RecordedBranch]
+    versions: Sequence[int] = ()
+    """Of the sampled tokens, each once."""
 
     def branch(self, turn_id: str | None) -> RecordedBranch | None:
         """That which ends with a turn, else the first with it; the last one where none is named."""

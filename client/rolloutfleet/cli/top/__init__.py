@@ -10,11 +10,11 @@ import typer
 from rolloutfleet.cli.failures import wrong
 from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, read_interval, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json
-from rolloutfleet.cli.top.figures import ORDERS, FleetFigures, Sample, figures
 from rolloutfleet.cli.top.screen import Display, shown
-from rolloutfleet.cli.top.watching import take_sample, watch
+from rolloutfleet.cli.top.watching import watch
 from rolloutfleet.fleet import AsyncFleet
 from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.viewing.figures import ORDERS, FleetFigures, Sample, figures, take_sample
 
 FASTEST, SLOWEST = 0.2, 60.0
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rolloutfleet.cli.show import NOTHING, size, table
 from rolloutfleet.cli.status import MOST_BRANCHES
-from rolloutfleet.cli.top.figures import ORDERS, PAUSED, FleetFigures, ProxyFigures, ordered
+from rolloutfleet.viewing.figures import ORDERS, PAUSED, FleetFigures, ProxyFigures, ordered
 
 BAR: Final = 10
 WIDE: Final = 120

@@ -13,26 +13,15 @@ from typing import Final
 from rich.live import Live
 
 from rolloutfleet.cli.show import console
-from rolloutfleet.cli.top.figures import FleetFigures, Sample, figures
 from rolloutfleet.cli.top.screen import Display, shown
 from rolloutfleet.fleet import AsyncFleet, FleetError
+from rolloutfleet.viewing.figures import FleetFigures, Sample, figures, take_sample
 
 log = logging.getLogger("rolloutfleet.fleet")
 
 LONG: Final = 2.0
 """Seconds of a wait that are worth a line."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-async def take_sample(fleet: AsyncFleet) -> Sample:
-    """Raises FleetError where no proxy answers."""
-    proxies, stats = await asyncio.gather(fleet.proxies(), fleet.stats())
-    return Sample(
-        asyncio.get_running_loop().time(),
-        proxies,
-        {each.ordinal: each for each in stats.proxies},
-        {each.ordinal: each.error.message for each in stats.failed},
-    )
 
 
 @dataclass(slots=True)

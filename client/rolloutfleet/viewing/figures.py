@@ -1,5 +1,6 @@
-"""What is shown of a fleet, from two samples of it: pure."""
+"""What is shown of a fleet, from two samples of it: pure, but for taking them."""
 
+import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
+from rolloutfleet.fleet import AsyncFleet
 from rolloutfleet.wire import Proxy, Stats
 
 
@@ -20,6 +22,17 @@ class Sample:
     stats: Mapping[int, Stats]
     failed: Mapping[int, str]
     """Why a proxy said nothing, by ordinal."""
+
+
+async def take_sample(fleet: AsyncFleet) -> Sample:
+    """Raises FleetError where no proxy answers."""
+    proxies, stats = await asyncio.gather(fleet.proxies(), fleet.stats())
+    return Sample(
+        asyncio.get_running_loop().time(),
+        proxies,
+        {each.ordinal: each for each in stats.proxies},
+        {each.ordinal: each.error.message for each in stats.failed},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
