@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rolloutfleet.cli import dumps, export, prometheus, sessions, show_session, status, tail, top, up
+from rolloutfleet.cli import dumps, export, inspect, prometheus, sessions, show_session, status, tail, top, up
 from rolloutfleet.cli.failures import CommandFailed, fail
 from rolloutfleet.cli.options import help_unless_asked
 from rolloutfleet.fleet import FleetError
@@ -30,6 +30,7 @@ app.command("sessions", help="The same as [bold]session list[/bold].")(sessions.
 app.command("turns")(sessions.turns)
 app.command("show")(show_session.show)
 app.command("tail")(tail.tail)
+app.command("inspect")(inspect.inspect)
 app.command("export")(export.export)
 app.command("ack")(export.ack)
 app.command("release")(export.release)

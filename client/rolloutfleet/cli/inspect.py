@@ -1,0 +1,221 @@
+"""`rolloutfleet inspect`: a local web page of a fleet, or of what it left in files."""
+
+import asyncio
+import contextlib
+import html
+import logging
+import socket
+import sys
+import tempfile
+import time
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rolloutfleet.cli.failures import failed, warn, wrong
+from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.show import size
+from rolloutfleet.fleet import AsyncFleet
+from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.viewing import NoTokenizer, load_texts, safe
+
+if TYPE_CHECKING:
+    from rolloutfleet.inspect.bundle import Selection
+    from rolloutfleet.inspect.fleet import FleetSource
+    from rolloutfleet.inspect.folder import FolderSource
+    from rolloutfleet.inspect.tabs import Tabs
+
+PORT: Final = 7433
+MOST_SESSIONS: Final = 10_000
+"""Of a bundle."""
+
+
+@takes_fleet_options
+def inspect(
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="N",
+            min=0,
+            max=65535,
+            help=f"On 127.0.0.1; by default {PORT}, or any other if that is used.",
+        ),
+    ] = None,
+    opens: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in this machine's browser.")] = False,
+    dumps: Annotated[
+        Path | None,
+        typer.Option(
+            "--dumps", metavar="DIR", help="Show the dumps, kept files and exports in a folder; needs no fleet."
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", metavar="PATH", help="Of the model: for text of tokens in files, which hold ids."),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", metavar="DIR", help="Write the pages as files that any web server can show, and end."),
+    ] = None,
+    sessions: Annotated[
+        list[str] | None,
+        typer.Option("--session", metavar="ID", help="Of a bundle: this session; may be given more than once."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="ID", help="Of a bundle: sessions of this task.")
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", metavar="N", min=1, max=MOST_SESSIONS, help="Of a bundle: so many at most, the newest."
+        ),
+    ] = 100,
+    *,
+    options: FleetOptions,
+) -> None:
+    """Look at a fleet in a web browser: its sessions, what was said and sampled in them, and why branches began.
+
+    It prints a URL. Open it: it works once, for one browser, and a new one is printed whenever one was used. The page
+    is served on this machine alone, and only to browsers that were let in so. From elsewhere, forward the port:
+
+    [bold]ssh -L 7433:127.0.0.1:7433 HOST[/bold]
+
+    Ctrl-C ends it. With --dumps it shows files instead of a fleet. With --bundle it writes what it would show to a
+    folder that can be shared; [bold]python -m http.server --directory DIR[/bold] shows that.
+    """
+    if dumps is not None and not dumps.is_dir():
+        raise wrong(f"--dumps: {dumps} is not a folder")
+    if tokenizer is not None and dumps is None:
+        raise wrong("--tokenizer goes with --dumps: a fleet knows its tokens' text")
+    if bundle is None and (sessions or task is not None):
+        raise wrong("--session and --task go with --bundle")
+    _need_the_extra()
+    where = options.find() if dumps is None else None
+    with _quiet():
+        if bundle is not None:
+            from rolloutfleet.inspect.bundle import Selection
+
+            chosen = Selection(session_ids=tuple(sessions or ()), task_id=task, limit=limit)
+            asyncio.run(_bundle(where, dumps, tokenizer, bundle, chosen))
+        else:
+            with contextlib.closing(_listening(port)) as listening:
+                asyncio.run(_serve(where, dumps, tokenizer, listening, opens=opens))
+
+
+def _need_the_extra() -> None:
+    try:
+        import jinja2  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise failed("the page takes some packages more: pip install 'rolloutfleet[inspect]'") from None
+
+
+@contextlib.asynccontextmanager
+async def _source(
+    where: Whereabouts | None, folder: Path | None, tokenizer: Path | None, tabs: "Tabs"
+) -> AsyncIterator["FleetSource | FolderSource"]:
+    """What is shown. Raises CommandFailed."""
+    from rolloutfleet.inspect.fleet import FleetSource
+    from rolloutfleet.inspect.folder import FolderSource
+
+    if where is None:
+        assert folder is not None
+        try:
+            texts = load_texts(tokenizer)
+        except NoTokenizer as error:
+            raise failed(safe(error)) from None
+        yield FolderSource(folder, texts)
+        return
+    async with AsyncFleet(where, patience=RETRY_SECONDS, progress=False) as fleet:
+        await fleet.proxies()
+        yield FleetSource(fleet, tabs, time.monotonic)
+
+
+async def _serve(
+    where: Whereabouts | None, folder: Path | None, tokenizer: Path | None, listening: socket.socket, *, opens: bool
+) -> None:
+    from rolloutfleet.inspect.serving import serve
+    from rolloutfleet.inspect.tabs import Tabs
+
+    tabs = Tabs()
+    async with _source(where, folder, tokenizer, tabs) as source, source.running():
+        with _announcing(opens=opens) as announce:
+            await serve(source, tabs, listening, announce)
+    print("ended", flush=True)
+
+
+async def _bundle(
+    where: Whereabouts | None, folder: Path | None, tokenizer: Path | None, into: Path, chosen: "Selection"
+) -> None:
+    from rolloutfleet.inspect.bundle import NotABundle, write_bundle
+    from rolloutfleet.inspect.sources import NotNow
+    from rolloutfleet.inspect.tabs import Tabs
+
+    async with _source(where, folder, tokenizer, Tabs()) as source:
+        await source.refresh()
+        try:
+            written = await write_bundle(source, into, chosen, _progress)
+        except NotABundle as error:
+            raise wrong(f"--bundle: {error}") from None
+        except (NotNow, OSError) as error:
+            raise failed(f"the bundle in {into} is incomplete: {safe(error)}") from None
+        except asyncio.CancelledError:
+            warn(failed(f"the bundle in {into} is incomplete; the same command writes it anew"))
+            raise
+    for session, why in written.missing.items():
+        warn(failed(f"left out: {safe(session)}: {safe(why)}"))
+    print(f"{written.sessions} sessions, {size(written.bytes)}: python -m http.server --directory {into}")
+
+
+def _progress(done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done} of {of} sessions", end="" if done < of else "\n", file=sys.stderr, flush=True)
+
+
+def _listening(port: int | None) -> socket.socket:
+    from rolloutfleet.inspect.serving import ADDRESS, listen
+
+    try:
+        return listen(PORT if port is None else port)
+    except OSError as error:
+        if port is not None:
+            raise failed(f"--port: {ADDRESS}:{port} can't be used: {error.strerror}") from None
+    return listen(0)
+
+
+@contextlib.contextmanager
+def _announcing(*, opens: bool) -> Iterator[Callable[[str], None]]:
+    """Prints URLs; the first may be opened as well."""
+    with tempfile.TemporaryDirectory() as private:
+        left = [Path(private) / "open.html"] if opens else []
+        said = False
+
+        def announce(url: str) -> None:
+            nonlocal said
+            print(f"another browser: {url}" if said else f"Open {url}\nIt works once. Ctrl-C ends.", flush=True)
+            said = True
+            if left:
+                _open(left.pop(), url)
+
+        yield announce
+
+
+def _open(file: Path, url: str) -> None:
+    """By a file that nobody else can read: the command lines of processes can be read by all."""
+    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(url)}">')
+    webbrowser.open(file.as_uri())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What the library would warn of on the error output is on the page."""
+    log, handler = logging.getLogger("rolloutfleet.fleet"), logging.NullHandler()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)

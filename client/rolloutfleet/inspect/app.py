@@ -1,0 +1,165 @@
+"""The page's routes: pages, documents, events, static files. None of them passes anything through to a fleet."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from rolloutfleet.inspect import pages
+from rolloutfleet.inspect.access import Access, Guarded
+from rolloutfleet.inspect.names import is_name
+from rolloutfleet.inspect.sources import NotNow, NotThere, Source
+from rolloutfleet.inspect.tabs import Tabs
+from rolloutfleet.wire import EVENTS_MEDIA_TYPE
+
+Json = dict[str, Any]
+
+SILENCE: Final = 15.0
+"""Seconds after which a tab is sent a comment."""
+_GONE: Final = "There is nothing of this name (any more)."
+
+
+class Site:
+    """Answers of one source."""
+
+    def __init__(self, source: Source, tabs: Tabs) -> None:
+        self._source, self._tabs = source, tabs
+        self._list: tuple[list[Json], bool, bytes] | None = None
+        """The last list of sessions as JSON; there may be 10,000 of them."""
+
+    # Pages
+
+    async def fleet(self, _: Request) -> Response:
+        return await self._page(pages.fleet_page(self._source, live=self._source.live))
+
+    async def sessions(self, _: Request) -> Response:
+        return await self._page(pages.sessions_page(self._source, live=self._source.live))
+
+    async def group(self, request: Request) -> Response:
+        return await self._page(
+            pages.group_page(self._source, _name(request, "group"), live=self._source.live), root="../"
+        )
+
+    async def session(self, request: Request) -> Response:
+        return await self._page(
+            pages.session_page(self._source, _name(request, "key"), live=self._source.live), root="../"
+        )
+
+    async def _page(self, made: Awaitable[bytes], *, root: str = "") -> Response:
+        try:
+            return HTMLResponse(await made)
+        except NotThere:
+            return self._failure(404, _GONE, root)
+        except NotNow as error:
+            return self._failure(503, str(error), root)
+
+    def _failure(self, status: int, text: str, root: str) -> Response:
+        return HTMLResponse(pages.error_page(text, root=root, live=False), status)
+
+    # Documents
+
+    async def fleet_data(self, _: Request) -> Response:
+        return await _data(self._source.overview())
+
+    async def sessions_data(self, _: Request) -> Response:
+        lines, complete = await self._source.sessions()
+        if self._list is None or self._list[0] is not lines or self._list[1] != complete:
+            self._list = lines, complete, encoded({"sessions": lines, "complete": complete})
+        return _json(self._list[2])
+
+    async def tree(self, request: Request) -> Response:
+        return await _data(self._source.tree(_name(request, "key")))
+
+    async def turn(self, request: Request) -> Response:
+        return await _data(self._source.turn(_name(request, "key"), _name(request, "turn")))
+
+    async def strip(self, request: Request) -> Response:
+        return await _data(self._source.strip(_name(request, "key"), _name(request, "turn")))
+
+    async def chunk(self, request: Request) -> Response:
+        number = min(request.path_params["number"], 2**31)
+        return await _data(self._source.chunk(_name(request, "key"), _name(request, "turn"), number))
+
+    # Events
+
+    async def events(self, request: Request) -> Response:
+        """204 ends a browser's asking again: files don't change."""
+        if not self._source.live:
+            return Response(status_code=204)
+        if self._tabs.full:
+            return _json(encoded(_error("too many tabs are open")), 503)
+        told = self._told() if request.method == "GET" else _nothing()
+        return StreamingResponse(told, media_type=EVENTS_MEDIA_TYPE)
+
+    async def _told(self) -> AsyncIterator[bytes]:
+        with self._tabs.opened() as tab:
+            yield b": following\n\n"
+            while not tab.closed:
+                self._source.seen()
+                yield await tab.take(SILENCE) or b": nothing new\n\n"
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+def encoded(document: Json) -> bytes:
+    """In ASCII, so that whatever stands in it can be sent."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _name(request: Request, which: str) -> str:
+    """A name of a path. Raises NotThere for what nothing is called."""
+    name = str(request.path_params[which])
+    return name if is_name(name) else ""
+
+
+async def _data(made: Awaitable[Json]) -> Response:
+    try:
+        return _json(encoded(await made))
+    except NotThere:
+        return _json(encoded(_error(_GONE)), 404)
+    except NotNow as error:
+        return _json(encoded(_error(str(error))), 503, {"retry-after": "2"})
+
+
+def _error(text: str) -> Json:
+    return {"error": {"message": text}}
+
+
+def _json(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(content, status, headers, media_type="application/json")
+
+
+async def _to_index(_: Request) -> Response:
+    return RedirectResponse("index.html", status_code=303)
+
+
+def application(source: Source, tabs: Tabs, access: Access) -> ASGIApp:
+    """All of it, behind its access."""
+    site = Site(source, tabs)
+    turn = "/data/sessions/{key}/turns/{turn}"
+    routes: list[tuple[str, Callable[[Request], Awaitable[Response]]]] = [
+        ("/", _to_index),
+        ("/index.html", site.fleet),
+        ("/sessions.html", site.sessions),
+        ("/groups/{group}.html", site.group),
+        ("/sessions/{key}.html", site.session),
+        ("/data/fleet.json", site.fleet_data),
+        ("/data/sessions.json", site.sessions_data),
+        ("/data/sessions/{key}/tree.json", site.tree),
+        (f"{turn}.json", site.turn),
+        (f"{turn}/strip.json", site.strip),
+        (f"{turn}/tokens/{{number:int}}.json", site.chunk),
+        ("/events", site.events),
+    ]
+    static = Mount("/static", StaticFiles(directory=pages.static_folder()))
+    app = Starlette(routes=[*(Route(path, answer) for path, answer in routes), static])
+    return Guarded(app, access)

@@ -1,0 +1,136 @@
+"""The documents that pages are made of: plain data, made of what a fleet or a file says. Pure.
+
+The same for live pages and for a bundle. docs/inspect.md lists them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from rolloutfleet.inspect.names import safe_name
+from rolloutfleet.viewing import limbs
+from rolloutfleet.wire import SessionStatus, ShownTokens, ShownTurn
+
+Json = dict[str, Any]
+
+TOKENS_A_CHUNK: Final = 512
+BUCKETS: Final = 512
+"""Of a strip, at the most."""
+LISTS: Final = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
+"""Of tokens: those that have one entry for each."""
+_LONG: Final = {"messages", "tokens", "tools", "template_kwargs"}
+"""What a tree leaves out."""
+_SUMMARY: Final = ("branches", "reward", "rewarded", "output_tokens", "version_min", "version_max", "last_activity_at")
+
+
+def session_of_status(status: SessionStatus) -> Json:
+    """A session's line in the list. None: not known."""
+    return {
+        "key": status.session_id,
+        "session_id": status.session_id,
+        "task_id": status.task_id,
+        "group_id": status.group_id,
+        "group": safe_name(status.group_id),
+        "state": status.state,
+        "fate": status.fate,
+        "ordinal": status.ordinal,
+        "source": "fleet",
+        "created_at": status.created_at,
+        "turns": status.turns,
+        "tokens": status.tokens,
+        "in_flight": status.in_flight,
+        **{name: getattr(status, name, None) for name in _SUMMARY},
+    }
+
+
+def tree_document(
+    session: Mapping[str, Any], turns: Sequence[ShownTurn], branches: Sequence[str] | None = None
+) -> Json:
+    """Turns as lines of a tree, and the last turn of each branch; by default those that no other extends."""
+    extended = {turn.parent_id for turn in turns}
+    ends = [turn.turn_id for turn in turns if turn.turn_id not in extended] if branches is None else list(branches)
+    lines = [
+        _without_long(limb.turn) | {"name": safe_name(limb.turn.turn_id), "depth": limb.depth, "forks": limb.forks}
+        for limb in limbs(turns)
+    ]
+    return {"session": dict(session), "turns": lines, "branches": ends}
+
+
+def turn_document(turn: ShownTurn, *, tokens: int, strip: Sequence[float] | None) -> Json:
+    """A turn with all of its messages. `tokens`: how many own ones it has; `strip`: None where that is asked for
+    apart, as the turn is long."""
+    return turn.model_dump(exclude={"tokens"}) | {
+        "name": safe_name(turn.turn_id),
+        "tokens": tokens,
+        "chunks": math.ceil(tokens / TOKENS_A_CHUNK),
+        "strip": strip,
+    }
+
+
+def strip(logprobs: Sequence[float]) -> list[float]:
+    """The mean probability of an output's tokens, in buckets of about the same number of tokens."""
+    count = min(BUCKETS, len(logprobs))
+    ends = [len(logprobs) * place // count for place in range(count + 1)] if count else []
+    return [
+        round(sum(math.exp(min(0.0, each)) for each in logprobs[start:end]) / (end - start), 6)
+        for start, end in pairwise(ends)
+    ]
+
+
+def part_of(tokens: ShownTokens, start: int, end: int) -> ShownTokens:
+    """Those of a turn's own tokens from `start` to before `end`, as far as they are there."""
+    first, last = max(0, start - tokens.start), max(0, end - tokens.start)
+    parts = {name: getattr(tokens, name)[first:last] for name in LISTS}
+    said = {name: numbers[first:last] for name, numbers in tokens.annotations.items()}
+    return tokens.model_copy(update={"start": tokens.start + first, **parts, "annotations": said})
+
+
+def chunk_document(tokens: ShownTokens, number: int) -> Json:
+    """A chunk of a turn's own tokens."""
+    start = TOKENS_A_CHUNK * number
+    return part_of(tokens, start, start + TOKENS_A_CHUNK).model_dump()
+
+
+def last_words(turn: Mapping[str, Any], most: int) -> str:
+    """How a turn's answer ends, of its document."""
+    messages: Sequence[Json] = turn["messages"]
+    said = messages[-1]["message"].get("content") if messages else None
+    text = said if isinstance(said, str) else ""
+    calls = _called(messages[-1]["message"]) if messages and not text else []
+    text = text or ", ".join(f"→ {name}" for name in calls)
+    return text if len(text) <= most else f"…{text[-most:]}"
+
+
+def _called(message: Json) -> list[str]:
+    calls = message.get("tool_calls")
+    found = (
+        [each.get("function") if isinstance(each, dict) else None for each in calls if each]
+        if isinstance(calls, list)
+        else []
+    )
+    return [str(function.get("name")) for function in found if isinstance(function, dict)]
+
+
+def _without_long(turn: ShownTurn) -> Json:
+    return turn.model_dump(exclude=_LONG)
+
+
+def summary_of_turns(turns: Iterable[ShownTurn], versions: Iterable[int]) -> Json:
+    """The columns of a list that follow from a session's turns."""
+    listed = list(turns)
+    extended = {turn.parent_id for turn in listed}
+    rewarded = [turn for turn in listed if turn.reward is not None]
+    own = [turn for turn in rewarded if turn.lineage.kind == "main"] or rewarded
+    known = [version for version in versions if version >= 0]
+    return {
+        "turns": len(listed),
+        "tokens": sum(turn.new_prompt_tokens + turn.completion_tokens for turn in listed),
+        "output_tokens": sum(turn.completion_tokens for turn in listed),
+        "branches": sum(turn.turn_id not in extended for turn in listed),
+        "reward": own[-1].reward if own else None,
+        "rewarded": len(rewarded),
+        "version_min": min(known, default=None),
+        "version_max": max(known, default=None),
+        "last_activity_at": max((turn.created_at for turn in listed), default=None) or None,
+    }

@@ -1,0 +1,155 @@
+"""The files of a folder, looked through for what they hold. Anything may lie there; links are not followed."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rolloutfleet.dumps import CLAIM_MARK, Damaged, DumpHead, open_dump
+from rolloutfleet.dumps.reading import read_head
+from rolloutfleet.inspect.documents import summary_of_turns
+from rolloutfleet.viewing import Recorded, Texts, Unreadable, load_texts, open_file
+
+Json = dict[str, Any]
+
+SUFFIXES: Final = (".json", ".jsonl", ".parquet", ".safetensors", ".imported")
+DEEPEST: Final = 4
+"""Folders below the given one."""
+MOST_FILES: Final = 100_000
+LARGEST: Final = 512 << 20
+"""Bytes of an export's file, which is read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is remembered of a session, or of a trajectory, in a file."""
+
+    file: str
+    """Below the folder."""
+    name: str
+    """Of what is recorded there."""
+    line: Json
+    """For the list, without names for paths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a look at a file found."""
+
+    file: str
+    entries: Sequence[Entry] = field(default_factory=tuple)
+    why: str | None = None
+    """Why nothing of it can be shown."""
+    whole: bool = True
+    """Whether that was all; False: only what its first line says."""
+
+
+def looked_through(folder: Path) -> Iterator[Found]:
+    """First what the first lines of dumps say, which is quick; then all of every file."""
+    files = [str(file.relative_to(folder)) for file in _files(folder, DEEPEST)][:MOST_FILES]
+    heads = set()
+    for file in files:
+        found = _glanced_at(folder, file)
+        if found is not None:
+            heads.add(file)
+            yield found
+    for file in files:
+        yield _looked_at(folder, file, is_dump=file in heads)
+
+
+def opened(folder: Path, file: str, texts: Texts) -> list[Recorded]:
+    """What a file holds. Raises Unreadable."""
+    path = folder / file
+    try:
+        with open_dump(path) as checked:
+            begins = checked.read(32)
+            size = os.fstat(checked.fileno()).st_size
+    except Damaged as error:
+        raise Unreadable(f"{file}: {error}") from None
+    except OSError as error:
+        raise Unreadable(f"{file} can't be read: {error.strerror or error}") from None
+    if size > LARGEST and not begins.startswith(b'{"format":'):
+        raise Unreadable(f"{file} has more than {LARGEST >> 20} MiB: `rolloutfleet show` may show it")
+    return open_file(path, texts)
+
+
+def _files(folder: Path, deeper: int) -> Iterator[Path]:
+    """In the order of their names. What can't be listed is left out."""
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in inside:
+        if path.name.startswith(".") or path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from _files(path, deeper - 1) if deeper else ()
+        elif path.name.endswith(SUFFIXES) or CLAIM_MARK in path.name:
+            yield path
+
+
+def _glanced_at(folder: Path, file: str) -> Found | None:
+    """What the head of a dump says; None where it is none, or damaged there."""
+    try:
+        with open_dump(folder / file) as opened:
+            head = read_head(opened)
+    except (Damaged, OSError):
+        return None
+    return Found(file=file, entries=[Entry(file, head.session.session_id, _of_head(head))], whole=False)
+
+
+def _of_head(head: DumpHead) -> Json:
+    session = head.session
+    return _line(
+        session_id=session.session_id,
+        task_id=session.task_id,
+        group_id=session.group_id,
+        state="dumped",
+        fate=head.reason,
+        ordinal=head.ordinal,
+        source="kept" if head.reason == "kept" else "dump",
+        created_at=session.created_at,
+        turns=session.turns,
+        tokens=session.tokens,
+    )
+
+
+def _line(**said: Any) -> Json:
+    unknown = ("branches", "reward", "rewarded", "output_tokens", "version_min", "version_max", "last_activity_at")
+    return dict.fromkeys(unknown) | {"in_flight": 0} | said
+
+
+def _looked_at(folder: Path, file: str, *, is_dump: bool) -> Found:
+    """All of it, without texts."""
+    try:
+        found = opened(folder, file, load_texts(None))
+        head = _head(folder / file) if is_dump else None
+        entries = [Entry(file, each.name, _of_recorded(each, head)) for each in found]
+    except Unreadable as error:
+        return Found(file=file, why=str(error).replace(f"{folder / file}: ", "").replace(str(folder / file), "it"))
+    return Found(file=file, entries=entries)
+
+
+def _head(path: Path) -> Json:
+    try:
+        with open_dump(path) as opened:
+            return _of_head(read_head(opened))
+    except (Damaged, OSError) as error:
+        raise Unreadable(f"{path}: {error}") from None
+
+
+def _of_recorded(recorded: Recorded, head: Json | None) -> Json:
+    facts = recorded.facts
+    said = head or _line(
+        session_id=str(facts.get("session", recorded.name)),
+        task_id=facts.get("task"),
+        group_id=str(facts.get("group", "")),
+        state="exported",
+        fate=facts.get("marked"),
+        ordinal=None,
+        source="export",
+        created_at=None,
+    )
+    summary = summary_of_turns(recorded.turns, recorded.versions)
+    return said | {name: value for name, value in summary.items() if value is not None or name not in said}

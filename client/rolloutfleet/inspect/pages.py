@@ -1,0 +1,107 @@
+"""Pages as HTML: templates of a document each. The same live and in a bundle; all links are relative."""
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from rolloutfleet.inspect.documents import last_words
+from rolloutfleet.inspect.sources import NotNow, NotThere, Source
+from rolloutfleet.viewing import safe
+
+Json = dict[str, Any]
+
+TAIL: Final = 1_000
+"""Characters of an answer's end that a group's page shows of each session."""
+MOST_TAILS: Final = 64
+"""Sessions of a group of which answers are shown."""
+TAILS_AT_ONCE: Final = 4
+
+
+@functools.cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("rolloutfleet.inspect"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["shown"] = safe
+    return made
+
+
+def _html(template: str, *, root: str, live: bool, **context: Any) -> bytes:
+    text = _environment().get_template(template).render(root=root, live=live, **context)
+    # Half a character can't be sent, and may stand in a file.
+    return text.encode("utf-8", "replace")
+
+
+def static_folder() -> Path:
+    """Modules and styles, served and copied as they are."""
+    with as_file(files("rolloutfleet.inspect") / "static") as folder:
+        return folder
+
+
+async def fleet_page(source: Source, *, live: bool) -> bytes:
+    found = await source.overview()
+    of_fleet = found["source"] == "fleet"
+    context = {"fleet": found if of_fleet else None, "files": None if of_fleet else found}
+    return _html("fleet.html", root="", live=live, **context)
+
+
+async def sessions_page(source: Source, *, live: bool) -> bytes:
+    lines, _ = await source.sessions()
+    return sessions_html(len(lines), live=live)
+
+
+def sessions_html(total: int, *, live: bool) -> bytes:
+    return _html("sessions.html", root="", live=live, total=total)
+
+
+async def group_page(source: Source, group: str, *, live: bool, only: frozenset[str] | None = None) -> bytes:
+    """The sessions of a group side by side; `only` these, by key. Raises NotThere."""
+    lines, _ = await source.sessions()
+    members = [line for line in lines if line["group"] == group and (only is None or line["key"] in only)]
+    if not members:
+        raise NotThere
+    members.sort(key=lambda line: (line["created_at"] or 0.0, line["session_id"]))
+    places = asyncio.Semaphore(TAILS_AT_ONCE)
+    tails = await asyncio.gather(*(_tail(source, line["key"], places) for line in members[:MOST_TAILS]))
+    shown = [line | tail for line, tail in zip(members, [*tails, *[_NO_TAIL] * len(members)], strict=False)]
+    return _html("group.html", root="../", live=live, group=members[0]["group_id"], sessions=shown)
+
+
+async def session_page(source: Source, key: str, *, live: bool) -> bytes:
+    """Raises NotThere, NotNow."""
+    tree = await source.tree(key)
+    curl = await source.command(key)
+    return _html("session.html", root="../", live=live, session=tree["session"], tree=tree, curl=curl)
+
+
+def error_page(text: str, *, root: str, live: bool) -> bytes:
+    return _html("error.html", root=root, live=live, text=text)
+
+
+_NO_TAIL: Final[Json] = {"tail": None, "last_turn": None}
+
+
+async def _tail(source: Source, key: str, places: asyncio.Semaphore) -> Json:
+    """How the newest answer of its main loop ends."""
+    async with places:
+        try:
+            last = _newest((await source.tree(key))["turns"])
+            if last is None:
+                return _NO_TAIL
+            return {"tail": last_words(await source.turn(key, last["name"]), TAIL), "last_turn": last["turn_id"]}
+        except (NotThere, NotNow):
+            return _NO_TAIL
+
+
+def _newest(turns: Sequence[Json]) -> Json | None:
+    own = [turn for turn in turns if turn["lineage"]["kind"] == "main"] or turns
+    return max(own, key=lambda turn: int(turn["number"]), default=None)

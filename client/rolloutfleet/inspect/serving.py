@@ -1,0 +1,77 @@
+"""The page's process: a socket on the loopback, signals, and the URL that a person opens."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import uvicorn
+
+from rolloutfleet.inspect.access import TOKEN, Access
+from rolloutfleet.inspect.app import application
+from rolloutfleet.inspect.sources import Source
+from rolloutfleet.inspect.tabs import Tabs
+
+ADDRESS: Final = "127.0.0.1"
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LAST_SECONDS: Final = 2
+"""That answers under way have when it ends."""
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ours are in force."""
+        yield
+
+
+def listen(port: int) -> socket.socket:
+    """On the loopback alone; 0 is any free port. Raises OSError."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((ADDRESS, port))
+        listening.listen(128)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+async def serve(source: Source, tabs: Tabs, listening: socket.socket, announce: Callable[[str], None]) -> None:
+    """Until a signal ends it. `announce` is told each URL to open."""
+    port = listening.getsockname()[1]
+    access = Access(lambda token: announce(f"http://{ADDRESS}:{port}/?{TOKEN}={token}"))
+    config = uvicorn.Config(
+        application(source, tabs, access),
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        timeout_graceful_shutdown=LAST_SECONDS,
+    )
+    server = _Server(config)
+
+    def end() -> None:
+        server.should_exit = True
+        tabs.close()
+
+    with _signals(end):
+        access.open()
+        await server.serve(sockets=[listening])
+
+
+@contextlib.contextmanager
+def _signals(end: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in ENDING:
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in ENDING:
+            loop.remove_signal_handler(number)
