@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy
 
 from rolloutfleet_engine.ending import FinishReason
@@ -20,6 +21,8 @@ NOT_FROM_THE_QUEUE = frozenset(
     ("prompt_tokens", "num_retractions", "reasoning_tokens", "cached_tokens", "cached_tokens_details", "dp_rank")
 )
 """What the queue's answers leave out."""
+
+encode = msgspec.json.Encoder().encode
 
 NON_STREAM_REPORT = 50
 """SGLang's scheduler reports the tokens of a call that isn't streamed this many at a time until it finishes."""
@@ -43,6 +46,10 @@ class Call:
     ids: Sequence[int] = ()
     finish: FinishReason = field(default_factory=dict)
     logprobs: list[float] = field(default_factory=list)
+    entries: list[LogprobEntry] = field(default_factory=list)
+    """What answers say of the first tokens' log-probabilities: streams repeat it in every event, so it is made once."""
+    tops: list[msgspec.Raw] = field(default_factory=list)
+    """The same of the candidates at their places, as JSON."""
     _logprobs: Callable[[str, int], list[float]] = field(init=False)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -148,7 +155,7 @@ def reply_body(
     assert plan is not None and generation is not None
     ids = list(call.ids[:count])
     spans = [{"version": s.version, "start": s.start, "end": s.end} for s in generation.spans()] if final else []
-    logprobs = logprob_fields(plan, plan.prompt, ids, call.logprobs[: len(ids)], model=model)
+    logprobs = logprob_fields(plan, plan.prompt, call, len(ids), model=model)
     meta = meta_info(
         call, call.finish if final else None, len(plan.prompt), len(ids), logprobs, version=version, spans=spans
     )
@@ -164,7 +171,7 @@ def aborted_body(
     """The answer to a request that SGLang aborts in its queue: a token without a log-probability, behind a prompt that
     it has cut to one token."""
     spans = [{"version": version, "start": 0, "end": 1}]
-    logprobs = logprob_fields(plan, [], [], [], model=model)
+    logprobs = logprob_fields(plan, [], call, 0, model=model)
     meta = meta_info(call, finish, 1, 1, logprobs, version=version, spans=spans)
     return {"text": "", "output_ids": [0], "meta_info": meta | times}
 
@@ -196,10 +203,8 @@ def meta_info(
     }
 
 
-def logprob_fields(
-    plan: Plan, prompt: list[int], ids: Sequence[int], logprobs: Sequence[float], *, model: Model
-) -> dict[str, Any]:
-    """Nothing where none are asked for."""
+def logprob_fields(plan: Plan, prompt: list[int], call: Call, count: int, *, model: Model) -> dict[str, Any]:
+    """Those of the prompt and of the call's first `count` tokens. Nothing where none are asked for."""
     request = plan.request
     if not request.return_logprob:
         return {}
@@ -210,16 +215,20 @@ def logprob_fields(
         given[:1] = [None][: len(given)]
     with_text = bool(request.return_text_in_logprobs)
     inputs = logprob_entries(prompt, given, model=model, with_text=with_text)
-    entries = logprob_entries(ids, logprobs, model=model, with_text=with_text)
+    begun = len(call.entries)
+    call.entries += logprob_entries(call.ids[begun:count], call.logprobs[begun:count], model=model, with_text=with_text)
+    entries = call.entries[:count]
     fields: dict[str, Any] = {
         "input_token_logprobs": inputs,
         "output_token_logprobs": entries,
         "output_token_logprobs_length": len(entries),
     }
-    if (count := request.top_logprobs_num or 0) > 0:
+    if (candidates := request.top_logprobs_num or 0) > 0:
         size = model.vocabulary_size
         fields["input_top_logprobs"] = [
-            None if entry[0] is None else top_entries(entry, count=count, vocabulary_size=size) for entry in inputs
+            None if entry[0] is None else top_entries(entry, count=candidates, vocabulary_size=size) for entry in inputs
         ]
-        fields["output_top_logprobs"] = [top_entries(entry, count=count, vocabulary_size=size) for entry in entries]
+        new = (top_entries(entry, count=candidates, vocabulary_size=size) for entry in entries[len(call.tops) :])
+        call.tops += map(msgspec.Raw, map(encode, new))
+        fields["output_top_logprobs"] = call.tops[:count]
     return fields

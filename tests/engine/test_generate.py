@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from rolloutfleet_engine import call
+from rolloutfleet_engine.call import top_entries
 from rolloutfleet_engine.model import Model
 
 FULL = {"max_new_tokens": 35, "ignore_eos": True}
@@ -59,6 +61,28 @@ async def test_fields_and_order_are_sglangs(engine: Callable[..., Any], prompt: 
     for value, _, _ in meta["output_token_logprobs"]:
         assert -100 < value <= 0
         assert struct.unpack("f", struct.pack("f", value))[0] == value
+
+
+async def test_a_stream_makes_the_candidates_of_each_token_once(
+    engine: Callable[..., Any], prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every event repeats them: made anew for each, they would take time as the square of the stream's length."""
+    made: list[int] = []
+
+    def counted(entry: Any, **how: int) -> Any:
+        made.append(entry[1])
+        return top_entries(entry, **how)
+
+    monkeypatch.setattr(call, "top_entries", counted)
+    asker = engine()
+    fields = {"sampling_params": FULL, "top_logprobs_num": 2}
+    events = [json.loads(data) async for data in asker.events(prompt, **fields) if data != "[DONE]"]
+    whole = await asker.generate(prompt, **fields)
+    for event in events:
+        meta, count = event["meta_info"], len(event["output_ids"])
+        for field in ("output_token_logprobs", "output_top_logprobs"):
+            assert meta[field] == whole["meta_info"][field][:count]
+    assert len(events) == 35 and made == whole["output_ids"] * 2
 
 
 async def test_same_seeds_same_answer(engine: Callable[..., Any], prompt: list[int]) -> None:

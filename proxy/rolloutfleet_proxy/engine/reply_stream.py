@@ -3,15 +3,15 @@
 SGLang sends `data: {...}` events and then `data: [DONE]`. By default every event repeats all tokens so far; with
 `--incremental-streaming-output` it has the new ones only. `completion_tokens` counts all tokens either way, which
 tells the two apart event by event. Repeating makes a stream's cost grow with the square of its length, so of several
-repeating events that came together only the last is read, and of that only the ids behind those known, until the last
-event of all is read whole.
+repeating events that came together only the last is read, and of that only what its lists have behind what is known,
+until the last event of all is read whole. What is known is compared, not read: that takes a thirtieth of the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -28,12 +28,13 @@ from rolloutfleet_proxy.engine.evidence import (
     decode,
 )
 
+T = TypeVar("T")
+
 _DATA = b"data:"
 _DONE = b"[DONE]"
 _SHORT = 16
 _UNFINISHED = b'"finish_reason":null'
-_IDS = b'"output_ids":['
-"""Quotes stand in a JSON text with a backslash before them, so no text can hold either of these two."""
+"""Quotes stand in a JSON text with a backslash before them, so no text can hold this, nor the name of a list."""
 _RETRACTED = "abort"
 
 
@@ -49,8 +50,6 @@ class _Failure(Struct):
     error: Any
 
 
-_decode_ids = msgspec.json.Decoder(list[int]).decode
-_encode = msgspec.json.Encoder().encode
 _decode_failure = msgspec.json.Decoder(_Failure).decode
 
 
@@ -125,6 +124,42 @@ def _holds(pieces: Sequence[bytes], letters: bytes) -> bool:
     return False
 
 
+class _Repeated(Generic[T]):
+    """One list of a reply that every event repeats as it was, and goes on with."""
+
+    def __init__(self, name: str, entry: type[T], *, depth: int) -> None:
+        """`depth` is how many lists within each other each entry is."""
+        self._head = b'"%b":[' % name.encode()
+        self._end = b"]" * (depth + 1)
+        self._decode = msgspec.json.Decoder(list[entry]).decode  # type: ignore[valid-type]
+        self._known = b""
+        """The entries so far, as they stand between the list's brackets."""
+
+    def new_in(self, event: bytes) -> list[T] | None:
+        """The entries behind those that are known, which are known from now on; None where it has another form."""
+        start = event.find(self._head) + len(self._head)
+        behind = start + len(self._known)
+        if start < len(self._head) or not event.startswith(self._known, start):
+            return None
+        if event.startswith(b"]", behind):
+            return []
+        first = behind + bool(self._known)
+        last = event.find(self._end, first) + len(self._end) - 1
+        if last < first or event[behind:first] not in (b"", b","):
+            return None
+        try:
+            new = self._decode(b"[%b]" % event[first:last])
+        except msgspec.DecodeError:
+            return None
+        self._known = event[start:last]
+        return new
+
+    def learn(self, event: bytes) -> None:
+        """Know what it has, which was read otherwise."""
+        self._known = b""
+        self.new_in(event)
+
+
 class StreamedReply:
     """Collects a reply from its events; `reply` is the whole once the last has come."""
 
@@ -133,9 +168,11 @@ class StreamedReply:
         self._with_logprobs = with_logprobs
         self._repeats = False
         self._ids: list[int] = []
-        self._ids_json = b""
         self._tokens: list[Token] = []
         self._alternatives: list[list[Alternative]] = []
+        self._repeated_ids = _Repeated("output_ids", int, depth=0)
+        self._repeated_tokens = _Repeated("output_token_logprobs", Token, depth=1)
+        self._repeated_alternatives = _Repeated("output_top_logprobs", list[Alternative], depth=2)
 
     @property
     def count(self) -> int:
@@ -160,14 +197,14 @@ class StreamedReply:
             raise Refused(Reason.STREAM_ORDER, "The stream changed tokens that it had sent.")
 
     def _read(self, event: bytes) -> None:
-        if self._repeats and not self._with_logprobs and _UNFINISHED in event and self._read_new_ids(event):
+        if self._repeats and _UNFINISHED in event and self._read_new(event):
             return
         reply = self._decode(event)
         check_finish(reply.meta_info.finish_reason)
         count, total, seen = len(reply.output_ids), reply.meta_info.completion_tokens, len(self._ids)
         if self._repeats or (count == total and seen):
             self._repeats = True
-            self._repeat_whole(reply)
+            self._repeat_whole(reply, event)
         elif seen + count == total:
             self._extend(reply)
         elif not self._is_late_abort(reply):
@@ -177,33 +214,32 @@ class StreamedReply:
         if reply.meta_info.finish_reason is not None:
             self.reply = self._whole(reply)
 
-    def _read_new_ids(self, event: bytes) -> bool:
-        """Read the ids behind those that are known; False where the event has another form than expected."""
-        start = event.find(_IDS) + len(_IDS)
-        end = event.find(b"]", start)
-        known = self._ids_json
-        behind = start + len(known)
-        if start < len(_IDS) or end < behind or not event.startswith(known, start):
+    def _read_new(self, event: bytes) -> bool:
+        """Read what is behind what is known; False where the event has another form than expected."""
+        ids = self._repeated_ids.new_in(event)
+        if ids is None:
             return False
-        if end > behind:
-            if not event.startswith(b",", behind):
-                return False
-            try:
-                self._ids += _decode_ids(b"[" + event[behind + 1 : end] + b"]")
-            except msgspec.DecodeError:
-                return False
-            self._ids_json = event[start:end]
+        if not self._with_logprobs:
+            self._ids += ids
+            return True
+        tokens, rows = self._repeated_tokens.new_in(event), self._repeated_alternatives.new_in(event)
+        if tokens is None or len(tokens) != len(ids) or (rows is None and self._alternatives):
+            return False  # read whole, it tells what is wrong with it
+        self._ids += ids
+        self._tokens += tokens
+        self._alternatives += rows or []
         return True
 
-    def _repeat(self, ids: list[int]) -> None:
-        self.check_sent(ids)
-        self._ids = ids
-        self._ids_json = _encode(ids)[1:-1]
-
-    def _repeat_whole(self, reply: Reply) -> None:
-        self._repeat(reply.output_ids)
+    def _repeat_whole(self, reply: Reply, event: bytes) -> None:
+        self.check_sent(reply.output_ids)
+        self._ids = reply.output_ids
         self._tokens = reply.meta_info.output_token_logprobs
         self._alternatives = reply.meta_info.output_top_logprobs or []
+        if reply.meta_info.finish_reason is None:
+            self._repeated_ids.learn(event)
+        if reply.meta_info.finish_reason is None and self._with_logprobs:
+            self._repeated_tokens.learn(event)
+            self._repeated_alternatives.learn(event)
 
     def _extend(self, reply: Reply) -> None:
         meta = reply.meta_info

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolloutfleet_proxy.engine import reply_stream
 from rolloutfleet_proxy.engine.evidence import AbortedWithError, Expected, Reason, Refused, Reply, check, decode
 from rolloutfleet_proxy.engine.reply_stream import BigEvent, Chunk, EventSplitter, StreamedReply
 
@@ -93,6 +94,33 @@ def test_of_repeating_events_that_came_together_the_last_is_read() -> None:
     assert streamed.add([b"{}", events[3]]) == Chunk([7, 8])
 
 
+@pytest.mark.parametrize("tops", [True, False])
+def test_of_repeating_events_only_what_is_new_is_read_also_with_logprobs(
+    tops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: list[bytes] = []
+
+    def counted(event: bytes) -> Reply:
+        whole.append(event)
+        return decode(event)
+
+    monkeypatch.setattr(reply_stream, "decode", counted)
+    ids, logprobs = list(range(200)), [-place / 7 for place in range(200)]
+    streamed = StreamedReply(with_logprobs=True)
+    chunks = []
+    for end in range(1, len(ids) + 1):
+        event = reply(ids[:end], logprobs[:end], total=end, finish=END if end == len(ids) else None)
+        if not tops:
+            event = event.replace(b"output_top_logprobs", b"others")
+        chunks.append(streamed.add([event]))
+    assert chunks == [
+        Chunk([each], [logprob], [[(logprob, each)]] if tops else None)
+        for each, logprob in zip(ids, logprobs, strict=True)
+    ]
+    assert len(whole) == 3  # the first, the one that shows that they repeat, and the last
+    assert streamed.reply is not None and streamed.reply.output_ids == ids
+
+
 def test_comments_are_left_out() -> None:
     assert EventSplitter(big=1000, max_bytes=100).feed(b": still here\n\ndata: x\n\n") == [b" x"]
 
@@ -149,6 +177,15 @@ def test_refused(name: str, with_logprobs: bool) -> None:
         for event in events:
             streamed.add([event])
     assert caught.value.reason == reason
+
+
+def test_a_log_probability_too_few_among_what_is_new_is_refused_where_they_are_read() -> None:
+    short = reply(IDS[:3], LOGPROBS[:3], total=3, output_token_logprobs=[[LOGPROBS[0], IDS[0], None]])
+    streamed = StreamedReply(with_logprobs=True)
+    with pytest.raises(Refused) as caught:
+        for event in (*repeating([1, 2]), short):
+            streamed.add([event])
+    assert caught.value.reason == Reason.LENGTH_MISMATCH
 
 
 def test_a_request_aborted_while_it_waits_again_repeats_its_last_id() -> None:
