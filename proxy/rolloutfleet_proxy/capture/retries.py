@@ -34,15 +34,15 @@ class Attempt:
 
 
 def digest_of(request: TurnRequest, conversation: Conversation, lineage: Lineage) -> bytes:
-    """Digest of what a request asks for: its messages and tools by the chain that matching goes by, how it is sampled,
-    and who asks.
+    """Digest of what a request asks for: its messages and tools by the chain that matching goes by, the images that a
+    text stands for there, how it is sampled, and who asks.
 
     How the answer is sent doesn't count, nor what a dialect strips: a client that asks again may do without a stream.
     """
     how: tuple[Any, ...] = (request.sampling, request.max_tokens, request.calls)
     shown = (request.logprobs, request.top_logprobs, request.token_ids)
     said = (type(request).__name__, request.follows, lineage, how, shown, conversation.reasonings)
-    return digest16(conversation.chains[-1], _encode(said))
+    return digest16(conversation.chains[-1], _encode(said), request.images)
 
 
 def earlier(session: Session, attempt: Attempt) -> Call | int | None:

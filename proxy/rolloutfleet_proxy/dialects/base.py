@@ -70,7 +70,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     `stops` are the stop strings, which the answer's text ends before; they are in `sampling` too.
     `ignored` are the paths of what has no effect (`verbosity`, `messages[0].content[1].annotations`).
     `token_ids` says that the answer tells the ids of prompt and output (`Committed`).
-    `placeholders` is how many images of its messages a text stands for (`images`).
+    `placeholders` is how many images of its messages a text stands for, `images` their digest (`images`).
     `stripped` are the names of what the dialect took out of the prompt, since it differs from request to request and
     would make each of them a branch (`cache_control`); the turn keeps them.
 
@@ -99,6 +99,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     stripped: tuple[str, ...] = ()
     placeholders: int = 0
+    images: bytes = b""
     follows: str | None = None
     """The name of the turn that the messages go on from; None where they are the whole conversation."""
     max_tokens_is_trainers: bool = False

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from rolloutfleet.errors import UNSUPPORTED_PARAMETER
+from rolloutfleet_proxy.capture.retries import digest_of
 from rolloutfleet_proxy.dialects.anthropic_messages.request import parse_messages
 from rolloutfleet_proxy.dialects.base import Reading, TurnRequest
 from rolloutfleet_proxy.dialects.images import PLACEHOLDER
 from rolloutfleet_proxy.dialects.openai_chat.request import parse_chat
 from rolloutfleet_proxy.dialects.openai_responses.request import parse_responses
 from rolloutfleet_proxy.domain.errors import InvalidRequest
+from rolloutfleet_proxy.domain.lineage import MAIN
 from rolloutfleet_proxy.domain.messages import conversation
 
 Json = Any
@@ -148,3 +150,25 @@ def test_images_of_documents_and_search_results_count_too() -> None:
     said = [{"role": "user", "content": blocks}]
     request = parse_messages(json.dumps({"max_tokens": 9, "messages": said}).encode(), REPLACING)
     assert request.placeholders == 2 and request.messages[0]["content"].count(PLACEHOLDER) == 2
+
+
+@pytest.mark.parametrize(("ask", "image"), DIALECTS)
+def test_a_request_with_another_image_is_no_retry_of_this_one(ask: Json, image: Json) -> None:
+    def digest(shown: Json) -> bytes:
+        request = ask(shown)
+        return digest_of(request, conversation(request.messages, request.template), MAIN)
+
+    other = json.loads(json.dumps(image()).replace("iVBORw0KGgo=", "iVBORw0KGgp="))
+    assert digest(image()) == digest(image()) != digest(other)
+    assert ask(other).messages == ask(image()).messages
+
+
+@pytest.mark.parametrize(("ask", "image"), DIALECTS)
+def test_an_image_is_as_deep_as_other_values(ask: Json, image: Json) -> None:
+    deep: Json = {}
+    for _ in range(100):
+        deep = {"a": deep}
+    field = next(name for name in ("image_url", "source") if name in image())
+    with pytest.raises(InvalidRequest) as refused:
+        ask(image(**{field: deep}))
+    assert refused.value.param is not None and refused.value.param.endswith(f".{field}")

@@ -146,6 +146,7 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
         ignored=tuple(notes.ignored),
         stripped=tuple(notes.stripped),
         placeholders=notes.images.count,
+        images=notes.images.digest,
     )
     if reading.strict and request.ignored:
         raise UnknownParameter(request.ignored[0][:_LONGEST_PATH])

@@ -210,6 +210,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
         token_ids=parsed.return_token_ids or False,
         ignored=tuple(ignored),
         placeholders=images.count,
+        images=images.digest,
     )
     if reading.strict and ignored:
         raise UnknownParameter(ignored[0][:_LONGEST_PATH])

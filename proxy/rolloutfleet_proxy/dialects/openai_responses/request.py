@@ -207,6 +207,7 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
         follows=None if parsed.previous_response_id is None else turn_of(parsed.previous_response_id),
         own_messages=1 if parsed.instructions else 0,
         echo=_echo(parsed),
+        images=images.digest,
         declared=tools.declared,
     )
     if reading.strict and ignored:
