@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from msgspec.structs import replace
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutfleet.errors import DRAINING
@@ -40,7 +41,7 @@ from rolloutfleet_proxy.control import (
 )
 from rolloutfleet_proxy.control.dependencies import require_key_of_somewhere, services_of
 from rolloutfleet_proxy.control.no_route import which_are_there
-from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, turn_call
+from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, methods_of_calls, turn_call
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
     InternalError,
@@ -280,6 +281,16 @@ async def _answer_http_error(request: Request, error: HTTPException) -> Response
         return await _answer(request, error.answer)
     if error.status_code == 400:  # FastAPI's answer to a body that is no text, or nested too deep
         return await _answer(request, UnreadableJson(error.__cause__))
-    kind = RouteNotFound if error.status_code == 404 else MethodNotAllowed
-    message = f"{request.method} {request.url.path}: {error.detail.rstrip('.')}."
-    return await _answer(request, kind(f"{message} {which_are_there(request.url.path, _TEMPLATES)}"))
+    path, methods = request.scope["path"], _methods_of(request)
+    there = which_are_there(path, _TEMPLATES)
+    if request.method in methods or not methods:
+        return await _answer(request, RouteNotFound(f"{request.method} {path}: Not Found. {there}"))
+    message = f"{request.method} {path}: Method Not Allowed. {there}"
+    return await _answer(request, MethodNotAllowed(message, methods=methods))
+
+
+def _methods_of(request: Request) -> set[str]:
+    """The methods that a request's path has, in whichever of its routes."""
+    path = request.scope["path"]
+    routes = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return {method for route in routes for method in route.methods or ()} | set(methods_of_calls(path))

@@ -302,15 +302,23 @@ async def test_whoever_misses_the_way_is_told_of_every_dialects_paths(admin: htt
         "Agents call POST /v1/chat/completions, POST /toy/say, GET /v1/models, GET /v1/models/{model}, each also below "
         "/sessions/{session_id}; POST /keyed/say; POST /sessions/{session_id}/toy/weigh."
     )
-    for path in ("/v1/chat/completions", "/v1/embeddings", "/sessions/s/toy/hear"):
+    for path in ("/v1/embeddings", "/sessions/s/toy/hear"):
         reply = await admin.get(path)
         assert (reply.status_code, reply.json()["error"]["message"]) == (404, f"GET {path}: Not Found. {there}")
-    for path in ("/toy/say", "/keyed/say", "/sessions/s/toy/say", "/toy/say/more"):
+    reply = await admin.get("/toy/say/more")
+    assert (reply.status_code, reply.json()) == (
+        404,
+        {"wrong": "not_found", "because": f"GET /toy/say/more: Not Found. {there}", "where": None},
+    )
+    for path in ("/toy/say", "/keyed/say", "/sessions/s/toy/say", "/sessions/s/toy/weigh"):
         reply = await admin.get(path)
-        assert (reply.status_code, reply.json()) == (
-            404,
-            {"wrong": "not_found", "because": f"GET {path}: Not Found. {there}", "where": None},
+        assert (reply.status_code, reply.headers["allow"], reply.json()) == (
+            *(405, "POST"),
+            {"wrong": "method_not_allowed", "because": f"GET {path}: Method Not Allowed. {there}", "where": None},
         )
+    reply = await admin.delete("/v1/chat/completions")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert reply.json()["error"]["code"] == "method_not_allowed"
     for path in ("/nothing", "/sessions/s/nothing"):
         assert "Agents call" not in (await admin.get(path)).text
 

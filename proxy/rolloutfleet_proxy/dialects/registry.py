@@ -71,6 +71,11 @@ def count_paths() -> list[tuple[Dialect[Any], str]]:
     return [(dialect, path) for dialect in DIALECTS for path in dialect.count_paths]
 
 
+def methods_of_calls(path: str) -> tuple[str, ...]:
+    """The methods of a path's calls."""
+    return ("POST",) if any(_pattern(each).fullmatch(path) for _, each in (*call_paths(), *count_paths())) else ()
+
+
 def greeting_paths() -> list[str]:
     """Every path that clients look at before their first call."""
     return [path for dialect in DIALECTS for path in dialect.greeting_paths]

@@ -10,7 +10,7 @@ SDK obeys first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,11 @@ class RouteNotFound(NotFound, code=codes.NOT_FOUND):
 
 class MethodNotAllowed(DomainError, code=codes.METHOD_NOT_ALLOWED):
     """The path's routes have other methods."""
+
+    def __init__(self, message: str | None = None, *, methods: Iterable[str] = ()) -> None:
+        """`methods` are those that the path has."""
+        super().__init__(message)
+        self.methods = sorted(methods)
 
 
 class RequestTimeout(DomainError, code=codes.REQUEST_TIMEOUT):
@@ -138,6 +143,8 @@ def headers_of(error: DomainError) -> Headers:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
     if error.should_retry is not None:
         headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.methods).encode()))
     if isinstance(error, _CLOSING):
         headers.append((b"connection", b"close"))
     return headers
