@@ -51,6 +51,9 @@ _ANY_OBJECT = '{"type":"object"}'
 _LOGPROBS = "message.output_text.logprobs"
 _MOST_METADATA, _LONGEST_METADATA = 16, 512
 _LONGEST_PATH = 200
+_LONGEST_USER = 512
+_MOST_REPEATED: Final = {"text": 1 << 20, "tool_choice": 1 << 20, "reasoning": 1 << 12}
+"""Bytes of JSON of what answers repeat as it is."""
 
 _Fraction = Annotated[float, Rule(ge=0, le=1)]
 _Penalty = Annotated[float, Rule(ge=-2, le=2)]
@@ -123,7 +126,7 @@ class _Body(Struct, forbid_unknown_fields=True):
     metadata: dict[str, str] | None = None
     store: bool | None = None
     truncation: str | None = None
-    user: str | None = None
+    user: Annotated[str, Rule(max_length=_LONGEST_USER)] | None = None
 
     max_output_tokens: Annotated[int, Rule(ge=1, le=MAX_INT32)] | None = None
     temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
@@ -309,6 +312,9 @@ def _schema(text: Mapping[str, Any], ignored: list[str]) -> str | None:
 
 
 def _echo(parsed: _Body) -> Echo:
+    for name, most in _MOST_REPEATED.items():
+        if len(_encode(getattr(parsed, name))) > most:
+            raise InvalidParameter(name, f"It has {most >> 10} KiB of JSON at most, since answers repeat it.")
     return Echo(
         instructions=parsed.instructions,
         max_output_tokens=parsed.max_output_tokens,

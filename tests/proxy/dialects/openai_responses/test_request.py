@@ -199,6 +199,21 @@ def test_an_effort_counts_where_the_chat_format_takes_it() -> None:
     assert (request.template.kwargs, request.ignored) == (None, ("reasoning.effort",))
 
 
+@pytest.mark.parametrize(
+    ("field", "of_length", "most"),
+    [
+        ("user", lambda length: "u" * length, 512),
+        ("text", lambda length: {"format": {"type": "text"}, "more": "x" * length}, (1 << 20) - 50),
+        ("tool_choice", lambda length: {"type": "function", "name": "find", "more": "x" * length}, (1 << 20) - 60),
+        ("reasoning", lambda length: {"effort": "low", "more": "x" * length}, (1 << 12) - 50),
+    ],
+)
+def test_what_an_answer_repeats_is_bounded(field: str, of_length: Any, most: int) -> None:
+    assert asked(tools=[FIND], **{field: of_length(most)})
+    refused = refusal(tools=[FIND], **{field: of_length(most + 60)})
+    assert (refused.code, refused.param) == ("invalid_request", field) and field in refused.message
+
+
 def test_what_codex_sends_is_taken_without_a_word() -> None:
     request = asked(
         tool_choice="auto",
