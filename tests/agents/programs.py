@@ -79,6 +79,13 @@ class Program:
     def work(self) -> Path:
         return self.folder / "work"
 
+    def start(self, prompt: str, *options: str) -> Running:
+        """Begin a task."""
+        raise NotImplementedError
+
+    def run(self, prompt: str, *options: str) -> Ended:
+        return self.start(prompt, *options).wait()
+
     def _start(self, command: Sequence[str | Path], environment: Mapping[str, str]) -> Running:
         self.work.mkdir(parents=True, exist_ok=True)
         process = subprocess.Popen(
@@ -112,9 +119,6 @@ class ClaudeCode(Program):
         output = ("--output-format=stream-json", "--verbose", "--permission-mode=bypassPermissions")
         return self._start([claude_code(), "--print", prompt, *output, *options], self.environment)
 
-    def run(self, prompt: str, *options: str) -> Ended:
-        return self.start(prompt, *options).wait()
-
 
 class Codex(Program):
     """`codex exec --json`."""
@@ -129,9 +133,6 @@ class Codex(Program):
         return self._start(
             [codex(), "exec", "--json", *free, *options, prompt], {**bare_environment(self.folder), **own}
         )
-
-    def run(self, prompt: str, *options: str) -> Ended:
-        return self.start(prompt, *options).wait()
 
 
 def claude_code() -> Path:

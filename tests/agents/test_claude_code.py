@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.cutting import held_before_its_answer, relay_to
-from tests.agents.fleet import call, fleet_on_cue, until_a_second_answer_is_made, weather_rounds
+from tests.agents.breaking import DONE, TASK, Breaking
+from tests.agents.fleet import call, fleet_on_cue, weather_rounds
 from tests.agents.install import python_of
 from tests.agents.judging import assert_one_conversation, by_lineage, judged
 from tests.agents.loops.told import QUESTION
@@ -25,7 +25,6 @@ Json = Any
 
 CONTEXT = 45_000
 """Its first prompt has 35,000 tokens of the shipped model, and it asks for 32,000 more."""
-DONE = "One, zwei ✓, and an error."
 AFTER = "Go on after the summary."
 
 CUES: dict[str, list[Json]] = {
@@ -84,14 +83,14 @@ def session(fleet: Fleet) -> AgentSession:
 
 
 @pytest.fixture
-def claude(session: AgentSession, tmp_path: Path) -> ClaudeCode:
+def agent(session: AgentSession, tmp_path: Path) -> ClaudeCode:
     return ClaudeCode(folder=tmp_path, base_url=session.base_url, api_key=session.api_key)
 
 
 def test_tool_rounds_and_calls_at_once_are_one_conversation(
-    fleet: Fleet, session: AgentSession, claude: ClaudeCode
+    fleet: Fleet, session: AgentSession, agent: ClaudeCode
 ) -> None:
-    ended = claude.run("TASK-TOOLS, please.")
+    ended = agent.run(TASK)
     assert last_words(ended) == DONE, ended.shown
     assert {result["content"] for result in tool_results(ended)} > {"a.txt", "one", "zwei ✓"}
     turns = judged(fleet, session)
@@ -100,9 +99,9 @@ def test_tool_rounds_and_calls_at_once_are_one_conversation(
 
 
 def test_sub_agents_at_work_together_have_lineages_of_their_own(
-    fleet: Fleet, session: AgentSession, claude: ClaudeCode
+    fleet: Fleet, session: AgentSession, agent: ClaudeCode
 ) -> None:
-    ended = claude.run("TASK-AGENTS, please.")
+    ended = agent.run("TASK-AGENTS, please.")
     assert ended.status == 0, ended.shown
     lineages = by_lineage(judged(fleet, session))
     assert {name: own[0]["lineage"]["parent"] for name, own in lineages.items()} == {
@@ -116,9 +115,9 @@ def test_sub_agents_at_work_together_have_lineages_of_their_own(
     assert len(lineages["main"]) >= 3
 
 
-def test_a_conversation_that_was_compacted_goes_on(fleet: Fleet, session: AgentSession, claude: ClaudeCode) -> None:
+def test_a_conversation_that_was_compacted_goes_on(fleet: Fleet, session: AgentSession, agent: ClaudeCode) -> None:
     for prompt, options in (("TASK-TOOLS", ()), ("/compact", ("--continue",)), (AFTER, ("--continue",))):
-        ended = claude.run(prompt, *options)
+        ended = agent.run(prompt, *options)
         assert ended.status == 0, ended.shown
     assert last_words(ended) == "After the summary."
     turns = judged(fleet, session)
@@ -131,11 +130,11 @@ def test_a_conversation_that_was_compacted_goes_on(fleet: Fleet, session: AgentS
 
 
 def test_slash_context_counts_the_parts_of_its_prompt_and_makes_no_turn(
-    fleet: Fleet, session: AgentSession, claude: ClaudeCode
+    fleet: Fleet, session: AgentSession, agent: ClaudeCode
 ) -> None:
-    assert last_words(claude.run("TASK-TOOLS, please.")) == DONE
+    assert last_words(agent.run(TASK)) == DONE
     before = counts(fleet)
-    informed = replace(claude, settings={"CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(CONTEXT)})
+    informed = replace(agent, settings={"CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(CONTEXT)})
     ended = informed.run("/context", "--continue")
     assert ended.status == 0, ended.shown
     [usage] = [event["context_usage"] for event in ended.events if "context_usage" in event]
@@ -160,8 +159,8 @@ def test_without_the_documented_settings_only_a_changed_list_of_tools_branches(
     fleet: Fleet, session: AgentSession, tmp_path: Path
 ) -> None:
     usual = {"CLAUDE_CODE_ATTRIBUTION_HEADER": "1", "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "0"}
-    claude = ClaudeCode(folder=tmp_path, base_url=session.base_url, api_key=session.api_key, settings=usual)
-    ended = claude.run("TASK-SEARCH, please.")
+    agent = ClaudeCode(folder=tmp_path, base_url=session.base_url, api_key=session.api_key, settings=usual)
+    ended = agent.run("TASK-SEARCH, please.")
     assert last_words(ended) == "Found.", ended.shown
     first, *others = turns = judged(fleet, session)
     assert all(set(turn["stripped"]) >= {"x-anthropic-billing-header"} for turn in turns)
@@ -171,8 +170,8 @@ def test_without_the_documented_settings_only_a_changed_list_of_tools_branches(
 
 def test_an_answer_at_its_token_limit_is_gone_on_with(fleet: Fleet, session: AgentSession, tmp_path: Path) -> None:
     limit = {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "50"}
-    claude = ClaudeCode(folder=tmp_path, base_url=session.base_url, api_key=session.api_key, settings=limit)
-    ended = claude.run("TASK-LONG, please.")
+    agent = ClaudeCode(folder=tmp_path, base_url=session.base_url, api_key=session.api_key, settings=limit)
+    ended = agent.run("TASK-LONG, please.")
     assert last_words(ended) == "and the end.", ended.shown
     turns = judged(fleet, session)
     assert [turn["finish_reason"] for turn in turns] == ["length", "stop"]
@@ -180,89 +179,18 @@ def test_an_answer_at_its_token_limit_is_gone_on_with(fleet: Fleet, session: Age
 
 
 def test_a_conversation_that_outgrows_the_context_ends_and_is_kept(
-    fleet: Fleet, session: AgentSession, claude: ClaudeCode
+    fleet: Fleet, session: AgentSession, agent: ClaudeCode
 ) -> None:
-    ended = claude.run("TASK-BIG, please.")
+    ended = agent.run("TASK-BIG, please.")
     assert ended.status == 1 and ended.events[-1]["terminal_reason"] == "prompt_too_long", ended.shown
     # It tries a compaction, too: a turn more, or none.
     assert_one_conversation(judged(fleet, session)[:2])
 
 
-@pytest.mark.parametrize(
-    "fault", [{"kind": "error_503"}, {"kind": "cut_stream", "after_tokens": 9}], ids=lambda it: it["kind"]
-)
-def test_an_engine_that_fails_costs_no_turn(
-    fleet: Fleet, session: AgentSession, claude: ClaudeCode, fault: dict[str, Json]
-) -> None:
-    fleet.engine.fault(**fault)
-    ended = claude.run("TASK-TOOLS, please.")
-    assert last_words(ended) == DONE, ended.shown
-    turns = judged(fleet, session)
-    assert len(turns) == 4
-    assert_one_conversation(turns)
-
-
-def test_a_proxy_that_is_killed_in_mid_answer_costs_one_generation_and_no_turn(
-    fleet: Fleet, session: AgentSession, claude: ClaudeCode
-) -> None:
-    before = fleet.engine.counters()
-    running = claude.start("TASK-TOOLS, please.")
-    until_a_second_answer_is_made(fleet, before)
-    fleet.proxy.kill()
-    fleet.proxy.start()
-    ended = running.wait()
-    assert last_words(ended) == DONE, ended.shown
-    turns = judged(fleet, session)
-    assert len(turns) == 4
-    assert_one_conversation(turns)
-    assert fleet.engine.counters()["finished"] - before["finished"] == 4
-
-
-@pytest.mark.parametrize("lost", ["in mid-stream", "after the commit"])
-def test_an_answer_whose_connection_breaks_is_not_made_twice(
-    fleet: Fleet, session: AgentSession, tmp_path: Path, lost: str
-) -> None:
-    before = fleet.engine.counters()
-    with relay_to(fleet) as relay:
-        url = session.base_url.replace(str(fleet.proxy.port), str(relay.port))
-        running = ClaudeCode(folder=tmp_path, base_url=url, api_key=session.api_key).start("TASK-TOOLS, please.")
-        if lost == "in mid-stream":
-            relay.cut_at(b"text_delta")
-        else:
-            until_a_second_answer_is_made(fleet, before)
-            with held_before_its_answer(fleet):
-                relay.cut()
-        ended = running.wait()
-        assert relay.cuts == 1
-    assert last_words(ended) == DONE, ended.shown
-    turns = judged(fleet, session)
-    assert len(turns) == 4
-    assert_one_conversation(turns)
-    assert fleet.engine.counters()["finished"] - before["finished"] == 4
-
-
-def test_a_proxy_that_is_killed_between_commit_and_answer_costs_nothing(
-    fleet: Fleet, session: AgentSession, claude: ClaudeCode
-) -> None:
-    before = fleet.engine.counters()
-    running = claude.start("TASK-TOOLS, please.")
-    until_a_second_answer_is_made(fleet, before)
-    with held_before_its_answer(fleet):
-        fleet.proxy.kill()
-    fleet.proxy.start()
-    ended = running.wait()
-    assert last_words(ended) == DONE, ended.shown
-    turns = judged(fleet, session)
-    assert len(turns) == 4
-    assert_one_conversation(turns)
-    notes = [note["rid"].partition(".")[0] for note in fleet.engine.log()]
-    assert sorted(turn["turn_id"] for turn in turns) == sorted(set(notes[-4:]))
-
-
 def test_the_agent_sdk_and_its_own_tool_are_one_conversation(
-    fleet: Fleet, session: AgentSession, claude: ClaudeCode, program: Path
+    fleet: Fleet, session: AgentSession, agent: ClaudeCode, program: Path
 ) -> None:
-    told = told_by("claude_agent_sdk_query", python_of("claude-agent-sdk"), claude.environment)
+    told = told_by("claude_agent_sdk_query", python_of("claude-agent-sdk"), agent.environment)
     assert (told["calls"], told["answer"]) == (3, "Sunny everywhere.")
     turns = judged(fleet, session)
     assert len(turns) == 3
@@ -277,3 +205,10 @@ def last_words(ended: Ended) -> Json:
 def tool_results(ended: Ended) -> list[Json]:
     told = (event["message"]["content"] for event in ended.events if event["type"] == "user")
     return [block for content in told for block in content if block["type"] == "tool_result"]
+
+
+class TestBreaking(Breaking):
+    delta = b"text_delta"
+
+    def last_words(self, ended: Ended) -> Json:
+        return last_words(ended)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.cutting import held_before_its_answer, relay_to
-from tests.agents.fleet import call, fleet_on_cue, until_a_second_answer_is_made, weather_rounds
+from tests.agents.breaking import DONE, TASK, Breaking
+from tests.agents.fleet import call, fleet_on_cue, weather_rounds
 from tests.agents.install import python_of
 from tests.agents.judging import assert_one_conversation, by_lineage, judged
 from tests.agents.loops.told import QUESTION
@@ -22,7 +22,6 @@ Json = Any
 
 CONTEXT = 24_000
 """Its first prompt has 15,600 tokens of the shipped model."""
-DONE = "One, zwei ✓, and an error."
 
 CUES: dict[str, list[Json]] = {
     "TASK-TOOLS": [
@@ -75,7 +74,7 @@ def agent(session: AgentSession, tmp_path: Path) -> Codex:
 
 
 def test_tool_rounds_and_calls_at_once_are_one_conversation(fleet: Fleet, session: AgentSession, agent: Codex) -> None:
-    ended = agent.run("TASK-TOOLS, please.")
+    ended = agent.run(TASK)
     assert last_words(ended) == DONE, ended.shown
     assert sorted(outputs(ended)) == ["a.txt\n", "cat: none.txt: No such file or directory\n", "one\n", "zwei ✓\n"]
     turns = judged(fleet, session)
@@ -118,77 +117,6 @@ def test_a_conversation_that_outgrows_the_context_ends_and_is_kept(
     assert_one_conversation(turns)
 
 
-@pytest.mark.parametrize(
-    "fault", [{"kind": "error_503"}, {"kind": "cut_stream", "after_tokens": 9}], ids=lambda it: it["kind"]
-)
-def test_an_engine_that_fails_costs_no_turn(
-    fleet: Fleet, session: AgentSession, agent: Codex, fault: dict[str, Json]
-) -> None:
-    fleet.engine.fault(**fault)
-    ended = agent.run("TASK-TOOLS, please.")
-    assert last_words(ended) == DONE, ended.shown
-    turns = judged(fleet, session)
-    assert len(turns) == 4
-    assert_one_conversation(turns)
-
-
-def test_a_proxy_that_is_killed_in_mid_answer_costs_one_generation_and_no_turn(
-    fleet: Fleet, session: AgentSession, agent: Codex
-) -> None:
-    before = fleet.engine.counters()
-    running = agent.start("TASK-TOOLS, please.")
-    until_a_second_answer_is_made(fleet, before)
-    fleet.proxy.kill()
-    fleet.proxy.start()
-    ended = running.wait()
-    assert last_words(ended) == DONE, ended.shown
-    turns = judged(fleet, session)
-    assert len(turns) == 4
-    assert_one_conversation(turns)
-    assert fleet.engine.counters()["finished"] - before["finished"] == 4
-
-
-@pytest.mark.parametrize("lost", ["in mid-stream", "after the commit"])
-def test_an_answer_whose_connection_breaks_is_not_made_twice(
-    fleet: Fleet, session: AgentSession, tmp_path: Path, lost: str
-) -> None:
-    before = fleet.engine.counters()
-    with relay_to(fleet) as relay:
-        url = session.base_url.replace(str(fleet.proxy.port), str(relay.port))
-        running = Codex(folder=tmp_path, base_url=url, api_key=session.api_key).start("TASK-TOOLS, please.")
-        if lost == "in mid-stream":
-            relay.cut_at(b"response.output_text.delta")
-        else:
-            until_a_second_answer_is_made(fleet, before)
-            with held_before_its_answer(fleet):
-                relay.cut()
-        ended = running.wait()
-        assert relay.cuts == 1
-    assert last_words(ended) == DONE, ended.shown
-    turns = judged(fleet, session)
-    assert len(turns) == 4
-    assert_one_conversation(turns)
-    assert fleet.engine.counters()["finished"] - before["finished"] == 4
-
-
-def test_a_proxy_that_is_killed_between_commit_and_answer_costs_nothing(
-    fleet: Fleet, session: AgentSession, agent: Codex
-) -> None:
-    before = fleet.engine.counters()
-    running = agent.start("TASK-TOOLS, please.")
-    until_a_second_answer_is_made(fleet, before)
-    with held_before_its_answer(fleet):
-        fleet.proxy.kill()
-    fleet.proxy.start()
-    ended = running.wait()
-    assert last_words(ended) == DONE, ended.shown
-    turns = judged(fleet, session)
-    assert len(turns) == 4
-    assert_one_conversation(turns)
-    notes = [note["rid"].partition(".")[0] for note in fleet.engine.log()]
-    assert sorted(turn["turn_id"] for turn in turns) == sorted(set(notes[-4:]))
-
-
 def test_openai_agents_branches_only_for_a_form(
     fleet: Fleet, session: AgentSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -218,3 +146,10 @@ def outputs(ended: Ended) -> list[str]:
 
 def completed(ended: Ended) -> list[Json]:
     return [event for event in ended.events if event["type"] == "item.completed"]
+
+
+class TestBreaking(Breaking):
+    delta = b"response.output_text.delta"
+
+    def last_words(self, ended: Ended) -> Json:
+        return last_words(ended)
