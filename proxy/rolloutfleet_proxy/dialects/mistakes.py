@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
@@ -42,6 +42,18 @@ _SIGNS = {
 }
 _PARTS = {"str": "characters", "array": "entries", "object": "entries"}
 _NOTHING_INSTEAD: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def kind_of(value: Any, *, what: str, at: str) -> str:
+    """The `type` of an object, such as `what` is ("A tool"). Raises InvalidParameter and MissingParameter."""
+    if type(value) is not dict:
+        raise InvalidParameter(at, f"{what} is an object.")
+    kind = value.get("type")
+    if kind is None:
+        raise MissingParameter(f"{at}.type")
+    if type(kind) is not str:
+        raise InvalidParameter(f"{at}.type", f"{what}'s type is a string.")
+    return kind
 
 
 def refused(error: Exception, *, instead: Mapping[str, str] = _NOTHING_INSTEAD) -> DomainError:

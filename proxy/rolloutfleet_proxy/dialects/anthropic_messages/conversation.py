@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import Notes
 from rolloutfleet_proxy.dialects.depth import check_depth
+from rolloutfleet_proxy.dialects.mistakes import kind_of
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import Message
 
@@ -118,10 +119,7 @@ def _blocks(content: Any, *, at: str) -> list[Block]:
     if type(content) is not list:
         raise InvalidParameter(at, "Content is a string or a list of blocks.")
     for index, block in enumerate(content):
-        if type(block) is not dict:
-            raise InvalidParameter(f"{at}[{index}]", "A content block is an object.")
-        if type(block.get("type")) is not str:
-            raise MissingParameter(f"{at}[{index}].type")
+        kind_of(block, what="A content block", at=f"{at}[{index}]")
     return content
 
 

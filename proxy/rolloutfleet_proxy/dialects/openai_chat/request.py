@@ -39,7 +39,7 @@ from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.images import Images
-from rolloutfleet_proxy.dialects.mistakes import refused
+from rolloutfleet_proxy.dialects.mistakes import kind_of, refused
 from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
 from rolloutfleet_proxy.dialects.openai_chat.tool_choice import choice_of, named_function
 from rolloutfleet_proxy.dialects.tool_choice import Choice, held_calls
@@ -293,13 +293,7 @@ def _check_content(content: Any, ignored: list[str], images: Images, *, role: st
 
 
 def _check_part(part: Any, ignored: list[str], *, at: str) -> None:
-    if type(part) is not dict:
-        raise InvalidParameter(at, "A content part is an object.")
-    kind = part.get("type")
-    if kind is None:
-        raise MissingParameter(f"{at}.type")
-    if type(kind) is not str:
-        raise InvalidParameter(f"{at}.type", "A content part's type is a string.")
+    kind = kind_of(part, what="A content part", at=at)
     if kind != "text":
         raise UnsupportedParameter(f"{at}.type", f"only text parts can be rendered, not {kind[:40]!r}.")
     if type(part.get("text")) is not str:

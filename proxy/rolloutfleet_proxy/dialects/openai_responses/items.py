@@ -18,6 +18,8 @@ from typing import Any, Final
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, arguments_of, known_as
+from rolloutfleet_proxy.dialects.mistakes import kind_of
+from rolloutfleet_proxy.dialects.openai_responses.item_ids import made_by
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import Message
 
@@ -169,13 +171,7 @@ class _Reading:
         return "".join(self._part(part, at=f"{at}[{index}]", kind=kind) for index, part in enumerate(content))
 
     def _part(self, part: Any, *, at: str, kind: str | None) -> str:
-        if type(part) is not dict:
-            raise InvalidParameter(at, "A part is an object.")
-        given = part.get("type")
-        if given is None:
-            raise MissingParameter(f"{at}.type")
-        if type(given) is not str:
-            raise InvalidParameter(f"{at}.type", "A part's type is a string.")
+        given = kind_of(part, what="A part", at=at)
         if given == _IMAGE and kind is None:
             self._others(part, _IMAGE_FIELDS, at=at)
             return self._images.text(part, "image_url" if part.get("file_id") is None else "file_id", str, at=at)

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from rolloutfleet_proxy.dialects.depth import check_depth
+from rolloutfleet_proxy.dialects.mistakes import kind_of
 from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
@@ -96,7 +97,7 @@ def read_tools(given: Sequence[Any], ignored: list[str]) -> Tools:
     of_servers = 0
     for index, tool in enumerate(given):
         at = f"tools[{index}]"
-        kind = _kind(tool, at=at)
+        kind = kind_of(tool, what="A tool", at=at)
         check_depth(tool, at=at)  # Answers repeat it.
         if kind == NAMESPACE:
             _read_namespace(tool, functions, declared, ignored, at=at)
@@ -125,7 +126,7 @@ def _read_namespace(
         ignored.append(f"{at}.description")
     for index, tool in enumerate(tools):
         within = f"{at}.tools[{index}]"
-        kind = _kind(tool, at=within)
+        kind = kind_of(tool, what="A tool", at=within)
         if kind not in (FUNCTION, CUSTOM):
             raise UnsupportedParameter(f"{within}.type", "a namespace holds functions and custom tools.")
         _read_tool(tool, functions, declared, ignored, namespace=name, at=within)
@@ -178,17 +179,6 @@ def _one_text(form: Any, ignored: list[str], *, at: str) -> dict[str, Any]:
     return {"type": "object", "properties": {INPUT: text}, "required": [INPUT]}
 
 
-def _kind(tool: Any, *, at: str) -> str:
-    if type(tool) is not dict:
-        raise InvalidParameter(at, "A tool is an object.")
-    kind = tool.get("type")
-    if kind is None:
-        raise MissingParameter(f"{at}.type")
-    if type(kind) is not str:
-        raise InvalidParameter(f"{at}.type", "A tool's type is a string.")
-    return kind
-
-
 def _name(tool: Tool, *, at: str) -> str:
     name = tool.get("name")
     if name is None:
@@ -239,7 +229,7 @@ def _allowed(given: dict[str, Any], tools: Tools) -> tuple[str, frozenset[str] |
 
 def _chosen(given: Any, declared: set[str], *, at: str) -> str:
     """The name by which the model knows a tool, one of those that are declared."""
-    kind = _kind(given, at=at)
+    kind = kind_of(given, what="A tool", at=at)
     if kind not in (FUNCTION, CUSTOM):
         raise UnsupportedParameter(f"{at}.type", "only functions and custom tools can be called.")
     namespace = given.get("namespace")
