@@ -12,6 +12,7 @@ from rolloutfleet_engine.cues import Message
 from rolloutfleet_engine.model import Model
 
 EXCERPT_TOKENS = 48
+GLM_ROLES = re.compile(r"<\|(system|user|assistant|observation)\|>\n?")
 
 
 class Thinking(Enum):
@@ -119,8 +120,13 @@ class ChatReader:
         )
 
     def messages(self, ids: Sequence[int]) -> list[Message]:
-        """The messages of a prompt, without the header behind which the answer comes."""
-        parts = self._model.decode(ids, skip_special_tokens=False).split("<|im_start|>")[1:-1]
+        """The messages of a prompt in ChatML or in GLM's form, without the header behind which the answer comes."""
+        text = self._model.decode(ids, skip_special_tokens=False)
+        if self._start is None:
+            _, *found = GLM_ROLES.split(text)
+            pairs = zip(found[::2], found[1::2], strict=True)
+            return [Message(role="tool" if role == "observation" else role, text=said) for role, said in pairs][:-1]
+        parts = text.split("<|im_start|>")[1:-1]
         return [message_in(part.partition("<|im_end|>")[0]) for part in parts]
 
     def _tools(self, ids: Sequence[int], starts: Sequence[int]) -> tuple[Tool, ...]:

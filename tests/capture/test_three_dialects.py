@@ -36,8 +36,11 @@ SYSTEM: Json = {"role": "system", "content": "You are a careful assistant."}
 USER: Json = {"role": "user", "content": "What is the weather in Paris?"}
 
 
-def post(session: AgentSession, dialect: Dialect[Any], body: Json, *, stream: bool = False) -> httpx.Response:
+def post(
+    session: AgentSession, dialect: Dialect[Any], body: Json, *, stream: bool = False, **more: str
+) -> httpx.Response:
     headers = {"authorization": f"Bearer {session.api_key}"}
+    headers |= {name.replace("_", "-"): value for name, value in more.items()}
     address = f"{session.base_url}/{PATHS[dialect.name]}"
     return httpx.post(address, json={**body, "stream": stream}, headers=headers, timeout=60).raise_for_status()
 

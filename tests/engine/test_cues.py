@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.conftest import WEATHER, Asker
+from tests.proxy.tokens.models.families import FAMILIES, write_model
 
 from rolloutfleet_engine.chat import prompt_text
 from rolloutfleet_engine.cues import Cue, Message, Reply, ToolCall, read_cues, reply_to
 from rolloutfleet_engine.model import Model
+from rolloutfleet_engine.scene import ChatReader
 from rolloutfleet_engine.script import LoopOptions
 
 CALL = ToolCall(name="get_weather", arguments={"city": "Zürich", "days": 3})
@@ -47,6 +49,21 @@ def test_the_cue_that_was_given_last_holds_and_only_the_users_messages_give_any(
     assert reply_to([ASKED, SAID, summary], CUES) == CUES[1].replies[0]
     assert reply_to([summary, SAID, ASKED], CUES) == CUES[0].replies[0]
     assert reply_to([Message(role="system", text="the weather"), RESULT], CUES) is None
+
+
+@pytest.fixture(scope="module")
+def glm(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(write_model(tmp_path_factory.mktemp("glm"), FAMILIES["glm-4.5"]))
+
+
+def test_prompts_may_be_in_glms_form(glm: Model) -> None:
+    prompt = "[gMASK]<sop><|system|>\nBe brief.<|user|>\nHi<|assistant|>\nWell.<|observation|>\nCold.<|assistant|>"
+    assert ChatReader(glm).messages(glm.encode(prompt)) == [
+        Message(role="system", text="Be brief."),
+        Message(role="user", text="Hi"),
+        Message(role="assistant", text="Well."),
+        Message(role="tool", text="Cold."),
+    ]
 
 
 @given(st.lists(st.sampled_from([ASKED, SAID, RESULT])))

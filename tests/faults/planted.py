@@ -30,8 +30,9 @@ FAULTS = [
         "a-response-says-before-its-commit-that-a-call-is-whole",
         Promise.COMMIT,
         PROXY,
-        "            return self._begun(self._call(event))\n",
-        "            return self._begun(self._call(event)) + self._ended(self._call(event))\n",
+        '            self._holds = True\n            return b""\n',
+        "            self._holds = True\n"
+        '            return self._event("response.function_call_arguments.done", {"arguments": event.arguments})\n',
         RESPONSES,
     ),
     Fault(

@@ -36,14 +36,16 @@ class TurnStream:
             deltas = [replace(first, tokens=tokens), *deltas[1:]]
         self._emit(deltas)
 
-    def finish(self, message: Mapping[str, Any]) -> None:
-        """Add the rest of the message. Raises InternalError where what was sent is no beginning of it."""
+    def finish(self, message: Mapping[str, Any]) -> list[int] | None:
+        """Add the rest of the message; in which order its parts came (`DeltaParser.parts`). Raises InternalError where
+        what was sent is no beginning of it."""
         try:
             self._emit(self.parser.finish(dict(message)))
         except StreamDiverged as error:
             raise InternalError(
                 f"What was streamed differs from the reply, and nothing was recorded: {error}."
             ) from None
+        return self.parser.parts
 
     def _check(self, ids: Sequence[int]) -> None:
         if ids and (min(ids) < 0 or max(ids) >= self.vocabulary_size):

@@ -138,9 +138,8 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             evidence = await self.generator.generate(job, prompted, submission, on_chunk)
         phases.begin(TOKENISE_OUT)
         message = await self._parse(job, prompted, evidence)
-        if stream is not None:
-            stream.finish(message)
-        new = self._row(job, prompted, evidence, message, submission)
+        parts = await self._parts(job, prompted, evidence, message) if stream is None else stream.finish(message)
+        new = self._row(job, prompted, evidence, message, parts, submission)
         first = not job.session.turns
         call.committing, call.prompt_ids = True, prompt.ids
         phases.begin(COMMIT)
@@ -174,8 +173,24 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             stop=_stop_string(job, evidence),
         )
 
+    async def _parts(self, job: TurnJob, prompted: Prompted, evidence: Evidence, message: Message) -> list[int] | None:
+        return await self.tokenizing.parts(
+            prompted.prompt.ids,
+            evidence.output_ids,
+            message,
+            job.request.template,
+            seed=job.call.turn_name.encode(),
+            stops=job.request.stops,
+        )
+
     def _row(
-        self, job: TurnJob, prompted: Prompted, evidence: Evidence, message: Message, submission: Submission
+        self,
+        job: TurnJob,
+        prompted: Prompted,
+        evidence: Evidence,
+        message: Message,
+        parts: list[int] | None,
+        submission: Submission,
     ) -> NewTurn:
         rules = self.tokenizing.chat_format.rules
         session, prompt, asked = job.session, prompted.prompt, prompted.asked
@@ -213,7 +228,9 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             finish_reason=_finish_reason(evidence, message),
             mixed_cache=_is_mixed(evidence, submission),
             run=submission.run,
-            extras=_extras(job, evidence, message, max_tokens=self.generator.budget(job.request, len(prompt.ids))),
+            extras=_extras(
+                job, evidence, message, parts, max_tokens=self.generator.budget(job.request, len(prompt.ids))
+            ),
             created_at=job.began,
         )
 
@@ -271,7 +288,7 @@ def _finish_reason(evidence: Evidence, message: Message) -> FinishReason:
     return "tool_calls" if "tool_calls" in message else "stop"
 
 
-def _extras(job: TurnJob, evidence: Evidence, message: Message, *, max_tokens: int) -> Extras:
+def _extras(job: TurnJob, evidence: Evidence, message: Message, parts: list[int] | None, *, max_tokens: int) -> Extras:
     return Extras(
         sampling=sampled(job.request, max_tokens=max_tokens),
         constrained=_grammar(job),
@@ -281,6 +298,7 @@ def _extras(job: TurnJob, evidence: Evidence, message: Message, *, max_tokens: i
         stripped=list(job.request.stripped) or None,
         placeholders=job.request.placeholders,
         stop_sequence=_stop_string(job, evidence),
+        parts=parts,
         own_messages=job.request.own_messages,
         kept=job.request.kept(message),
         timing=job.call.phases.before_commit(),

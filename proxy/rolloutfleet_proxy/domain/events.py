@@ -15,7 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.domain.turn import REASONING, Turn
 
 Alternatives: TypeAlias = Sequence[Sequence[tuple[float, int]]]
 """For each token, the likeliest ones as (log-probability, id)."""
@@ -104,11 +104,12 @@ def events_of(turn: Turn, prompt_ids: array[int] | None = None) -> Iterator[Even
     """The events of a committed turn, for a caller that streams what was made whole, or long ago."""
     tokens = Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)
     yield Started(turn.name, turn.created_at, turn.prompt_tokens, tokens)
-    output = turn.output
-    if output.get("reasoning_content"):
-        yield Reasoning(output["reasoning_content"])
-    if output.get("content"):
-        yield Text(output["content"])
-    for index, call in enumerate(output.get("tool_calls") or ()):
-        yield ToolCall(index, call["id"], call["function"]["name"], call["function"]["arguments"])
+    yield from _deltas_of(turn)
     yield Committed(turn, prompt_ids)
+
+
+def _deltas_of(turn: Turn) -> Iterator[Delta]:
+    for field, text in turn.said():
+        yield Reasoning(text) if field == REASONING else Text(text)
+    for index, call in enumerate(turn.output.get("tool_calls") or ()):
+        yield ToolCall(index, call["id"], call["function"]["name"], call["function"]["arguments"])

@@ -4,8 +4,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import groupby
-from typing import Any, Final, Self
+from itertools import cycle, groupby
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 
@@ -14,6 +14,11 @@ from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.sampling import Sampling
 from rolloutfleet_proxy.domain.tree import Node
+
+REASONING: Final = "reasoning_content"
+CONTENT: Final = "content"
+SAID: Final = (REASONING, CONTENT)
+"""The fields of an output that hold text, in the order in which most outputs have them."""
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,6 +41,9 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many images of its prompt a text stands for."""
     stop_sequence: str | None = None
     """The stop string that ended it, if one did."""
+    parts: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
+    """How many characters of reasoning came, then of text, then of reasoning again, and so on; None where that is all
+    of the reasoning and then all of the text."""
     own_messages: int = 0
     """How many of its request's first messages were that call's alone (`dialects.base.TurnRequest`)."""
     kept: dict[str, Any] | None = None
@@ -109,6 +117,17 @@ class Generated(msgspec.Struct, frozen=True):
     created_at: float
     """Seconds since the epoch at which its call began."""
     extras: Extras
+
+    def said(self) -> list[tuple[str, str]]:
+        """The output's reasoning and text in the order in which they came, each with its field; calls are behind it."""
+        texts = {field: self.output.get(field) or "" for field in SAID}
+        rest = [(field, len(text)) for field, text in texts.items()]
+        found = []
+        for field, length in (*zip(cycle(SAID), self.extras.parts or (), strict=False), *rest):
+            text, texts[field] = texts[field][:length], texts[field][length:]
+            if text:
+                found.append((field, text))
+        return found
 
 
 class NewTurn(Generated, frozen=True):

@@ -7,6 +7,9 @@ this odd word, where would the word stand?" Until the next mark text goes there,
 away: spaces at the end, and what may be the beginning of a mark or of a stop string.
 
 A tool call leaves whole, once it is complete: until then it may yet turn out to be text.
+
+Some formats let a model think again behind its text. `parts` says in which order reasoning and text came, the same
+however the tokens arrive; `parts_of` asks that of a reply that came whole.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from renderers.tagged import DEEPSEEK_V4_GRAMMAR
 
 from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
+from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
 from rolloutfleet_proxy.tokens.quirks import GEMMA_THOUGHT, assistant_mark
 from rolloutfleet_proxy.tokens.reading import Reader, Scan
 from rolloutfleet_proxy.tokens.vocabulary import Run
@@ -77,6 +81,8 @@ class DeltaParser:
         self._waiting = ""
         """Text of the run that isn't sent: of unknown channel, or held back."""
         self._sent: dict[str, list[str]] = {"reasoning": [], "content": []}
+        self._lengths = [0]
+        """Characters sent of reasoning, of content, of reasoning and so on by turns."""
         self._calls: list[dict[str, Any]] = []
         self._scans = 0
         # Where a token's text depends on its neighbours nothing can be said before the end.
@@ -88,6 +94,9 @@ class DeltaParser:
         marks = self._vocabulary.marks
         if self._holding:
             return deltas
+        if self._text_marks and len(ids) > 1:
+            # One by one, so that each mark that is spelled out is met when it ends.
+            return [delta for token_id in ids for delta in self.feed([token_id])]
         if marks.isdisjoint(ids):
             self._text(ids, deltas)
             return deltas
@@ -103,7 +112,7 @@ class DeltaParser:
     def finish(self, message: Message) -> list[Delta]:
         """The rest of the message. Raises StreamDiverged where what was sent isn't its beginning."""
         deltas: list[Delta] = []
-        for channel, field in (("reasoning", "reasoning_content"), ("content", "content")):
+        for channel, field in (("reasoning", REASONING), ("content", CONTENT)):
             text = message.get(field) or ""
             sent = "".join(self._sent[channel])
             if not text.startswith(sent):
@@ -116,6 +125,11 @@ class DeltaParser:
             raise StreamDiverged(f"the message doesn't begin with the {len(self._calls)} tool calls sent")
         self._send_calls(calls, deltas)
         return deltas
+
+    @property
+    def parts(self) -> list[int] | None:
+        """In which order what was sent came (`domain.turn.Extras.parts`)."""
+        return self._lengths if len(self._lengths) > 2 else None
 
     def _text(self, ids: Sequence[int], deltas: list[Delta]) -> None:
         if self._holding or not ids:
@@ -180,7 +194,10 @@ class DeltaParser:
                 if rest is not None:
                     self._channel, self._waiting = channel, rest
             else:
-                self._send_channel(channel, text, deltas)
+                rest = self._send_channel(channel, text, deltas)
+                if rest and rest.isspace() and channel == "reasoning" and not self._may_stop(text):
+                    # No format that has kept spaces there takes them away once text stands behind them.
+                    self._send(channel, rest, deltas)
 
     def _so_far(self) -> list[int]:
         """All that came, packed, but for the first bytes of a character whose last haven't come."""
@@ -234,10 +251,17 @@ class DeltaParser:
         self._send(channel, safe, deltas)
         return text[len(safe) :]
 
+    def _may_stop(self, text: str) -> bool:
+        """Whether a stop string may have begun at the text's end."""
+        return any(_overlap(text, stop) for stop in self._stops)
+
     def _send(self, channel: str, text: str, deltas: list[Delta]) -> None:
         if not text:
             return
         self._sent[channel].append(text)
+        if (channel == "content") == len(self._lengths) % 2:
+            self._lengths.append(0)
+        self._lengths[-1] += len(text)
         deltas.append(Text(text) if channel == "content" else Reasoning(text))
 
     def _send_calls(self, calls: list[dict[str, Any]], deltas: list[Delta]) -> None:
@@ -245,6 +269,30 @@ class DeltaParser:
             function = calls[index]["function"]
             deltas.append(ToolCall(index, calls[index]["id"], function["name"], function["arguments"]))
             self._calls.append(calls[index])
+
+
+def parts_of(reader: Reader, ids: Sequence[int], message: Message, *, stops: Sequence[str] = ()) -> list[int] | None:
+    """`DeltaParser.parts` of a whole reply, which is this message."""
+    parser = DeltaParser(reader, stops=stops)
+    try:
+        parser.feed(ids)
+        parser.finish(message)
+    except StreamDiverged:
+        return None
+    return parser.parts
+
+
+def has_usual_order(reader: Reader, ids: Sequence[int], message: Message, *, stops: Sequence[str] = ()) -> bool:
+    """Whether it is plain that `parts_of` says nothing: for most replies a search in their text tells."""
+    reasoning, content = message.get(REASONING), message.get(CONTENT)
+    if not reasoning or not content:
+        return True
+    if reasoning[-1].isspace() or any(_overlap(reasoning, each) for each in (*_text_marks(reader), *stops)):
+        return False  # its end may be held back until more has been sent
+    text, thought = reader.vocabulary.joined_bytes(ids), reasoning.encode()
+    start = text.find(thought)
+    once = start >= 0 and text.find(thought, start + 1) < 0
+    return once and text.find(content.encode()) >= start + len(thought)
 
 
 def _overlap(text: str, beginning: str) -> int:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
-from rolloutfleet_proxy.tokens.deltas import DeltaParser
+from rolloutfleet_proxy.tokens.deltas import DeltaParser, has_usual_order, parts_of
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
 
@@ -104,6 +104,22 @@ class Tokenizing:
             return self.chat_format.parse(prompt_ids, output_ids, args, seed=seed, stop=stop)
 
         return parse() if len(output_ids) < _LONG_OUTPUT else await self._near.run(parse)
+
+    async def parts(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        message: Message,
+        args: TemplateArgs,
+        *,
+        seed: bytes,
+        stops: Sequence[str] = (),
+    ) -> list[int] | None:
+        """In which order reasoning and text of a whole reply came, where that is not the usual one."""
+        reader = self.chat_format.reader(prompt_ids, args, seed=seed)
+        if has_usual_order(reader, output_ids, message, stops=stops):
+            return None
+        return await self._near.run(partial(parts_of, reader, output_ids, message, stops=stops))
 
     def deltas(
         self, prompt_ids: Sequence[int], args: TemplateArgs, *, seed: bytes, stops: Sequence[str] = ()

@@ -10,6 +10,7 @@ from rolloutfleet_proxy.dialects.anthropic_messages import AnthropicMessages
 from rolloutfleet_proxy.dialects.base import Dialect, Reading, TurnRequest
 from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.dialects.openai_responses import OpenAIResponses
+from rolloutfleet_proxy.domain.events import Delta, Reasoning, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
 
 Json = Any
@@ -87,6 +88,17 @@ def by_responses(messages: list[Message], tools: Sequence[Json] = TOOLS) -> dict
 
 WRITTEN: list[tuple[Dialect[Any], Any]] = [(CHAT, by_chat), (MESSAGES, by_messages), (RESPONSES, by_responses)]
 """Each dialect, and what writes a conversation in it."""
+
+
+def parts_of(deltas: Sequence[Delta]) -> list[int] | None:
+    """In which order reasoning and text came, as a turn keeps it (`Extras.parts`)."""
+    lengths = [0]
+    for delta in deltas:
+        if not isinstance(delta, ToolCall) and delta.text:
+            if isinstance(delta, Reasoning) == (len(lengths) % 2 == 0):
+                lengths.append(0)
+            lengths[-1] += len(delta.text)
+    return lengths if len(lengths) > 2 else None
 
 
 def read(dialect: Dialect[Any], body: Json) -> TurnRequest:

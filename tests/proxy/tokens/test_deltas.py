@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proxy.dialects.conversations import parts_of as in_order
 from tests.proxy.tokens.models.families import FAMILIES, Family, chat_format, write_model
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
-from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged
+from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged, has_usual_order, parts_of
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import assistant_mark
 from rolloutfleet_proxy.tokens.reading import Reader, Scan
@@ -205,10 +206,41 @@ def test_any_tokens_at_all(models: Path, name: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None)
     @given(outputs(model, family), st.lists(st.integers(0, 5), max_size=12), st.sampled_from(list(PROMPTS)))
     def check(output: list[int], sizes: list[int], prompt: str) -> None:
-        sent, message = streamed(model, prompt_of(model, prompt), chunked(output, sizes))
+        ids = prompt_of(model, prompt)
+        sent, message = streamed(model, ids, chunked(output, sizes))
         assert joined(flatten(sent)) == flat(message)
+        reader = model.reader(ids, TemplateArgs(TOOLS), seed=b"turn")
+        order = parts_of(reader, output, message)
+        assert order == in_order(flatten(sent))
+        assert order is None or not has_usual_order(reader, output, message)
 
     check()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_of_an_ordinary_reply_the_order_is_known_without_parsing_it_again(models: Path, name: str) -> None:
+    model, family = chat_format(name, models), FAMILIES[name]
+    assert family.reply is not None
+    text = family.reply("So it is.", "I look it up.", CALLS if family.parallel else [])
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    reader = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn")
+    message = model.parse(prompt_of(model, "first"), output, TemplateArgs(TOOLS), seed=b"turn")
+    counting = Counting(reader)
+    assert has_usual_order(counting, output, message)  # type: ignore[arg-type]
+    assert counting.scans == 0
+
+
+@pytest.mark.parametrize("name", ["glm-4.5", "glm-5"])
+def test_a_model_may_think_again_behind_its_text(models: Path, name: str) -> None:
+    model = chat_format(name, models)
+    prompt = prompt_of(model, "first")
+    reader = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn")
+    text = "<think>So.</think>\nHello<think> Or not.</think> there.<|user|>"
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    message = model.parse(prompt, output, TemplateArgs(TOOLS), seed=b"turn")
+    assert (message["reasoning_content"], message["content"]) == ("So. Or not.", "Hello there.")
+    assert not has_usual_order(reader, output, message)
+    assert parts_of(reader, output, message) == [3, 5, 8, 7]
 
 
 @pytest.mark.parametrize("rest", ["<think>\na\n</think>\n\nb", " \n<think>a", "<thin", "", "b <think>c"])

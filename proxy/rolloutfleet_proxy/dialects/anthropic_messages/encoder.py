@@ -3,9 +3,9 @@
 All of it follows from the turn, so an answer given again is the same to the byte. The message's `id` is the turn's id,
 which a reward may name. `thinking` has an empty signature: it comes back as it is.
 
-A stream's blocks are those of the whole message: thinking, text, one `tool_use` for each call. From the first call on
-nothing leaves before the commit, neither the end of the text before it, as clients act on a `tool_use` once it is
-complete.
+A stream's blocks are those of the whole message: thinking and text in the order in which they came, then one `tool_use`
+for each call. From the first call on nothing leaves before the commit, neither the end of the text before it, as
+clients act on a `tool_use` once it is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rolloutfleet_proxy.dialects.anthropic_messages.request import MessagesReque
 from rolloutfleet_proxy.dialects.base import Encoder
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.events import Committed, Delta, Reasoning, Started, ToolCall
-from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.domain.turn import REASONING, Turn
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 MESSAGE_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -48,8 +48,8 @@ class MessagesEncoder(Encoder):
         """Begun so far."""
         self._open: str | None = None
         """What the block holds that has not ended."""
-        self._sent = {THINKING: 0, TEXT: 0}
-        """Characters."""
+        self._sent = 0
+        """Characters of thinking and text."""
         self._holds = False
         """A call came: what follows waits for the commit."""
 
@@ -70,9 +70,10 @@ class MessagesEncoder(Encoder):
     def committed(self, event: Committed) -> bytes:
         """What waited for the commit, and the end."""
         turn = event.turn
-        rest = b""
+        rest, before = b"", 0
         for kind, text in _said(turn):
-            unsent = text[self._sent[kind] :]
+            unsent = text[max(0, self._sent - before) :]
+            before += len(text)
             rest += self._part(kind, unsent) if unsent else b""
         rest += b"".join(map(self._tool_use, turn.output.get("tool_calls") or ()))
         delta = {"stop_reason": _stop_reason(turn), "stop_sequence": turn.extras.stop_sequence}
@@ -119,7 +120,7 @@ class MessagesEncoder(Encoder):
         """Some of a block that holds text, and its beginning where another was open."""
         beginning = b"" if self._open == kind else self._ended() + self._begun(_EMPTY[kind])
         self._open = kind
-        self._sent[kind] += len(text)
+        self._sent += len(text)
         return beginning + self._delta({"type": f"{kind}_delta", kind: text})
 
     def _tool_use(self, call: dict[str, Any]) -> bytes:
@@ -143,8 +144,7 @@ class MessagesEncoder(Encoder):
 
 def _said(turn: Turn) -> list[tuple[str, str]]:
     """The message's blocks of text, each as what it holds and that."""
-    parts = ((THINKING, turn.output.get("reasoning_content")), (TEXT, turn.output.get("content")))
-    return [(kind, text) for kind, text in parts if text]
+    return [(THINKING if field == REASONING else TEXT, text) for field, text in turn.said()]
 
 
 def _tool_use_form(call: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """A call's events as the answer of the Responses API: a response, or a stream of events. Pure.
 
 What a client may act on, and what says how an item ends, leaves with the commit: every `….done` and the last event.
-So clients that keep finished items of a stream that broke off, as Codex does, keep none that was recorded nowhere. An
-item's text may therefore still grow while a later item's does; the order of the finished ones is that of `objects`.
+So clients that keep finished items of a stream that broke off, as Codex does, keep none that was recorded nowhere. From
+the first call on nothing leaves before that: text may come behind a call, whose item is before it (`objects`).
 
 Keep-alives are events, as some clients count nothing else: a bare `response.in_progress`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +19,13 @@ from rolloutfleet_proxy.dialects.openai_responses import objects
 from rolloutfleet_proxy.dialects.openai_responses.request import ResponsesRequest
 from rolloutfleet_proxy.dialects.token_logprobs import TokenLogprob, token_logprobs
 from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError
-from rolloutfleet_proxy.domain.events import Committed, Delta, Reasoning, Started, Tokens, ToolCall
+from rolloutfleet_proxy.domain.events import Committed, Delta, Reasoning, Started, Text, Tokens, ToolCall
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.http.errors import status_of
 
 _encode = msgspec.json.Encoder().encode
 
+_DELTAS: Final = {"reasoning": "response.reasoning_text.delta", "message": "response.output_text.delta"}
 _ENDS: Final = {objects.COMPLETED: "response.completed", objects.INCOMPLETE: "response.incomplete"}
 
 
@@ -60,6 +62,14 @@ class ResponsesEncoder(Encoder):
         """The output index of each item that has begun, by its id."""
         self._heads: dict[str, tuple[bytes, bytes]] = {}
         """What an item's deltas are written between, before and behind their number."""
+        self._growing: objects.Item | None = None
+        """The item of reasoning or text that came last."""
+        self._counts = Counter[str]()
+        """Items of reasoning, and of text, so far."""
+        self._sent = Counter[str]()
+        """Characters of each item, by its id."""
+        self._holds = False
+        """A call came: what follows waits for the commit."""
         self._pending: list[TokenLogprob] = []
         """Log-probabilities that no delta of text has carried yet."""
 
@@ -72,17 +82,23 @@ class ResponsesEncoder(Encoder):
     def delta(self, event: Delta) -> bytes:
         if event.tokens is not None and self._request.logprobs:
             self._pending += token_logprobs(event.tokens, self._token_bytes)
-        data = self._delta(event)
-        return self._opened() + data if data else b""
+        if isinstance(event, ToolCall):
+            self._holds = True
+            return b""
+        if self._holds or not event.text:
+            return b""
+        item = self._item_of(event)
+        return self._opened() + self._begun(item) + self._more(item, event.text)
 
     def committed(self, event: Committed) -> bytes:
-        """The end of every item, those that no delta began included, and of the response."""
+        """What waited for the commit, and the end of every item and of the response."""
         turn = event.turn
         items = self._items(turn)
         told = self._told(items, event)
-        ends = b"".join(self._begun(item) + self._ended(whole) for item, whole in zip(items, told, strict=True))
+        rest = b"".join(self._begun(item) + self._rest(item) for item in items)
+        ends = b"".join(map(self._ended, told))
         status = objects.status_of_turn(turn)
-        return self._opened() + ends + self._event(_ENDS[status], {"response": self._finished(turn, told)})
+        return self._opened() + rest + ends + self._event(_ENDS[status], {"response": self._finished(turn, told)})
 
     def failed(self, error: DomainError) -> bytes:
         said = {
@@ -148,25 +164,28 @@ class ResponsesEncoder(Encoder):
         number, self._number = self._number, self._number + 1
         return event_bytes(kind, number, said)
 
-    def _delta(self, event: Delta) -> bytes:
-        if isinstance(event, ToolCall):
-            return self._begun(self._call(event))
-        if not event.text:
+    def _item_of(self, event: Text | Reasoning) -> objects.Item:
+        """The one that this is more of, or a new one."""
+        kind = "reasoning" if isinstance(event, Reasoning) else "message"
+        if self._growing is None or self._growing["type"] != kind:
+            make = objects.reasoning_item if kind == "reasoning" else objects.message_item
+            self._growing = make(self._turn, self._counts[kind], None, objects.IN_PROGRESS)
+            self._counts[kind] += 1
+        return self._growing
+
+    def _rest(self, item: objects.Item) -> bytes:
+        """What deltas have not brought of an item's text; a call brings all of its own as it begins."""
+        if item["type"] not in _DELTAS:
             return b""
-        if isinstance(event, Reasoning):
-            item = objects.reasoning_item(self._turn, None, objects.IN_PROGRESS)
-            return self._begun(item) + self._more(item, "response.reasoning_text.delta", event.text)
-        item = objects.message_item(self._turn, None, objects.IN_PROGRESS)
-        return self._begun(item) + self._more(item, "response.output_text.delta", event.text)
+        unsent = item["content"][0]["text"][self._sent[item["id"]] :]
+        return self._more(item, unsent) if unsent else b""
 
-    def _call(self, event: ToolCall) -> objects.Item:
-        call = {"id": event.id, "function": {"name": event.name, "arguments": event.arguments}}
-        return objects.call_item(self._turn, event.index, call, self._request.declared, objects.IN_PROGRESS)
-
-    def _more(self, item: objects.Item, kind: str, text: str) -> bytes:
+    def _more(self, item: objects.Item, text: str) -> bytes:
         """More of an item's text. What is the same for all its deltas is encoded once."""
+        self._sent[item["id"]] += len(text)
         head = self._heads.get(item["id"])
         if head is None:
+            kind = _DELTAS[item["type"]]
             same = _encode({"type": kind, **self._part_of(item)})[:-1]
             behind = b',"delta":' if item["type"] == "reasoning" else b',"logprobs":'
             head = b'event: %b\ndata: %b,"sequence_number":' % (kind.encode(), same), behind
@@ -185,8 +204,7 @@ class ResponsesEncoder(Encoder):
         return {**self._place(item), "content_index": 0}
 
     def _begun(self, item: objects.Item) -> bytes:
-        """The events by which an item begins; nothing where it has begun. Calls are whole when they come, yet who would
-        act on them waits for their end."""
+        """The events by which an item begins; nothing where it has begun."""
         if item["id"] in self._places:
             return b""
         place = self._places[item["id"]] = len(self._places)

@@ -2,7 +2,8 @@
 
 Items are flat: what a model said in one turn is a run of them, reasoning, a message, calls, in this order. Such a run
 is one message of the assistant. Another begins where an item can't be of the same turn: a message, or reasoning, behind
-a message or a call.
+a message or a call. That one turn made both is known by their ids (`item_ids`): it may have thought again behind
+its text.
 
 - What has no text here is refused by name: files, images as far as `images` says, and items of what servers run. Items
   that are taken are those of `ITEMS`.
@@ -17,9 +18,9 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.images import Images
-from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, arguments_of, known_as
 from rolloutfleet_proxy.dialects.mistakes import kind_of
 from rolloutfleet_proxy.dialects.openai_responses.item_ids import made_by
+from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, arguments_of, known_as
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import Message
 
@@ -69,7 +70,10 @@ class _Reading:
         self._turn: Message | None = None
         """The assistant's message that is still being made."""
         self._thoughts: list[str] = []
-        """Its reasoning: joined at once, as that of many items would take time as their square."""
+        self._texts: list[str] = []
+        """Its reasoning and its text: joined at once, as those of many items would take time as their square."""
+        self._made_by: str | None = None
+        """The turn that its last item says it is of."""
 
     def read(self, item: Any, *, at: str) -> None:
         if type(item) is not dict:
@@ -101,10 +105,8 @@ class _Reading:
         if role != "assistant":
             self._end({"role": role, "content": content})
             return
-        turn = self._said()
-        if turn["content"] is not None or "tool_calls" in turn:
-            turn = self._begin()
-        turn["content"] = content
+        self._said_first(item)
+        self._texts.append(content)
 
     def _reasoning(self, item: Item, *, at: str) -> None:
         if item.get("encrypted_content") is not None:
@@ -114,10 +116,7 @@ class _Reading:
             if item.get("summary"):
                 self._ignored.append(f"{at}.summary")
             return
-        turn = self._said()
-        if turn["content"] is not None or "tool_calls" in turn:
-            turn = self._begin()
-        turn.setdefault("reasoning_content", "")
+        self._said_first(item).setdefault("reasoning_content", "")
         self._thoughts.append(text)
 
     def _call(self, item: Item, *, at: str) -> None:
@@ -132,6 +131,7 @@ class _Reading:
         else:
             check_json(arguments, at=f"{at}.{'input' if custom else 'arguments'}")
         function = {"name": known_as(name, namespace), "arguments": arguments}
+        self._made_by = made_by(item.get("id"))
         calls = self._said().setdefault("tool_calls", [])
         calls.append({"id": call_id.removesuffix(RAW), "type": "function", "function": function})
 
@@ -139,6 +139,13 @@ class _Reading:
         call_id = _needed(item, "call_id", at=at).removesuffix(RAW)
         text = self._text(item.get("output"), at=f"{at}.output")
         self._end({"role": "tool", "tool_call_id": call_id, "content": text})
+
+    def _said_first(self, item: Item) -> Message:
+        """The message of an item that comes before text and calls of its turn, unless that turn made them too."""
+        before, self._made_by = self._made_by, made_by(item.get("id"))
+        turn = self._said()
+        same = self._made_by is not None and self._made_by == before
+        return self._begin() if (self._texts or "tool_calls" in turn) and not same else turn
 
     def _said(self) -> Message:
         return self._begin() if self._turn is None else self._turn
@@ -155,9 +162,12 @@ class _Reading:
 
     def finish(self) -> None:
         """No item of the assistant's message comes any more."""
-        if self._turn is not None and self._thoughts:
-            self._turn["reasoning_content"] = "".join(self._thoughts)
-        self._turn, self._thoughts = None, []
+        if self._turn is not None:
+            if self._thoughts:
+                self._turn["reasoning_content"] = "".join(self._thoughts)
+            if self._texts:
+                self._turn["content"] = "".join(self._texts)
+        self._turn, self._thoughts, self._texts = None, [], []
 
     def _text(self, content: Any, *, at: str, kind: str | None = None) -> str:
         """The text of content: a string, or a list of parts, whose texts are joined with nothing between them. `kind`

@@ -1,22 +1,26 @@
 """A turn as the Responses API shows it: items, usage, the response itself. Pure.
 
-All of it follows from the turn and its request, so a response given again is the same to the byte. Its output has one
-item of reasoning, one message, and one item a call, in this order, as far as the turn has them. A message that says
-nothing is there where nothing else is, so that whoever sends the output back sends the turn.
+All of it follows from the turn and its request, so a response given again is the same to the byte. Its output has the
+turn's reasoning and text in the order in which they came, as items of reasoning and messages (mostly one of each), and
+then one item a call. A message that says nothing is there where nothing else is, so that whoever sends the output back
+sends the turn. The items' ids say which turn they are of (`item_ids`).
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from rolloutfleet_proxy.dialects.openai_responses import item_ids
+from rolloutfleet_proxy.dialects.openai_responses.item_ids import numbered_id, text_id
 from rolloutfleet_proxy.dialects.openai_responses.request import PREFIX, Echo
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, Declared, custom_input
 from rolloutfleet_proxy.dialects.token_logprobs import TokenLogprob
-from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.domain.turn import CONTENT, REASONING, Turn
 from rolloutfleet_proxy.engine.request import ids_json
 
 Item = dict[str, Any]
@@ -26,18 +30,16 @@ COMPLETED: Final = "completed"
 INCOMPLETE: Final = "incomplete"
 FAILED: Final = "failed"
 
-_TURN = "turn-"
-
 
 def response_id(turn: str) -> str:
     return f"{PREFIX}{turn}"
 
 
-def reasoning_item(turn: str, text: str | None, status: str) -> Item:
-    """Without text, the item as it begins."""
+def reasoning_item(turn: str, index: int, text: str | None, status: str) -> Item:
+    """The turn's reasoning number `index`; without text, the item as it begins."""
     content = [] if text is None else [{"type": "reasoning_text", "text": text}]
     return {
-        "id": f"rs_{turn.removeprefix(_TURN)}",
+        "id": text_id(item_ids.REASONING, turn, index),
         "type": "reasoning",
         "summary": [],
         "content": content,
@@ -46,9 +48,9 @@ def reasoning_item(turn: str, text: str | None, status: str) -> Item:
     }
 
 
-def message_item(turn: str, part: Mapping[str, Any] | None, status: str) -> Item:
+def message_item(turn: str, index: int, part: Mapping[str, Any] | None, status: str) -> Item:
     return {
-        "id": f"msg_{turn.removeprefix(_TURN)}",
+        "id": text_id(item_ids.MESSAGE, turn, index),
         "type": "message",
         "role": "assistant",
         "content": [] if part is None else [part],
@@ -76,28 +78,35 @@ def call_item(turn: str, index: int, call: Mapping[str, Any], declared: Mapping[
     """A call as its tool was declared; `call` is as canonical messages have it. Custom calls have no status."""
     name, arguments = call["function"]["name"], call["function"]["arguments"]
     tool = declared.get(name) or Declared(name=name)
-    number = f"{turn.removeprefix(_TURN)}_{index}"
     namespace = {} if tool.namespace is None else {"namespace": tool.namespace}
     if not tool.custom:
         said = {"call_id": call["id"], "name": tool.name, **namespace, "arguments": arguments}
-        return {"id": f"fc_{number}", "type": "function_call", **said, "status": status}
+        return {"id": numbered_id(item_ids.CALL, turn, index), "type": "function_call", **said, "status": status}
     text = custom_input(arguments)
     call_id, text = (call["id"], text) if text is not None else (call["id"] + RAW, arguments)
     said = {"call_id": call_id, "name": tool.name, **namespace, "input": text}
-    return {"id": f"ctc_{number}", "type": "custom_tool_call", **said}
+    return {"id": numbered_id(item_ids.CUSTOM_CALL, turn, index), "type": "custom_tool_call", **said}
 
 
 def output_items(turn: Turn, declared: Mapping[str, Declared], logprobs: Any) -> Iterator[Item]:
-    """All of a turn's. What the token limit cut off is the last text of it: a call is whole, or it is none."""
-    output = turn.output
-    reasoning, content = output.get("reasoning_content"), output.get("content")
-    calls = output.get("tool_calls") or ()
+    """All of a turn's. What the token limit cut off is the last text of it: a call is whole, or it is none. The last
+    message has the log-probabilities of all tokens."""
+    calls = turn.output.get("tool_calls") or ()
     end = INCOMPLETE if turn.finish_reason == "length" else COMPLETED
-    says = bool(content) or not (calls or (reasoning and end == INCOMPLETE))
-    if reasoning:
-        yield reasoning_item(turn.name, reasoning, COMPLETED if says or calls else end)
-    if says:
-        yield message_item(turn.name, text_part(content or "", logprobs), end)
+    said = turn.said()
+    counts = Counter(field for field, _ in said)
+    if not counts[CONTENT] and not (calls or (said and end == INCOMPLETE)):
+        said.append((CONTENT, ""))
+        counts[CONTENT] += 1
+    seen = Counter[str]()
+    for place, (field, text) in enumerate(said, 1):
+        index, last = seen[field], place == len(said)
+        seen[field] += 1
+        if field == REASONING:
+            yield reasoning_item(turn.name, index, text, end if last and not calls else COMPLETED)
+        else:
+            of_last = logprobs if seen[field] == counts[field] else []
+            yield message_item(turn.name, index, text_part(text, of_last), end if last else COMPLETED)
     for index, call in enumerate(calls):
         yield call_item(turn.name, index, call, declared, COMPLETED)
 

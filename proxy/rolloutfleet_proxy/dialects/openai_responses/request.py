@@ -207,10 +207,10 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
         token_ids=parsed.return_token_ids or False,
         ignored=tuple(ignored),
         placeholders=images.count,
+        images=images.digest,
         follows=None if parsed.previous_response_id is None else turn_of(parsed.previous_response_id),
         own_messages=1 if parsed.instructions else 0,
         echo=_echo(parsed),
-        images=images.digest,
         declared=tools.declared,
     )
     if reading.strict and ignored:

@@ -15,13 +15,24 @@ from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from tests.proxy.dialects.conversations import parts_of
 
 from rolloutfleet_proxy.dialects.anthropic_messages import AnthropicMessages
 from rolloutfleet_proxy.dialects.anthropic_messages.encoder import MESSAGE_STOP, PING, MessagesEncoder
 from rolloutfleet_proxy.dialects.anthropic_messages.request import MessagesRequest
 from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.domain.errors import SessionDeleted
-from rolloutfleet_proxy.domain.events import Committed, Event, Failed, Reasoning, Started, Text, ToolCall, events_of
+from rolloutfleet_proxy.domain.events import (
+    Committed,
+    Delta,
+    Event,
+    Failed,
+    Reasoning,
+    Started,
+    Text,
+    ToolCall,
+    events_of,
+)
 from rolloutfleet_proxy.domain.lineage import MAIN
 from rolloutfleet_proxy.domain.messages import NO_ARGS, conversation
 from rolloutfleet_proxy.domain.turn import Extras, Turn
@@ -219,9 +230,11 @@ def test_silence_opens_the_stream_and_says_nothing_before_the_prompt_is_made() -
 
 
 def test_an_answer_that_thinks_again_behind_its_text_comes_back_as_the_message_that_it_was() -> None:
-    made = turn(output={"role": "assistant", "content": "Hello there", "reasoning_content": "So. Or not."})
+    output = {"role": "assistant", "content": "Hello there", "reasoning_content": "So. Or not."}
+    made = turn(output=output, extras=Extras(parts=[3, 5, 8, 6]))
     live: list[Event] = [Started(made.name, 1.0, 7), Reasoning("So."), Text("Hello"), Reasoning(" Or"), Committed(made)]
-    blocks = assembled(events(streamed(live)))["content"]
+    assert assembled(events(streamed(live))) == assembled(events(streamed(events_of(made)))) == whole(made)
+    blocks = whole(made)["content"]
     assert [block["type"] for block in blocks] == ["thinking", "text", "thinking", "text"]
     request = asked(messages=[{"role": "assistant", "content": blocks}, {"role": "user", "content": "On."}])
     theirs, ours = conversation(request.messages[:1], NO_ARGS), conversation([made.output], NO_ARGS)
@@ -295,6 +308,31 @@ def test_however_a_stream_is_cut_it_is_the_whole_message(
     if known >= 4 or not reasoning:  # else thinking would go on behind a call
         assert assembled(stream) == whole(made)
     assert assembled(events(streamed(events_of(made)))) == whole(made)
+
+
+@given(
+    parts=st.lists(st.tuples(st.sampled_from([Reasoning, Text]), st.text(min_size=1, max_size=4)), max_size=6),
+    calls=NEW_CALLS,
+    data=st.data(),
+)
+def test_in_whatever_order_it_came_a_stream_is_the_whole_message_and_comes_back_as_the_turns(
+    parts: list[tuple[type[Reasoning | Text], str]], calls: list[Json], data: st.DataObject
+) -> None:
+    deltas: list[Delta] = [kind(text) for kind, text in parts]
+    reasoning, content = ("".join(text for kind, text in parts if kind is each) for each in (Reasoning, Text))
+    made = turn(
+        output=output_of(reasoning, content, calls),
+        extras=Extras(parts=parts_of(deltas)),
+        finish_reason="tool_calls" if calls else "stop",
+    )
+    said = [event for event in events_of(made) if isinstance(event, ToolCall)]
+    known = data.draw(st.integers(0, len(deltas)))
+    live: list[Event] = [Started(made.name, 1.0, 7), *deltas[:known], *said, *deltas[known:], Committed(made)]
+    answer = whole(made)
+    assert assembled(events(streamed(live))) == assembled(events(streamed(events_of(made)))) == answer
+    request = asked(messages=[{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": "On."}])
+    theirs, ours = conversation(request.messages[:1], NO_ARGS), conversation([made.output], NO_ARGS)
+    assert (theirs.chains, theirs.reasonings) == (ours.chains, ours.reasonings)
 
 
 def test_numbers_that_json_has_not_are_null() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from openai import omit
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response
-from tests.proxy.dialects.conversations import call
+from tests.proxy.dialects.conversations import call, parts_of
 from tests.proxy.dialects.openai_responses.responses import (
     EVENT,
     FIND,
@@ -70,19 +71,21 @@ def turns(draw: st.DrawFn) -> Turn:
 
 
 @st.composite
-def happened(draw: st.DrawFn, made: Turn) -> list[Event]:
-    """What a call that made this turn may have looked like: deltas of any sizes, of all kinds in any order."""
-    reasoning, content = made.output.get("reasoning_content") or "", made.output["content"] or ""
+def happened(draw: st.DrawFn, made: st.SearchStrategy[Turn]) -> tuple[Turn, list[Event]]:
+    """A turn, and what the call that made it may have looked like: deltas of any sizes, of all kinds in any order."""
+    output = (said := draw(made)).output
+    reasoning, content = output.get("reasoning_content") or "", output["content"] or ""
     calls = [
         ToolCall(index, each["id"], each["function"]["name"], each["function"]["arguments"])
-        for index, each in enumerate(made.output.get("tool_calls", ()))
+        for index, each in enumerate(output.get("tool_calls", ()))
     ]
     lanes: list[list[Delta]] = [[Reasoning(each) for each in reasoning], [Text(each) for each in content], [*calls]]
     deltas: list[Delta] = []
     while any(lanes):
         lane = draw(st.sampled_from([each for each in lanes if each]))
         deltas.append(lane.pop(0))
-    return [STARTED, *deltas, Committed(made)]
+    done = replace(said, extras=Extras(parts=parts_of(deltas)))
+    return done, [STARTED, *deltas, Committed(done)]
 
 
 def assembled(stream: list[dict[str, Json]]) -> Json:
@@ -204,6 +207,29 @@ def test_logprobs_have_an_entry_for_every_sampled_token() -> None:
     assert whole(made, asked())["output"][1]["content"][0]["logprobs"] == []
 
 
+def test_a_turn_that_thinks_again_behind_its_text_has_an_item_for_each_part() -> None:
+    output = {"content": "Hello there", "reasoning_content": "So. Or not.", "tool_calls": [call("find", "{}")]}
+    made = turn(output=output, extras=Extras(parts=[3, 5, 8, 6]), finish_reason="tool_calls")
+    items = whole(made, asked(tools=TOOLS))["output"]
+    assert [(item["id"], item["status"]) for item in items] == [
+        (each, "completed") for each in ("rs_abc", "msg_abc", "rs_abc_1", "msg_abc_1", "fc_abc_0")
+    ]
+    assert [text_of(item) for item in items] == ["So.", "Hello", " Or not.", " there", "{}"]
+
+
+def test_of_parts_the_last_is_cut_off_and_the_last_message_has_the_logprobs() -> None:
+    output = {"content": "Hello there", "reasoning_content": "So. Or not."}
+    for parts, statuses in (
+        ([3, 5, 8, 6], ["completed", "completed", "completed", "incomplete"]),
+        ([3, 11, 8], ["completed", "completed", "incomplete"]),
+    ):
+        made = turn(output=output, extras=Extras(parts=parts), finish_reason="length")
+        items = whole(made, asked(top_logprobs=1))["output"]
+        assert [item["status"] for item in items] == statuses
+        entries = [len(item["content"][0]["logprobs"]) for item in items if item["type"] == "message"]
+        assert entries == [0] * (len(entries) - 1) + [len(made.output_ids)]
+
+
 def test_the_events_of_a_stream_in_their_order() -> None:
     made = turn(
         output={"content": "Hi", "reasoning_content": "So.", "tool_calls": [call("apply_patch", '{"input": "x"}')]},
@@ -229,26 +255,28 @@ def test_the_events_of_a_stream_in_their_order() -> None:
 
 @given(st.data())
 def test_a_stream_assembled_is_the_whole_answer_to_the_letter(data: st.DataObject) -> None:
-    made = data.draw(turns())
+    made, came = data.draw(happened(turns()))
     request = asked(tools=TOOLS, stream=True)
-    stream = streamed(data.draw(happened(made)), request)
+    stream = streamed(came, request)
     answer = whole(made, request)
     assert stream[-1]["response"] == answer
     assert stream[-1]["type"] == f"response.{answer['status']}"
     assert assembled(stream) == answer["output"]
     assert by_deltas(stream) == {item["id"]: text_of(item) for item in answer["output"]}
-    assert [event["output_index"] for event in stream if event["type"] == "response.output_item.added"] == list(
-        range(len(answer["output"]))
-    )
+    for kind in ("added", "done"):
+        said = [event for event in stream if event["type"] == f"response.output_item.{kind}"]
+        assert [event["output_index"] for event in said] == list(range(len(answer["output"])))
+        assert [event["item"]["id"] for event in said] == [item["id"] for item in answer["output"]]
+    assert streamed(events_of(made), request)[-1]["response"] == answer
 
 
 @settings(max_examples=30)
 @given(st.data())
 def test_the_sdk_assembles_the_whole_answer(data: st.DataObject) -> None:
-    made = data.draw(turns().filter(lambda made: made.finish_reason != "length"))
+    made, came = data.draw(happened(turns().filter(lambda made: made.finish_reason != "length")))
     request = asked(tools=TOOLS, stream=True)
     state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
-    for event in streamed(data.draw(happened(made)), request):
+    for event in streamed(came, request):
         state.handle_event(EVENT.validate_python(event))
     found = state._completed_response.model_dump(exclude={"output": {"__all__": {"content": {"__all__": {"parsed"}}}}})
     for item in found["output"]:
@@ -258,8 +286,7 @@ def test_the_sdk_assembles_the_whole_answer(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_nothing_that_a_client_acts_on_leaves_before_the_commit(data: st.DataObject) -> None:
-    made = data.draw(turns())
-    *before, committed = data.draw(happened(made))
+    _, (*before, committed) = data.draw(happened(turns()))
     writer = encoder(asked(tools=TOOLS, stream=True))
     early = b"".join(map(writer.encode, before))
     kinds = {event["type"] for event in events(early)} if early else set()
@@ -267,10 +294,11 @@ def test_nothing_that_a_client_acts_on_leaves_before_the_commit(data: st.DataObj
     assert writer.encode(committed)
 
 
-@given(turns())
-def test_what_is_sent_back_is_the_turn(made: Turn) -> None:
+@given(happened(turns()))
+def test_what_is_sent_back_is_the_turn(happened: tuple[Turn, list[Event]]) -> None:
     """Whatever a client keeps of the items, ids and statuses included, is read as the turn's own message."""
     ignored: list[str] = []
+    made = replace(happened[0], name=f"turn-{'0123456789ab' * 2}")
     [back] = read_input(whole(made, asked(tools=TOOLS))["output"], ignored, Images(replaced=False))
     assert ignored == []
     assert (back["role"], back["content"] or "") == ("assistant", made.output["content"] or "")

@@ -88,6 +88,23 @@ def test_items_of_one_turn_are_one_message() -> None:
     ]
 
 
+def test_items_that_one_turn_made_are_one_message_in_whatever_order_and_others_are_not() -> None:
+    turn, other = "0123456789ab" * 2, "ba9876543210" * 2
+    items: list[Json] = [
+        {"type": "message", "role": "assistant", "id": f"msg_{turn}", "content": "a"},
+        {"type": "reasoning", "id": f"rs_{turn}", "content": [{"type": "reasoning_text", "text": "b"}]},
+        {"type": "function_call", "id": f"fc_{turn}_0", "call_id": "c", "name": "find", "arguments": "{}"},
+        {"type": "message", "role": "assistant", "id": f"msg_{turn}_1", "content": "d"},
+        {"type": "reasoning", "id": f"rs_{other}", "content": [{"type": "reasoning_text", "text": "e"}]},
+        {"type": "message", "role": "assistant", "content": "f"},
+        {"type": "message", "role": "assistant", "id": f"msg_{other}", "content": "g"},
+    ]
+    first, second, third = asked(input=items).messages
+    assert (first["reasoning_content"], first["content"], first["tool_calls"][0]["id"]) == ("b", "ad", "c")
+    assert (second["reasoning_content"], second["content"]) == ("e", "f")
+    assert third == {"role": "assistant", "content": "g"}
+
+
 def test_turns_that_follow_each_other_stay_apart() -> None:
     messages = read(USER, REASONED, said("a"), REASONED, said("b"), said("c"))
     assert [message["content"] for message in messages] == ["hello", "a", "b", "c"]
@@ -182,6 +199,21 @@ def test_tools_of_servers_are_bounded_as_answers_repeat_them() -> None:
     assert (refused.code, refused.param) == ("invalid_request", "tools[2]")
 
 
+@pytest.mark.parametrize(
+    ("field", "of_length", "most"),
+    [
+        ("user", lambda length: "u" * length, 512),
+        ("text", lambda length: {"format": {"type": "text"}, "more": "x" * length}, (1 << 20) - 50),
+        ("tool_choice", lambda length: {"type": "function", "name": "find", "more": "x" * length}, (1 << 20) - 60),
+        ("reasoning", lambda length: {"effort": "low", "more": "x" * length}, (1 << 12) - 50),
+    ],
+)
+def test_what_an_answer_repeats_is_bounded(field: str, of_length: Any, most: int) -> None:
+    assert asked(tools=[FIND], **{field: of_length(most)})
+    refused = refusal(tools=[FIND], **{field: of_length(most + 60)})
+    assert (refused.code, refused.param) == ("invalid_request", field) and field in refused.message
+
+
 def test_text_is_held_to_a_schema() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     text = {"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}, "verbosity": "low"}
@@ -197,21 +229,6 @@ def test_an_effort_counts_where_the_chat_format_takes_it() -> None:
     assert asked(takes, reasoning={"effort": "high"}).template.kwargs == {"reasoning_effort": "high"}
     request = asked(takes, reasoning={"effort": "xhigh", "summary": "auto"})
     assert (request.template.kwargs, request.ignored) == (None, ("reasoning.effort",))
-
-
-@pytest.mark.parametrize(
-    ("field", "of_length", "most"),
-    [
-        ("user", lambda length: "u" * length, 512),
-        ("text", lambda length: {"format": {"type": "text"}, "more": "x" * length}, (1 << 20) - 50),
-        ("tool_choice", lambda length: {"type": "function", "name": "find", "more": "x" * length}, (1 << 20) - 60),
-        ("reasoning", lambda length: {"effort": "low", "more": "x" * length}, (1 << 12) - 50),
-    ],
-)
-def test_what_an_answer_repeats_is_bounded(field: str, of_length: Any, most: int) -> None:
-    assert asked(tools=[FIND], **{field: of_length(most)})
-    refused = refusal(tools=[FIND], **{field: of_length(most + 60)})
-    assert (refused.code, refused.param) == ("invalid_request", field) and field in refused.message
 
 
 def test_what_codex_sends_is_taken_without_a_word() -> None:
