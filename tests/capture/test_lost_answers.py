@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_retries import asking, eventually, leave_early, sent
+from tests.capture.test_retries import RETRY, asking, eventually, leave_early, sent
+from tests.capture.test_three_dialects import PATHS, assembled, post
+from tests.proxy.dialects.conversations import MESSAGES, RESPONSES
 
+from rolloutfleet_proxy.dialects.base import Dialect
 from rolloutfleet_proxy.domain.turn import Delivery
 from rolloutfleet_proxy.failpoints import ANY, BEFORE_ANSWER, HELD, VARIABLE
 
@@ -102,6 +105,27 @@ async def test_a_request_like_one_whose_caller_has_gone_joins_its_call(
     assert reply.status_code == 200
     (turn,) = session.turns()
     assert turn["turn_id"] in reply.text and sent(two) == before + 1
+
+
+@pytest.mark.parametrize("dialect", [MESSAGES, RESPONSES], ids=lambda dialect: dialect.name)
+async def test_a_stream_that_joins_a_call_asked_for_whole_is_kept_alive(
+    two: Fleet, session: AgentSession, dialect: Dialect[Any]
+) -> None:
+    two.engine.fault("slow", seconds=5)
+    body = {"max_tokens": 60, "messages": BODY["messages"]} if dialect is MESSAGES else {"input": BODY["messages"]}
+    await leave_early(two, session, body, path=PATHS[dialect.name])
+    streamed = await asyncio.to_thread(post, session, dialect, body, stream=True)
+    kinds = [line.removeprefix("event: ") for line in streamed.text.splitlines() if line.startswith("event: ")]
+    opening, silence = {
+        MESSAGES.name: (["message_start"], "ping"),
+        RESPONSES.name: (["response.created", "response.in_progress"], "response.in_progress"),
+    }[dialect.name]
+    assert kinds[: len(opening)] == opening and silence in kinds[len(opening) : 4]
+    assert kinds.count(opening[0]) == 1
+    (turn,) = session.turns()
+    assert turn["turn_id"] in streamed.text
+    again = await asyncio.to_thread(post, session, dialect, body, stream=False, **RETRY)
+    assert assembled(dialect, streamed.content) == again.json()
 
 
 async def test_each_call_that_lost_its_caller_serves_one_request(two: Fleet, session: AgentSession) -> None:

@@ -34,13 +34,15 @@ def total(fleet: Fleet, counter: str) -> int:
     return sum(engine.counters()[counter] for engine in fleet.engines)
 
 
-async def leave_early(fleet: Fleet, session: AgentSession, body: dict[str, Any], **headers: str) -> None:
+async def leave_early(
+    fleet: Fleet, session: AgentSession, body: dict[str, Any], path: str = "chat/completions", **headers: str
+) -> None:
     """Call, and close the connection once an engine generates, before the answer."""
     before = sent(fleet)
     async with httpx.AsyncClient(timeout=60) as client:
         call = asyncio.create_task(
             client.post(
-                f"{session.base_url}/chat/completions",
+                f"{session.base_url}/{path}",
                 content=json.dumps(body),
                 headers={"authorization": f"Bearer {session.api_key}", **headers},
             )

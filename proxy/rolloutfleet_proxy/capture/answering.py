@@ -193,9 +193,7 @@ async def _send(waiter: Waiter, data: bytes, *, last: bool) -> None:
 
 
 def _since(call: Call, sent: int) -> Iterable[Event]:
-    """The events that a stream has not sent. A call that was asked for whole is given as a replay is, at its end."""
-    if call.streams:
-        return call.events[sent:]
-    if isinstance(call.ending, Committed):
-        return events_of(call.ending.turn, call.ending.prompt_ids)
-    return [] if call.ending is None else [call.ending]
+    """The events that a stream has not sent. A call that was asked for whole has no deltas: its turn has them."""
+    if not call.streams and isinstance(call.ending, Committed):
+        return events_of(call.ending.turn, call.ending.prompt_ids, begun=sent > 0)
+    return call.events[sent:]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.turn import REASONING, Turn
@@ -100,11 +101,18 @@ def size_of(event: Event) -> int:
     return _EVENT_BYTES + _TOKEN_BYTES * tokens + text
 
 
-def events_of(turn: Turn, prompt_ids: array[int] | None = None) -> Iterator[Event]:
-    """The events of a committed turn, for a caller that streams what was made whole, or long ago."""
+def events_of(turn: Turn, prompt_ids: array[int] | None = None, *, begun: bool = False) -> Iterator[Event]:
+    """The events of a committed turn, for a caller that streams what was made whole, or long ago.
+
+    Where its stream has `begun`, with a `Started` that had no tokens, its first delta has them.
+    """
     tokens = Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)
-    yield Started(turn.name, turn.created_at, turn.prompt_tokens, tokens)
-    yield from _deltas_of(turn)
+    deltas = _deltas_of(turn)
+    if begun:
+        yield replace(next(deltas, Text("")), tokens=tokens)
+    else:
+        yield Started(turn.name, turn.created_at, turn.prompt_tokens, tokens)
+    yield from deltas
     yield Committed(turn, prompt_ids)
 
 

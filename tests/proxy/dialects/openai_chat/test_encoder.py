@@ -170,7 +170,8 @@ def test_a_stream_has_the_logprobs_of_the_whole() -> None:
         Text("Hello é", Tokens(made.output_ids[2:], made.logprobs[2:])),
         Committed(made),
     ]
-    for happened in (events_of(made), live):
+    begun = [Started(made.name, made.created_at, made.prompt_tokens), *events_of(made, begun=True)]
+    for happened in (events_of(made), live, begun):
         data = streamed(happened, request)
         content = [
             entry
