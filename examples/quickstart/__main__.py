@@ -314,7 +314,8 @@ def _show_next(files: Sequence[Path]) -> None:
     up, agents = (os.path.relpath(file) for file in (RESOURCE, RESOURCE.with_name("agents.py")))
     kept, model = os.path.relpath(KEPT), os.path.relpath(model_path())
     steps = {
-        f"rolloutfleet show {os.path.relpath(files[0])} --tokens --tokenizer {model}": "its tokens, coloured",
+        f"rolloutfleet inspect --dumps {kept} --tokenizer {model}": "all that these sessions did, in a browser",
+        f"rolloutfleet show {os.path.relpath(files[0])} --tokens --tokenizer {model}": "one of them, here",
         f"rolloutfleet up {up}": "the same fleet, until Ctrl-C",
         "rolloutfleet status": "in a second terminal; then: top, sessions, show, export",
         f"less {agents}": "an agent, with the stock OpenAI SDK",

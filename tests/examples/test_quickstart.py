@@ -57,8 +57,12 @@ def test_the_quickstart_ends_with_a_conversation_a_row_and_what_to_type_next(tmp
     for file in kept:
         with file.open("rb") as opened:
             assert verify(opened, name=file.name) == []
-    command = next(line.split() for line in said.splitlines() if line.strip().startswith("rolloutfleet show"))
-    shown = subprocess.run(
-        [sys.executable, "-m", "rolloutfleet", *command[1:]], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert len(shown.stdout.splitlines()) > 100
+    assert len(typed(said, "rolloutfleet show", tmp_path).splitlines()) > 100
+    assert typed(said, "rolloutfleet inspect", tmp_path, "--bundle", "bundle").startswith("3 sessions")
+
+
+def typed(said: str, begins: str, folder: Path, *more: str) -> str:
+    """What a command that was said prints."""
+    command = next(line.split() for line in said.splitlines() if line.strip().startswith(begins))
+    asked = [sys.executable, "-m", "rolloutfleet", *command[1:], *more]
+    return subprocess.run(asked, cwd=folder, capture_output=True, text=True, check=True).stdout
