@@ -70,7 +70,7 @@ from rolloutfleet_proxy.sessions.auth import (
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.settings import SettingsInForce, SettingsSource
-from rolloutfleet_proxy.store import boots, extent, remains
+from rolloutfleet_proxy.store import boots, extent, remains, summaries
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.conversations import load_last_commits
@@ -184,7 +184,7 @@ async def open_proxy(
 
 
 def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
-    settings, writer = parts.settings, parts.store.writer
+    settings, store, writer = parts.settings, parts.store, parts.store.writer
     often = partial(every, lambda: HOUSEKEEPING_INTERVAL)
     work = {
         "boot": _note_boot(writer),
@@ -192,7 +192,8 @@ def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
         "shards": often(parts.shards.tick),
         "sweep": sweeping(services.dumps, settings),
         "remains": often(partial(remains.clear, writer)),
-        "compact": often(partial(compact, parts.store.database, writer)),
+        "summaries": often(partial(summaries.fill, store)),
+        "compact": often(partial(compact, store.database, writer)),
         "probe": parts.probing.run(parts.engine),
     }
     if settings.current.allocator.trim:

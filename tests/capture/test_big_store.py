@@ -97,7 +97,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentSession]:
         yield session
 
 
-@pytest.mark.parametrize("chosen", [{"state": "deleted"}, {"task_id": "no such"}], ids=["by state", "by task"])
+@pytest.mark.parametrize("chosen", [{"task_id": "no such"}, {"min_reward": "2"}], ids=["by task", "by reward"])
 def test_looking_a_session_up_waits_for_no_list(crowded: AgentSession, chosen: dict[str, str]) -> None:
     with ThreadPoolExecutor(LISTS) as pool, crowded.proxy.admin() as admin:
         lists = [pool.submit(admin.get, "/sessions", params=chosen) for _ in range(LISTS)]

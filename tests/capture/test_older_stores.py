@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -69,3 +70,17 @@ def test_every_turn_of_a_session_is_extended(older: tuple[Older, AgentSession], 
         turn = next(turn for turn in session.turns() if turn["turn_id"] == reply.json()["id"])
         assert turn["parent_id"] == name
     assert session.proxy.audit()["balanced"]
+
+
+def test_lists_say_of_its_turns_what_they_say(older: tuple[Older, AgentSession]) -> None:
+    _, session = older
+    until = time.monotonic() + 30
+    while (shown := session.show())["branches"] is None:
+        assert time.monotonic() < until, "an older store is not summed up"
+        time.sleep(0.05)
+    turns = session.turns()
+    versions = [version for turn in turns for version in turn["versions"]]
+    assert shown["branches"] == len({turn["turn_id"] for turn in turns} - {turn["parent_id"] for turn in turns})
+    assert shown["rewarded"] == sum(turn["reward"] is not None for turn in turns)
+    assert shown["output_tokens"] == sum(turn["completion_tokens"] for turn in turns)
+    assert (shown["version_min"], shown["version_max"]) == (min(versions), max(versions))

@@ -112,6 +112,32 @@ def test_what_can_be_ended_is_ended_and_the_rest_is_said(up: Up) -> None:
     assert answered(up, "session", "list", "--task", "ends", "--state", "open") == []
 
 
+def test_a_list_is_of_those_sessions_that_are_looked_for(up: Up) -> None:
+    session, turns = talked(up, turns=2)
+    with Fleet.from_file(up.state) as fleet:
+        fleet.reward(session, 0.25, turn_id=turns[0], close=False)
+        group = fleet.status(session).group_id
+    wanted = [
+        "--rewarded",
+        "--min-reward",
+        "0.25",
+        "--max-reward",
+        "0.25",
+        "--min-turns",
+        "2",
+        "--max-version",
+        "0",
+        "--min-branches",
+        "1",
+    ]
+    (listed,) = answered(up, "sessions", "--group", group, *wanted)
+    assert (listed["session_id"], listed["reward"], listed["rewarded"], listed["branches"]) == (session, 0.25, 1, 1)
+    assert answered(up, "sessions", "--group", group, "--unrewarded") == []
+    shown = asked(up, "sessions", "--group", group).stdout.split()
+    row = shown[shown.index(session) :]
+    assert row[:9] == [session, "t", "open", "2", str(listed["tokens"]), "0", "1", "0.25", "0"]
+
+
 def test_the_newest_of_all_proxies_come_first(up: Up) -> None:
     made = [answered(up, "session", "new", "--task", "order")["session_id"] for _ in range(6)]
     newest = answered(up, "session", "list", "--newest", "--task", "order", "--limit", "4")

@@ -93,6 +93,28 @@ class Ask:
 
 SCOPES = {"scope": ("world", "", "proxy,fleet")}
 _LIMITS = {"limit": ("0", "1001", "x", "-1", "1e3", "", "9" * 400, "²"), "cursor": ("x", "-1", "9" * 30, "0:1,1:2:3")}
+_CHOSEN = (
+    *(
+        ("state", "open"),
+        ("order", "newest"),
+        ("limit", "7"),
+        ("scope", "fleet"),
+        ("task_id", "t"),
+        ("rewarded", "true"),
+    ),
+    *(("min_reward", "-1e30"), ("max_reward", "1"), ("min_branches", "1"), ("min_turns", "1"), ("max_turns", "9")),
+    *(("min_tokens", "0"), ("max_tokens", "9007199254740992"), ("min_version", "0"), ("max_version", "3")),
+)
+_COUNTS = ("min_branches", "min_turns", "max_turns", "min_tokens", "max_tokens", "min_version", "max_version")
+_BADLY_CHOSEN = {
+    "state": ("some", "", "OPEN"),
+    "order": ("up", ""),
+    "task_id": ("x" * 513,),
+    "group_id": ("", "x" * 129),
+    "rewarded": ("some", "", "2"),
+    **dict.fromkeys(("min_reward", "max_reward"), ("nan", "inf", "1e31", "x", "")),
+    **dict.fromkeys(_COUNTS, ("-1", "1.5", "x", "", "9" * 30)),
+}
 NATIVE_WRONG: dict[str, Mapping[str, list[Any]]] = {
     f"{method} {path.format(session='{id}', lease='{id}')}": fields for (method, path), (_, fields) in NATIVE.items()
 }
@@ -162,10 +184,10 @@ def peers(lane: Lane) -> Ask:
 
 def listing(lane: Lane) -> Ask:
     query: dict[str, str] = {}
-    for name, value in (("state", "open"), ("order", "newest"), ("limit", "7"), ("scope", "fleet"), ("task_id", "t")):
-        if lane.random.random() < 0.3:
+    for name, value in _CHOSEN:
+        if lane.random.random() < 0.2:
             query[name] = value
-    queries = SCOPES | _LIMITS | {"state": ("some", "", "OPEN"), "order": ("up", ""), "task_id": ("x" * 513,)}
+    queries = SCOPES | _LIMITS | _BADLY_CHOSEN
     return by_admin(lane, "GET /sessions", query=query, queries=queries)
 
 

@@ -4,9 +4,10 @@ import asyncio
 import sqlite3
 from array import array
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
@@ -15,7 +16,7 @@ from rolloutfleet_proxy.domain.messages import PLAIN_RULES
 from rolloutfleet_proxy.domain.turn import Delivery, Extras, NewTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import schema
-from rolloutfleet_proxy.store.database import Database, open_database
+from rolloutfleet_proxy.store.database import FILE, Database, open_database
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -45,9 +46,11 @@ class SyncStore:
     async def _start(self) -> Store:
         return Store.over(self.database, monotonic=lambda: self.seconds, wall=lambda: 1e9 + self.seconds)
 
-    def reopen(self) -> None:
-        """Close the store and open it again, as a restart does."""
+    def reopen(self, *, after_version: int | None = None) -> None:
+        """Close the store and open it again, as a restart does, or the start after one of an earlier schema version."""
         self._shut()
+        if after_version is not None:
+            as_of_version(self.folder, after_version)
         self._open()
 
     def close(self) -> None:
@@ -96,6 +99,26 @@ class SyncStore:
         covered, tokens = behind[0] if behind else (0, 0)
         turn = new_turn(session, parent=parent, covered=covered, tokens=tokens, **given)
         return self.run(lambda transaction: commit_turn(transaction, turn)).number
+
+
+_UNDONE: Final = {
+    6: "DROP TABLE annotations;",
+    7: "".join(
+        f"ALTER TABLE sessions DROP COLUMN {name};"
+        for name in (
+            *("branches", "output_tokens", "version_min", "version_max", "rewarded", "reward", "reward_turn"),
+            "last_activity_at",
+        )
+    ),
+}
+
+
+def as_of_version(folder: Path, version: int) -> None:
+    """Make of a store that is closed what an earlier program would have written."""
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        for step in range(schema.version(connection), version, -1):
+            connection.executescript(_UNDONE[step])
+        connection.execute(f"PRAGMA user_version = {version}")
 
 
 class InlineStore(Writer):

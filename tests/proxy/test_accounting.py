@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.lengths import at_length
 from tests.proxy.stores import SyncStore
+from tests.proxy.summing import said, summed
 
 from rolloutfleet.wire import AskExport, GiveReward
 from rolloutfleet_proxy.domain.errors import DomainError
@@ -293,6 +294,7 @@ class Accounting(RuleBasedStateMachine):
                 prompt=[self.names],
                 output=[1000 + self.names, 2000 + self.names],
                 logprobs=[-0.25, -self.names],
+                version=self.names % 7,
             )
             assert number == len(session.turns) + 1
             session.turns.append(ModelTurn(name, number, parent, asks, delivered))
@@ -563,11 +565,19 @@ class Accounting(RuleBasedStateMachine):
         buried = {name for (name,) in self.store.rows("SELECT name FROM tombstones")}
         assert buried == {session.name for session in self.sessions if session.freed}
         rows = dict(
-            self.store.rows("SELECT turns.name, reward FROM turns JOIN sessions ON sessions.id = turns.session")
+            self.store.rows("SELECT turns.name, turns.reward FROM turns JOIN sessions ON sessions.id = turns.session")
         )
         assert rows == {turn.name: turn.reward for session in self.there() for turn in session.turns}
         left = self.store.rows("SELECT DISTINCT session FROM turns WHERE session NOT IN (SELECT id FROM sessions)")
         assert left == self.store.rows("SELECT id FROM freed_sessions ORDER BY id"), "none is forgotten"
+
+    @invariant()
+    def rows_of_sessions_say_what_their_turns_do(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        assert said(self.store) == summed(self.store)
+        used = dict(self.store.rows("SELECT name, last_activity_at FROM sessions"))
+        assert used == {session.name: 1e9 + session.touched for session in self.there()}
 
 
 class AccountingOfSingleTurns(Accounting):

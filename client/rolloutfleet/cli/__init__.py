@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from rolloutfleet.cli import dumps, export, inspect, prometheus, sessions, show_session, status, tail, top, up
+from rolloutfleet.cli import (
+    dumps,
+    export,
+    inspect,
+    prometheus,
+    session_list,
+    sessions,
+    show_session,
+    status,
+    tail,
+    top,
+    up,
+)
 from rolloutfleet.cli.failures import CommandFailed, fail
 from rolloutfleet.cli.options import help_unless_asked
 from rolloutfleet.fleet import FleetError
@@ -26,7 +38,7 @@ app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("top")(top.top)
 app.add_typer(sessions.app, name="session")
-app.command("sessions", help="The same as [bold]session list[/bold].")(sessions.list_sessions)
+app.command("sessions", help="The same as [bold]session list[/bold].")(session_list.list_sessions)
 app.command("turns")(sessions.turns)
 app.command("show")(show_session.show)
 app.command("tail")(tail.tail)

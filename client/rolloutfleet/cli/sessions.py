@@ -5,17 +5,17 @@
 
 import json
 import shlex
-import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from rolloutfleet.cli.failures import of_those_that_answer, warn
+from rolloutfleet.cli.failures import warn
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
-from rolloutfleet.cli.show import console, print_json, sampled, span, table, text
+from rolloutfleet.cli.session_list import list_sessions
+from rolloutfleet.cli.show import console, print_json, sampled, table, text
 from rolloutfleet.fleet import Fleet, FleetError
-from rolloutfleet.wire import BranchReason, Lineage, SessionState
+from rolloutfleet.wire import BranchReason, Lineage
 
 app = group("Start a session for an agent, end sessions, and list them.")
 
@@ -78,38 +78,7 @@ def delete(sessions: Names, *, options: FleetOptions) -> None:
     _each(options, sessions, end)
 
 
-@app.command("list")
-@takes_fleet_options
-def list_sessions(
-    options: FleetOptions,
-    state: Annotated[SessionState | None, typer.Option("--state", help="Only sessions in this state.")] = None,
-    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only sessions of this task.")] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="Newest first, over all proxies.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100,
-    as_json: AsJson = False,
-) -> None:
-    """List the sessions of all proxies: each proxy's oldest first, or the newest of all."""
-    with options.fleet() as fleet:
-        found = of_those_that_answer(lambda: fleet.sessions(state=state, task_id=task, newest=newest, limit=limit + 1))
-    if as_json:
-        print_json([each.model_dump(exclude_unset=True) for each in found[:limit]])
-        return
-    numbers = ("turns", "tokens", "trajectories", "age")
-    shown = table("session", "task", "state", *numbers, numbers=numbers)
-    now = time.time()
-    for each in found[:limit]:
-        shown.add_row(
-            each.session_id,
-            text(each.task_id),
-            each.state,
-            str(each.turns),
-            str(each.tokens),
-            str(each.trajectories),
-            span(max(0.0, now - each.created_at)),
-        )
-    console().print(shown)
-    if len(found) > limit:
-        print(f"… and more; --limit {limit * 10} shows more of them")
+app.command("list")(list_sessions)
 
 
 def _parsed(sampling: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, expo
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of, raise_first
 from rolloutfleet.fleet.sessions import (
+    Chosen,
     Handle,
     ListSessions,
     OnError,
@@ -267,20 +268,14 @@ class AsyncFleet(FleetBase):
         return dict(zip(names, await each(map(self.status, names)), strict=True))
 
     def sessions(
-        self,
-        *,
-        state: wire.SessionState | None = None,
-        task_id: str | None = None,
-        newest: bool = False,
-        limit: int | None = None,
+        self, *, newest: bool = False, limit: int | None = None, **chosen: Unpack[Chosen]
     ) -> AsyncIterator[wire.SessionStatus]:
         """The sessions that the fleet has, whoever started them: of each proxy the oldest first, or the newest of all.
 
-        `state` and `task_id` choose among them, `limit` is how many at most; those that ended are listed until all of
+        `chosen` are those that it is asked for, `limit` is how many at most; those that ended are listed until all of
         them has been acknowledged or discarded. Raises NotEverywhere at the end where a proxy did not answer.
         """
-        asked = {"state": state, "task_id": task_id, "newest": newest, "limit": limit}
-        return list_sessions(self._proxies, valid(ListSessions, asked))
+        return list_sessions(self._proxies, valid(ListSessions, {"newest": newest, "limit": limit, **chosen}))
 
     def turns(self, session: Named) -> AsyncIterator[wire.Turn]:
         """A session's turns, in order of commit, with ids, log-probabilities and versions."""

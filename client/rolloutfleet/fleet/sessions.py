@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 from rolloutfleet import wire
 from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
@@ -11,6 +11,27 @@ OnError = Literal["close", "delete"]
 SamplingOption = wire.SessionSampling | dict[str, Any] | None
 """`defaults` and `overrides` of sampling parameters."""
 PAGE: Final = 1000
+
+
+class Chosen(TypedDict, total=False):
+    """Which sessions are listed, by name; what is left out or None chooses nothing."""
+
+    state: wire.SessionState | None
+    task_id: str | None
+    group_id: str | None
+    rewarded: bool | None
+    """Whether some turn has a reward."""
+    min_reward: float | None
+    """Of the reward that a list shows."""
+    max_reward: float | None
+    min_branches: int | None
+    min_turns: int | None
+    max_turns: int | None
+    min_tokens: int | None
+    max_tokens: int | None
+    min_version: int | None
+    """Some token was sampled with this version or a later one; `max_version`: with this or an earlier one."""
+    max_version: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +48,9 @@ class Handle:
         return f"{type(self).__name__}({self.session_id})"
 
 
-class ListSessions(wire.Request):
+class ListSessions(wire.ChosenSessions, wire.Request):
     """Which sessions are listed, and how."""
 
-    state: wire.SessionState | None = None
-    task_id: str | None = None
     newest: bool = False
     limit: wire.AtLeastOne | None = None
 
@@ -42,8 +61,8 @@ async def list_sessions(proxies: Proxies, asked: ListSessions) -> AsyncIterator[
     Raises NotEverywhere at the end, where some did not answer.
     """
     page = PAGE if asked.limit is None else min(asked.limit, PAGE)
-    chosen = {"state": asked.state, "task_id": asked.task_id, "order": "newest" if asked.newest else None}
-    query: dict[str, str | int] = {"limit": page} | {name: of for name, of in chosen.items() if of}
+    query: dict[str, str | int] = {name: str(value) for name, value in asked.said.items()}
+    query |= {"limit": page, "order": "newest" if asked.newest else "oldest"}
     lists = proxies.pages("/sessions", wire.SessionList, query)
     count = 0
     async for sessions in (

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
 from rolloutfleet.sampling import SamplingFields
 from rolloutfleet.wire.base import Answered, Id, Paged, Reply, Request, Seconds
@@ -12,6 +12,7 @@ METADATA_LIMIT: Final = 64 * 1024
 """Bytes of a session's metadata as JSON."""
 Reward = Annotated[float, Field(ge=-1e30, le=1e30)]
 """Bounded well inside float32, which rewards and their discounted sums are exported as."""
+Count = Annotated[int, Field(ge=0, le=2**53)]
 
 AgentMay = Literal["reward", "close", "delete"]
 SessionState = Literal["open", "closed", "deleted"]
@@ -103,6 +104,18 @@ class SessionStatus(Answered):
     trajectories: int = 0
     """How many were closed so far."""
     leased: int = 0
+    branches: int | None = None
+    """Turns that no turn extends. It and the following are None until a store of an earlier version has been read."""
+    reward: float | None = None
+    """Of the newest of the main loop's rewarded turns; where none of these is rewarded, of the newest of all."""
+    rewarded: int | None = None
+    """How many turns have a reward."""
+    output_tokens: int | None = None
+    version_min: int | None = None
+    """The lowest weight version of its sampled tokens, `version_max` the highest; None without any."""
+    version_max: int | None = None
+    last_activity_at: float | None = None
+    """When it was last used: seconds since the epoch."""
     fate: str | None = None
     """In lists: its term in the ledger, as `/audit` sums them: live, leased, acknowledged, discarded."""
     stale_after: float | None = None
@@ -111,6 +124,43 @@ class SessionStatus(Answered):
     """`defaults` and `overrides`, the fleet's included, as far as there are some."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     agent_may: list[str] = Field(default_factory=list)
+
+
+class ChosenSessions(BaseModel):
+    """The query of GET /sessions: which of them are listed. What is not said leaves none out."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    state: SessionState | None = None
+    task_id: Annotated[str, Field(max_length=512)] | None = None
+    group_id: Id | None = None
+    rewarded: bool | None = None
+    """Whether some turn has a reward."""
+    min_reward: Reward | None = None
+    max_reward: Reward | None = None
+    min_branches: Count | None = None
+    min_turns: Count | None = None
+    max_turns: Count | None = None
+    min_tokens: Count | None = None
+    max_tokens: Count | None = None
+    min_version: Count | None = None
+    """At least one token was sampled with this version or a later one; `max_version`: with this or an earlier one."""
+    max_version: Count | None = None
+
+    @field_validator("max_reward", "max_turns", "max_tokens", "max_version")
+    @classmethod
+    def _not_below_the_least(cls, most: float | None, info: ValidationInfo) -> float | None:
+        lowest = (info.field_name or "").replace("max_", "min_")
+        least = info.data.get(lowest)
+        if most is not None and least is not None and most < least:
+            raise ValueError(f"{info.field_name} must not be less than {lowest}, which is {least}")
+        return most
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What leaves some out, by its name."""
+        named = ((name, getattr(self, name)) for name in ChosenSessions.model_fields)
+        return {name: value for name, value in named if value is not None}
 
 
 class SessionList(Paged):

@@ -8,13 +8,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from msgspec import to_builtins
 from msgspec.structs import asdict
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from rolloutfleet.wire import (
     IDEMPOTENCY_KEY_HEADER,
     JSON_MEDIA_TYPE,
+    ChosenSessions,
     Closed,
     GiveReward,
     Rewarded,
@@ -40,7 +41,7 @@ from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.sessions.registry import Session
-from rolloutfleet_proxy.store.sessions import Listing
+from rolloutfleet_proxy.store.listing import Listing
 
 router = APIRouter()
 
@@ -49,38 +50,36 @@ PAGE = 1000
 
 _LAST_ROW = 2**63 - 1
 
-State = Annotated[str | None, Query(pattern="^(open|closed|deleted)$")]
-Task = Annotated[str | None, Query(max_length=512)]
-Order = Annotated[Literal["oldest", "newest"], Query()]
 Limit = Annotated[int, Query(ge=1, le=PAGE)]
 Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$")]
 
 
+class ListSessions(ChosenSessions):
+    """The query of a list."""
+
+    limit: Annotated[int, Field(ge=1, le=PAGE)] = 100
+    order: Literal["oldest", "newest"] = "oldest"
+    cursor: Annotated[str, Field(pattern=r"^[0-9:,]+$", max_length=100_000)] | None = None
+    scope: Scope = PROXY
+
+
 @router.get("/sessions", dependencies=[AdminOnly], responses={200: {"model": SessionList}})
 async def list_sessions(
-    request: Request,
-    services: TheServices,
-    state: State = None,
-    cursor: Annotated[str | None, Query(pattern=r"^[0-9:,]+$", max_length=100_000)] = None,
-    limit: Limit = 100,
-    task_id: Task = None,
-    order: Order = "oldest",
-    scope: Scope = PROXY,
+    request: Request, services: TheServices, query: Annotated[ListSessions, Query()]
 ) -> dict[str, Any]:
-    """Sessions whose rows are there, oldest first unless the order is `newest`; those of one task, or all.
+    """Sessions whose rows are there, oldest first unless the order is `newest`; those that the query chooses, or all.
 
     In fleet scope so many of each proxy, one proxy after the other.
     """
-    asked = Listing(state=state, task_id=task_id, newest_first=order == "newest", limit=limit)
-    given = {"state": state, "task_id": task_id, "limit": limit, "order": order}
+    asked = Listing(chosen=query, newest_first=query.order == "newest", limit=query.limit)
     return await paged(
         services.peers,
         request,
         "sessions",
         lambda start: _page(services.sessions, replace(asked, after=_row(start))),
-        scope=scope,
-        cursor=cursor,
-        asked={name: value for name, value in given.items() if value is not None},
+        scope=query.scope,
+        cursor=query.cursor,
+        asked={**query.said, "limit": query.limit, "order": query.order},
     )
 
 
@@ -157,6 +156,7 @@ async def show_session(session: AnySession, services: TheServices) -> dict[str, 
         "tokens": session.tokens,
         "trajectories": figures.trajectories,
         "leased": figures.leased,
+        **figures.summary,
         "stale_after": session.stale_after,
         "limits": session.limits,
         "sampling": {} if session.sampling_json is None else json.loads(session.sampling_json),

@@ -40,7 +40,8 @@ from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.store import rewards, tombstones, trajectories
 from rolloutfleet_proxy.store.groups import Freed
 from rolloutfleet_proxy.store.idempotency import check_claim, once, recall, remember
-from rolloutfleet_proxy.store.sessions import Figures, Listing, list_sessions, load_figures, replace_keys, start, touch
+from rolloutfleet_proxy.store.listing import Listing, list_sessions
+from rolloutfleet_proxy.store.sessions import Figures, load_figures, replace_keys, start, touch
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import load_turns, newest_closed

@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.ledger import IMPORTED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.session import CLOSED, SessionRecord
 from rolloutfleet_proxy.domain.trajectory import BY_CLOSE, ELSEWHERE, IMPORTING, READY, trajectory_name
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.store import annotations, recoveries
+from rolloutfleet_proxy.store import annotations, recoveries, summaries
 from rolloutfleet_proxy.store.sessions import insert
 from rolloutfleet_proxy.store.trajectories import count_live, discard_orphans, drop_marked, settle_all
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, load_fact
@@ -173,6 +173,7 @@ def arrive(transaction: Transaction, dumps: Sequence[Staged]) -> list[Arrived]:
             (str(dump.name), dump.digest, transaction.served),
         )
     transaction.prune("imports", "imported", most=IMPORTS, age=IMPORT_AGE)
+    summaries.sum_up(transaction, (dump.session for dump in dumps))
     settle_all(transaction, (dump.session for dump in dumps))
     return arrived
 
@@ -196,6 +197,7 @@ def undo(transaction: Transaction) -> bool:
     for table in ("shards", "trajectories"):
         transaction.execute(f"DELETE FROM {table} WHERE session IN (SELECT id FROM sessions WHERE fate = 'importing')")
     transaction.execute("DELETE FROM sessions WHERE fate = 'importing'")
+    summaries.sum_up(transaction, (session for (session,) in kept))
     settle_all(transaction, (session for (session,) in kept))
     return False
 

@@ -8,9 +8,9 @@ from rolloutfleet_proxy.domain.ledger import DISCARDED, LIVE
 from rolloutfleet_proxy.domain.session import DELETED
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD, trajectory_name
 from rolloutfleet_proxy.store.sessions import touch
+from rolloutfleet_proxy.store.summaries import OF_MAIN, add_reward
 from rolloutfleet_proxy.store.trajectories import close_turns
 from rolloutfleet_proxy.store.transaction import Row, Transaction
-from rolloutfleet_proxy.store.turns import OF_MAIN
 
 _MEANT: Final = "SELECT number, name, trajectory, reward, state FROM turns WHERE session = ?"
 
@@ -30,6 +30,7 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
         transaction.execute(
             "UPDATE turns SET reward = ? WHERE session = ? AND number = ?", (asked.reward, session, number)
         )
+        add_reward(transaction, session, number, first=before is None)
     touch(transaction, session)
     if asked.closes:
         closed = close_turns(transaction, session, closed_by=BY_REWARD, reward_turn=number)

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-LATEST = 6
+LATEST = 7
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -238,6 +238,20 @@ CREATE TABLE annotations (
 ) STRICT;
 """
 
+_V7 = """
+-- What lists of sessions show of their turns (`store.summaries`); all null in a row until that has been summed up.
+ALTER TABLE sessions ADD COLUMN branches INTEGER;           -- turns that no turn extends
+ALTER TABLE sessions ADD COLUMN output_tokens INTEGER;
+ALTER TABLE sessions ADD COLUMN version_min INTEGER;        -- weight version of its tokens; null: it has none
+ALTER TABLE sessions ADD COLUMN version_max INTEGER;
+ALTER TABLE sessions ADD COLUMN rewarded INTEGER;           -- turns with a reward
+ALTER TABLE sessions ADD COLUMN reward REAL;                -- of turn number `reward_turn`; null: none is rewarded
+ALTER TABLE sessions ADD COLUMN reward_turn INTEGER;
+ALTER TABLE sessions ADD COLUMN last_activity_at REAL;      -- seconds since the epoch: `touched`, for people
+-- The rows up to this one are still to be summed up.
+INSERT INTO facts SELECT 'not_summed_up', max(id) FROM sessions HAVING count(*);
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -257,7 +271,7 @@ INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

@@ -1,9 +1,9 @@
-"""The rows of sessions: made, found by name or key, listed, touched, ended."""
+"""The rows of sessions: made, found by name or key, touched, ended."""
 
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -15,15 +15,18 @@ from rolloutfleet_proxy.domain.sampling import UNSAID, SessionSampling
 from rolloutfleet_proxy.domain.session import OPEN, Gone, SessionRecord, Started
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
 from rolloutfleet_proxy.store import tombstones
-from rolloutfleet_proxy.store.transaction import Transaction, insert_statement, named_row, named_rows
+from rolloutfleet_proxy.store.transaction import Transaction, insert_statement, named_row
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 _COLUMNS: Final = (
     *("name", "key_hash", "group_name", "task_id", "metadata", "limits", "agent_may", "stale_after", "state", "fate"),
-    *("created_at", "touched", "ended", "imported_at", "sampling"),
+    *("created_at", "touched", "ended", "imported_at", "sampling", "branches", "rewarded", "output_tokens"),
+    "last_activity_at",
 )
+SUMMARY: Final = "branches, reward, rewarded, output_tokens, version_min, version_max, last_activity_at"
+"""Columns that say what a list shows of a session's turns (`summaries`), as they are selected."""
 _INSERT: Final = insert_statement("sessions", _COLUMNS)
 
 
@@ -37,7 +40,7 @@ def insert(transaction: Transaction, record: SessionRecord, *, agent_may: Sequen
             *(record.state, fate, record.created_at, transaction.served),
             None if record.state == OPEN else transaction.served,
             transaction.wall if record.imported else None,
-            record.sampling_json,
+            *(record.sampling_json, 0, 0, 0, transaction.wall),
         ),
     )
     assert inserted.lastrowid is not None
@@ -91,11 +94,16 @@ def replace_keys(transaction: Transaction, owner: Owner, names: Sequence[str]) -
     return started
 
 
-def touch(transaction: Transaction, session: int, *, turns: int = 0, tokens: int = 0) -> bool:
-    """Note that somebody still needs the session, and what was added to it. False where its rows are gone."""
+_TOUCH: Final = "UPDATE sessions SET touched = ?, last_activity_at = ?"
+
+
+def touch(transaction: Transaction, session: int, *, also: str = "", values: Sequence[Any] = ()) -> bool:
+    """Note that somebody still needs the session, and with it what else changes (`, column = ?`, and its values).
+
+    False where its rows are gone.
+    """
     changed = transaction.execute(
-        "UPDATE sessions SET touched = ?, turns = turns + ?, tokens = tokens + ? WHERE id = ?",
-        (transaction.served, turns, tokens, session),
+        f"{_TOUCH}{also} WHERE id = ?", (transaction.served, transaction.wall, *values, session)
     )
     return changed.rowcount > 0
 
@@ -121,40 +129,6 @@ def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
     return {"open": row[0], "ended": row[1] - row[0]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """Which sessions are listed, and from where on."""
-
-    state: str | None = None
-    task_id: str | None = None
-    newest_first: bool = False
-    after: int | None = None
-    """The row that the page before ended with."""
-    limit: int
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether some are left out, so that to fill a page may take a look at every row."""
-        return self.state is not None or self.task_id is not None
-
-
-def list_sessions(connection: sqlite3.Connection, asked: Listing, *, served: float) -> list[tuple[int, dict[str, Any]]]:
-    """(row id, what the list shows) of sessions in order of creation, or against it.
-
-    `served` is the served clock now, in seconds.
-    """
-    behind, order = ("<", "DESC") if asked.newest_first else (">", "ASC")
-    rows = named_rows(
-        connection,
-        "SELECT id, name AS session_id, group_name AS group_id, task_id, state, turns, tokens, trajectories,"
-        " created_at, max(0.0, :served - touched) AS idle_seconds, fate"
-        f" FROM sessions WHERE (:after IS NULL OR id {behind} :after) AND (:state IS NULL OR state = :state)"
-        f" AND (:task_id IS NULL OR task_id = :task_id) ORDER BY id {order} LIMIT :limit",
-        {"served": served, **asdict(asked)},
-    )
-    return [(row.pop("id"), row) for row in rows]
-
-
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What a session's row says that changes without a call."""
@@ -165,18 +139,21 @@ class Figures:
     """Closed so far."""
     leased: int
     """Of these, how many are leased now."""
+    summary: dict[str, Any]
+    """What its row says of its turns, by name."""
 
 
 def load_figures(connection: sqlite3.Connection, session: int) -> Figures:
     """Raises SessionClosed where the session's rows are gone."""
-    row = connection.execute(
+    row = named_row(
+        connection,
         "SELECT touched, trajectories, (SELECT count(*) FROM trajectories WHERE session = sessions.id"
-        " AND state = 'leased') FROM sessions WHERE id = ?",
+        f" AND state = 'leased') AS leased, {SUMMARY} FROM sessions WHERE id = ?",
         (session,),
-    ).fetchone()
+    )
     if row is None:
         raise gone()
-    return Figures(*row)
+    return Figures(row.pop("touched"), row.pop("trajectories"), row.pop("leased"), row)
 
 
 def gone() -> SessionClosed:

@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.matching import Digests, Matching, OwnMessages, m
 from rolloutfleet_proxy.domain.messages import Message, Rules, TemplateArgs
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.domain.turn import Brief, Delivery, Extras, Generated, NewTurn, Turn
-from rolloutfleet_proxy.store.sessions import touch
+from rolloutfleet_proxy.store.summaries import Known, add_turn
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, named_row, named_rows
 
 _encode = msgspec.json.Encoder().encode
@@ -29,10 +29,6 @@ _decode = msgspec.json.Decoder().decode
 _MOST_COMPARED: Final = 4 << 20
 """Bytes of JSON that are read to learn why a turn branches, beyond one turn's."""
 _OWN_MESSAGES: Final = "SELECT number, parent, start, messages, output, tools, matching FROM turns WHERE session = ?"
-
-
-OF_MAIN: Final = "json_extract(CAST(matching AS TEXT), '$.lineage') IS NULL"
-"""Whether a turn is of the main loop, by `Matching.encode`."""
 
 
 class SessionOver(Exception):
@@ -47,6 +43,7 @@ _AS_JSON: Final = ("messages", "tools", "output", "versions")
 _AS_BYTES: Final = ("prompt_ids", "output_ids", "logprobs")
 """Columns that hold what the new turn's field of that name does, and in which form."""
 _INSERT: Final = insert_statement("turns", (*_AS_IS, *_AS_JSON, *_AS_BYTES, "extras", "matching", "number", "state"))
+_OPEN: Final = "SELECT turns, branches, version_min, version_max FROM sessions WHERE id = ? AND state = 'open'"
 _take_as_is, _take_as_json, _take_as_bytes = attrgetter(*_AS_IS), attrgetter(*_AS_JSON), attrgetter(*_AS_BYTES)
 _take_generated = attrgetter(*Generated.__struct_fields__)  # first among the fields of Turn, too
 
@@ -56,7 +53,7 @@ def commit_turn(transaction: Transaction, turn: NewTurn) -> Turn:
 
     Raises SessionOver where the session has been closed or deleted since.
     """
-    row = transaction.row("SELECT turns FROM sessions WHERE id = ? AND state = 'open'", (turn.session,))
+    row = transaction.row(_OPEN, (turn.session,))
     if row is None:
         raise SessionOver
     number: int = row[0] + 1
@@ -64,7 +61,7 @@ def commit_turn(transaction: Transaction, turn: NewTurn) -> Turn:
     arrays = [ids.tobytes() for ids in _take_as_bytes(turn)]
     added = (turn.extras.encode(), turn.matching.encode(), number, LIVE)
     transaction.execute(_INSERT, (*_take_as_is(turn), *encoded, *arrays, *added))
-    touch(transaction, turn.session, turns=1, tokens=turn.new_tokens)
+    add_turn(transaction, turn, number, Known(*row[1:]))
     transaction.count(TURNS, CREATED)
     transaction.count(TURNS, LIVE)
     trajectory = reward = None

@@ -35,6 +35,8 @@ def test_the_newest_sessions_of_all_proxies_come_first_however_long_the_pages_ar
         assert len(fleet.sessions(task_id="ordered", limit=4)) == 4
         with pytest.raises(BadArgument, match="limit"):
             fleet.sessions(limit=0)
+        with pytest.raises(BadArgument, match="max_turns must not be less than min_turns"):
+            fleet.sessions(min_turns=2, max_turns=1)
 
 
 def test_a_list_that_a_proxy_is_missing_from_says_so_and_has_the_others(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.client.dumps.samples import turn
 from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR
 from tests.proxy.lifecycle.imports import Store
+from tests.proxy.summing import said, summed
 
 from rolloutfleet.dumps import Damaged, DumpedLineage, DumpedShard, Tensor, decode, encode
 from rolloutfleet.wire import ImportDumps
@@ -104,6 +105,7 @@ def test_parts_of_a_session_come_in_in_any_order(store: Store, order: tuple[int,
     for place in order:
         ((_, arrived),) = store.import_dumps([names[place]])
         assert arrived.trajectory_id == f"{name}-trajectory-{place + 1}"
+        assert said(store) == summed(store)
         store.sums()
     assert store.exported_ids(session_ids=[name]) == [f"{name}-trajectory-{number}" for number in (1, 2, 3)]
     assert store.rows("SELECT trajectories FROM sessions") == [(3,)]
@@ -408,6 +410,7 @@ def test_a_session_deleted_in_the_middle_stays_deleted(store: Store, monkeypatch
     with pytest.raises(DomainError, match="was deleted meanwhile"):
         store.import_dumps(names[1:])
     monkeypatch.undo()
+    assert said(store) == summed(store)
     store.sums()
     store.run(lambda transaction: delete_session(transaction, session))
     assert store.sums()["turns"]["discarded"] == {"orphan": 1, "deleted": 2}
@@ -513,6 +516,7 @@ def test_any_session_comes_back(tmp_path_factory: pytest.TempPathFactory, turns:
         live = store.sums()["turns"]["live"]
         store.import_dumps(store.dump(session))
         assert store.exported(session_ids=[name]) == before
+        assert said(store) == summed(store)
         assert json.dumps(store.sums()["turns"]["live"]) == json.dumps(live)
     finally:
         store.close()

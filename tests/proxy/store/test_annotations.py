@@ -1,6 +1,5 @@
 """What a trainer says of turns is kept beside them, goes with them, and takes nothing else along."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter, Sess
 from rolloutfleet_proxy.store import annotations
 from rolloutfleet_proxy.store.annotations import Annotations, Series
 from rolloutfleet_proxy.store.audit import audit
-from rolloutfleet_proxy.store.database import FILE
 from rolloutfleet_proxy.store.remains import TURNS_AT_ONCE, clear_some
 from rolloutfleet_proxy.store.trajectories import delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -114,11 +112,7 @@ def test_an_older_store_gets_its_table(tmp_path: Path) -> None:
     store = SyncStore(tmp_path)
     ((session, _),) = store.start()
     store.commit(session, name="a")
-    store.close()
-    with sqlite3.connect(tmp_path / FILE) as older:
-        older.executescript("DROP TABLE annotations; PRAGMA user_version = 5;")
-    older.close()
-    store = SyncStore(tmp_path)
+    store.reopen(after_version=5)
     store.run(saying(session, "a", "x"))
     assert kept(store) == [(1, "x")]
     store.close()
