@@ -8,13 +8,13 @@ caller's to know.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
 
 from rolloutfleet.http_failures import failure_in_words
@@ -25,7 +25,7 @@ MOST_INTERIM = 16
 """Interim responses (1xx) to one request at the most: HTTP sets no bound, and aiohttp none either."""
 _HEAD_AT_ONCE = 1 << 12
 """Bytes of heads that are read in one go: the shortest interim response has 17."""
-_LARGE_BODY = 1 << 19
+_WRITTEN_AT_ONCE = 1 << 16
 _MOST_BUFFERED = 1 << 18
 """Bytes that wait for their reader before no more are taken from the network."""
 
@@ -107,6 +107,28 @@ def new_session(
     )
 
 
+class _Pieces(aiohttp.Payload):
+    """A body in pieces, which are written as they are."""
+
+    _autoclose = True
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__(pieces)
+        self._size = sum(len(piece) for piece in pieces)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._value).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        for piece in self._value:
+            for start in range(0, len(piece), _WRITTEN_AT_ONCE):
+                await writer.write(memoryview(piece)[start : start + _WRITTEN_AT_ONCE])
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """All of it: its length is the one that the request says."""
+        await self.write(writer)
+
+
 class Connections:
     """Kept connections to one server, and through `session` to any other."""
 
@@ -121,19 +143,20 @@ class Connections:
         self._untimed = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, path: str, body: bytes, headers: Mapping[str, str], *, timed: bool = True) -> Response:
-        """Send a request; returns when the response's head is there. `close` the response, whatever happens.
+    async def post(
+        self, path: str, body: Sequence[bytes], headers: Mapping[str, str], *, timed: bool = True
+    ) -> Response:
+        """Send a request, whose body is in pieces; returns when the response's head is there. `close` the response,
+        whatever happens.
 
         Redirects are not followed: body and key are for this server alone. Unless `timed` silence is borne.
         Raises Unreachable, BrokenOff, TimeoutError after the silence, and ValueError for a header of several lines.
         Cancelled, it closes the connection.
         """
-        # aiohttp warns of large bodies given as bytes, because it would write them in one go.
-        data: Any = body if len(body) < _LARGE_BODY else BytesIO(body)
         try:
             response = await self.session().post(
                 self._url + path,
-                data=data,
+                data=_Pieces(body),
                 headers={**self._headers, **headers},
                 timeout=self._timeout if timed else self._untimed,
                 allow_redirects=False,

@@ -34,9 +34,10 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     with_logprobs: bool = False
     headers: Mapping[str, str] = {}
 
-    def body(self, *, stream: bool) -> bytes:
-        """The JSON of `/generate`."""
-        return b"".join(
+    def body(self, *, stream: bool) -> tuple[bytes, ...]:
+        """The JSON of `/generate` in pieces, of which the prompt is one: joined they would be another copy of it for as
+        long as the engine takes."""
+        before = b"".join(
             (
                 b'{"rid":',
                 _encode(self.rid),
@@ -44,10 +45,9 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
                 b',"return_logprob":true,"top_logprobs_num":%d,"sampling_params":' % self.top_logprobs,
                 _encode({**self.sampling, "max_new_tokens": self.max_new_tokens}),
                 b',"input_ids":',
-                self.prompt_json,
-                b"}",
             )
         )
+        return before, self.prompt_json, b"}"
 
     def expected(self) -> Expected:
         return Expected(
@@ -60,7 +60,8 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
 
 def ids_json(ids: Sequence[int]) -> bytes:
     """Token ids as a JSON array."""
-    return _encode(ids.tolist() if isinstance(ids, array) else ids)
+    # msgspec's own bytes keep room that was not needed, up to half as much again, for as long as the prompt is kept.
+    return bytes(memoryview(_encode(ids.tolist() if isinstance(ids, array) else ids)))
 
 
 def extended_json(prompt_json: bytes, ids: Sequence[int]) -> bytes:
