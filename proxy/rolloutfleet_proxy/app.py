@@ -14,7 +14,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from msgspec.structs import replace
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutfleet.errors import DRAINING
@@ -41,7 +40,7 @@ from rolloutfleet_proxy.control import (
 )
 from rolloutfleet_proxy.control.dependencies import require_key_of_somewhere, services_of
 from rolloutfleet_proxy.control.no_route import which_are_there
-from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, methods_of_calls, turn_call
+from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, methods_of_dialects, turn_call
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
     InternalError,
@@ -70,7 +69,8 @@ _ROUTES = (
     *(documents, ops, models, responses, sessions, viewing, annotations, exports, dumps, shards, weights),
     receipts,
 )
-_TEMPLATES = [route.path for module in _ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
+_NATIVE = [route for module in _ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
+_TEMPLATES = [route.path for route in _NATIVE]
 
 
 def create_app(settings: ProxySettings, source: SettingsSource | None = None, start: Start | None = None) -> "ProxyApp":
@@ -281,7 +281,8 @@ async def _answer_http_error(request: Request, error: HTTPException) -> Response
         return await _answer(request, error.answer)
     if error.status_code == 400:  # FastAPI's answer to a body that is no text, or nested too deep
         return await _answer(request, UnreadableJson(error.__cause__))
-    path, methods = request.scope["path"], _methods_of(request)
+    path = request.scope["path"]
+    methods = _methods_of(path)
     there = which_are_there(path, _TEMPLATES)
     if request.method in methods or not methods:
         return await _answer(request, RouteNotFound(f"{request.method} {path}: Not Found. {there}"))
@@ -289,8 +290,7 @@ async def _answer_http_error(request: Request, error: HTTPException) -> Response
     return await _answer(request, MethodNotAllowed(message, methods=methods))
 
 
-def _methods_of(request: Request) -> set[str]:
-    """The methods that a request's path has, in whichever of its routes."""
-    path = request.scope["path"]
-    routes = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
-    return {method for route in routes for method in route.methods or ()} | set(methods_of_calls(path))
+def _methods_of(path: str) -> set[str]:
+    """The methods that a path has, in whichever of its routes."""
+    native = {method for route in _NATIVE if route.path_regex.match(path) for method in route.methods or ()}
+    return native | methods_of_dialects(path)

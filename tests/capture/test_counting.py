@@ -178,4 +178,5 @@ def test_whoever_looks_whether_anybody_is_there_is_greeted_with_a_key_or_without
             reply = httpx.request(method, f"{base}/api/hello?beta=true", headers=headers)
             assert (reply.status_code, reply.content) == (200, b"")
     assert (session.show()["in_flight"], proxy.audit()) == before
-    assert httpx.post(f"{address(session)}/api/hello").status_code == 405
+    refused = httpx.post(f"{address(session)}/api/hello")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")

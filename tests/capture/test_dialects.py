@@ -316,6 +316,8 @@ async def test_whoever_misses_the_way_is_told_of_every_dialects_paths(admin: htt
             *(405, "POST"),
             {"wrong": "method_not_allowed", "because": f"GET {path}: Method Not Allowed. {there}", "where": None},
         )
+    reply = await admin.put("/sessions/s/v1/responses/resp_turn-1", json={})
+    assert (reply.status_code, reply.headers["allow"]) == (405, "DELETE, GET")
     reply = await admin.delete("/v1/chat/completions")
     assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
     assert reply.json()["error"]["code"] == "method_not_allowed"

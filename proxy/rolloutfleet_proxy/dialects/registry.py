@@ -71,9 +71,10 @@ def count_paths() -> list[tuple[Dialect[Any], str]]:
     return [(dialect, path) for dialect in DIALECTS for path in dialect.count_paths]
 
 
-def methods_of_calls(path: str) -> tuple[str, ...]:
-    """The methods of a path's calls."""
-    return ("POST",) if any(_pattern(each).fullmatch(path) for _, each in (*call_paths(), *count_paths())) else ()
+def methods_of_dialects(path: str) -> set[str]:
+    """The methods that a path has in any dialect."""
+    calls = any(_pattern(each).fullmatch(path) for _, each in (*call_paths(), *count_paths()))
+    return {"POST"} if calls else {"GET", "HEAD"} if is_greeting(path) else set()
 
 
 def greeting_paths() -> list[str]:
