@@ -26,6 +26,7 @@ from benchmarks.rigs import (
     restarts,
     results,
     served,
+    viewing,
 )
 from benchmarks.rigs.bench import say
 from benchmarks.rigs.figures import Figure, Outcome, readable
@@ -85,6 +86,9 @@ TABLE: Final[dict[str, Rig]] = {
     ),
     "health": Rig(
         health.health, "/health through churn, 100 MB replies and 1,600 in flight: the slowest", "at most 250 ms"
+    ),
+    "viewing": Rig(
+        viewing.viewing, "CPU a request, and /health, without ÷ with an open page and a `top` of 1 s", "at least 0.95"
     ),
     "restart_gap_ms": Rig(
         restarts.restart_gap, "the longest that /health waits in a restart under agents", "at most 2000 ms"

@@ -20,6 +20,7 @@ class Plan:
     crowd: int = 1600
     """Calls in flight of the second load under which `/health` is asked; 0 leaves that load out."""
     fleets: int = 500
+    viewing_pairs: int = 10
     dialect_sessions: int = 8
     dialect_turns: int = 20
     """Of each recorded conversation, from its beginning."""
@@ -43,6 +44,7 @@ class Plan:
             restarts=1,
             crowd=0,
             fleets=20,
+            viewing_pairs=1,
             dialect_sessions=2,
             dialect_turns=3,
             r1_servers=(1, 2),

@@ -1,0 +1,105 @@
+"""What it costs a proxy that somebody looks on: an open page of `rolloutfleet inspect`, and a `top` that draws every
+second."""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import sync_playwright
+
+from benchmarks.rigs import accounts
+from benchmarks.rigs.bench import bench
+from benchmarks.rigs.compared import CAPTURE_IN_FLIGHT
+from benchmarks.rigs.figures import Outcome, at_least, figure
+from benchmarks.rigs.load import Result, Shape
+from benchmarks.rigs.plan import Plan
+from benchmarks.rigs.processes import Running, StartFailed
+from benchmarks.rigs.stack import Proxy
+from benchmarks.rigs.watching import Health
+
+ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
+SHARE: Final = 1 / 3
+"""Of a window of the other rigs: these are many."""
+TERMINAL: Final = {"TERM": "xterm-256color", "COLUMNS": "160", "LINES": "48"}
+"""What `top` draws in."""
+
+
+def viewing(plan: Plan) -> Outcome:
+    """CPU a request, and the slowest `/health`, in windows without and with viewers by turns, then with and without."""
+    runs: dict[bool, list[Result]] = {False: [], True: []}
+    slowest: dict[bool, list[float]] = {False: [], True: []}
+    with bench(plan) as on, on.proxy_for_a_while("proxy") as proxy:
+        shape = Shape(in_flight=CAPTURE_IN_FLIGHT, warmup=plan.warmup, window=plan.window * SHARE)
+        for pair in range(plan.viewing_pairs):
+            for viewed in (False, True) if pair % 2 == 0 else (True, False):
+                with ExitStack() as viewers:
+                    watched = {"proxy": proxy.process.pid}
+                    if viewed:
+                        watched |= viewers.enter_context(_viewers(on.folder, proxy))
+                    health = viewers.enter_context(Health(proxy.url))
+                    runs[viewed].append(on.load(proxy.target, shape, watched=watched))
+                slowest[viewed].append(1e3 * max(health.waits))
+        alone, looked_at = ([run.cpu_micros("proxy") for run in runs[viewed]] for viewed in (False, True))
+        return Outcome(
+            figures=[
+                figure("viewed_vs_alone", "ratio", _ratios(alone, looked_at), goal=at_least(0.95)),
+                figure("viewed_health_vs_alone", "ratio", _ratios(slowest[False], slowest[True]), goal=at_least(0.95)),
+                figure("viewed_cpu_per_request", "us", looked_at),
+                figure("alone_cpu_per_request", "us", alone),
+                figure("viewed_health_max_ms", "ms", slowest[True]),
+                figure("alone_health_max_ms", "ms", slowest[False]),
+                *(
+                    figure(f"{name}_cores", "cores", [run.cpu[name] / run.window["seconds"] for run in runs[True]])
+                    for name in ("inspect", "top")
+                ),
+                *accounts.checks(proxy, [run.total for run in runs[False] + runs[True]], label="viewing"),
+            ],
+            runs=on.runs,
+            commands=on.commands,
+        )
+
+
+def _ratios(alone: list[float], viewed: list[float]) -> list[float]:
+    return [a / b for a, b in zip(alone, viewed, strict=True)]
+
+
+@contextmanager
+def _viewers(folder: Path, proxy: Proxy) -> Iterator[dict[str, int]]:
+    """A page that shows sessions live, in a browser, and `top`; gives the processes of the project's own."""
+    named = ["--url", proxy.url, "--admin-key-file", str(proxy.admin_key_file)]
+    command = [sys.executable, "-m", "rolloutfleet"]
+    page, drawn = folder / "inspect.log", folder / "top.log"
+    page.unlink(missing_ok=True)
+    top = ["script", "--quiet", "--flush", "--command", shlex.join([*command, "top", "--interval", "1s", *named])]
+    with (
+        Running([*command, "inspect", "--port", "0", *named], log=page) as inspect,
+        Running([*top, "/dev/null"], log=drawn, environment=TERMINAL) as watching,
+    ):
+        inspect.wait_until(lambda: ADDRESS.search(page.read_text()) is not None)
+        address = ADDRESS.findall(page.read_text())[0]
+        with _browser(address):
+            yield {"inspect": inspect.pid, "top": watching.pid}
+
+
+@contextmanager
+def _browser(address: str) -> Iterator[None]:
+    """With a window that shows the sessions; the address lets it in, once."""
+    program = shutil.which("chromium")
+    if program is None:
+        raise StartFailed("chromium is not installed: apt-get install chromium")
+    options = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        try:
+            page = browser.new_page()
+            page.goto(address)
+            page.goto(address.partition("?")[0] + "sessions.html")
+            yield
+        finally:
+            browser.close()
