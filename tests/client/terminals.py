@@ -50,6 +50,10 @@ class Terminal:
     def screen(self) -> str:
         return self._ask("capture-pane", "-p")
 
+    def coloured(self) -> str:
+        """The screen with the codes of its colours."""
+        return self._ask("capture-pane", "-p", "-e")
+
     def until(self, what: Callable[[str], object]) -> str:
         """The screen, once that is true of it."""
         deadline = time.monotonic() + SECONDS

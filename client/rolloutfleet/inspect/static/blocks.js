@@ -62,12 +62,19 @@ export class Blocks {
     for (const block of wanted) if (!this.#filled.has(block) && !this.#loading.has(block)) void this.#fill(block);
   }
 
-  /** The blocks that are in view: the first one and the last. @returns {[Block, Block] | null} */
-  get inView() {
+  /**
+   * The first and the last block in view, and how far into it the view begins or ends, of 1.
+   * @param {number} hidden pixels at the top of the scroller that something covers
+   * @returns {[Block, number][]}
+   */
+  ends(hidden) {
     const view = this.scroller.getBoundingClientRect();
-    const first = this.#blocks[this.#first(view.top)];
-    const last = this.#blocks[Math.min(this.#first(view.bottom), this.#blocks.length - 1)];
-    return first && last ? [first, last] : null;
+    return [view.top + hidden, view.bottom].flatMap((at) => {
+      const block = this.#blocks[Math.min(this.#first(at), this.#blocks.length - 1)];
+      if (!block) return [];
+      const { top, height } = block.element.getBoundingClientRect();
+      return [/** @type {[Block, number]} */ ([block, Math.max(0, Math.min(1, (at - top) / Math.max(1, height)))])];
+    });
   }
 
   /** @param {Block} block @param {AbortController} loading */

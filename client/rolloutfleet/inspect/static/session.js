@@ -88,6 +88,7 @@ function showTokens() {
   legendPlace.replaceChildren(...legend(mode(), tree?.session.version_min, tree?.session.version_max));
   tokens.show(shownPath);
   strip.show(shownPath).catch(failed);
+  setTimeout(markView, 500);
 }
 
 /** In the tree: the branch, and the turn that is asked for. @param {Set<string>} turns */
@@ -140,7 +141,8 @@ const reload = seldom(async () => {
 const pause = follow({ commit: (said) => said.key === key && reload(), changed: reload });
 
 tooltips(tokens, tokenPlace);
-scroller.addEventListener("scroll", () => view() === "tokens" && requestAnimationFrame(() => strip.mark(tokens.inView)), { passive: true });
+const markView = () => view() === "tokens" && requestAnimationFrame(() => strip.mark(tokens.inView));
+scroller.addEventListener("scroll", markView, { passive: true });
 find.addEventListener("input", search);
 byId("by", HTMLSelectElement).addEventListener("change", (event) => ask({ by: /** @type {HTMLSelectElement} */ (event.target).value }));
 for (const each of VIEWS) {

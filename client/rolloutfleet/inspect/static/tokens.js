@@ -23,6 +23,8 @@ export const MISMATCHES = [0.01, 0.1, 0.5];
 /** An advantage is no further from 0. */
 export const ADVANTAGES = [0.01, 0.5, 1.5];
 const COLOURS = 6;
+/** Pixels that the bar above the tokens covers. */
+const BAR = 100;
 /** About how many pixels of height a token takes before it is known. */
 const HEIGHT = 0.95;
 
@@ -61,10 +63,8 @@ export class TokenView {
 
   /** Where in the branch the view is: from and to which token. @returns {[number, number] | null} */
   get inView() {
-    const found = this.blocks.inView;
-    if (!found) return null;
-    const [first, last] = /** @type {[Chunk, Chunk]} */ (found);
-    return [first.from, last.from + last.weight];
+    const [first, last] = /** @type {[Chunk, number][]} */ (this.blocks.ends(BAR)).map(([chunk, part]) => chunk.from + part * chunk.weight);
+    return first === undefined || last === undefined ? null : [first, last];
   }
 
   /** All that is known of a token, and of those that stand for the same character. @param {HTMLElement} element */
