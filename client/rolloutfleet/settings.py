@@ -9,13 +9,15 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from rolloutfleet.spec import CompatibilitySpec, MemorySpec, ModelsSpec, SessionsSpec, TokenizerSpec
+from rolloutfleet.spec import CompatibilitySpec, InspectSpec, MemorySpec, ModelsSpec, SessionsSpec, TokenizerSpec
 from rolloutfleet.spec_fields import Address, PositiveDuration, PositiveQuantity
 from rolloutfleet.units import Quantity
 
 MIB = 2**20
 
-LIVE_SETTINGS: Final = frozenset(("sessions", "memory", "dump_dir", "replicas", "generation", "checked"))
+LIVE_SETTINGS: Final = frozenset(
+    ("sessions", "inspect", "memory", "dump_dir", "kept_dir", "replicas", "generation", "checked")
+)
 """Top-level settings that a running proxy takes from its file at once; the others wait for its next start."""
 NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
 """What of those is not: it is a matter of the pod."""
@@ -111,6 +113,8 @@ class ProxySettings(BaseModel):
     """The folder of the store, used by one process at a time."""
     dump_dir: Path | None = None
     """The folder used in place of /dumps; default `state_dir`/dumps."""
+    kept_dir: Path | None = None
+    """The folder of the copies that `inspect.keep` asks for, of this proxy alone; default `state_dir`/kept."""
     ephemeral: bool = False
     """Whether the store is lost with this proxy's pod."""
     fleet_uid: Annotated[str, Field(min_length=1, max_length=253)] | None = None
@@ -131,6 +135,7 @@ class ProxySettings(BaseModel):
     admin_key_file: Path | None = None
     """Admin keys, one per line. Required unless `host` is loopback: then a key is created in `state_dir`/admin.key."""
     sessions: SessionsSpec = SessionsSpec()
+    inspect: InspectSpec = InspectSpec()
     memory: MemorySettings = MemorySettings()
     cache_bytes: PositiveQuantity = 64 * MIB
     """The size of all caches of a process together."""

@@ -435,6 +435,21 @@ class CompatibilitySpec(SpecModel):
     many (`placeholders`)."""
 
 
+class KeepSpec(SpecModel):
+    """Copies of sessions that were trained, to be looked at later."""
+
+    fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The share of sessions of which a copy is kept once they are acknowledged, drawn by their ids; 0: none."""
+    max_bytes: PositiveQuantity = 2**30
+    """Above this total size at one proxy, the oldest copies are removed."""
+
+
+class InspectSpec(SpecModel):
+    """What there is to look at."""
+
+    keep: KeepSpec = KeepSpec()
+
+
 class RestartSpec(SpecModel):
     """Change the id to request a rolling restart."""
 
@@ -479,6 +494,7 @@ class FleetSpec(SpecModel):
     """Secrets for images that need a login."""
     proxies: ProxiesSpec = ProxiesSpec()
     sessions: SessionsSpec = SessionsSpec()
+    inspect: InspectSpec = InspectSpec()
     memory: MemorySpec = MemorySpec()
     disruption: DisruptionSpec = DisruptionSpec()
     gateway: GatewaySpec = GatewaySpec()

@@ -22,6 +22,7 @@ def proxy_settings(name: str, spec: FleetSpec, *, tokenizer: str | None, **where
         ephemeral=spec.proxies.storage.ephemeral,
         public_url=spec.endpoint.public_url,
         sessions=sessions_in_force(spec),
+        inspect=spec.inspect,
         memory=MemorySettings(rss_budget=spec.memory.rss_budget),
         drain_timeout=max(spec.disruption.drain_timeout, _SHORTEST_DRAIN),
         **where,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from rolloutfleet_proxy.process import resident
 from rolloutfleet_proxy.process.resident import Memory
 from rolloutfleet_proxy.services.dumps import DumpService
+from rolloutfleet_proxy.services.keeping import Keeping
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry import events, logger
@@ -21,6 +22,10 @@ Work = Coroutine[Any, Any, None]
 
 RECHECK_INTERVAL: Final = 0.5
 """Seconds: how soon an interval that was changed while running is heeded."""
+
+
+KEEPING_INTERVAL: Final = 1.0
+"""Seconds between looks at what is to be copied: so long its turns stay in the store."""
 
 
 @contextlib.asynccontextmanager
@@ -53,6 +58,12 @@ async def sweeping(dumps: DumpService, settings: SettingsInForce) -> None:
         logger.warning("sessions.dump.path is empty: stale sessions are discarded, and counted as such")
     await dumps.tidy()
     await every(lambda: settings.current.sessions.cleanup_interval, dumps.sweep)
+
+
+async def keep_copying(keeping: Keeping) -> None:
+    """Trained sessions that are to be kept are copied."""
+    await keeping.tidy()
+    await every(lambda: KEEPING_INTERVAL, keeping.work)
 
 
 @dataclass(slots=True)

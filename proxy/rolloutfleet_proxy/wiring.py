@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet_proxy.background import StatsLines, Work, every, running, sweeping
+from rolloutfleet_proxy.background import StatsLines, Work, every, keep_copying, running, sweeping
 from rolloutfleet_proxy.capture.answering import Answering
 from rolloutfleet_proxy.capture.counting import AT_ONCE, Counting
 from rolloutfleet_proxy.capture.endpoint import Endpoint
@@ -49,6 +49,7 @@ from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.exports import ExportService
 from rolloutfleet_proxy.services.figures import Figures
 from rolloutfleet_proxy.services.importing import Importer
+from rolloutfleet_proxy.services.keeping import Keeping
 from rolloutfleet_proxy.services.models import Models
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.services.receipts import Receipts
@@ -161,6 +162,8 @@ async def open_proxy(
         parts = await _parts(stack, settings, start, admin)
         services = await _services(stack, parts)
         endpoint = _endpoint(parts, services)
+        keeping = Keeping(store=parts.store, settings=parts.settings, metrics=parts.metrics)
+        stack.push_async_callback(keeping.close)
         stack.push_async_callback(_write_last_words, parts.store.writer, parts.drains)
         stack.push_async_callback(services.dumps.retire_at_the_end)
         stack.push_async_callback(_end_calls, parts.registry)
@@ -172,6 +175,7 @@ async def open_proxy(
         work = _background_work(parts, services)
         work |= _following(parts, source)
         work["peers"] = parts.peers.begin(services.weights, own=partial(_as_peer, parts))
+        work["keeping"] = keep_copying(keeping)
         work["stats line"] = lines.keep_logging(settings.log.stats_interval)
         await stack.enter_async_context(running(work))
         yield Opened(
@@ -209,6 +213,7 @@ def _following(parts: _Parts, source: SettingsSource | None) -> dict[str, Work]:
         parts.admission.limits = changed.sessions.limits
         parts.gate.hold_for(changed.sessions.max_hold)
         parts.peers.follow(changed.replicas)
+        parts.store.writer.keep_fraction = changed.inspect.keep.fraction
 
     use_admin_keys = parts.access.use_admin_keys
     admin_keys = follow_key(admin_key_file(settings), load_admin_keys, use_admin_keys, what="the admin keys")
@@ -288,6 +293,7 @@ def _open_store(stack: AsyncExitStack, settings: ProxySettings) -> Store:
     )
     stack.callback(database.close)
     store = Store.over(database, ordinal=settings.ordinal)
+    store.writer.keep_fraction = settings.inspect.keep.fraction
     stack.push_async_callback(store.close)
     return store
 

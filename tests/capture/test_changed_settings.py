@@ -71,6 +71,30 @@ def test_the_memory_budget_is_reported_as_it_is_now(proxy: ProxyProcess) -> None
     assert proxy.stats()["rss_budget_bytes"] == proxy.gauge("rolloutfleet_memory_budget_bytes") == 3 * 2**30
 
 
+def test_copies_of_trained_sessions_are_kept_from_when_they_are_asked_for(proxy: ProxyProcess) -> None:
+    def trained() -> Path:
+        """Where the copy of a session goes that was acknowledged."""
+        session = proxy.start_session()
+        talk(session)
+        session.post("close").raise_for_status()
+        with proxy.admin() as admin:
+            lease = admin.post("/export", json={"session_ids": [session.session_id]}).json()["lease_id"]
+            admin.post(f"/leases/{lease}/ack").raise_for_status()
+        assert is_gone(session)
+        return folder / f"{session.session_id}-kept.json"
+
+    folder = proxy.folder / "copies"
+    unasked = trained()
+    write(proxy, generation=6, inspect={"keep": {"fraction": 1}}, kept_dir=str(folder))
+    until(lambda: in_force(proxy, 6))
+    until(trained().exists)
+    until(lambda: proxy.gauge('rolloutfleet_sessions_kept_total{outcome="copied"}') == 1)
+    assert not unasked.exists() and proxy.audit()["balanced"]
+    write(proxy, generation=7)
+    until(lambda: in_force(proxy, 7))
+    assert not trained().exists()
+
+
 def test_a_bad_file_changes_nothing_and_is_said(proxy: ProxyProcess) -> None:
     before = proxy.stats()["settings"]
     assert before["error"] is None

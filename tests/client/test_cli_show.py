@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +42,7 @@ Json = Any
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with running(tmp_path_factory.mktemp("fleet"), FLEET) as up:
+    with running(tmp_path_factory.mktemp("fleet"), FLEET, "--keep", "1") as up:
         up.book()
         yield up
 
@@ -262,6 +263,28 @@ def test_a_dump_is_shown_like_the_session_that_it_was(up: Up) -> None:
     first, *others = [row for row in rows[1:] if row[0] == "1" and row[5] == "1"]
     assert first[7] == "" and others and {row[7] for row in others} == {"-0.2500"}
     assert {row[7] for row in rows[1:] if row[0] == "2"} == {""}
+
+
+def test_a_copy_of_a_trained_session_is_shown_like_the_session_that_it_was(up: Up) -> None:
+    with Fleet.from_file(up.state) as fleet:
+        started = fleet.start_session("kept")
+        said, one = say(started, [{"role": "user", "content": "Hello"}])
+        say(started, [*said, {"role": "user", "content": "And?"}])
+        annotate(fleet, started, one, note="so-so")
+        fleet.reward(started, 0.5)
+        live = told(up, started.session_id)
+        fleet.close_session(started)
+        lease = fleet.export_file(session_ids=[started.session_id]).lease_id
+        assert lease is not None
+        fleet.end_lease(lease, acknowledge=True)
+    until, file = time.monotonic() + 30, up.state / f"kept/{started.session_id[1]}/{started.session_id}-kept.json"
+    while not file.exists():
+        assert time.monotonic() < until, "no copy is made"
+        time.sleep(0.05)
+    kept = told(up, str(file), "--tokenizer", str(model_path()))
+    assert (kept["name"], kept["task"], kept["kept"]) == (started.session_id, "kept", "a copy")
+    for mine, theirs in zip(kept["turns"], live["turns"], strict=True):
+        assert {**mine, "trajectory_state": None} == {**theirs, "trajectory_state": None}
 
 
 def annotate(fleet: Fleet, session: Any, turn: str, *, note: str) -> None:

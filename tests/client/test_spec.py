@@ -54,6 +54,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "limits": {"sessions": None, "bytes": None, "turns": None, "tokens": None},
             "sampling": {"defaults": unsaid, "overrides": unsaid},
         },
+        "inspect": {"keep": {"fraction": 0.0, "maxBytes": "1Gi"}},
         "memory": {
             "rssBudget": "4Gi",
             "samples": 3,
@@ -220,6 +221,10 @@ def test_the_memory_limit_is_a_third_above_the_budget() -> None:
         (
             {"sessions": {"sampling": {"defaults": {"topP": 0}}}},
             "spec.sessions.sampling.defaults.topP: must be greater than 0.0, not 0",
+        ),
+        (
+            {"inspect": {"keep": {"fraction": 1.5}}},
+            "spec.inspect.keep.fraction: must be less than or equal to 1.0, not 1.5",
         ),
         (
             {"sessions": {"staleAfter": 0}},

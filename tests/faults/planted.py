@@ -215,8 +215,8 @@ FAULTS = [
         "answers-before-the-commit",
         Promise.COMMIT,
         PROXY,
-        "            self._run_one(job, Transaction(connection, served=served, wall=wall), counts)\n",
-        "            self._run_one(job, Transaction(connection, served=served, wall=wall), counts)\n"
+        "                self._run_one(job, transaction, counts)\n",
+        "                self._run_one(job, transaction, counts)\n"
         "                self._loop.call_soon_threadsafe(_deliver, [job])\n",
         (*STORE, ON_DISK),
     ),

@@ -110,6 +110,7 @@ _UNDONE: Final = {
             "last_activity_at",
         )
     ),
+    8: "DROP TABLE keeping;",
 }
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rolloutfleet.cli.failures import CommandFailed, failed, wrong
 from rolloutfleet.cli.show import console, table
 from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT
+from rolloutfleet.spec import RolloutFleet
 from rolloutfleet.specfile import FleetFileError, load_fleet
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ def up(
     engine_key_file: Annotated[
         Path | None,
         typer.Option("--engine-key-file", metavar="FILE", help="The key that engines of gateway.engines.urls require."),
+    ] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            "--keep",
+            metavar="FRACTION",
+            min=0,
+            max=1,
+            help="Keep copies of this share of the trained sessions, to look at them later; before inspect.keep.",
+        ),
     ] = None,
     new_ports: Annotated[
         bool,
@@ -67,7 +78,7 @@ def up(
     screen = _Screen(console())
     folder = state_dir if state_dir is not None else STATE_ROOT / fleet.metadata.name
     local = LocalFleet(
-        fleet,
+        fleet if keep is None else _keeping(fleet, keep),
         state_dir=folder,
         beside=file.parent,
         report=screen.report,
@@ -75,6 +86,12 @@ def up(
         new_ports=new_ports,
     )
     raise typer.Exit(asyncio.run(_run(local, screen, folder=folder)))
+
+
+def _keeping(fleet: RolloutFleet, fraction: float) -> RolloutFleet:
+    spec = fleet.spec
+    asked = spec.inspect.model_copy(update={"keep": spec.inspect.keep.model_copy(update={"fraction": fraction})})
+    return fleet.model_copy(update={"spec": spec.model_copy(update={"inspect": asked})})
 
 
 async def _run(local: "LocalFleet", screen: "_Screen", *, folder: Path) -> int:

@@ -12,8 +12,10 @@ from rolloutfleet.dumps.files import IMPORTED_MARK as IMPORTED_MARK
 from rolloutfleet.dumps.files import DumpName as DumpName
 from rolloutfleet.dumps.files import dump_names as dump_names
 from rolloutfleet.dumps.files import glance as glance
+from rolloutfleet.dumps.files import kept_name as kept_name
 from rolloutfleet.dumps.files import open_dump as open_dump
 from rolloutfleet.dumps.files import parse_dump_name as parse_dump_name
+from rolloutfleet.dumps.form import KEPT as KEPT
 from rolloutfleet.dumps.form import Damaged as Damaged
 from rolloutfleet.dumps.form import Dump as Dump
 from rolloutfleet.dumps.form import DumpedLineage as DumpedLineage

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from rolloutfleet.dumps.files import DumpName, parse_dump_name
+from rolloutfleet.dumps.files import DumpName, kept_name, parse_dump_name
 from rolloutfleet.dumps.form import Damaged, DumpedTurn, DumpEnd, DumpHead, IncomingShard
 from rolloutfleet.dumps.reading import read_streamed
 from rolloutfleet.dumps.tensors import Tensor
@@ -89,8 +89,8 @@ def _names(head: DumpHead, name: str | None) -> Iterator[str]:
     said = DumpName(head.session.session_id, None if trajectory is None else trajectory.number)
     if parse_dump_name(str(said)) != said:
         yield f"session_id {head.session.session_id!r} is not a valid session id"
-    elif name is not None and name != str(said):
-        yield f"by what it holds its name is {said}, not {name}"
+    elif name is not None and name != (own := kept_name(said.session_id) if head.is_kept else str(said)):
+        yield f"by what it holds its name is {own}, not {name}"
     if trajectory is not None and trajectory.trajectory_id != str(said).removesuffix(".json"):
         yield f"trajectory_id {trajectory.trajectory_id!r} is not {str(said).removesuffix('.json')}"
 
@@ -123,7 +123,7 @@ class _Checked:
     def _of_turn(self, turn: DumpedTurn) -> Iterator[str]:
         if turn.number <= self._newest:
             yield f"its number is not above {self._newest}, of the turn before it"
-        if not turn.context and turn.trajectory != self._number:
+        if not turn.context and turn.trajectory != self._number and not self._head.is_kept:
             yield f"it is of trajectory {turn.trajectory}, not of {self._number}"
         if not turn.context and turn.discarded:
             yield "it was discarded, and is not marked as context"

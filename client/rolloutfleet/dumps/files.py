@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rolloutfleet.dumps.form import Damaged, DumpHead
+from rolloutfleet.dumps.form import KEPT, Damaged, DumpHead
 from rolloutfleet.dumps.reading import read_head
 from rolloutfleet.wire import Glance
 
@@ -56,6 +56,11 @@ def parse_dump_name(name: str) -> DumpName | None:
 def dump_names(session_id: str, *, trajectories: Iterable[int] = (), active: bool = False) -> list[str]:
     """The files that a session is dumped to: one for each of its closed trajectories, one for the rest."""
     return [str(DumpName(session_id, number)) for number in [*trajectories, *([None] if active else [])]]
+
+
+def kept_name(session_id: str) -> str:
+    """The file of a session that is kept to be looked at. It is no dump's name, so nobody imports it."""
+    return f"{session_id}-{KEPT}.json"
 
 
 NAME_LIMIT: Final = 1024

@@ -24,6 +24,9 @@ from rolloutfleet.wire import LineageKind
 FORMAT: Final = "rolloutfleet-dump"
 FORMAT_VERSION: Final = 1
 
+KEPT: Final = "kept"
+"""The reason of a copy of a session whose turns have been trained: it is there to be looked at, and never imported."""
+
 TURNS_MARK: Final = b',"turns":[\n'
 SHARDS_MARK: Final = b'],"shards":[\n'
 END_MARK: Final = b'],"incomplete":'
@@ -103,7 +106,12 @@ class DumpHead(DumpPart):
     """The proxy and the store that wrote it."""
     session: DumpedSession
     trajectory: DumpedTrajectory | None
-    """None: the turns were still open."""
+    """None: the turns were still open, or those of a whole session are here (`is_kept`)."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is a copy of a whole session, whose turns have been trained."""
+        return self.reason == KEPT
 
 
 class Matching(DumpPart):

@@ -71,7 +71,8 @@ def _of_dump(dump: Dump, texts: Texts) -> Recorded:
     session, by_number = dump.head.session, {turn.number: turn for turn in dump.turns}
     parents = {turn.parent for turn in dump.turns}
     paths = [_path(by_number, turn) for turn in dump.turns if turn.number not in parents]
-    facts = {"task": session.task_id, "group": session.group_id, "dumped because": dump.head.reason}
+    why = {"kept": "a copy"} if dump.head.is_kept else {"dumped because": dump.head.reason}
+    facts = {"task": session.task_id, "group": session.group_id, **why}
     return Recorded(
         name=session.session_id,
         facts=facts,

@@ -138,6 +138,7 @@ def _proxy_settings(site: LocalSite, spec: FleetSpec, ordinal: int) -> ProxySett
         port=site.ports[proxy_name(ordinal)],
         state_dir=site.folder.store(ordinal),
         dump_dir=site.folder.dumps(ordinal),
+        kept_dir=site.folder.kept(ordinal),
         peers=PeersSettings(
             template=f"http://{LOOPBACK}:{{port}}",
             ports=[site.ports[proxy_name(peer)] for peer in range(spec.proxies.replicas)],

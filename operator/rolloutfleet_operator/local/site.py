@@ -6,6 +6,7 @@ DIR/gateway.key      the key of the gateway's own routes, readable by its owner 
 DIR/ports.json       ports, chosen once, so that addresses stay
 DIR/proxies/0 …      the proxies' stores
 DIR/dumps/0 …        the proxies' dumps
+DIR/kept/0 …         copies of trained sessions (`inspect.keep`)
 DIR/settings/        what each proxy is told
 DIR/logs/            one log a process
 DIR/up.lock          held by the `rolloutfleet up` that runs the fleet, and by its guard
@@ -49,6 +50,9 @@ class StateFolder:
 
     def dumps(self, ordinal: int) -> Path:
         return self.path / "dumps" / str(ordinal)
+
+    def kept(self, ordinal: int) -> Path:
+        return self.path / "kept" / str(ordinal)
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"

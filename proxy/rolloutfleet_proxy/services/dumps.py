@@ -16,6 +16,7 @@ from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.sweeping import Orders, Sweeper
 from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.store.database import Database
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.telemetry import logger
 
@@ -90,17 +91,18 @@ class DumpService:
         sessions, folder = settings.sessions, folder_of(settings)
         return Orders(
             Patience(sessions.stale_after, sessions.unclaimed_after),
-            None if folder is None else DumpFolder(folder, self.store.owner, owed=self._owed_on(folder)),
+            None if folder is None else DumpFolder(folder, self.store.owner, owed=owed_on(folder, self.store.database)),
             keep_age=sessions.dump.keep.age,
             keep_bytes=sessions.dump.keep.bytes,
         )
 
-    def _owed_on(self, folder: Path) -> Callable[[], int]:
-        """What the disk of a folder owes to the store, where it is the store's own."""
-        reserve = self.store.database.reserve
-        if reserve is None or not _on_one_disk(folder, self.store.database.folder):
-            return lambda: 0
-        return lambda: reserve.owed
+
+def owed_on(folder: Path, database: Database) -> Callable[[], int]:
+    """What the disk of a folder owes to the store, where it is the store's own."""
+    reserve = database.reserve
+    if reserve is None or not _on_one_disk(folder, database.folder):
+        return lambda: 0
+    return lambda: reserve.owed
 
 
 @contextlib.contextmanager

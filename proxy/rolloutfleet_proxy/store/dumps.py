@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from msgspec.structs import asdict
 
-from rolloutfleet.dumps import DumpedSession, DumpedTrajectory, DumpHead, StreamedTensor, StreamedTensors, StreamedTurn
+from rolloutfleet.dumps import DumpedTrajectory, DumpHead, StreamedTensor, StreamedTensors, StreamedTurn
 from rolloutfleet.tensors import REMOTE_TENSOR
 from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
@@ -22,10 +21,9 @@ from rolloutfleet_proxy.domain.trajectory import trajectory_name
 from rolloutfleet_proxy.domain.turn import Delivery
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import annotations
+from rolloutfleet_proxy.store.dumped_session import load_session
 from rolloutfleet_proxy.store.transaction import Transaction, named_row
 from rolloutfleet_proxy.store.turns import by_token
-
-_decode = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def load_head(
         dumped_at=dumped_at,
         ordinal=owner.ordinal,
         store_id=owner.store_id,
-        session=(dumped := _load_session(connection, session)),
+        session=(dumped := load_session(connection, session)),
         trajectory=None if number is None else _load_trajectory(connection, session, number, dumped.session_id),
     )
 
@@ -170,18 +168,6 @@ def keep_files(transaction: Transaction, files: Mapping[str, float]) -> None:
     )
 
 
-def _load_session(connection: sqlite3.Connection, session: int) -> DumpedSession:
-    row = named_row(
-        connection,
-        "SELECT name AS session_id, group_name AS group_id, task_id, metadata, limits, agent_may, stale_after,"
-        " created_at, sampling, turns, tokens, trajectories, id AS place FROM sessions WHERE id = ?",
-        (session,),
-    )
-    if row is None:
-        raise LookupError("the session is gone")
-    return DumpedSession(**row | {name: _json(row[name]) for name in ("metadata", "limits", "agent_may", "sampling")})
-
-
 def _load_trajectory(connection: sqlite3.Connection, session: int, number: int, session_id: str) -> DumpedTrajectory:
     row = named_row(
         connection,
@@ -208,7 +194,3 @@ def _matching(row: dict[str, Any], kept: Matching) -> dict[str, Any]:
 
 def _tensor(data: bytes, dtype: str) -> StreamedTensor:
     return StreamedTensor(dtype, (len(data) // 4,), [data])
-
-
-def _json(text: bytes | str | None) -> Any:
-    return None if text is None else _decode(text)

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-LATEST = 7
+LATEST = 8
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -252,6 +252,14 @@ ALTER TABLE sessions ADD COLUMN last_activity_at REAL;      -- seconds since the
 INSERT INTO facts SELECT 'not_summed_up', max(id) FROM sessions HAVING count(*);
 """
 
+_V8 = """
+-- Sessions whose rows are gone, but for turns and annotations that are still to be copied to a file (`inspect.keep`).
+CREATE TABLE keeping (
+    session INTEGER PRIMARY KEY,
+    head TEXT                       -- JSON: what a dump says of the session; null: there was no room to copy it
+) STRICT;
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -271,7 +279,7 @@ INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rolloutfleet_proxy.domain.session import Gone
-from rolloutfleet_proxy.store import remains
+from rolloutfleet_proxy.store import keeping, remains
 from rolloutfleet_proxy.store.transaction import Source, Transaction
 
 TOMBSTONES: Final = 100_000
@@ -31,7 +31,8 @@ def bury(
 ) -> None:
     """Delete the rows of sessions, by row id, and leave tombstones.
 
-    Of turns there may be many: those that this operation may not delete any more are left to `remains`.
+    Of turns there may be many: those that this operation may not delete any more are left to `remains`, and those that
+    are to be copied to `keeping`.
 
     Their reason is `reclaimed`, else what became of each. `dumped` says which trajectories went to dumps.
     """
@@ -45,9 +46,11 @@ def bury(
             (reclaimed, json.dumps(list((dumped or {}).get(session, ()))), transaction.served, session),
         )
         transaction.freed.append(transaction.value("SELECT name FROM sessions WHERE id = ?", (session,)))
+        is_kept = reclaimed is None and keeping.note(transaction, session)
         for table, column in _OF_A_SESSION:
             transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (session,))
-        remains.leave(transaction, session)
+        if not is_kept:
+            remains.leave(transaction, session)
     prune(transaction)
 
 

@@ -13,8 +13,20 @@ Values = Sequence[Any] | Mapping[str, Any]
 class Transaction:
     """A group's transaction, as one operation of it sees it. Used on the writer thread alone."""
 
-    def __init__(self, connection: sqlite3.Connection, *, served: float, wall: float) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        served: float,
+        wall: float,
+        keep_fraction: float = 0.0,
+        in_reserve: bool = False,
+    ) -> None:
         self._connection = connection
+        self.keep_fraction = keep_fraction
+        """Of how many of the sessions that go a copy is kept (`keeping`)."""
+        self.in_reserve = in_reserve
+        """The disk is full, and this is written in the space that is held for what frees."""
         self.served = served
         """Seconds that this store has been served, over all its boots: the clock of idleness and leases."""
         self.wall = wall

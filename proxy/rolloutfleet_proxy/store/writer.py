@@ -99,6 +99,8 @@ class Writer:
         self._wall = wall
         self.deliveries = Deliveries()
         """Written with the next group."""
+        self.keep_fraction = 0.0
+        """As `Transaction` has it."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -181,7 +183,7 @@ class Writer:
         if self._reserve is None or not self._reserve.give_up():
             return error
         try:
-            return self._attempt([job])
+            return self._attempt([job], in_reserve=True)
         finally:
             self._reuse_log()
             self._reserve.take()
@@ -196,10 +198,12 @@ class Writer:
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         self._connection.execute("PRAGMA busy_timeout = 5000")
 
-    def _attempt(self, jobs: list[_Job], *, with_deliveries: bool = False) -> Exception | None:
+    def _attempt(
+        self, jobs: list[_Job], *, with_deliveries: bool = False, in_reserve: bool = False
+    ) -> Exception | None:
         """One transaction over `jobs`. Returns what stopped all of it, or None."""
         connection = self._connection
-        served, wall = self._clock.now(), self._wall()
+        served, wall, keep = self._clock.now(), self._wall(), self.keep_fraction
         counts: Counter[tuple[str, str, str]] = Counter()
         before = connection.total_changes
         changed = True
@@ -207,7 +211,10 @@ class Writer:
             connection.execute("BEGIN IMMEDIATE")
             delivered = self.deliveries.write(connection) if with_deliveries else 0
             for job in jobs:
-                self._run_one(job, Transaction(connection, served=served, wall=wall), counts)
+                transaction = Transaction(
+                    connection, served=served, wall=wall, keep_fraction=keep, in_reserve=in_reserve
+                )
+                self._run_one(job, transaction, counts)
             failpoints.reach(failpoints.IN_TRANSACTION)
             write_counts(connection, counts)
             changed = connection.total_changes > before

@@ -96,6 +96,9 @@ class Metrics:
         self.groups_not_reclaimed = gauge(
             "rolloutfleet_groups_not_reclaimed", "Groups that the last sweep failed to reclaim"
         )
+        self.sessions_kept = counter(
+            "rolloutfleet_sessions_kept", "Trained sessions drawn to be kept as a copy, by what came of it", ["outcome"]
+        )
         self.call_seconds = histogram(
             "rolloutfleet_call_seconds", "Duration of a chat call, from arrival to end", ["result"], buckets=SECONDS
         )

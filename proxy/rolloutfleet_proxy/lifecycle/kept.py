@@ -1,0 +1,87 @@
+"""The folder of sessions that are kept to be looked at: one file each, in the form of a dump, the oldest removed first.
+
+What lies in it nobody trains and nobody imports, and it may be removed at any time.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rolloutfleet.dumps import KEPT, DumpedSession, DumpHead, StreamedTurn, encode, kept_name
+from rolloutfleet.settings import ProxySettings
+from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder
+from rolloutfleet_proxy.store.dumps import load_dumped_turn
+from rolloutfleet_proxy.store.keeping import KeptTurn, load_turns
+from rolloutfleet_proxy.store.store import Read
+
+_ENDING: Final = kept_name("")
+
+
+class TooLarge(Exception):
+    """The file alone would be larger than all of them may be."""
+
+
+def kept_folder(settings: ProxySettings) -> Path:
+    """Where this proxy's are."""
+    return settings.kept_dir or settings.state_dir / "kept"
+
+
+def keep(
+    folder: DumpFolder,
+    read: Read[Any],
+    session: int,
+    head: DumpedSession,
+    *,
+    owner: Owner,
+    wall: float,
+    most_bytes: int,
+) -> None:
+    """Write the file of a session, by its row id; it is durable then. Older ones go where all are too large together.
+
+    `wall` is in seconds since the epoch. A turn is read at a time. For a worker thread; where it fails, no file is left
+    of it: raises TooLarge, FolderFull, DumpConflict, OSError.
+    """
+    turns: list[KeptTurn] = read(partial(load_turns, session=session))
+    name, ids = kept_name(head.session_id), {turn.turn_id for turn in turns}
+    said = DumpHead(
+        reason=KEPT, dumped_at=wall, ordinal=owner.ordinal, store_id=owner.store_id, session=head, trajectory=None
+    )
+    pieces = encode(said, _read(read, session, turns))
+    folder.write(name, _bounded(pieces, most_bytes), turns=ids)
+    folder.sync()
+    folder.remove(_too_much(folder.path, most_bytes, newest=name))
+
+
+def _read(read: Read[Any], session: int, turns: Iterable[KeptTurn]) -> Iterator[StreamedTurn]:
+    for turn in turns:
+        yield read(partial(load_dumped_turn, session=session, number=turn.number, context=turn.discarded))
+
+
+def _bounded(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > most:
+            raise TooLarge(f"it is larger than {most} bytes, which all together may have")
+        yield piece
+
+
+def _too_much(path: Path, most: int, *, newest: str) -> list[str]:
+    """The oldest files, whose going leaves no more than `most` bytes; never the newest."""
+    with os.scandir(path) as entries:
+        files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if entry.name.endswith(_ENDING)]
+    found = sorted(
+        (name == newest, seen.st_mtime_ns, name, seen.st_size) for name, seen in files if stat.S_ISREG(seen.st_mode)
+    )
+    total = sum(size for *_, size in found)
+    going = []
+    for is_newest, _, name, size in found:
+        if total <= most or is_newest:
+            break
+        going.append(name)
+        total -= size
+    return going

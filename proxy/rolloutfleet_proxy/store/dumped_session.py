@@ -1,0 +1,27 @@
+"""What files in the form of dumps say of a session: its row, but for its key."""
+
+from typing import Any
+
+import msgspec
+
+from rolloutfleet.dumps import DumpedSession
+from rolloutfleet_proxy.store.transaction import Source, named_row
+
+_decode = msgspec.json.Decoder().decode
+
+
+def load_session(source: Source, session: int) -> DumpedSession:
+    """What dumps say of a session. Raises LookupError where it is not there."""
+    row = named_row(
+        source,
+        "SELECT name AS session_id, group_name AS group_id, task_id, metadata, limits, agent_may, stale_after,"
+        " created_at, sampling, turns, tokens, trajectories, id AS place FROM sessions WHERE id = ?",
+        (session,),
+    )
+    if row is None:
+        raise LookupError("the session is gone")
+    return DumpedSession(**row | {name: _json(row[name]) for name in ("metadata", "limits", "agent_may", "sampling")})
+
+
+def _json(text: bytes | str | None) -> Any:
+    return None if text is None else _decode(text)
