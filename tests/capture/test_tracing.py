@@ -182,6 +182,14 @@ def test_a_call_has_one_span_in_its_callers_trace(
     assert_silent(collector, session, answered(session))
 
 
+def test_a_request_without_a_model_is_one_to_the_fleets(traced: Fleet, collector: OtlpReceiver) -> None:
+    request = request_id()
+    asked = {name: value for name, value in body_in(CHAT, stream=False).items() if name != "model"}
+    assert fresh(traced.proxy).raw_chat(asked, x_request_id=request).is_success
+    [span] = collector.of_request(request)
+    assert (span.name, span.says["gen_ai.request.model"]) == (f"chat {MODEL}", MODEL)
+
+
 def test_its_steps_are_spans_below_it_and_so_are_the_engines(traced: Fleet, collector: OtlpReceiver) -> None:
     session, request = fresh(traced.proxy), request_id()
     header, trace, _ = traceparent()

@@ -37,6 +37,10 @@ def test_an_image_has_what_its_part_of_the_project_asks_for(recipe: Recipe) -> N
     assert asked - set(pinned(recipe.lock)) == set(), "make lock"
 
 
+def test_the_proxys_image_can_trace_calls() -> None:
+    assert names(EXTRAS["optional-dependencies"]["otel"]) <= set(pinned(RECIPES["proxy"].lock)), "make lock"
+
+
 def test_the_gateways_image_has_what_a_local_fleet_starts_it_with() -> None:
     asked = set((recipe := RECIPES["gateway"]).lock.with_suffix(".in").read_text().splitlines()[1:])
     assert {"smg", "setproctitle"} == asked <= set(pinned(recipe.lock))

@@ -103,8 +103,9 @@ class TracedCall(ChatCall):
     def read(self, session_id: str, asked: Asked) -> None:
         super().read(session_id, asked)
         if self._span.is_recording():
-            self._span.update_name(f"{OPERATION} {asked.model or self.spans.model}")
-            self._span.set_attributes(_of_request(asked))
+            model = self.spans.model if asked.model is None else asked.model
+            self._span.update_name(f"{OPERATION} {model}")
+            self._span.set_attributes(_of_request(asked, model))
 
     def answered(self, turn: Turn) -> None:
         super().answered(turn)
@@ -162,10 +163,8 @@ def _going_on(headers: Mapping[str, str], span: Span) -> dict[str, str]:
     return kept
 
 
-def _of_request(asked: Asked) -> dict[str, Any]:
-    said: dict[str, Any] = {"gen_ai.request.stream": asked.stream}
-    if asked.model is not None:
-        said["gen_ai.request.model"] = asked.model
+def _of_request(asked: Asked, model: str) -> dict[str, Any]:
+    said: dict[str, Any] = {"gen_ai.request.model": model, "gen_ai.request.stream": asked.stream}
     if asked.max_tokens is not None:
         said["gen_ai.request.max_tokens"] = asked.max_tokens
     for name, kind in _SAMPLING:
