@@ -23,6 +23,7 @@ class Promise(StrEnum):
     RECOVERY = "a start finds what the last life left"
     ENGINE = "the engine's reply is read as it is meant"
     OPERATOR = "proxies are restarted one by one, for a reason, and before memory runs out"
+    LOOKING = "who looks on sees what is there, and nobody else does"
     CLIENT = "the client asks again where that is safe, and only there"
 
 

@@ -24,6 +24,7 @@ MEMORY = ("policy/test_memory.py",)
 SLOTS = ("test_slots.py",)
 KEYS = ("test_bad_input.py::test_a_sessions_key_opens_no_admin_route_and_the_admins_key_no_chat",)
 CLIENT_RETRIES = ("client/fleet/test_retries.py",)
+ACCESS = ("inspect/test_access.py",)
 
 FAULTS = [
     Fault(
@@ -555,5 +556,77 @@ FAULTS = [
         "asked_for = failure.retry_after",
         "asked_for = None",
         CLIENT_RETRIES,
+    ),
+    Fault(
+        "a-page-is-served-without-its-cookie",
+        Promise.LOOKING,
+        CLIENT,
+        'if self._access.lets_in(headers.getlist("cookie")):',
+        "if True:",
+        ACCESS,
+    ),
+    Fault(
+        "a-pages-token-lets-in-twice",
+        Promise.LOOKING,
+        CLIENT,
+        '        self.open()\n        return f"{self._name}=',
+        '        self._announce(self._token)\n        return f"{self._name}=',
+        ACCESS,
+    ),
+    Fault(
+        "any-name-may-lead-to-the-page",
+        Promise.LOOKING,
+        CLIENT,
+        "not _HOST.fullmatch(hosts[0])",
+        "not _HOST.match(hosts[0])",
+        ACCESS,
+    ),
+    Fault(
+        "pages-elsewhere-may-ask-the-page",
+        Promise.LOOKING,
+        CLIENT,
+        "if not all(_ORIGIN.fullmatch(origin) for origin in origins):",
+        "if False:",
+        ACCESS,
+    ),
+    Fault(
+        "what-waits-for-a-tab-grows",
+        Promise.LOOKING,
+        CLIENT,
+        "if len(self._waiting) >= MOST_WAITING:",
+        "if False:",
+        ("inspect/test_tabs.py",),
+    ),
+    Fault(
+        "a-chunk-lacks-its-last-token",
+        Promise.LOOKING,
+        CLIENT,
+        "max(0, end - tokens.start)",
+        "max(0, end - tokens.start - 1)",
+        ("inspect/test_documents.py",),
+    ),
+    Fault(
+        "characters-are-torn-between-chunks",
+        Promise.LOOKING,
+        CLIENT,
+        "RUN_UP: Final = 16",
+        "RUN_UP: Final = 0",
+        ("client/fleet/test_inspect.py::test_the_documents_of_a_session_are_what_the_fleet_says",),
+    ),
+    Fault(
+        "links-in-a-folder-are-followed",
+        Promise.LOOKING,
+        CLIENT,
+        " or path.is_symlink():",
+        ":",
+        ("inspect/test_folder.py",),
+    ),
+    Fault(
+        "a-bundle-replaces-a-folder-with-other-files",
+        Promise.LOOKING,
+        CLIENT,
+        " or inside - {MARK, *OURS}:",
+        ":",
+        ("inspect/test_bundle.py::test_an_earlier_bundle_is_replaced_and_nothing_else_ever",),
     ),
 ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rolloutfleet.cli.failures import failed, warn, wrong
+from rolloutfleet.cli.failures import failed, warn, warn_of, wrong
 from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import size
 from rolloutfleet.fleet import AsyncFleet
@@ -157,6 +157,10 @@ async def _bundle(
 
     async with _source(where, folder, tokenizer, Tabs()) as source:
         await source.refresh()
+        found = await source.overview()
+        warn_of(found["failed"])
+        if found["trouble"]:
+            raise failed(safe(found["trouble"]))
         try:
             written = await write_bundle(source, into, chosen, _progress)
         except NotABundle as error:

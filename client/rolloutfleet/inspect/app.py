@@ -29,7 +29,7 @@ class Site:
     """Answers of one source."""
 
     def __init__(self, source: Source, tabs: Tabs) -> None:
-        self._source, self._tabs = source, tabs
+        self._source, self._tabs, self._tails = source, tabs, pages.Tails()
         self._list: tuple[list[Json], bool, bytes] | None = None
         """The last list of sessions as JSON; there may be 10,000 of them."""
 
@@ -43,7 +43,7 @@ class Site:
 
     async def group(self, request: Request) -> Response:
         return await self._page(
-            pages.group_page(self._source, _name(request, "group"), live=self._source.live), root="../"
+            pages.group_page(self._source, _name(request, "group"), self._tails, live=self._source.live), root="../"
         )
 
     async def session(self, request: Request) -> Response:
@@ -111,8 +111,12 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 def encoded(document: Json) -> bytes:
-    """In ASCII, so that whatever stands in it can be sent."""
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    """In ASCII, so that whatever stands in it can be sent. What a file has in the place of numbers becomes null."""
+    try:
+        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:
+        finite = json.loads(json.dumps(document), parse_constant=lambda _: None)
+        return json.dumps(finite, separators=(",", ":")).encode()
 
 
 def _name(request: Request, which: str) -> str:

@@ -63,6 +63,8 @@ async def write_bundle(
     writing = _Writing(source, folder)
     lines, complete = await source.sessions()
     chosen = selection.of(lines)
+    named = {line["session_id"] for line in chosen}
+    writing.written.missing = {name: "there is no such session" for name in selection.session_ids if name not in named}
     kept = []
     for number, line in enumerate(chosen, 1):
         if await writing.session(line):
@@ -136,9 +138,9 @@ class _Writing:
 
     async def rest(self, lines: Sequence[Json], *, complete: bool) -> None:
         """What leads to the sessions."""
-        keys = frozenset(line["key"] for line in lines)
+        keys, tails = frozenset(line["key"] for line in lines), pages.Tails()
         for group in dict.fromkeys(line["group"] for line in lines):
-            page = await pages.group_page(self.source, group, live=False, only=keys)
+            page = await pages.group_page(self.source, group, tails, live=False, only=keys)
             self._file(f"groups/{group}.html", page)
         self._document("data/sessions.json", {"sessions": list(lines), "complete": complete})
         self._document("data/fleet.json", await self.source.overview())

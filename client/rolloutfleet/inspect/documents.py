@@ -40,7 +40,7 @@ def session_of_status(status: SessionStatus) -> Json:
         "turns": status.turns,
         "tokens": status.tokens,
         "in_flight": status.in_flight,
-        **{name: getattr(status, name, None) for name in _SUMMARY},
+        **{name: getattr(status, name) for name in _SUMMARY},
     }
 
 

@@ -70,6 +70,7 @@ class FleetSource:
         return {
             "source": "fleet",
             **self._figures.as_json(),
+            "failed": {**self._listing.failed, **self._figures.failed},
             "trouble": self._figures.trouble or self._listing.trouble,
             "sessions": len(self._listing.lines()),
             "unreadable": [],

@@ -185,7 +185,10 @@ class FolderSource:
         return max(found, key=lambda each: each.completion_tokens)
 
     def _read(self, key: str, branch: RecordedBranch, turn_id: str) -> ShownTurn:
-        turns: dict[str, ShownTurn] = self._branches.of(
-            (key, branch.last, len(branch.turn_ids)), lambda: {turn.turn_id: turn for turn in branch.read()}
-        )
+        try:
+            turns: dict[str, ShownTurn] = self._branches.of(
+                (key, branch.last, len(branch.turn_ids)), lambda: {turn.turn_id: turn for turn in branch.read()}
+            )
+        except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+            raise NotNow(f"its tokens can't be shown ({type(error).__name__}): are they of this tokenizer?") from None
         return turns[turn_id]

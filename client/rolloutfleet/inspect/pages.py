@@ -2,8 +2,10 @@
 
 import asyncio
 import functools
+from collections import OrderedDict
 from collections.abc import Sequence
 from importlib.resources import as_file, files
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,8 @@ TAIL: Final = 1_000
 MOST_TAILS: Final = 64
 """Sessions of a group of which answers are shown."""
 TAILS_AT_ONCE: Final = 4
+MOST_KEPT: Final = 1024
+"""Ends of answers that are kept."""
 
 
 @functools.cache
@@ -63,16 +67,17 @@ def sessions_html(total: int, *, live: bool) -> bytes:
     return _html("sessions.html", root="", live=live, total=total)
 
 
-async def group_page(source: Source, group: str, *, live: bool, only: frozenset[str] | None = None) -> bytes:
+async def group_page(
+    source: Source, group: str, tails: "Tails", *, live: bool, only: frozenset[str] | None = None
+) -> bytes:
     """The sessions of a group side by side; `only` these, by key. Raises NotThere."""
     lines, _ = await source.sessions()
     members = [line for line in lines if line["group"] == group and (only is None or line["key"] in only)]
     if not members:
         raise NotThere
     members.sort(key=lambda line: (line["created_at"] or 0.0, line["session_id"]))
-    places = asyncio.Semaphore(TAILS_AT_ONCE)
-    tails = await asyncio.gather(*(_tail(source, line["key"], places) for line in members[:MOST_TAILS]))
-    shown = [line | tail for line, tail in zip(members, [*tails, *[_NO_TAIL] * len(members)], strict=False)]
+    ends = await asyncio.gather(*(tails.of(source, line) for line in members[:MOST_TAILS]))
+    shown = [line | tail for line, tail in zip_longest(members, ends, fillvalue=_NO_TAIL)]
     return _html("group.html", root="../", live=live, group=members[0]["group_id"], sessions=shown)
 
 
@@ -90,16 +95,32 @@ def error_page(text: str, *, root: str, live: bool) -> bytes:
 _NO_TAIL: Final[Json] = {"tail": None, "last_turn": None}
 
 
-async def _tail(source: Source, key: str, places: asyncio.Semaphore) -> Json:
-    """How the newest answer of its main loop ends."""
-    async with places:
-        try:
-            last = _newest((await source.tree(key))["turns"])
-            if last is None:
-                return _NO_TAIL
-            return {"tail": last_words(await source.turn(key, last["name"]), TAIL), "last_turn": last["turn_id"]}
-        except (NotThere, NotNow):
-            return _NO_TAIL
+class Tails:
+    """How the newest answer of a session's main loop ends. That is read again once it has a new turn."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int], Json] = OrderedDict()
+        self._places = asyncio.Semaphore(TAILS_AT_ONCE)
+
+    async def of(self, source: Source, line: Json) -> Json:
+        name = line["key"], line["turns"]
+        if name not in self._kept:
+            async with self._places:
+                try:
+                    found = await _tail(source, line["key"])
+                except (NotThere, NotNow):
+                    return _NO_TAIL
+            while len(self._kept) >= MOST_KEPT:
+                self._kept.popitem(last=False)
+            self._kept[name] = found
+        return self._kept[name]
+
+
+async def _tail(source: Source, key: str) -> Json:
+    last = _newest((await source.tree(key))["turns"])
+    if last is None:
+        return _NO_TAIL
+    return {"tail": last_words(await source.turn(key, last["name"]), TAIL), "last_turn": last["turn_id"]}
 
 
 def _newest(turns: Sequence[Json]) -> Json | None:

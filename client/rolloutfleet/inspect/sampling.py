@@ -36,6 +36,11 @@ class Figures:
             self.trouble = str(error)
         self.first.set()
 
+    @property
+    def failed(self) -> dict[int, str]:
+        """Why proxies said nothing, by ordinal."""
+        return dict(self._shown.failed)
+
     def as_json(self) -> dict[str, Any]:
         return self._shown.as_json()
 

@@ -29,7 +29,8 @@ class _Server(uvicorn.Server):
 
 def listen(port: int) -> socket.socket:
     """On the loopback alone; 0 is any free port. Raises OSError."""
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # Without the protocol asyncio does not recognise TCP, and each answer waits 40 ms for an acknowledgement.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((ADDRESS, port))

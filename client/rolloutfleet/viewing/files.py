@@ -51,7 +51,7 @@ def open_file(file: Path, texts: Texts) -> list[Recorded]:
         raise Unreadable(f"{file}: {error}") from None
     except OSError as error:
         raise Unreadable(f"{file} can't be read: {error.strerror or error}") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise Unreadable(f"{file} is neither a dump nor an export ({type(error).__name__})") from None
 
 

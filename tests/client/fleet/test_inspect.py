@@ -72,7 +72,7 @@ def inspecting(*words: str) -> Iterator[Inspecting]:
         try:
             page = Inspecting(process)
             yield page
-            assert page.end() == ""
+            assert process.poll() is not None or page.end() == ""
         finally:
             process.kill()
 
@@ -264,7 +264,9 @@ def test_no_answer_has_the_admin_key(page: Inspecting, browser: httpx.Client, pa
         assert not any(key in each for each in (answer.text, *answer.headers.values())), answer.url
 
 
-def test_a_proxy_that_is_gone_is_shown_and_what_it_had_stays_listed(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_proxy_that_is_gone_is_shown_what_it_had_stays_listed_and_ctrl_c_ends_all_tabs(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     with running_fleet(tmp_path_factory.mktemp("gone"), proxies=2) as running:
         with Trainer.from_url(running.proxy.url, admin_key=running.proxy.key) as fleet:
             names = {fleet.start_session().session_id for _ in range(6)}
@@ -288,6 +290,9 @@ def inspecting_until_listed(running: Fleet, names: set[str]) -> Iterator[Json]:
             assert browser.get(f"/sessions/{theirs}.html").status_code == tree.status_code
             assert running.proxy.key not in tree.text and "Traceback" not in tree.text
             after = got(browser, "/data/sessions.json")["sessions"]
+            with browser.stream("GET", "/events") as following:
+                assert next(following.iter_lines()) == ": following"
+                assert page.end() == ""
             yield {"before": before, "after": after, "figures": figures, "tree": tree.status_code}
 
 

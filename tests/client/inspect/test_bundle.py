@@ -82,6 +82,7 @@ async def test_the_sessions_that_were_chosen_are_written_and_no_others(
     written = await bundled(await many(tmp_path / "dumps"), tmp_path / "bundle", selection)
     listed = json.loads((tmp_path / "bundle" / "data" / "sessions.json").read_bytes())["sessions"]
     assert [line["session_id"] for line in listed] == expected and written.sessions == len(expected)
+    assert set(written.missing) == set(selection.session_ids) - set(expected)
     assert len([path for path in files(tmp_path / "bundle") if path.endswith("tree.json")]) == len(expected)
     group = (tmp_path / "bundle" / "groups").glob("*.html")
     assert all(page.read_text().count("../sessions/") == len(expected) for page in group)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import re
 from collections import defaultdict
@@ -19,6 +20,7 @@ from rolloutfleet.inspect.documents import LISTS
 from rolloutfleet.inspect.folder import FolderSource
 from rolloutfleet.viewing import load_texts, open_file
 from rolloutfleet.wire import ShownTurn
+from rolloutfleet_engine.model import model_path
 
 HOSTILE = "<script>alert(1)</script>\"'& \x1b[31m \u202e {{ 7*7 }}"
 Json = Any
@@ -172,6 +174,47 @@ async def test_hostile_text_is_text_wherever_it_stands(tmp_path: Path) -> None:
             assert not any(each in seen for each in "\x1b\u202e")
         for path in (f"sessions/{line['key']}", f"groups/{line['group']}"):
             assert "&lt;script&gt;alert" in (await browser.get(f"/{path}.html")).text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"a": ' * 100_000,
+        json.dumps({"trajectory_id": "t"}),
+        '{"trajectory_id": NaN}',
+        "[" * 50,
+        '"x"',
+    ],
+)
+async def test_rows_that_are_none_are_named_and_end_nothing(tmp_path: Path, row: str) -> None:
+    whole(tmp_path)
+    (tmp_path / "part.jsonl").write_text(row + "\n")
+    async with site(tmp_path) as page, page.let_in() as browser:
+        assert len(await lines(browser)) == 1
+        assert [each["file"] for each in (await document(browser, "/data/fleet.json"))["unreadable"]] == ["part.jsonl"]
+
+
+@pytest.mark.parametrize("ids", [[2**70, 1, 2], [1.5, None, 2], "abc"])
+async def test_ids_that_are_none_are_named(tmp_path: Path, ids: Json) -> None:
+    (tmp_path / "part.jsonl").write_text(json.dumps(record(input_ids=ids)) + "\n")
+    async with site(tmp_path) as page, page.let_in() as browser:
+        assert [each["file"] for each in (await document(browser, "/data/fleet.json"))["unreadable"]] == ["part.jsonl"]
+
+
+async def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    (tmp_path / "part.jsonl").write_text(json.dumps(record(logprobs=[0.0, math.nan, -math.inf])) + "\n")
+    async with site(tmp_path) as page, page.let_in() as browser:
+        (line,) = await lines(browser)
+        chunk = await document(browser, f"/data/sessions/{line['key']}/turns/turn-1/tokens/0.json")
+        assert chunk["logprobs"] == [0.0, None, None]
+
+
+async def test_ids_of_another_tokenizer_are_said_so(tmp_path: Path) -> None:
+    (tmp_path / "part.jsonl").write_text(json.dumps(record(input_ids=[-1, -2, -3])) + "\n")
+    async with site(tmp_path, load_texts(Path(model_path()))) as page, page.let_in() as browser:
+        (line,) = await lines(browser)
+        answer = await browser.get(f"/data/sessions/{line['key']}/turns/turn-1.json")
+        assert answer.status_code == 503 and "tokenizer" in answer.json()["error"]["message"]
 
 
 async def test_half_a_character_in_an_export_breaks_no_page(tmp_path: Path) -> None:
