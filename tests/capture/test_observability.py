@@ -114,8 +114,12 @@ CALLS = {
     "an engine that is not ready": Asked(BODY, 503, "engine_unreachable", fault={"kind": "error_503"}),
     "no evidence": Asked(BODY, 502, "evidence_refused", fault={"kind": "nan"}),
     "a silent engine": Asked(BODY, 504, "engine_timeout", fault={"kind": "never"}),
+    # So long that its end is not made yet when the stream is cut, however busy the machine is.
     "a stream that the engine breaks off": Asked(
-        {**BODY, "stream": True}, 200, "engine_error", fault={"kind": "cut_stream", "after_tokens": 10}
+        {**BODY, "stream": True, "max_tokens": 1500, "ignore_eos": True},
+        200,
+        "engine_error",
+        fault={"kind": "cut_stream", "after_tokens": 10},
     ),
 }
 
