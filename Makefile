@@ -98,6 +98,10 @@ bench-rigs: $(READY) ## the rigs of R1 and R2, theirs and ours (under an hour)
 bench-quick: $(READY) ## a few figures from windows of 4 s, only to show that it works (under a minute)
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
+.PHONY: pictures
+pictures: $(READY) ## the pictures of README and docs, from a fleet that runs for them (needs Chromium and tmux, a minute)
+	@$(BIN)/python -m tests.client.inspect.pictures
+
 ##@ Work on it
 .PHONY: setup
 setup: $(READY) ## create .venv from requirements.lock

@@ -8,6 +8,8 @@ from tests.printing import say
 from toolchain.typescript import NoCompiler, checked
 
 INSPECT = Path(__file__).parents[3] / "client" / "rolloutfleet" / "inspect"
+DOCS = Path(__file__).parents[3] / "docs"
+PICTURES = sorted((DOCS / "pictures").iterdir())
 MODULES = sorted((INSPECT / "static").glob("*.js"))
 
 
@@ -38,3 +40,12 @@ def test_no_template_trusts_data_or_holds_what_its_policy_forbids(file: Path) ->
     text = file.read_text()
     assert re.findall(r"\|\s*safe\b|autoescape false|\bon\w+=|\bstyle=|<style|javascript:|https?://", text) == []
     assert re.findall(r"<script(?![^>]* src=)", text) == []
+
+
+@pytest.mark.parametrize("file", PICTURES, ids=lambda file: file.name)
+def test_a_picture_is_small_is_on_a_page_and_fetches_nothing(file: Path) -> None:
+    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+    assert file.stat().st_size <= 200_000
+    assert any(f"pictures/{file.name})" in page.read_text() for page in pages)
+    if file.suffix == ".svg":
+        assert re.findall(r"url\(h|href|@import|<script", file.read_text()) == []

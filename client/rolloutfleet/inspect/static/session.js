@@ -22,7 +22,7 @@ const tokenPlace = byId("tokens", HTMLElement);
 const find = byId("find", HTMLInputElement);
 
 const conversation = new Conversation(byId("conversation", HTMLElement), scroller, key);
-const tokens = new TokenView(tokenPlace, scroller, key);
+const tokens = new TokenView(tokenPlace, scroller, key, showLegend);
 const waterfall = new Waterfall(byId("waterfall", HTMLElement), byId("phases", HTMLElement), byId("by-clock", HTMLInputElement));
 const strip = new Strip(byId("strip", HTMLCanvasElement), key, (turn, token) => {
   tokens.section(turn.turn_id, token)?.scrollIntoView({ block: "start" });
@@ -83,12 +83,16 @@ function show() {
 function showTokens() {
   tokenPlace.className = `by-${mode()}`;
   byId("by", HTMLSelectElement).value = mode();
-  const legendPlace = byId("legend", HTMLElement);
-  legendPlace.className = `by-${mode()}`;
-  legendPlace.replaceChildren(...legend(mode(), tree?.session.version_min, tree?.session.version_max));
+  showLegend();
   tokens.show(shownPath);
   strip.show(shownPath).catch(failed);
   setTimeout(markView, 500);
+}
+
+function showLegend() {
+  const place = byId("legend", HTMLElement);
+  place.className = `by-${mode()}`;
+  place.replaceChildren(...legend(mode(), tokens.versions));
 }
 
 /** In the tree: the branch, and the turn that is asked for. @param {Set<string>} turns */

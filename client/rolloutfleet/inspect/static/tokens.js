@@ -34,10 +34,17 @@ export class TokenView {
   /** @type {WeakMap<Element, {tokens: Tokens, turn: TreeTurn}>} */
   #told = new WeakMap();
 
-  /** @param {HTMLElement} place @param {HTMLElement} scroller @param {string} key */
-  constructor(place, scroller, key) {
+  /** Versions of the tokens that were drawn so far. @type {Set<number>} */
+  versions = new Set();
+
+  /**
+   * @param {HTMLElement} place @param {HTMLElement} scroller @param {string} key
+   * @param {() => void} seen a further version was
+   */
+  constructor(place, scroller, key, seen) {
     this.place = place;
     this.key = key;
+    this.seen = seen;
     this.blocks = new Blocks(scroller, BUDGET);
   }
 
@@ -73,6 +80,13 @@ export class TokenView {
     return of && { ...of, first: Number(element.dataset.at), many: Number(element.dataset.many ?? 1) };
   }
 
+  /** @param {number[]} versions */
+  #note(versions) {
+    const before = this.versions.size;
+    for (const version of versions) if (version >= 0) this.versions.add(version);
+    if (this.versions.size > before) this.seen();
+  }
+
   /** @param {TreeTurn} turn @param {number} from @returns {Part} */
   #part(turn, from) {
     const said = JSON.stringify(turn);
@@ -95,6 +109,7 @@ export class TokenView {
     const fill = async (/** @type {AbortSignal} */ signal) => {
       const tokens = await readTokens(this.key, turn.name, number, signal);
       this.#told.set(element, { tokens, turn });
+      this.#note(tokens.versions);
       return drawn(tokens, turn.new_prompt_tokens);
     };
     return { element, weight, height: Math.max(20, weight * HEIGHT), fill, turn, from: from + number * CHUNK };
@@ -134,15 +149,12 @@ function element(tokens, at, text, sampled) {
 /** The first that holds. @param {boolean[]} holds */
 const classOf = (holds) => (holds.includes(true) ? holds.indexOf(true) : holds.length);
 
-/**
- * What the colours of a mode stand for.
- * @param {string} mode @param {number | null | undefined} low lowest version @param {number | null | undefined} high
- */
-export function legend(mode, low, high) {
+/** What the colours of a mode stand for. @param {string} mode @param {Set<number>} versions */
+export function legend(mode, versions) {
   /** @type {Record<string, () => [string, string, string | number][]>} name of the attribute, its value, what it stands for */
   const entries = {
     logprob: () => [...LOGPROBS.map((least, place) => /** @type {[string, string, string]} */ (["p", String(place), `≥ ${percent(least)}`])), ["p", "4", "less"]],
-    version: () => versionsOf(low, high).map((version) => ["v", String(version % COLOURS), `v${version}`]),
+    version: () => [...versions].sort((one, other) => one - other).map((version) => ["v", String(version % COLOURS), `v${version}`]),
     mask: () => [["m", "1", "trained"], ["m", "0", "not trained"]],
     advantage: () => [["a", "-3", "strongly negative"], ["a", "-1", "negative"], ["a", "+0", "none"], ["a", "+1", "positive"], ["a", "+3", "strongly positive"]],
     mismatch: () => [...MISMATCHES.map((most, place) => /** @type {[string, string, string]} */ (["d", String(place), `≤ ${most}`])), ["d", "3", "more"]],
@@ -153,9 +165,3 @@ export function legend(mode, low, high) {
 
 /** @param {number} logprob */
 const percent = (logprob) => `${Math.round(Math.exp(logprob) * 100)}%`;
-
-/** @param {number | null | undefined} low @param {number | null | undefined} high */
-function versionsOf(low, high) {
-  if (low == null || high == null) return [];
-  return Array.from({ length: Math.min(COLOURS, high - low + 1) }, (_, place) => high - Math.min(COLOURS - 1, high - low) + place);
-}
