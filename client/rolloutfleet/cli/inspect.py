@@ -211,7 +211,8 @@ def _announcing(*, opens: bool) -> Iterator[Callable[[str], None]]:
 def _open(file: Path, url: str) -> None:
     """By a file that nobody else can read: the command lines of processes can be read by all."""
     file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(url)}">')
-    webbrowser.open(file.as_uri())
+    if not webbrowser.open(file.as_uri()):
+        warn(failed("no browser could be opened here"))
 
 
 @contextlib.contextmanager

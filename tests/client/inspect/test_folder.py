@@ -42,6 +42,13 @@ async def test_a_session_of_a_file_is_listed_with_what_its_turns_come_to(tmp_pat
         assert line["key"] != SESSION and len({line["key"], line["group"]}) == 2
 
 
+async def test_a_kept_session_is_shown_as_such(tmp_path: Path) -> None:
+    write_dump(tmp_path / f"{SESSION}-kept.json", branched(), reason="kept", trajectory=None)
+    async with site(tmp_path) as page, page.let_in() as browser:
+        (line,) = await lines(browser)
+        assert (line["source"], line["state"], line["reward"], line["turns"]) == ("kept", "kept", 0.0, 3)
+
+
 async def test_turns_and_chunks_are_those_that_show_has(tmp_path: Path) -> None:
     folder = whole(tmp_path)
     async with site(folder) as page, page.let_in() as browser:

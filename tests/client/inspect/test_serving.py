@@ -1,9 +1,18 @@
 """The page listens on the loopback alone, and asks a fleet for nothing while nobody looks."""
 
 import asyncio
+import json
+import os
+import signal
 import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
+from tests.client.inspect.sites import whole
+from tests.client.processes import CLI
 
 from rolloutfleet.inspect.looking import ENOUGH, Looking
 from rolloutfleet.inspect.serving import listen
@@ -14,6 +23,38 @@ def test_it_listens_on_the_loopback_alone_and_answers_without_waiting_for_acknow
         assert listening.getsockname()[0] == "127.0.0.1" and listening.proto == socket.IPPROTO_TCP
         with pytest.raises(OSError, match="in use"):
             listen(listening.getsockname()[1])
+
+
+def test_a_browser_is_opened_by_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+    """Its command line, which all users of the machine can see, has no token."""
+    look, seen = tmp_path / "look.py", tmp_path / "seen.json"
+    look.write_text(LOOK)
+    environment = {**os.environ, "BROWSER": f"{sys.executable} {look} {seen} %s"}
+    command = (*CLI, "inspect", "--dumps", str(whole(tmp_path / "dumps")), "--port", "0", "--open")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        assert "Ctrl-C" in process.stdout.readline()
+        for _ in range(600):
+            if seen.exists():
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    said = json.loads(seen.read_text())
+    assert "token" in url and "token" not in said["asked"] and said["mode"] == 0o700
+    assert f"url={url}" in said["content"] and not Path(said["file"]).exists()
+
+
+LOOK = """
+import json, os, pathlib, sys, urllib.parse
+file = pathlib.Path(urllib.parse.unquote(urllib.parse.urlsplit(sys.argv[2]).path))
+said = {"asked": sys.argv[2], "file": str(file), "content": file.read_text()}
+said["mode"] = file.parent.stat().st_mode & 0o777
+part = pathlib.Path(sys.argv[1] + ".part")
+part.write_text(json.dumps(said))
+part.rename(sys.argv[1])
+"""
 
 
 async def test_who_has_asked_for_something_looks_on_for_a_minute() -> None:
