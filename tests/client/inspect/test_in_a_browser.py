@@ -4,6 +4,7 @@ import json
 import math
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from tests.client.inspect.browser import ELSEWHERE, Inspect, Looked, chromium, inspecting, looking
 from tests.client.inspect.scenes import HOSTILE, HUGE, Scenes, play, say
+from tests.client.processes import CLI, ran
 from tests.operator.running import Up, running
+from tests.real.processes import free_port, serving
 
 from rolloutfleet.fleet import Fleet
 from rolloutfleet.viewing import merged, safe
@@ -461,6 +464,32 @@ def body_of(response: Callable[[], Any]) -> str:
         return "" if answer is None else str(answer.text())
     except Exception:  # of a redirect, or of a page that was left meanwhile
         return ""
+
+
+def test_a_bundle_is_read_behind_any_web_server_in_any_folder(stage: Stage, tmp_path: Path) -> None:
+    folder = tmp_path / "shared" / "by me"
+    folder.parent.mkdir()
+    done = ran(*CLI, "inspect", "--bundle", str(folder), "--state-dir", str(stage.up.state))
+    assert done.returncode == 0, done.stderr
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path)]
+    with (
+        serving(command, port=port, log=tmp_path / "log", ready_path="/", deadline=60),
+        looking(stage.browser) as looked,
+    ):
+        page, root = looked.page, f"http://127.0.0.1:{port}/shared/by%20me/"
+        looked.go(f"{root}index.html")
+        expect(page.locator("#newest li")).to_have_count(6)
+        expect(page.locator("#live")).to_be_hidden()
+        page.locator("#total").click()
+        page.locator(f"[data-key='{stage.scenes.branched}'] a.id").click()
+        line(page, stage.scenes.turns[1]).click()
+        expect(page.locator("#conversation")).to_contain_text("42 degrees")
+        page.keyboard.press("2")
+        expect(tokens_of(page, stage.scenes.turns[1]).first).to_be_visible()
+        page.locator("#about a").click()
+        expect(page.locator(".sibling")).to_have_count(1)
+        assert looked.complaints == []
 
 
 def test_an_address_opens_one_browser(stage: Stage) -> None:

@@ -25,10 +25,11 @@ const line = (row) =>
   );
 
 async function newest() {
-  const { sessions } = await readSessions();
+  const { sessions, complete } = await readSessions();
   const by = [...sessions].sort((one, other) => (other.created_at ?? 0) - (one.created_at ?? 0)).slice(0, NEWEST);
   byId("newest", HTMLElement).replaceChildren(...by.map(line));
   byId("total", HTMLElement).textContent = `${count(sessions.length)} sessions`;
+  if (!complete) look();
 }
 
 /** @param {import("./live.js").Commit} said */
@@ -46,13 +47,14 @@ function committed(said) {
   );
   while (turns.childElementCount > NEWEST) turns.lastElementChild?.remove();
   byId("no-turns", HTMLElement).hidden = true;
-  look();
+  figures();
 }
 
+const figures = seldom(redraw);
 const look = seldom(async () => {
   await Promise.all([redraw(), newest()]);
-});
-const pause = follow({ commit: committed, changed: look });
+}, 2000);
+const pause = follow({ commit: committed, changed: look, listed: look });
 const live = byId("live", HTMLButtonElement);
 if (document.body.classList.contains("live")) setInterval(() => live.dataset.state === "live" && !document.hidden && look(), IDLE);
 begin([["p", "pause and go on following", pause]]);

@@ -12,8 +12,8 @@ function move(step) {
   all[Math.max(0, Math.min(all.length - 1, now + step))]?.focus();
 }
 
-const changed = seldom(redraw);
-const pause = follow({ commit: changed, changed });
+const changed = seldom(redraw, 2000);
+const pause = follow({ changed, listed: changed });
 begin([
   ["j ArrowRight", "next sibling (Enter opens it)", () => move(1)],
   ["k ArrowLeft", "sibling before", () => move(-1)],

@@ -4,10 +4,10 @@ import { ROOT, refusal } from "./documents.js";
 import { byId, failed } from "./dom.js";
 
 /** @typedef {{ordinal: number, key: string, session_id: string, turn_id: string, parent_id: string | null}} Commit */
-/** @typedef {{commit?: (said: Commit) => void, changed: () => void}} Follower `changed`: look at everything again */
-
-/** Milliseconds between two looks at the same page. */
-const APART = 1000;
+/**
+ * `changed`: look at everything again; `listed`: the list of sessions is another, as after a reward.
+ * @typedef {{commit?: (said: Commit) => void, changed: () => void, listed: () => void}} Follower
+ */
 
 /** @param {Follower} follower @returns {() => void} turns the pause on and off */
 export function follow(follower) {
@@ -26,7 +26,8 @@ export function follow(follower) {
     if (source || paused || document.hidden) return;
     source = new EventSource(new URL("events", ROOT));
     source.addEventListener("commit", (event) => follower.commit?.(JSON.parse(event.data)));
-    for (const name of ["reset", "sessions"]) source.addEventListener(name, () => follower.changed());
+    source.addEventListener("reset", () => follower.changed());
+    source.addEventListener("sessions", () => follower.listed());
     source.addEventListener("open", show);
     source.addEventListener("error", () => {
       if (source?.readyState === EventSource.CLOSED) again();
@@ -62,24 +63,31 @@ export function follow(follower) {
 }
 
 /**
- * The same at most once a second, and once more after the last call.
- * @param {() => void | Promise<void>} act
+ * The same, but not so often, one at a time, and once more after the last call.
+ * @param {() => void | Promise<void>} act @param {number} [apart] milliseconds between two of them
  */
-export function seldom(act) {
-  let waiting = false;
-  let last = -APART;
+export function seldom(act, apart = 1000) {
+  let asked = false;
+  let busy = false;
+  let last = -apart;
+  const start = () => {
+    busy = true;
+    setTimeout(run, Math.max(0, last + apart - performance.now()));
+  };
+  const run = async () => {
+    asked = false;
+    try {
+      await act();
+    } catch (error) {
+      failed(error);
+    }
+    last = performance.now();
+    busy = false;
+    if (asked) start();
+  };
   return () => {
-    if (waiting) return;
-    waiting = true;
-    setTimeout(async () => {
-      last = performance.now();
-      waiting = false;
-      try {
-        await act();
-      } catch (error) {
-        failed(error);
-      }
-    }, Math.max(0, last + APART - performance.now()));
+    asked = true;
+    if (!busy) start();
   };
 }
 

@@ -8,7 +8,7 @@ import { begin } from "./page.js";
 import { Strip } from "./strip.js";
 import { MODES, TokenView, legend } from "./tokens.js";
 import { tooltips } from "./tooltip.js";
-import { path } from "./turns.js";
+import { newestBelow, path } from "./turns.js";
 import { Waterfall } from "./waterfall.js";
 
 /** @typedef {import("./documents.js").Tree} Tree */
@@ -55,8 +55,9 @@ function lastTurn(of) {
   const turn = asked("turn");
   const branch = asked("branch");
   if (of.turns.some((each) => each.turn_id === branch)) return branch;
-  const holding = [shownPath.at(-1)?.turn_id ?? "", ...of.branches].filter((last) => turn && path(of.turns, last).some((each) => each.turn_id === turn));
-  return holding.find((last) => of.branches.includes(last)) ?? of.turns.reduce((newest, each) => (each.number >= newest.number ? each : newest), of.turns[0] ?? { number: 0, turn_id: "" }).turn_id;
+  const last = shownPath.at(-1)?.turn_id ?? "";
+  if (shownPath.some((each) => each.turn_id === turn) && of.branches.includes(last)) return last;
+  return newestBelow(of.turns, turn) ?? newestBelow(of.turns, null) ?? "";
 }
 
 /** Everything as the address and the tree say. */
@@ -142,7 +143,7 @@ const reload = seldom(async () => {
   show();
   search();
 });
-const pause = follow({ commit: (said) => said.key === key && reload(), changed: reload });
+const pause = follow({ commit: (said) => said.key === key && reload(), changed: reload, listed: seldom(reload, 5000) });
 
 tooltips(tokens, tokenPlace);
 const markView = () => view() === "tokens" && requestAnimationFrame(() => strip.mark(tokens.inView));

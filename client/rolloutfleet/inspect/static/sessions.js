@@ -98,12 +98,13 @@ async function load() {
   byId("complete", HTMLElement).hidden = found.complete;
   states();
   apply();
-  if (!found.complete) setTimeout(() => load().catch(failed), 1000);
+  if (!found.complete) again();
 }
 
 /** @param {number} step */
 const move = (step) => rows.move(step);
-const pause = follow({ changed: seldom(load), commit: seldom(load) });
+const again = seldom(load, 2000);
+const pause = follow({ changed: again, listed: again });
 
 form.addEventListener("input", (event) => {
   const field = /** @type {HTMLInputElement | HTMLSelectElement} */ (event.target);

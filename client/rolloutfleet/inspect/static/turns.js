@@ -50,8 +50,20 @@ export function heading(key, turn) {
  */
 export function path(turns, last) {
   const known = new Map(turns.map((turn) => [turn.turn_id, turn]));
-  /** @type {TreeTurn[]} */
-  const found = [];
-  for (let turn = known.get(last ?? ""); turn && !found.includes(turn); turn = known.get(turn.parent_id ?? "")) found.push(turn);
-  return found.reverse();
+  /** @type {Set<TreeTurn>} */
+  const found = new Set();
+  for (let turn = known.get(last ?? ""); turn && !found.has(turn); turn = known.get(turn.parent_id ?? "")) found.add(turn);
+  return [...found].reverse();
+}
+
+/**
+ * The newest turn that follows a turn, or is it; of all turns, where none is named.
+ * @param {readonly TreeTurn[]} turns @param {string | null} first
+ * @returns {string | undefined}
+ */
+export function newestBelow(turns, first) {
+  const below = new Set([first]);
+  const inOrder = [...turns].sort((one, other) => one.number - other.number);
+  for (const turn of inOrder) if (first === null || below.has(turn.parent_id)) below.add(turn.turn_id);
+  return inOrder.findLast((turn) => below.has(turn.turn_id))?.turn_id;
 }
