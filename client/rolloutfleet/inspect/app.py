@@ -32,6 +32,8 @@ class Site:
         self._source, self._tabs, self._tails = source, tabs, pages.Tails()
         self._list: tuple[list[Json], bool, bytes] | None = None
         """The last list of sessions as JSON; there may be 10,000 of them."""
+        self._lines: dict[str, tuple[Json, bytes]] = {}
+        """Its lines, by key."""
 
     # Pages
 
@@ -70,8 +72,16 @@ class Site:
     async def sessions_data(self, _: Request) -> Response:
         lines, complete = await self._source.sessions()
         if self._list is None or self._list[0] is not lines or self._list[1] != complete:
-            self._list = lines, complete, encoded({"sessions": lines, "complete": complete})
+            self._list = lines, complete, self._listed(lines, complete=complete)
         return _json(self._list[2])
+
+    def _listed(self, lines: list[Json], *, complete: bool) -> bytes:
+        """Only lines that are others than before are encoded."""
+        before = self._lines
+        same = ((line, before.get(line["key"])) for line in lines)
+        self._lines = {line["key"]: old if old and old[0] is line else (line, encoded(line)) for line, old in same}
+        content = b",".join(text for _, text in self._lines.values())
+        return b'{"sessions":[%s],"complete":%s}' % (content, b"true" if complete else b"false")
 
     async def tree(self, request: Request) -> Response:
         return await _data(self._source.tree(_name(request, "key")))

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rolloutfleet.inspect import pages
 from rolloutfleet.inspect.app import encoded
+from rolloutfleet.inspect.documents import newest
 from rolloutfleet.inspect.sources import NotNow, NotThere, Source
 
 Json = dict[str, Any]
@@ -143,9 +144,10 @@ class _Writing:
             page = await pages.group_page(self.source, group, tails, live=False, only=keys)
             self._file(f"groups/{group}.html", page)
         self._document("data/sessions.json", {"sessions": list(lines), "complete": complete})
-        self._document("data/fleet.json", await self.source.overview())
+        overview = await self.source.overview() | newest(lines)
+        self._document("data/fleet.json", overview)
         self._file("sessions.html", pages.sessions_html(len(lines), live=False))
-        self._file("index.html", await pages.fleet_page(self.source, live=False))
+        self._file("index.html", pages.fleet_html(overview, live=False))
 
     def _document(self, path: str, document: Json) -> None:
         self._file(path, encoded(document))

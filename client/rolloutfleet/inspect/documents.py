@@ -17,6 +17,8 @@ Json = dict[str, Any]
 TOKENS_A_CHUNK: Final = 512
 BUCKETS: Final = 512
 """Of a strip, at the most."""
+NEWEST: Final = 12
+"""Sessions that an overview shows."""
 LISTS: Final = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
 """Of tokens: those that have one entry for each."""
 _LONG: Final = {"messages", "tokens", "tools", "template_kwargs"}
@@ -42,6 +44,11 @@ def session_of_status(status: SessionStatus) -> Json:
         "in_flight": status.in_flight,
         **{name: getattr(status, name) for name in _SUMMARY},
     }
+
+
+def newest(lines: Sequence[Json]) -> Json:
+    """What an overview says of the list: how long it is, and how it begins."""
+    return {"sessions": len(lines), "newest": list(lines[:NEWEST])}
 
 
 def tree_document(

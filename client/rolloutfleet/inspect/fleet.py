@@ -11,6 +11,7 @@ from rolloutfleet.fleet.proxies import owner_of
 from rolloutfleet.inspect.documents import (
     TOKENS_A_CHUNK,
     chunk_document,
+    newest,
     session_of_status,
     strip,
     tree_document,
@@ -72,7 +73,8 @@ class FleetSource:
             **self._figures.as_json(),
             "failed": {**self._listing.failed, **self._figures.failed},
             "trouble": self._figures.trouble or self._listing.trouble,
-            "sessions": len(self._listing.lines()),
+            **newest(self._listing.lines()),
+            "complete": self._listing.complete,
             "unreadable": [],
         }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rolloutfleet.inspect.documents import chunk_document, strip, tree_document, turn_document
+from rolloutfleet.inspect.documents import chunk_document, newest, strip, tree_document, turn_document
 from rolloutfleet.inspect.indexing import Entry, Found, looked_through, opened
 from rolloutfleet.inspect.names import digest_name, safe_name
 from rolloutfleet.inspect.sources import NotNow, NotThere
@@ -98,13 +98,13 @@ class FolderSource:
         pass
 
     async def overview(self) -> Json:
-        await self._first.wait()
+        lines, _ = await self.sessions()
         return {
             "source": "files",
             "folder": str(self._folder),
             "files": self._files,
             "complete": self._complete,
-            "sessions": len(self._entries),
+            **newest(lines),
             "unreadable": self._unreadable,
             "fleet": {},
             "proxies": [],

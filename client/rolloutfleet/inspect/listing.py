@@ -19,11 +19,13 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 SHORTEST_PAUSE: Final = 2.0
-PAUSES: Final = 20
+PAUSES: Final = 40
 """How many times as long as a list took the pause behind it is."""
 TOUCHED_AT_ONCE: Final = 8
 """Sessions with new turns that are asked for each second."""
 MOST_TOUCHED: Final = 1024
+LINES_A_SECOND: Final = 2000
+"""That every tab is made to read, on average."""
 
 
 class Listing:
@@ -41,6 +43,7 @@ class Listing:
         """Why a proxy's are those of an earlier list, by ordinal."""
         self.trouble: str | None = None
         """Why all are."""
+        self._news, self._told_at = False, clock()
         self.first = asyncio.Event()
         """Set once there is something to show."""
 
@@ -61,11 +64,13 @@ class Listing:
             await self._looking.wait()
             began = self._clock()
             await self.refresh()
+            self._tell()
             rest = max(SHORTEST_PAUSE, PAUSES * (self._clock() - began))
             until = self._clock() + rest
             while self._clock() < until:
                 await asyncio.sleep(min(1.0, rest))
                 await self._refresh_touched()
+                self._tell()
 
     async def refresh(self) -> None:
         """Read all of it. What a proxy that does not answer had before stays."""
@@ -94,7 +99,14 @@ class Listing:
 
     def _set(self, known: dict[str, Json]) -> None:
         if known != self._known:
-            self._known, self._sorted = known, None
+            old = self._known
+            self._known = {name: old[name] if old.get(name) == line else line for name, line in known.items()}
+            self._sorted, self._news = None, True
+
+    def _tell(self) -> None:
+        """That the list is another; of a long one, which every tab then reads, not so often."""
+        if self._news and self._clock() - self._told_at >= len(self._known) / LINES_A_SECOND:
+            self._news, self._told_at = False, self._clock()
             self._changed()
 
     async def _refresh_touched(self) -> None:

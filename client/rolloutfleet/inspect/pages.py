@@ -52,7 +52,10 @@ def static_folder() -> Path:
 
 
 async def fleet_page(source: Source, *, live: bool) -> bytes:
-    found = await source.overview()
+    return fleet_html(await source.overview(), live=live)
+
+
+def fleet_html(found: Json, *, live: bool) -> bytes:
     of_fleet = found["source"] == "fleet"
     context = {"fleet": found if of_fleet else None, "files": None if of_fleet else found}
     return _html("fleet.html", root="", live=live, **context)

@@ -8,7 +8,7 @@ import math
 import random
 from typing import Any, Final
 
-from rolloutfleet.inspect.documents import chunk_document, strip, tree_document, turn_document
+from rolloutfleet.inspect.documents import chunk_document, newest, strip, tree_document, turn_document
 from rolloutfleet.inspect.serving import listen, serve
 from rolloutfleet.inspect.sources import NotThere
 from rolloutfleet.inspect.tabs import Tabs
@@ -147,7 +147,7 @@ class MadeUp:
             "folder": "/made/up",
             "files": 1,
             "complete": True,
-            "sessions": len(self._lines),
+            **newest(self._lines),
             "unreadable": [],
             "fleet": {},
             "proxies": [],

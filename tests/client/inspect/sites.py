@@ -27,6 +27,7 @@ class Site:
 
     app: ASGIApp
     source: FolderSource
+    tabs: Tabs
     tokens: list[str]
 
     def browser(self, **options: Any) -> httpx.AsyncClient:
@@ -48,7 +49,8 @@ async def site(folder: Path, texts: Texts | None = None) -> AsyncIterator[Site]:
     await source.refresh()
     access = Access(tokens.append)
     access.open()
-    yield Site(application(source, Tabs(), access), source, tokens)
+    tabs = Tabs()
+    yield Site(application(source, tabs, access), source, tabs, tokens)
 
 
 async def document(browser: httpx.AsyncClient, path: str) -> Json:

@@ -39,6 +39,8 @@ async def test_a_session_of_a_file_is_listed_with_what_its_turns_come_to(tmp_pat
         assert (line["session_id"], line["task_id"], line["source"]) == (SESSION, "tâche", "dump")
         assert (line["turns"], line["branches"], line["reward"], line["rewarded"]) == (3, 2, 0.0, 2)
         assert (line["output_tokens"], line["version_min"], line["version_max"]) == (704, 0, 0)
+        overview = await document(browser, "/data/fleet.json")
+        assert (overview["sessions"], overview["newest"]) == (1, [line])
         assert line["key"] != SESSION and len({line["key"], line["group"]}) == 2
 
 

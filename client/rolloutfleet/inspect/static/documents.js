@@ -77,5 +77,8 @@ export async function readStrip(key, turn) {
   return (await read(turnPath(key, turn).replace(/\.json$/, "/strip.json"))).strip;
 }
 
+/** @returns {Promise<{sessions: number, newest: Row[], complete: boolean}>} */
+export const readFleet = () => read("fleet.json");
+
 /** @returns {Promise<Sessions>} */
 export const readSessions = () => read("sessions.json");

@@ -1,6 +1,6 @@
 /** The overview: drawn by the server, and drawn again as the fleet goes on; the newest sessions and turns beside it. */
 
-import { readSessions } from "./documents.js";
+import { readFleet } from "./documents.js";
 import { byId, failed, make } from "./dom.js";
 import { follow, redraw, seldom } from "./live.js";
 import { begin } from "./page.js";
@@ -25,10 +25,9 @@ const line = (row) =>
   );
 
 async function newest() {
-  const { sessions, complete } = await readSessions();
-  const by = [...sessions].sort((one, other) => (other.created_at ?? 0) - (one.created_at ?? 0)).slice(0, NEWEST);
-  byId("newest", HTMLElement).replaceChildren(...by.map(line));
-  byId("total", HTMLElement).textContent = `${count(sessions.length)} sessions`;
+  const { sessions, newest: lines, complete } = await readFleet();
+  byId("newest", HTMLElement).replaceChildren(...lines.map(line));
+  byId("total", HTMLElement).textContent = `${count(sessions)} sessions`;
   if (!complete) look();
 }
 
