@@ -33,13 +33,13 @@ claude-code: sglang ## rollouts of the real Claude Code with rewards, as a batch
 
 ##@ Check it
 .PHONY: test
-test: lint ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
-	@$(MAKE) -j3 harmony sglang cluster
+test: $(READY) ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
+	@$(MAKE) -j4 lint harmony sglang cluster
 	@$(MAKE) -j2 most-tests e2e-images
 	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
 	@$(BIN)/python -m e2e --if-possible
 
-# Parts of `make test` that take place at the same time: downloads and compiling, tests and building images.
+# Parts of `make test` that take place at the same time: checking, downloads and compiling; tests and building images.
 .PHONY: most-tests e2e-images
 most-tests: $(READY)
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
