@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+SUFFIXES = (".py", ".js")
+"""Of sources."""
+
 
 class Promise(StrEnum):
     """What a fault breaks: a part of what the design promises."""
@@ -41,7 +44,8 @@ class Fault:
 
     def file(self, root: Path) -> Path:
         """Where it is planted. Raises LookupError where its text is not there, or more than once."""
-        found = {path: path.read_text().count(self.text) for path in sorted((root / self.folder).rglob("*.py"))}
+        sources = (path for path in sorted((root / self.folder).rglob("*")) if path.suffix in SUFFIXES)
+        found = {path: path.read_text().count(self.text) for path in sources}
         places = [path for path, count in found.items() if count]
         if sum(found.values()) != 1:
             raise LookupError(f"{self.name}: its text stands {sum(found.values())} times below {self.folder}")
