@@ -9,11 +9,11 @@ import html
 import re
 import secrets
 from collections.abc import Callable, Iterable
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -71,11 +71,8 @@ class Access:
         return any(hmac.compare_digest(value.encode(), known.encode()) for value in given for known in self._cookies)
 
     def _cookie(self, header: str) -> str | None:
-        try:
-            found = SimpleCookie(header).get(self._name)
-        except CookieError:
-            return None
-        return None if found is None else found.value
+        # As browsers do it. `http.cookies` takes none where one of another program here is not as it should be.
+        return cookie_parser(header).get(self._name)
 
 
 class Guarded:

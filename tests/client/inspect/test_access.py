@@ -58,6 +58,18 @@ async def test_cookies_of_others_and_of_other_runs_let_nobody_in(tmp_path: Path)
                 assert (await browser.get("/index.html")).status_code == 401, cookie
 
 
+@pytest.mark.parametrize("other", ['theme={"a": 1}', "a=b c", "a b=1", "[x]=1", 'a="b', "é=1", "a", ";"])
+async def test_whatever_other_programs_of_this_machine_leave_in_a_browser_it_is_let_in(
+    tmp_path: Path, other: str
+) -> None:
+    async with site(whole(tmp_path)) as page, page.browser() as browser:
+        given = (await browser.get("/", params={"token": page.tokens[0]})).headers["set-cookie"].split(";")[0]
+        browser.cookies.clear()
+        for header in (f"{other}; {given}", f"{given}; {other}"):
+            answer = await browser.get("/index.html", headers={b"cookie": header.encode()})
+            assert answer.status_code == 200, header
+
+
 async def test_so_many_browsers_are_let_in_and_the_oldest_is_forgotten(tmp_path: Path) -> None:
     async with site(whole(tmp_path)) as page, page.let_in() as first:
         for _ in range(MOST_COOKIES):
