@@ -10,6 +10,7 @@ from rolloutfleet.dumps import CLAIM_MARK, Damaged, DumpHead, open_dump
 from rolloutfleet.dumps.reading import read_head
 from rolloutfleet.inspect.documents import summary_of_turns
 from rolloutfleet.viewing import Recorded, Texts, Unreadable, load_texts, open_file
+from rolloutfleet.viewing.files import DUMP_BEGINS, OF_RECORDS
 
 Json = dict[str, Any]
 
@@ -63,13 +64,13 @@ def opened(folder: Path, file: str, texts: Texts) -> list[Recorded]:
     path = folder / file
     try:
         with open_dump(path) as checked:
-            begins = checked.read(32)
+            begins = checked.read(len(DUMP_BEGINS))
             size = os.fstat(checked.fileno()).st_size
     except Damaged as error:
         raise Unreadable(f"{file}: {error}") from None
     except OSError as error:
         raise Unreadable(f"{file} can't be read: {error.strerror or error}") from None
-    if size > LARGEST and not begins.startswith(b'{"format":'):
+    if size > LARGEST and (begins != DUMP_BEGINS or path.suffix in OF_RECORDS):
         raise Unreadable(f"{file} has more than {LARGEST >> 20} MiB: `rolloutfleet show` may show it")
     return open_file(path, texts)
 
@@ -127,7 +128,8 @@ def _looked_at(folder: Path, file: str, *, is_dump: bool) -> Found:
         head = _head(folder / file) if is_dump else None
         entries = [Entry(file, each.name, _of_recorded(each, head)) for each in found]
     except Unreadable as error:
-        return Found(file=file, why=str(error).replace(f"{folder / file}: ", "").replace(str(folder / file), "it"))
+        why = str(error).replace(str(folder / file), "it").removeprefix("it: ").removeprefix(f"{file}: ")
+        return Found(file=file, why=why)
     return Found(file=file, entries=entries)
 
 

@@ -23,7 +23,14 @@ from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, ShownMessage,
 
 Json = dict[str, Any]
 
-_DUMP_BEGINS: Final = b'{"format":"rolloutfleet-dump"'
+DUMP_BEGINS: Final = b'{"format":"rolloutfleet-dump"'
+OF_RECORDS: Final = (".jsonl", ".parquet", ".safetensors")
+"""Ends of names; such a file is no dump, whatever it begins with."""
+_NAMES: Final[Json] = {
+    **dict.fromkeys(("trajectory_id", "session_id", "group_id"), str),
+    **dict.fromkeys(("task_id", "marked"), str | None),
+}
+"""Of a record, and what they are, whatever wrote the file."""
 _NO_TOKENS: Final = ShownTokens(start=0, input_ids=[], texts=[], logprobs=[], versions=[], loss_mask=[])
 
 
@@ -42,8 +49,8 @@ def open_file(file: Path, texts: Texts) -> list[Recorded]:
             case ".safetensors":
                 return _of_records(_exported(file, TENSORS_MEDIA_TYPE), texts)
         with file.open("rb") as opened:
-            begins = opened.read(len(_DUMP_BEGINS))
-            if begins == _DUMP_BEGINS:
+            begins = opened.read(len(DUMP_BEGINS))
+            if begins == DUMP_BEGINS:
                 opened.seek(0)
                 return [_of_dump(_without_shards(opened), texts)]
         return _of_records(_exported(file, JSON_MEDIA_TYPE), texts)
@@ -193,6 +200,8 @@ def _of_records(found: Iterable[Json], texts: Texts) -> list[Recorded]:
     """The rows of each trajectory, which come one after the other."""
     grouped: dict[str, list[Json]] = {}
     for record in found:
+        if not all(isinstance(record[name], kind) for name, kind in _NAMES.items()):
+            raise TypeError
         grouped.setdefault(record["trajectory_id"], []).append(record)
     return [_of_rows(name, rows, texts) for name, rows in grouped.items()]
 
@@ -235,7 +244,7 @@ def _read_row(row: Json, texts: Texts | None) -> list[ShownTurn]:
             first = first if len(own) else end
         tokens = {name: row[name][ends:end].tolist() for name in ("input_ids", "logprobs", "versions", "loss_mask")}
         ids = tokens["input_ids"]
-        message = {"index": place, "message": turn["message"]}
+        message = ShownMessage.model_validate({"index": place, "message": turn["message"]})
         shown.append(
             ShownTurn.model_validate(
                 {
@@ -253,7 +262,7 @@ def _read_row(row: Json, texts: Texts | None) -> list[ShownTurn]:
                     "leases": [],
                     "tools": None,
                     "template_kwargs": None,
-                    "messages": [] if texts is None else [ShownMessage.model_validate(message)],
+                    "messages": [] if texts is None else [message],
                     "tokens": _NO_TOKENS
                     if texts is None
                     else {

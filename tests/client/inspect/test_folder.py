@@ -111,7 +111,8 @@ async def test_what_is_no_file_of_turns_is_named_and_all_else_is_shown(tmp_path:
             "broken.parquet",
             "pipe.json",
         }
-        assert all(each["why"] and str(tmp_path) not in each["why"] for each in found["unreadable"])
+        for each in found["unreadable"]:
+            assert each["why"] and str(tmp_path) not in each["why"] and each["file"] not in each["why"]
         answer = await browser.get("/index.html")
         assert "cut.json" in answer.text and answer.status_code == 200
 
@@ -203,6 +204,27 @@ async def test_rows_that_are_none_are_named_and_end_nothing(tmp_path: Path, row:
         assert [each["file"] for each in (await document(browser, "/data/fleet.json"))["unreadable"]] == ["part.jsonl"]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"trajectory_id": None},
+        {"trajectory_id": [1]},
+        {"session_id": 7},
+        {"group_id": None},
+        {"task_id": 7},
+        {"marked": {}},
+        {"turns": [{"turn_id": "turn-1", "message": "x"}]},
+    ],
+    ids=str,
+)
+async def test_names_and_messages_of_other_kinds_are_named_and_end_nothing(tmp_path: Path, given: Json) -> None:
+    whole(tmp_path)
+    (tmp_path / "part.jsonl").write_text(json.dumps(record(**given)) + "\n")
+    async with site(tmp_path) as page, page.let_in() as browser:
+        assert len(await lines(browser)) == 1
+        assert [each["file"] for each in (await document(browser, "/data/fleet.json"))["unreadable"]] == ["part.jsonl"]
+
+
 @pytest.mark.parametrize("ids", [[2**70, 1, 2], [1.5, None, 2], "abc"])
 async def test_ids_that_are_none_are_named(tmp_path: Path, ids: Json) -> None:
     (tmp_path / "part.jsonl").write_text(json.dumps(record(input_ids=ids)) + "\n")
@@ -275,11 +297,17 @@ async def test_shards_are_passed_over_and_an_export_that_is_too_large_is_left_ou
     monkeypatch.setattr(indexing, "LARGEST", 50_000)
     shard = DumpedShard(shard_id="shard-1", tensor=Tensor.of(np.zeros(100_000)))
     (tmp_path / "dump.json").write_bytes(b"".join(encode(head(), branched(), [shard])))
+    (tmp_path / "other.json").write_text('{"format":"other"' + " " * 60_000)
+    (tmp_path / "like-a-dump.jsonl").write_text('{"format":"rolloutfleet-dump"' + " " * 60_000)
     (tmp_path / "large.jsonl").write_text(json.dumps(record(task_id="x" * 60_000)) + "\n")
     async with site(tmp_path) as page, page.let_in() as browser:
         assert [line["session_id"] for line in await lines(browser)] == [SESSION]
-        (left_out,) = (await document(browser, "/data/fleet.json"))["unreadable"]
-        assert left_out["file"] == "large.jsonl"
+        left_out = (await document(browser, "/data/fleet.json"))["unreadable"]
+        assert {each["file"]: "`rolloutfleet show`" in each["why"] for each in left_out} == {
+            "large.jsonl": True,
+            "like-a-dump.jsonl": True,
+            "other.json": True,
+        }
 
 
 async def test_few_files_stay_in_memory_however_many_are_looked_at(tmp_path: Path) -> None:
