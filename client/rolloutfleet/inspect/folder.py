@@ -6,11 +6,12 @@ files that are looked at are opened again, and the last few stay open.
 
 import asyncio
 import contextlib
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from rolloutfleet.inspect.documents import chunk_document, newest, strip, tree_document, turn_document
 from rolloutfleet.inspect.indexing import Entry, Found, looked_through, opened
@@ -44,6 +45,29 @@ class _Last:
         return kept
 
 
+async def _aside(act: Callable[..., T], *given: Any) -> T:
+    """In a thread that nobody waits for at the end: reading a large file takes long."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        done.set_exception(error) if error is not None else done.set_result(cast(T, result))
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = act(*given)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await done
+
+
 class FolderSource:
     """A `Source` of the files in a folder and the folders in it."""
 
@@ -73,7 +97,7 @@ class FolderSource:
     async def refresh(self) -> None:
         """Look through all of them, as they are now."""
         files = looked_through(self._folder)
-        while (found := await asyncio.to_thread(next, files, None)) is not None:
+        while (found := await _aside(next, files, None)) is not None:
             self._take(found)
         self._complete = True
         self._first.set()
@@ -152,7 +176,7 @@ class FolderSource:
         if entry is None:
             raise NotThere
         async with self._reading:
-            return entry, await asyncio.to_thread(self._open, entry)
+            return entry, await _aside(self._open, entry)
 
     async def _turn(self, key: str, turn: str) -> ShownTurn:
         """With its messages and tokens, of the branch that has them."""
@@ -161,7 +185,7 @@ class FolderSource:
         if shape is None:
             raise NotThere
         async with self._reading:
-            return await asyncio.to_thread(self._read_turn, key, recorded, shape)
+            return await _aside(self._read_turn, key, recorded, shape)
 
     def _open(self, entry: Entry) -> Recorded:
         """Raises NotThere, NotNow."""

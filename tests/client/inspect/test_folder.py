@@ -5,7 +5,9 @@ import json
 import math
 import os
 import re
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rolloutfleet.dumps import DumpedShard, DumpedTurn, Tensor, encode
 from rolloutfleet.inspect import indexing
 from rolloutfleet.inspect.documents import LISTS
 from rolloutfleet.inspect.folder import FolderSource
+from rolloutfleet.inspect.indexing import Found
 from rolloutfleet.viewing import load_texts, open_file
 from rolloutfleet.wire import ShownTurn
 from rolloutfleet_engine.model import model_path
@@ -332,6 +335,29 @@ async def test_what_the_first_lines_say_is_listed_before_all_is_read(tmp_path: P
                 await asyncio.sleep(0.01)
                 late, complete = await source.sessions()
     assert len(late) == 3 and all(line["turns"] == 40 and line["branches"] == 1 for line in late)
+
+
+def test_a_file_that_is_still_being_read_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def endless(_: Path) -> Iterator[Found]:
+        began.set()
+        may_end.wait()
+        yield Found(file="large.json")
+
+    monkeypatch.setattr("rolloutfleet.inspect.folder.looked_through", endless)
+
+    async def look() -> None:
+        async with FolderSource(tmp_path, load_texts(None)).running():
+            await asyncio.to_thread(began.wait)
+
+    page = threading.Thread(target=lambda: asyncio.run(look()))
+    page.start()
+    page.join(30)
+    ended = not page.is_alive()
+    may_end.set()
+    page.join()
+    assert ended
 
 
 def deep(count: int) -> list[DumpedTurn]:
