@@ -290,7 +290,7 @@ def test_the_strip_and_the_waterfall_are_drawn(stage: Stage, page: Page) -> None
     assert re.fullmatch(r"queue .*, tokenise_in .*, pause .*, engine .*, tokenise_out .*", title)
     page.locator("#by-clock").check()
     starts = [float(bar.evaluate("(bar) => parseFloat(bar.style.paddingLeft)")) for bar in rows.locator(".bar").all()]
-    assert starts == sorted(starts) and starts[-1] > 0
+    assert min(starts) == 0 and 0 < max(starts) <= 100
 
 
 def test_a_live_session_is_followed_until_that_is_paused(stage: Stage, page: Page) -> None:
@@ -310,6 +310,22 @@ def test_a_live_session_is_followed_until_that_is_paused(stage: Stage, page: Pag
         page.keyboard.press("p")
     expect(line(page, later)).to_be_visible()
     expect(lines).to_have_count(before + 2)
+
+
+def test_a_session_that_is_deleted_while_it_is_read_stays_and_says_so(stage: Stage) -> None:
+    session = stage.fleet.start_session("short-lived")
+    say(session, [{"role": "user", "content": "Hello"}])
+    with looking(stage.browser) as looked:
+        page = looked.page
+        looked.go(stage.address())
+        open_session(stage, page, session.session_id)
+        expect(page.locator("#live")).to_have_text("live")
+        expect(page.locator("#conversation")).to_contain_text("Hello")
+        stage.fleet.delete(session.session_id)
+        page.keyboard.press("p")
+        page.keyboard.press("p")
+        expect(page.locator("#trouble")).to_contain_text("What is here is as it was")
+        expect(page.locator("#conversation")).to_contain_text("Hello")
 
 
 def test_turns_show_up_in_the_overview_as_they_are_committed(stage: Stage, page: Page) -> None:

@@ -16,6 +16,7 @@ export function follow(follower) {
   /** @type {EventSource | null} */
   let source = null;
   let paused = false;
+  let missed = false;
 
   const show = () => {
     button.dataset.state = paused ? "paused" : source?.readyState === EventSource.OPEN ? "live" : "waiting";
@@ -28,8 +29,13 @@ export function follow(follower) {
     source.addEventListener("commit", (event) => follower.commit?.(JSON.parse(event.data)));
     source.addEventListener("reset", () => follower.changed());
     source.addEventListener("sessions", () => follower.listed());
-    source.addEventListener("open", show);
+    source.addEventListener("open", () => {
+      if (missed) follower.changed();
+      missed = false;
+      show();
+    });
     source.addEventListener("error", () => {
+      missed = true;
       if (source?.readyState === EventSource.CLOSED) again();
       show();
     });

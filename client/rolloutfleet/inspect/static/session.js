@@ -20,6 +20,7 @@ const scroller = byId("scroller", HTMLElement);
 const treePlace = byId("tree", HTMLElement);
 const tokenPlace = byId("tokens", HTMLElement);
 const find = byId("find", HTMLInputElement);
+const trouble = byId("trouble", HTMLElement);
 
 const conversation = new Conversation(byId("conversation", HTMLElement), scroller, key);
 const tokens = new TokenView(tokenPlace, scroller, key, showLegend);
@@ -138,10 +139,16 @@ function search() {
 }
 
 const reload = seldom(async () => {
-  const [now] = await Promise.all([readTree(key), redraw()]);
-  tree = now;
-  show();
-  search();
+  try {
+    const [now] = await Promise.all([readTree(key), redraw()]);
+    tree = now;
+    trouble.hidden = true;
+    show();
+    search();
+  } catch (error) {
+    trouble.textContent = `What is here is as it was: ${error instanceof Error ? error.message : error}`;
+    trouble.hidden = false;
+  }
 });
 const pause = follow({ commit: (said) => said.key === key && reload(), changed: reload, listed: seldom(reload, 5000) });
 

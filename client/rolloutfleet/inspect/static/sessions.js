@@ -41,7 +41,9 @@ function drawn(row) {
 /** As the address says, in the fields and in the list. */
 function apply() {
   const asked = new URLSearchParams(location.search);
+  const marked = listed[rows.selected]?.key;
   listed = chosen(all, asked);
+  rows.selected = listed.findIndex((row) => row.key === marked);
   byId("count", HTMLElement).textContent =
     listed.length === all.length ? `${count(all.length)} sessions` : `${count(listed.length)} of ${count(all.length)} sessions`;
   byId("none", HTMLElement).hidden = listed.length > 0 || all.length === 0;

@@ -1,7 +1,7 @@
 /** What stands above a turn wherever it is shown. */
 
 import { make } from "./dom.js";
-import { clock, count, decimal, duration, reasonText } from "./text.js";
+import { clock, count, decimal, duration, reasonText, shown } from "./text.js";
 
 /** @typedef {import("./documents.js").TreeTurn} TreeTurn */
 
@@ -35,7 +35,7 @@ export function heading(key, turn) {
     make(
       "span",
       { class: "copies" },
-      make("button", { "data-copy": "text", "data-text": turn.turn_id, title: turn.turn_id }, "id"),
+      make("button", { "data-copy": "text", "data-text": shown(turn.turn_id), title: shown(turn.turn_id) }, "id"),
       make("button", { "data-copy": "ids", ...copy, title: "its token ids, as JSON" }, "ids"),
       make("button", { "data-copy": "json", ...copy, title: "as JSON" }, "json"),
       document.getElementById("curl") && make("button", { "data-copy": "curl", ...copy, title: "as a command; the key is not in it" }, "curl"),
