@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import subprocess
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from tests.capture.fleets import Fleet, running_fleet
 from tests.capture.test_turns import TOOLS
 from tests.client.fleet.agents import talk, talked
 from tests.client.fleet.conftest import key_file
+from tests.client.fleet.test_events import restart
 from tests.client.processes import CLI, ran
 
 from rolloutfleet.fleet import Fleet as Trainer
@@ -211,21 +213,47 @@ def test_turns_of_other_sessions_and_none_are_404(browser: httpx.Client, told: t
         assert browser.get(f"/data/sessions/{name}/turns/{turn}/tokens/0.json").status_code == 404
 
 
-def test_every_tab_hears_of_a_turn_when_it_is_committed(
-    browser: httpx.Client, fleet: Trainer, page: Inspecting
+def test_every_tab_hears_of_turns_when_they_are_committed_also_across_a_restart(
+    browser: httpx.Client, fleet: Trainer, pair: Fleet
 ) -> None:
     session = fleet.start_session()
+    owner = next(proxy for proxy in pair.proxies if proxy.url in session.base_url)
     with browser.stream("GET", "/events") as one, browser.stream("GET", "/events") as other:
         heard = [each.iter_lines() for each in (one, other)]
         assert [next(lines) for lines in heard] == [": following"] * 2
-        (turn,) = asyncio.run(talk(session))
-        for lines in heard:
-            events = (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: "))
-            commit = next(event for event in events if event.get("turn_id") == turn)
-            assert (commit["key"], commit["parent_id"]) == (session.session_id, None)
-            assert session.session_id.startswith(f"s{commit['ordinal']}-")
-    tree = got(browser, f"/data/sessions/{session.session_id}/tree.json")
-    assert [each["turn_id"] for each in tree["turns"]] == [turn]
+        before: set[str] = set()
+        for _ in range(2):
+            with talking(session):
+                for lines in heard:
+                    theirs = (event for event in events_of(lines) if event.get("key") == session.session_id)
+                    commit = next(event for event in theirs if event["turn_id"] not in before)
+                    assert commit["ordinal"] == owner.ordinal
+            tree = got(browser, f"/data/sessions/{session.session_id}/tree.json")
+            before = {turn["turn_id"] for turn in tree["turns"]}
+            assert before
+            restart(owner)
+
+
+def events_of(lines: Iterator[str]) -> Iterator[Json]:
+    return (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: "))
+
+
+@contextlib.contextmanager
+def talking(session: Session) -> Iterator[None]:
+    """A turn after the other meanwhile: one that came before anybody followed the proxy is told to nobody."""
+    enough = threading.Event()
+
+    def talk_on() -> None:
+        while not enough.wait(0.1):
+            asyncio.run(talk(session))
+
+    thread = threading.Thread(target=talk_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
 
 
 def test_another_browser_opens_the_url_that_is_printed_next(page: Inspecting, browser: httpx.Client) -> None:
@@ -281,8 +309,7 @@ def inspecting_until_listed(running: Fleet, names: set[str]) -> Iterator[Json]:
     words = ("--url", running.proxy.url, "--admin-key-file", str(key_file(running)))
     for page in inspecting(*words):
         with page.browser() as browser:
-            before = got(browser, "/data/sessions.json")["sessions"]
-            assert {line["key"] for line in before} == names
+            before = asyncio.run(_once_listed(browser, names))
             running.proxies[1].kill()
             figures = asyncio.run(_once_failed(browser))
             (theirs, *_) = [name for name in names if name.startswith("s1-")]
@@ -294,6 +321,15 @@ def inspecting_until_listed(running: Fleet, names: set[str]) -> Iterator[Json]:
                 assert next(following.iter_lines()) == ": following"
                 assert page.end() == ""
             yield {"before": before, "after": after, "figures": figures, "tree": tree.status_code}
+
+
+async def _once_listed(browser: httpx.Client, names: set[str]) -> Json:
+    async with asyncio.timeout(60):
+        while True:
+            lines = got(browser, "/data/sessions.json")["sessions"]
+            if {line["key"] for line in lines} == names:
+                return lines
+            await asyncio.sleep(0.2)
 
 
 async def _once_failed(browser: httpx.Client) -> Json:
