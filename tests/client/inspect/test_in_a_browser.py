@@ -155,7 +155,8 @@ def test_siblings_stand_side_by_side_with_their_rewards_and_how_they_end(stage: 
     tops = {card.bounding_box()["y"] for card in cards.all()}  # type: ignore[index]
     assert len(tops) == 1
     answer = merged(stage.fleet.conversation(names[0]))[-1].messages[-1].message["content"]
-    assert answer[-40:].strip() in (cards.first.locator(".tail").text_content() or "")
+    tail = cards.first.locator(".tail")
+    assert answer[-40:].strip() in (tail.text_content() or "")
 
 
 def test_a_branch_is_found_with_its_reason_and_leads_to_its_conversation(stage: Stage, page: Page) -> None:
