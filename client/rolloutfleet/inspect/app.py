@@ -1,6 +1,7 @@
 """The page's routes: pages, documents, events, static files. None of them passes anything through to a fleet."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -22,7 +23,9 @@ Json = dict[str, Any]
 
 SILENCE: Final = 15.0
 """Seconds after which a tab is sent a comment."""
-_GONE: Final = "There is nothing of this name (any more)."
+_CHUNK: Final = re.compile("[0-9]{1,7}")
+"""Its number; no turn has more."""
+_GONE: Final = "Nothing here has this name. A session is gone once it was deleted, or all of it was acknowledged."
 
 
 class Site:
@@ -93,8 +96,10 @@ class Site:
         return await _data(self._source.strip(_name(request, "key"), _name(request, "turn")))
 
     async def chunk(self, request: Request) -> Response:
-        number = min(request.path_params["number"], 2**31)
-        return await _data(self._source.chunk(_name(request, "key"), _name(request, "turn"), number))
+        said = str(request.path_params["number"])
+        if not _CHUNK.fullmatch(said):
+            return _json(encoded(_error(_GONE)), 404)
+        return await _data(self._source.chunk(_name(request, "key"), _name(request, "turn"), int(said)))
 
     # Events
 
@@ -171,7 +176,7 @@ def application(source: Source, tabs: Tabs, access: Access) -> ASGIApp:
         ("/data/sessions/{key}/tree.json", site.tree),
         (f"{turn}.json", site.turn),
         (f"{turn}/strip.json", site.strip),
-        (f"{turn}/tokens/{{number:int}}.json", site.chunk),
+        (f"{turn}/tokens/{{number}}.json", site.chunk),
         ("/events", site.events),
     ]
     static = Mount("/static", StaticFiles(directory=pages.static_folder()))

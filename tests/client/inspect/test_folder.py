@@ -140,6 +140,8 @@ async def test_links_are_not_followed(tmp_path: Path) -> None:
         "/data/sessions/{key}/turns/none.json",
         "/data/sessions/{key}/turns/x1/tokens/0.json",
         "/data/sessions/{key}/turns/chatcmpl-1/tokens/99999999999999999999.json",
+        "/data/sessions/{key}/turns/chatcmpl-1/tokens/" + "9" * 5000 + ".json",
+        "/data/sessions/{key}/turns/chatcmpl-1/tokens/².json",
         "/data/sessions/{key}/turns/chatcmpl-1/tokens/-1.json",
         "/data/sessions/{key}/turns/chatcmpl-1/tokens/x.json",
         "/sessions/..%2fx.html",
