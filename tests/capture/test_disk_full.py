@@ -1,7 +1,9 @@
 """A full disk: what can't be kept is refused, what is there stays, and it works again when there is room."""
 
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from tests.capture import judge
 from tests.capture.disks import fill, small_disk
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.capture.test_cleanup import until
 
 from rolloutfleet.errors import NO_ROOM, STORE_FULL
 
@@ -145,3 +148,38 @@ def test_a_disk_that_fills_under_load_keeps_what_it_answered(disk: SmallDisk) ->
         audit = proxy.audit()
         assert audit["balanced"] and audit["turns"]["live"] == sum(map(len, answered.values()))
     judge.assert_sound(proxy)
+
+
+@pytest.mark.parametrize("disk", [NO_LIMIT | {"inspect": {"keep": {"fraction": 1}}}], indirect=True, ids=["keeping"])
+def test_on_a_full_disk_no_copy_is_made_and_what_was_trained_goes_all_the_same(disk: SmallDisk) -> None:
+    proxy = disk.proxy
+    folder = Path(proxy.settings["state_dir"]) / "kept"
+
+    def copies(outcome: str) -> float:
+        return proxy.gauge(f'rolloutfleet_sessions_kept_total{{outcome="{outcome}"}}')
+
+    def leased() -> tuple[AgentSession, str]:
+        session = proxy.start_session()
+        talk(session, turns=3)
+        session.post("close").raise_for_status()
+        with proxy.admin() as admin:
+            lease: str = admin.post("/export", json={"session_ids": [session.session_id]}).json()["lease_id"]
+        return session, lease
+
+    def acknowledge(lease: str) -> None:
+        with proxy.admin() as admin:
+            admin.post(f"/leases/{lease}/ack").raise_for_status()
+
+    _, lease = leased()
+    disk.fill()
+    acknowledge(lease)
+    until(lambda: copies("failed") == 1)
+    assert not list(folder.glob("*")) and proxy.audit()["balanced"]
+    with closing(sqlite3.connect(proxy.store_file)) as store:
+        until(lambda: store.execute("SELECT count(*) FROM turns").fetchone() == (0,))
+
+    disk.free()
+    session, lease = leased()
+    acknowledge(lease)
+    until(lambda: copies("copied") == 1)
+    assert [file.name for file in folder.iterdir()] == [f"{session.session_id}-kept.json"]

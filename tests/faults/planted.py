@@ -326,6 +326,22 @@ FAULTS = [
         ("test_rewards.py",),
     ),
     Fault(
+        "a-list-takes-every-branch-for-its-parents",
+        Promise.TREE,
+        PROXY,
+        "transaction.row(asked, (session, number, before, number)) is not None",
+        "False",
+        ("store/test_summaries.py",),
+    ),
+    Fault(
+        "of-a-deleted-session-a-copy-is-kept",
+        Promise.ACK,
+        PROXY,
+        'fate = ? AND state != ?", (session, ACKNOWLEDGED, DELETED)',
+        "fate = ? AND ? != ''\", (session, ACKNOWLEDGED, DELETED)",
+        ("lifecycle/test_kept.py",),
+    ),
+    Fault(
         "another-agent-asking-the-same-makes-an-orphan",
         Promise.LINEAGE,
         PROXY,

@@ -71,7 +71,7 @@ def _bounded(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
 
 
 def _too_much(path: Path, most: int, *, newest: str) -> list[str]:
-    """The oldest files, whose going leaves no more than `most` bytes; never the newest."""
+    """The oldest files, whose going leaves no more than `most` bytes; the newest alone has no more."""
     with os.scandir(path) as entries:
         files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if entry.name.endswith(_ENDING)]
     found = sorted(
@@ -79,8 +79,8 @@ def _too_much(path: Path, most: int, *, newest: str) -> list[str]:
     )
     total = sum(size for *_, size in found)
     going = []
-    for is_newest, _, name, size in found:
-        if total <= most or is_newest:
+    for *_, name, size in found:
+        if total <= most:
             break
         going.append(name)
         total -= size

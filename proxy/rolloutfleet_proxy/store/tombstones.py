@@ -46,7 +46,7 @@ def bury(
             (reclaimed, json.dumps(list((dumped or {}).get(session, ()))), transaction.served, session),
         )
         transaction.freed.append(transaction.value("SELECT name FROM sessions WHERE id = ?", (session,)))
-        is_kept = reclaimed is None and keeping.note(transaction, session)
+        is_kept = keeping.note(transaction, session)
         for table, column in _OF_A_SESSION:
             transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (session,))
         if not is_kept:
