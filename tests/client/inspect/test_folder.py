@@ -171,7 +171,16 @@ async def test_hostile_text_is_text_wherever_it_stands(tmp_path: Path) -> None:
         "content": HOSTILE,
         "tool_calls": [{"function": {"name": HOSTILE, "arguments": HOSTILE}}],
     }
-    one = turn(1, turn_id="../../" + HOSTILE, messages=said, output=call, note=HOSTILE, finish_reason=HOSTILE)
+    one = turn(
+        1,
+        turn_id="../../" + HOSTILE,
+        messages=said,
+        output=call,
+        note=HOSTILE,
+        finish_reason=HOSTILE,
+        branch_reason={"message": 0, "field": HOSTILE},
+        lineage={"id": "<img src=x>", "kind": "subagent", "parent": "<img src=x>"},
+    )
     write_dump(tmp_path / f"{HOSTILE.replace('/', '')}.json", [one], session=hostile, reason=HOSTILE)
     (tmp_path / "<img src=x>.json").write_text("{}")
     async with site(tmp_path) as page, page.let_in() as browser:

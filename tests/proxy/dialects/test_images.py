@@ -163,6 +163,16 @@ def test_a_request_with_another_image_is_no_retry_of_this_one(ask: Json, image: 
     assert ask(other).messages == ask(image()).messages
 
 
+def test_each_image_of_a_request_and_their_order_tell_it_from_a_retry() -> None:
+    def digest(*urls: str) -> bytes:
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        request = parse_chat(json.dumps({"messages": [{"role": "user", "content": parts}]}).encode(), REPLACING)
+        return digest_of(request, conversation(request.messages, request.template), MAIN)
+
+    one, other = DATA, DATA.replace("iVBORw0KGgo=", "iVBORw0KGgp=")
+    assert len({digest(one, one), digest(one, other), digest(other, one), digest(other, other)}) == 4
+
+
 @pytest.mark.parametrize(("ask", "image"), DIALECTS)
 def test_an_image_is_as_deep_as_other_values(ask: Json, image: Json) -> None:
     deep: Json = {}
