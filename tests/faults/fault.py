@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-SUFFIXES = (".py", ".js")
+SUFFIXES = (".py", ".js", ".html")
 """Of sources."""
+
+PROXY = "proxy/rolloutfleet_proxy"
+OPERATOR = "operator/rolloutfleet_operator"
+CLIENT = "client/rolloutfleet"
 
 
 class Promise(StrEnum):
@@ -27,6 +31,10 @@ class Promise(StrEnum):
     ENGINE = "the engine's reply is read as it is meant"
     OPERATOR = "proxies are restarted one by one, for a reason, and before memory runs out"
     LOOKING = "who looks on sees what is there, and nobody else does"
+    WAITING = "who waits is kept alive, and has the answer as it came"
+    LISTS = "what a session's row says is what its turns say, and lists choose by it"
+    KEEPING = "what was trained and is drawn is copied whole before it is freed"
+    TRACES = "a span is in its caller's trace, and has nothing of a conversation in it"
     CLIENT = "the client asks again where that is safe, and only there"
 
 

@@ -3,11 +3,8 @@
 Texts are short, so that code can move around them; one that is found no more, or twice, fails `test_planted.py`.
 """
 
-from tests.faults.fault import Fault, Promise
-
-PROXY = "proxy/rolloutfleet_proxy"
-OPERATOR = "operator/rolloutfleet_operator"
-CLIENT = "client/rolloutfleet"
+from tests.faults.fault import CLIENT, OPERATOR, PROXY, Fault, Promise
+from tests.faults.looking import LOOKING
 
 ON_DISK = "test_durability.py::test_a_turn_is_on_disk_before_its_answer_leaves[whole]"
 EVIDENCE = ("test_evidence.py",)
@@ -24,7 +21,8 @@ MEMORY = ("policy/test_memory.py",)
 SLOTS = ("test_slots.py",)
 KEYS = ("test_bad_input.py::test_a_sessions_key_opens_no_admin_route_and_the_admins_key_no_chat",)
 CLIENT_RETRIES = ("client/fleet/test_retries.py",)
-ACCESS = ("inspect/test_access.py",)
+MESSAGES = ("anthropic_messages/test_encoder.py",)
+IMAGES = ("dialects/test_images.py",)
 
 FAULTS = [
     Fault(
@@ -326,22 +324,6 @@ FAULTS = [
         ("test_rewards.py",),
     ),
     Fault(
-        "a-list-takes-every-branch-for-its-parents",
-        Promise.TREE,
-        PROXY,
-        "transaction.row(asked, (session, number, before, number)) is not None",
-        "False",
-        ("store/test_summaries.py",),
-    ),
-    Fault(
-        "of-a-deleted-session-a-copy-is-kept",
-        Promise.ACK,
-        PROXY,
-        'fate = ? AND state != ?", (session, ACKNOWLEDGED, DELETED)',
-        "fate = ? AND ? != ''\", (session, ACKNOWLEDGED, DELETED)",
-        ("lifecycle/test_kept.py",),
-    ),
-    Fault(
         "another-agent-asking-the-same-makes-an-orphan",
         Promise.LINEAGE,
         PROXY,
@@ -574,115 +556,44 @@ FAULTS = [
         CLIENT_RETRIES,
     ),
     Fault(
-        "a-page-is-served-without-its-cookie",
-        Promise.LOOKING,
-        CLIENT,
-        'if self._access.lets_in(headers.getlist("cookie")):',
-        "if True:",
-        ACCESS,
+        "an-answer-has-its-thinking-before-its-text-whatever-came-first",
+        Promise.WAITING,
+        PROXY,
+        "kind: text} for kind, text in _said(turn)]",
+        "kind: text} for kind, text in sorted(_said(turn), key=lambda said: said[0] == TEXT)]",
+        MESSAGES,
     ),
     Fault(
-        "a-pages-token-lets-in-twice",
-        Promise.LOOKING,
-        CLIENT,
-        '        self.open()\n        return f"{self._name}=',
-        '        self._announce(self._token)\n        return f"{self._name}=',
-        ACCESS,
+        "in-which-order-parts-came-is-forgotten",
+        Promise.WAITING,
+        PROXY,
+        "self.extras.parts or ()",
+        "()",
+        (*MESSAGES, "domain/test_events.py"),
     ),
     Fault(
-        "any-name-may-lead-to-the-page",
-        Promise.LOOKING,
-        CLIENT,
-        "not _HOST.fullmatch(hosts[0])",
-        "not _HOST.match(hosts[0])",
-        ACCESS,
+        "who-joins-a-call-asked-for-whole-is-not-kept-alive",
+        Promise.WAITING,
+        PROXY,
+        "        call.emit(Started(",
+        "        call.streams and call.emit(Started(",
+        ("test_lost_answers.py::test_a_stream_that_joins_a_call_asked_for_whole_is_kept_alive",),
     ),
     Fault(
-        "pages-elsewhere-may-ask-the-page",
-        Promise.LOOKING,
-        CLIENT,
-        "if not all(_ORIGIN.fullmatch(origin) for origin in origins):",
-        "if False:",
-        ACCESS,
+        "with-another-image-it-is-a-retry",
+        Promise.RETRY,
+        PROXY,
+        "_encode(said), request.images)",
+        "_encode(said))",
+        IMAGES,
     ),
     Fault(
-        "what-waits-for-a-tab-grows",
-        Promise.LOOKING,
-        CLIENT,
-        "if len(self._waiting) >= MOST_WAITING:",
-        "if False:",
-        ("inspect/test_tabs.py",),
+        "only-the-last-image-tells-a-retry",
+        Promise.RETRY,
+        PROXY,
+        "self.digest = digest16(self.digest, _encode((field, image)))",
+        "self.digest = digest16(_encode((field, image)))",
+        IMAGES,
     ),
-    Fault(
-        "a-chunk-lacks-its-last-token",
-        Promise.LOOKING,
-        CLIENT,
-        "max(0, end - tokens.start)",
-        "max(0, end - tokens.start - 1)",
-        ("inspect/test_documents.py",),
-    ),
-    Fault(
-        "characters-are-torn-between-chunks",
-        Promise.LOOKING,
-        CLIENT,
-        "RUN_UP: Final = 16",
-        "RUN_UP: Final = 0",
-        ("client/fleet/test_inspect.py::test_the_documents_of_a_session_are_what_the_fleet_says",),
-    ),
-    Fault(
-        "links-in-a-folder-are-followed",
-        Promise.LOOKING,
-        CLIENT,
-        " or path.is_symlink():",
-        ":",
-        ("inspect/test_folder.py",),
-    ),
-    Fault(
-        "a-bundle-replaces-a-folder-with-other-files",
-        Promise.LOOKING,
-        CLIENT,
-        " or inside - {MARK, *OURS}:",
-        ":",
-        ("inspect/test_bundle.py::test_an_earlier_bundle_is_replaced_and_nothing_else_ever",),
-    ),
-    Fault(
-        "text-in-the-page-can-turn-its-direction",
-        Promise.LOOKING,
-        CLIENT,
-        "(KEPT.includes(letter) ? letter : escaped(letter))",
-        "letter",
-        ("inspect/test_in_a_browser.py::test_hostile_content_is_text",),
-    ),
-    Fault(
-        "a-tooltip-tells-of-the-next-token",
-        Promise.LOOKING,
-        CLIENT,
-        ".slice(first, first + many)",
-        ".slice(first + 1, first + 1 + many)",
-        ("inspect/test_in_a_browser.py::test_a_tooltip_says_what_the_api_says",),
-    ),
-    Fault(
-        "colours-are-those-of-other-probabilities",
-        Promise.LOOKING,
-        CLIENT,
-        "LOGPROBS = [-0.05, -0.3, -1, -2.5]",
-        "LOGPROBS = [-0.05, -0.3, -1.1, -2.5]",
-        ("inspect/test_in_a_browser.py::test_every_token_of_the_api_is_there_with_the_class_of_its_probability",),
-    ),
-    Fault(
-        "a-filter-of-numbers-has-no-lower-bound",
-        Promise.LOOKING,
-        CLIENT,
-        "has >= low && has <= high",
-        "has <= high",
-        ("inspect/test_in_a_browser.py::test_sessions_are_found_by_what_is_typed_and_the_address_says_so",),
-    ),
-    Fault(
-        "a-branch-begins-behind-its-root",
-        Promise.LOOKING,
-        CLIENT,
-        'known.get(turn.parent_id ?? "")) found.add(turn)',
-        'known.get(turn.parent_id ?? "")) if (turn.parent_id) found.add(turn)',
-        ("inspect/test_in_a_browser.py::test_calls_results_reasoning_tools_and_notes_are_read",),
-    ),
+    *LOOKING,
 ]
