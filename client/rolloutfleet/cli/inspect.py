@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 import tempfile
+import threading
 import time
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -42,7 +43,7 @@ def inspect(
             metavar="N",
             min=0,
             max=65535,
-            help=f"On 127.0.0.1; by default {PORT}, or any other if that is used.",
+            help=f"The port on 127.0.0.1: by default {PORT}, or a free one where that is in use.",
         ),
     ] = None,
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in this machine's browser.")] = False,
@@ -54,7 +55,9 @@ def inspect(
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option("--tokenizer", metavar="PATH", help="Of the model: for text of tokens in files, which hold ids."),
+        typer.Option(
+            "--tokenizer", metavar="PATH", help="The model's, with --dumps: files hold ids, and it has their text."
+        ),
     ] = None,
     bundle: Annotated[
         Path | None,
@@ -62,15 +65,15 @@ def inspect(
     ] = None,
     sessions: Annotated[
         list[str] | None,
-        typer.Option("--session", metavar="ID", help="Of a bundle: this session; may be given more than once."),
+        typer.Option("--session", metavar="ID", help="With --bundle: this session; may be repeated."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", metavar="ID", help="Of a bundle: sessions of this task.")
+        str | None, typer.Option("--task", metavar="ID", help="With --bundle: the sessions of this task.")
     ] = None,
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", metavar="N", min=1, max=MOST_SESSIONS, help="Of a bundle: so many at most, the newest."
+            "--limit", metavar="N", min=1, max=MOST_SESSIONS, help="With --bundle: at most so many, the newest."
         ),
     ] = 100,
     *,
@@ -78,8 +81,8 @@ def inspect(
 ) -> None:
     """Look at a fleet in a web browser: its sessions, what was said and sampled in them, and why branches began.
 
-    It prints a URL. Open it: it works once, for one browser, and a new one is printed whenever one was used. The page
-    is served on this machine alone, and only to browsers that were let in so. From elsewhere, forward the port:
+    It prints a URL to open. Each works once, for one browser; whenever one was used, the next is printed. The page is
+    served on this machine alone, and only to browsers that were let in that way. From elsewhere, forward the port:
 
     [bold]ssh -L 7433:127.0.0.1:7433 HOST[/bold]
 
@@ -200,7 +203,9 @@ def _announcing(*, opens: bool) -> Iterator[Callable[[str], None]]:
 
         def announce(url: str) -> None:
             nonlocal said
-            print(f"another browser: {url}" if said else f"Open {url}\nIt works once. Ctrl-C ends.", flush=True)
+            # A terminal that is gone keeps no browser out that was let in.
+            with contextlib.suppress(OSError):
+                print(f"another browser: {url}" if said else f"Open {url}\nIt works once. Ctrl-C ends.", flush=True)
             said = True
             if left:
                 _open(left.pop(), url)
@@ -211,7 +216,12 @@ def _announcing(*, opens: bool) -> Iterator[Callable[[str], None]]:
 def _open(file: Path, url: str) -> None:
     """By a file that nobody else can read: the command lines of processes can be read by all."""
     file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(url)}">')
-    if not webbrowser.open(file.as_uri()):
+    # Aside: a browser for terminals returns when it is left, and asks for the page until then.
+    threading.Thread(target=_browse, args=(file.as_uri(),), daemon=True).start()
+
+
+def _browse(address: str) -> None:
+    if not webbrowser.open(address):
         warn(failed("no browser could be opened here"))
 
 

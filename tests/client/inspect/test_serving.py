@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.client.inspect.sites import whole
 from tests.client.processes import CLI
@@ -43,13 +44,32 @@ def test_a_browser_is_opened_by_a_file_that_nobody_else_can_read(tmp_path: Path)
         assert process.wait(30) == 0
     said = json.loads(seen.read_text())
     assert "token" in url and "token" not in said["asked"] and said["mode"] == 0o700
+    assert said["answer"] == 401, "what is opened can ask for the page before it ends"
     assert f"url={url}" in said["content"] and not Path(said["file"]).exists()
 
 
+def test_who_opens_the_url_is_let_in_also_when_the_terminal_is_gone(tmp_path: Path) -> None:
+    command = (*CLI, "inspect", "--dumps", str(whole(tmp_path)), "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        assert "Ctrl-C" in process.stdout.readline()
+        process.stdout.close()
+        try:
+            with httpx.Client(follow_redirects=True) as browser:
+                assert browser.get(url).status_code == 200
+        finally:
+            process.terminate()
+
+
 LOOK = """
-import json, os, pathlib, sys, urllib.parse
+import json, os, pathlib, re, sys, urllib.error, urllib.parse, urllib.request
 file = pathlib.Path(urllib.parse.unquote(urllib.parse.urlsplit(sys.argv[2]).path))
 said = {"asked": sys.argv[2], "file": str(file), "content": file.read_text()}
+try:
+    urllib.request.urlopen(re.search(r"url=(http://[^/]+/)", said["content"])[1], timeout=30)
+except urllib.error.HTTPError as error:
+    said["answer"] = error.code
 said["mode"] = file.parent.stat().st_mode & 0o777
 part = pathlib.Path(sys.argv[1] + ".part")
 part.write_text(json.dumps(said))
