@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.test_retries import RETRY, asking, eventually, leave_early, sent
@@ -82,6 +83,12 @@ async def committed(session: AgentSession, number: int = 1) -> None:
 def reset_at_its_end(connection: socket.socket) -> None:
     """As the system does for a process that was killed with something unread."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def is_left(proxy: ProxyProcess) -> bool:
+    """Whether a connection to it has been closed by the other side, which it has not noticed yet."""
+    found = psutil.net_connections("tcp4")
+    return any(each.status == psutil.CONN_CLOSE_WAIT and each.laddr[1:] == (proxy.port,) for each in found)
 
 
 def unread(proxy: ProxyProcess) -> socket.socket:
@@ -203,6 +210,7 @@ async def test_a_caller_that_goes_between_commit_and_answer_finds_its_turn(
         connection.sendall(asking(session, {**BODY, "stream": True}))
         held = place.with_name(place.name + HELD)
         await eventually(held.exists)
+    await eventually(partial(is_left, two.proxies[owner]))
     with socket.create_connection(address, timeout=60) as again:
         again.sendall(asking(session, BODY))
         held.unlink()
