@@ -94,9 +94,10 @@ class DeltaParser:
         marks = self._vocabulary.marks
         if self._holding:
             return deltas
-        if self._text_marks and len(ids) > 1:
-            # One by one, so that each mark that is spelled out is met when it ends.
-            return [delta for token_id in ids for delta in self.feed([token_id])]
+        if len(ids) > 1 and self._holds_text_mark(ids):
+            # In pieces, so that each mark that is spelled out is met when it ends.
+            half = len(ids) // 2
+            return [*self.feed(ids[:half]), *self.feed(ids[half:])]
         if marks.isdisjoint(ids):
             self._text(ids, deltas)
             return deltas
@@ -151,6 +152,13 @@ class DeltaParser:
             self._waiting = self._waiting[-self._longest_text_mark :]
         else:
             self._waiting = self._send_safe(self._channel, self._waiting, deltas)
+
+    def _holds_text_mark(self, ids: Sequence[int]) -> bool:
+        """Whether a mark that is spelled out ends somewhere in these tokens."""
+        if not self._text_marks:
+            return False
+        text = self._waiting.encode() + self._vocabulary.joined_bytes(ids)
+        return any(mark.encode() in text for mark in self._text_marks)
 
     def _end_of_text_mark(self) -> int:
         """Where the last mark in the waiting text ends; 0 where there is none."""

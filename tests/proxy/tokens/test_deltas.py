@@ -282,6 +282,25 @@ def test_a_long_reply_is_parsed_at_its_marks_only(models: Path, name: str) -> No
     assert len(list(filter(None, sent))) > 500
 
 
+@pytest.mark.parametrize("name", ["kimi-k2", "gemma4"])
+def test_tokens_that_come_together_are_read_together_but_at_marks_that_are_spelled_out(models: Path, name: str) -> None:
+    model = chat_format(name, models)
+    text = f"<think>{'hm and so on. ' * 300}</think>{'It was. ' * 300}"
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    pieces: list[int] = []
+
+    class Watched(DeltaParser):
+        def _text(self, ids: Sequence[int], deltas: list[Delta]) -> None:
+            pieces.append(len(ids))
+            super()._text(ids, deltas)
+
+    prompt = prompt_of(model, "first")
+    deltas = Watched(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn")).feed(output)
+    assert sum(pieces) == len(output) and len(pieces) < 100
+    one_by_one, message = streamed(model, prompt, [[token_id] for token_id in output])
+    assert flat(message) == joined(flatten(one_by_one)) and in_order(deltas) == in_order(flatten(one_by_one))
+
+
 def test_noise_is_not_parsed_again_and_again(models: Path) -> None:
     model = chat_format("qwen3", models)
     reader = Counting(model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn"))
