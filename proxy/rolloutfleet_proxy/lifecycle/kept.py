@@ -18,6 +18,8 @@ from rolloutfleet_proxy.store.dumps import load_dumped_turn
 from rolloutfleet_proxy.store.keeping import KeptTurn, load_turns
 from rolloutfleet_proxy.store.store import Read
 
+MOST_FILES: Final = 10_000
+"""However small they are: with each copy all are looked through."""
 _ENDING: Final = kept_name("")
 
 
@@ -40,7 +42,8 @@ def keep(
     wall: float,
     most_bytes: int,
 ) -> None:
-    """Write the file of a session, by its row id; it is durable then. Older ones go where all are too large together.
+    """Write the file of a session, by its row id; it is durable then. Older ones go where there are too many, or all
+    are too large together.
 
     `wall` is in seconds since the epoch. A turn is read at a time. For a worker thread; where it fails, no file is left
     of it: raises TooLarge, FolderFull, DumpConflict, OSError.
@@ -71,16 +74,16 @@ def _bounded(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
 
 
 def _too_much(path: Path, most: int, *, newest: str) -> list[str]:
-    """The oldest files, whose going leaves no more than `most` bytes; the newest alone has no more."""
+    """The oldest files, whose going leaves no more than `most` bytes, and MOST_FILES; the newest alone has no more."""
     with os.scandir(path) as entries:
         files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if entry.name.endswith(_ENDING)]
     found = sorted(
         (name == newest, seen.st_mtime_ns, name, seen.st_size) for name, seen in files if stat.S_ISREG(seen.st_mode)
     )
-    total = sum(size for *_, size in found)
-    going = []
+    total, surplus = sum(size for *_, size in found), len(found) - MOST_FILES
+    going: list[str] = []
     for *_, name, size in found:
-        if total <= most:
+        if total <= most and len(going) >= surplus:
             break
         going.append(name)
         total -= size

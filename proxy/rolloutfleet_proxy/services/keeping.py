@@ -1,6 +1,8 @@
 """Copies of trained sessions, made one after the other, while nobody waits for them (`inspect.keep`)."""
 
 import asyncio
+import shutil
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,12 @@ from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 COPIED: Final = "copied"
 FAILED: Final = "failed"
+LEFT_FREE: Final = 10
+"""One part in so many of the store's disk is not for copies: turns are committed there."""
+
+
+class _Stopping(Exception):
+    """What is not copied by now is the next process's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,7 @@ class Keeping:
     settings: SettingsInForce
     metrics: Metrics
     wall: Callable[[], float] = time.time
+    _stopping: threading.Event = field(init=False, default_factory=threading.Event)
     _thread: ThreadPoolExecutor = field(
         init=False, default_factory=partial(ThreadPoolExecutor, max_workers=1, thread_name_prefix="keeper")
     )
@@ -40,7 +49,8 @@ class Keeping:
             self.metrics.sessions_kept.labels(outcome)  # There from the start, so that the first one is seen to come.
 
     async def close(self) -> None:
-        """Return when no file is being written any more."""
+        """Return when no file is being written any more, which is soon: between two turns it ends, and leaves none."""
+        self._stopping.set()
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
     async def tidy(self) -> None:
@@ -65,7 +75,7 @@ class Keeping:
         copy = partial(
             keep,
             self._folder(),
-            self.store.reader.run_blocking,
+            self._read,
             session,
             head,
             owner=self.store.owner,
@@ -74,14 +84,27 @@ class Keeping:
         )
         try:
             await self._in_thread(copy)
+        except _Stopping:
+            raise
         except Exception as error:
             logger.warning("no copy of session %s is kept: %s: %s", head.session_id, type(error).__name__, error)
             return FAILED
         return COPIED
 
+    def _read(self, query: Callable[[Any], Any]) -> Any:
+        if self._stopping.is_set():
+            raise _Stopping
+        return self.store.reader.run_blocking(query)
+
     def _folder(self) -> DumpFolder:
-        path = kept_folder(self.settings.current)
-        return DumpFolder(path, self.store.owner, owed=owed_on(path, self.store.database))
+        path, database = kept_folder(self.settings.current), self.store.database
+        owed = owed_on(path, database)
+
+        def not_for_copies() -> int:
+            of_store = owed()
+            return of_store and of_store + shutil.disk_usage(database.folder).total // LEFT_FREE
+
+        return DumpFolder(path, self.store.owner, owed=not_for_copies)
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -50,8 +50,9 @@ def note(transaction: Transaction, session: int) -> bool:
 
 
 def load_next(connection: sqlite3.Connection) -> Waiting | None:
-    """The session that has waited longest; None where none does."""
-    row = connection.execute("SELECT session, head FROM keeping ORDER BY rowid LIMIT 1").fetchone()
+    """The oldest session that waits, of those that are only to be let go of first; None where none does."""
+    asked = "SELECT session, head FROM keeping ORDER BY head IS NOT NULL, session LIMIT 1"
+    row = connection.execute(asked).fetchone()
     if row is None:
         return None
     return Waiting(row[0], None if row[1] is None else DumpedSession.model_validate_json(row[1]))

@@ -7,6 +7,8 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,10 +29,13 @@ from rolloutfleet_proxy.failpoints import (
     BEFORE_KEEPING,
     MID_DUMP,
 )
+from rolloutfleet_proxy.lifecycle import kept
+from rolloutfleet_proxy.services import keeping
 from rolloutfleet_proxy.services.keeping import COPIED, FAILED, Keeping
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.store import keeping as rows
 from rolloutfleet_proxy.store.annotations import Annotations, Series, annotate
+from rolloutfleet_proxy.store.dumps import load_dumped_turn
 from rolloutfleet_proxy.store.leases import acknowledge, release
 from rolloutfleet_proxy.store.remains import clear_some
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session
@@ -132,13 +137,13 @@ def test_a_trained_session_is_copied_with_all_its_turns_rewards_and_annotations(
     assert house.copied() == [kept_name(name)]
     content = (house.files / kept_name(name)).read_bytes()
     assert verify(io.BytesIO(content), name=kept_name(name)) == []
-    kept = decode(content)
-    assert (kept.head.reason, kept.head.is_kept, kept.head.dumped_at) == ("kept", True, 2e9)
-    assert (kept.head.session.session_id, kept.head.session.task_id, kept.head.session.turns) == (name, "task", 4)
-    assert [turn.turn_id.removeprefix(name) for turn in kept.turns] == ["-a", "-b", "-c", "-d"]
-    assert [turn.reward for turn in kept.turns] == [None, 0.5, None, None]
-    assert [turn.discarded for turn in kept.turns] == [False, False, True, False]
-    assert (kept.turns[0].annotations["advantage"].shape, kept.turns[0].note) == ((2,), "good")
+    copy = decode(content)
+    assert (copy.head.reason, copy.head.is_kept, copy.head.dumped_at) == ("kept", True, 2e9)
+    assert (copy.head.session.session_id, copy.head.session.task_id, copy.head.session.turns) == (name, "task", 4)
+    assert [turn.turn_id.removeprefix(name) for turn in copy.turns] == ["-a", "-b", "-c", "-d"]
+    assert [turn.reward for turn in copy.turns] == [None, 0.5, None, None]
+    assert [turn.discarded for turn in copy.turns] == [False, False, True, False]
+    assert (copy.turns[0].annotations["advantage"].shape, copy.turns[0].note) == ((2,), "good")
     assert house.left() == [] and house.sums() == sums and live["turns"]["created"] == sums["turns"]["created"]
     assert house.outcomes() == {COPIED: 1}
 
@@ -230,6 +235,44 @@ def test_the_oldest_copies_go_first(tmp_path: Path) -> None:
         house.close()
 
 
+def test_of_the_smallest_there_are_so_many_files(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_FILES", 2)
+    names = []
+    for _ in range(3):
+        names.append(kept_name(*house.trained()))
+        house.copied()
+    assert house.copied() == sorted(names[1:]) and house.outcomes() == {COPIED: 3}
+
+
+def test_an_end_waits_for_no_copy_and_the_next_process_makes_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    [name] = house.trained()
+    read = load_dumped_turn
+
+    def ending(*args: Any, **kwargs: Any) -> Any:
+        house.keeping._stopping.set()
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr("rolloutfleet_proxy.lifecycle.kept.load_dumped_turn", ending)
+    with pytest.raises(Exception, match=r"^$"):
+        house.copied()
+    assert list(house.files.iterdir()) == [] and house.outcomes() == {}
+    monkeypatch.undo()
+    house.reopen()
+    assert house.copied() == [kept_name(name)] and house.left() == []
+
+
+def test_a_tenth_of_the_stores_disk_is_not_for_copies(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "owed_on", lambda *_: lambda: 1)
+    disk = os.statvfs(house.folder)
+    free = disk.f_bavail * disk.f_frsize
+    for total, outcome in ((5 * free, COPIED), (11 * free, FAILED)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, total=total: SimpleNamespace(total=total))
+        house.trained()
+        house.copied()
+        assert house.outcomes()[outcome] == 1
+    assert house.left() == []
+
+
 def test_a_copy_that_fails_is_counted_and_holds_nothing(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.files.write_text("no folder")
     [name] = house.trained()
@@ -256,6 +299,8 @@ def test_on_a_disk_that_is_full_nothing_waits_for_a_copy(house: House) -> None:
 def test_only_so_many_wait(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MOST_WAITING", 2)
     house.trained(group=3)
+    first = house.wait(house.store.read(rows.load_next))
+    assert first is not None and first.head is None, "what is only let go of waits for no copy"
     assert len(house.copied()) == 2
     assert house.outcomes() == {COPIED: 2, FAILED: 1} and house.left() == []
 
