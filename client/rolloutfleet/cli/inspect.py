@@ -154,7 +154,7 @@ async def _serve(
 async def _bundle(
     where: Whereabouts | None, folder: Path | None, tokenizer: Path | None, into: Path, chosen: "Selection"
 ) -> None:
-    from rolloutfleet.inspect.bundle import NotABundle, write_bundle
+    from rolloutfleet.inspect.bundle import NotABundle, NothingChosen, write_bundle
     from rolloutfleet.inspect.sources import NotNow
     from rolloutfleet.inspect.tabs import Tabs
 
@@ -168,6 +168,8 @@ async def _bundle(
             written = await write_bundle(source, into, chosen, _progress)
         except NotABundle as error:
             raise wrong(f"--bundle: {error}") from None
+        except NothingChosen:
+            raise failed(f"there is no such session to write; {into} is as it was") from None
         except (NotNow, OSError) as error:
             raise failed(f"the bundle in {into} is incomplete: {safe(error)}") from None
         except asyncio.CancelledError:

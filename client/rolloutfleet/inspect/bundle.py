@@ -29,6 +29,10 @@ class NotABundle(Exception):
     """The folder holds something else; the message says what to do."""
 
 
+class NothingChosen(Exception):
+    """There is no session to write; the folder is as it was."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Which sessions are written."""
@@ -57,13 +61,16 @@ class Written:
 async def write_bundle(
     source: Source, folder: Path, selection: Selection, progress: Callable[[int, int], None]
 ) -> Written:
-    """Raises NotABundle, NotNow, OSError. `progress` is told how many sessions of how many are written."""
-    _prepare(folder)
+    """Raises NotABundle, NothingChosen, NotNow, OSError. `progress` is told how many are written, and of how many."""
+    _check(folder)
+    lines, complete = await source.sessions()
+    chosen = selection.of(lines)
+    if not chosen:
+        raise NothingChosen
+    _empty(folder)
     _mark(folder, complete=False)
     shutil.copytree(pages.static_folder(), folder / "static", ignore=shutil.ignore_patterns("__pycache__"))
     writing = _Writing(source, folder)
-    lines, complete = await source.sessions()
-    chosen = selection.of(lines)
     named = {line["session_id"] for line in chosen}
     writing.written.missing = {name: "there is no such session" for name in selection.session_ids if name not in named}
     kept = []
@@ -76,17 +83,20 @@ async def write_bundle(
     return writing.written
 
 
-def _prepare(folder: Path) -> None:
-    """Empty it, where it is an earlier bundle."""
-    folder.mkdir(parents=True, exist_ok=True)
-    inside = {path.name for path in folder.iterdir()}
-    if not inside:
-        return
-    if not _is_bundle(folder) or inside - {MARK, *OURS}:
+def _check(folder: Path) -> None:
+    """Raises NotABundle where there is something else than an earlier one."""
+    inside = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if inside and (not _is_bundle(folder) or inside - {MARK, *OURS}):
         raise NotABundle(f"{folder} holds something else than a bundle; name a folder that is empty, or not there")
-    for name in (name for name in OURS if name in inside):
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _empty(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder / name for name in OURS):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _is_bundle(folder: Path) -> bool:

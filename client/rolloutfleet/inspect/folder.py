@@ -18,6 +18,7 @@ from rolloutfleet.inspect.indexing import Entry, Found, looked_through, opened
 from rolloutfleet.inspect.names import digest_name, safe_name
 from rolloutfleet.inspect.sources import NotNow, NotThere
 from rolloutfleet.viewing import Recorded, RecordedBranch, Texts, Unreadable
+from rolloutfleet.viewing.texts import ids_alone
 from rolloutfleet.wire import ShownTurn
 
 Json = dict[str, Any]
@@ -125,7 +126,7 @@ class FolderSource:
         lines, _ = await self.sessions()
         return {
             "source": "files",
-            "folder": str(self._folder),
+            "folder": self._folder.resolve().name,
             "files": self._files,
             "complete": self._complete,
             **newest(lines),
@@ -214,5 +215,6 @@ class FolderSource:
                 (key, branch.last, len(branch.turn_ids)), lambda: {turn.turn_id: turn for turn in branch.read()}
             )
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
-            raise NotNow(f"its tokens can't be shown ({type(error).__name__}): are they of this tokenizer?") from None
+            why = "its lists don't fit together" if self._texts is ids_alone else "are they of this tokenizer?"
+            raise NotNow(f"its tokens can't be shown ({type(error).__name__}): {why}") from None
         return turns[turn_id]

@@ -10,7 +10,7 @@ from tests.client.dumps.samples import head, turn
 from tests.client.inspect.sites import document, site, whole, write_dump
 from tests.client.processes import CLI, ran
 
-from rolloutfleet.inspect.bundle import MARK, NotABundle, Selection, Written, write_bundle
+from rolloutfleet.inspect.bundle import MARK, NotABundle, NothingChosen, Selection, Written, write_bundle
 from rolloutfleet.inspect.folder import FolderSource
 from rolloutfleet.inspect.sources import NotThere
 from rolloutfleet.viewing import load_texts
@@ -73,7 +73,6 @@ async def many(folder: Path) -> Path:
         (Selection(limit=2), ["s3", "s2"]),
         (Selection(task_id="even"), ["s2", "s0"]),
         (Selection(session_ids=("s1", "s0", "none")), ["s1", "s0"]),
-        (Selection(task_id="none"), []),
     ],
 )
 async def test_the_sessions_that_were_chosen_are_written_and_no_others(
@@ -106,6 +105,24 @@ async def test_an_earlier_bundle_is_replaced_and_nothing_else_ever(tmp_path: Pat
         with pytest.raises(NotABundle):
             await bundled(folder, other)
         assert files(other) == {MARK: content.encode(), "index.html": b"mine"}
+
+
+@pytest.mark.parametrize("selection", [Selection(task_id="none"), Selection(session_ids=("s9",))])
+async def test_where_no_session_is_chosen_an_earlier_bundle_stays(tmp_path: Path, selection: Selection) -> None:
+    folder, into = await many(tmp_path / "dumps"), tmp_path / "bundle"
+    with pytest.raises(NothingChosen):
+        await bundled(folder, into, selection)
+    assert not into.exists()
+    await bundled(folder, into)
+    before = files(into)
+    with pytest.raises(NothingChosen):
+        await bundled(folder, into, selection)
+    assert files(into) == before
+
+
+async def test_a_bundle_does_not_say_where_its_files_were(tmp_path: Path) -> None:
+    await bundled(whole(tmp_path / "dumps"), tmp_path / "bundle")
+    assert [path for path, content in files(tmp_path / "bundle").items() if str(tmp_path).encode() in content] == []
 
 
 class Interrupted(FolderSource):
