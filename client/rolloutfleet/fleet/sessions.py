@@ -10,7 +10,8 @@ from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
 OnError = Literal["close", "delete"]
 SamplingOption = wire.SessionSampling | dict[str, Any] | None
 """`defaults` and `overrides` of sampling parameters."""
-PAGE: Final = 1000
+PAGE: Final = 250
+"""Of a list: a proxy that serves does nothing else while it writes one."""
 
 
 class Chosen(TypedDict, total=False):
