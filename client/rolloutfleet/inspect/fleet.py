@@ -29,6 +29,8 @@ Json = dict[str, Any]
 
 FOLLOWED_AGAIN: Final = 10.0
 """Seconds after which events are asked for again, where a proxy let nobody in."""
+FIGURES_WANTED: Final = 5.0
+"""Seconds after a look at them for which figures are renewed: an overview asks each second."""
 FIRST_WAIT: Final = 5.0
 """Seconds that a first page waits for a first answer."""
 
@@ -41,7 +43,8 @@ class FleetSource:
     def __init__(self, fleet: AsyncFleet, tabs: Tabs, clock: Callable[[], float]) -> None:
         self._fleet, self._tabs = fleet, tabs
         self._looking = Looking(clock)
-        self._figures = Figures(fleet, self._looking)
+        self._overseen = Looking(clock, enough=FIGURES_WANTED)
+        self._figures = Figures(fleet, self._overseen)
         self._listing = Listing(fleet, self._looking, lambda: tabs.tell("sessions", {}), clock)
         self._reader = Reader(fleet, clock)
 
@@ -67,6 +70,7 @@ class FleetSource:
         self._looking.now()
 
     async def overview(self) -> Json:
+        self._overseen.now()
         await self._seen(self._figures.first)
         return {
             "source": "fleet",
@@ -110,6 +114,8 @@ class FleetSource:
         return chunk_document(tokens, number)
 
     async def command(self, key: str) -> str | None:
+        if not self._figures.first.is_set():
+            self._overseen.now()
         await self._seen(self._figures.first)
         url = self._figures.url_of(owner_of(_session(key)) or 0)
         if url is None:

@@ -11,14 +11,14 @@ ENOUGH: Final = 60.0
 class Looking:
     """The time of the last request."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], *, enough: float = ENOUGH) -> None:
+        self._clock, self._enough = clock, enough
         self._until = float("-inf")
         self._looks = asyncio.Event()
 
     def now(self) -> None:
         """Somebody does."""
-        self._until = self._clock() + ENOUGH
+        self._until = self._clock() + self._enough
         self._looks.set()
 
     async def wait(self) -> None:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,9 +22,12 @@ from tests.client.fleet.conftest import key_file
 from tests.client.fleet.test_events import restart
 from tests.client.processes import CLI, ran
 
+from rolloutfleet.fleet import AsyncFleet, Session
 from rolloutfleet.fleet import Fleet as Trainer
-from rolloutfleet.fleet import Session
+from rolloutfleet.inspect.fleet import FleetSource
+from rolloutfleet.inspect.tabs import Tabs
 from rolloutfleet.viewing import merged
+from rolloutfleet.viewing.figures import Sample, take_sample
 from rolloutfleet.wire import ShownTurn
 
 LISTS = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
@@ -345,3 +349,22 @@ def test_a_key_that_the_fleet_does_not_take_is_said_in_a_line(pair: Fleet, tmp_p
     done = ran(*CLI, "inspect", "--port", "0", "--url", pair.proxy.url, "--admin-key-file", str(tmp_path / "key"))
     assert done.returncode != 0 and "Traceback" not in done.stderr and done.stderr.count("\n") == 1
     assert "another" not in done.stderr
+
+
+async def test_proxies_are_asked_for_figures_where_an_overview_is_shown_alone(
+    pair: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Sample] = []
+
+    async def counted(fleet: AsyncFleet) -> Sample:
+        taken.append(await take_sample(fleet))
+        return taken[-1]
+
+    monkeypatch.setattr("rolloutfleet.inspect.sampling.take_sample", counted)
+    async with AsyncFleet.from_url(pair.proxy.url, admin_key=pair.proxy.key) as fleet:
+        source = FleetSource(fleet, Tabs(), time.monotonic)
+        async with source.running():
+            await source.sessions()
+            assert not taken
+            assert len((await source.overview())["proxies"]) == 2
+    assert taken
