@@ -23,12 +23,14 @@
    `before_calls` takes that line for what it is.
 9. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
    `create_renderer` here imports the one that is asked for.
+10. Inkling drops the text before a thought that doesn't end, as where the token limit cuts it. `readable` ends it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +62,8 @@ _WRITTEN = {
     "deepseek-v4": {(role, field) for role in ROLES for field in ("task", "wo_eos", "response_format")},
 }
 _MARK_ONLY_AT_START = {"gemma4": "<|channel>", "llama-3": "<|end_header_id|>"}
+_INKLING = "inkling"
+_INKLING_REPLY_ENDS = ("<|content_model_end_sampling|>", "<|endoftext|>")
 GEMMA_THOUGHT = "thought\n"
 _DEEPSEEK = frozenset({"deepseek-v3", "deepseek-r1"})
 _DEEPSEEK_ASSISTANT = "<\uff5cAssistant\uff5c>"
@@ -147,13 +151,29 @@ def assistant_mark(name: str) -> tuple[str, ...]:
 
 
 def readable(name: str, packed: list[int], vocabulary: Vocabulary) -> list[int]:
-    """The packed reply without marks that a parser would stumble over (5)."""
+    """The packed reply without marks that a parser would stumble over (5), and with those that it misses (10)."""
+    if name == _INKLING:
+        return _with_thought_ended(packed, vocabulary)
     mark = _MARK_ONLY_AT_START.get(name)
     token_id = None if mark is None else vocabulary.convert_tokens_to_ids(mark)
     if token_id is None or token_id not in packed[1:]:
         return packed
     text = Run(vocabulary.token_bytes(token_id))
     return [*packed[:1], *(text if each == token_id else each for each in packed[1:])]
+
+
+def _with_thought_ended(packed: list[int], vocabulary: Vocabulary) -> list[int]:
+    """With its end behind a thought that is the last of several messages, is still open, and is no call."""
+    ids = vocabulary.convert_tokens_to_ids
+    end, over = ids("<|end_message|>"), {ids(mark) for mark in _INKLING_REPLY_ENDS}
+    reply = list(takewhile(lambda each: each not in over, packed))
+    if end not in reply:
+        return packed
+    last = reply[len(reply) - reply[::-1].index(end) :]
+    if last[:1] == [ids("<|message_model|>")]:
+        del last[:1]
+    is_thought = last[:1] == [ids("<|content_thinking|>")] and ids("<|content_invoke_tool_json|>") not in last
+    return [*reply, end] if is_thought else packed
 
 
 def stripped(name: str, *, reasoning: str, content: str, closed: bool) -> tuple[str, str]:

@@ -243,6 +243,18 @@ def test_a_model_may_think_again_behind_its_text(models: Path, name: str) -> Non
     assert parts_of(reader, output, message) == [3, 5, 8, 7]
 
 
+@pytest.mark.parametrize("opened", ["<|content_thinking|>", "<|message_model|><|content_thinking|>"])
+@pytest.mark.parametrize("thought", ["", "Or n"])
+@pytest.mark.parametrize("ended", ["", "<|content_model_end_sampling|>"])
+def test_a_thought_that_is_cut_off_takes_no_text_with_it(models: Path, opened: str, thought: str, ended: str) -> None:
+    model = chat_format("inkling", models)
+    text = f"<|content_text|>Hello.<|end_message|>{opened}{thought}{ended}"
+    output, prompt = model.vocabulary.encode(text, add_special_tokens=False), prompt_of(model, "first")
+    sent, message = streamed(model, prompt, [[each] for each in output])
+    assert (message["content"], message.get("reasoning_content") or "") == ("Hello.", thought)
+    assert joined(flatten(sent)) == flat(message)
+
+
 @pytest.mark.parametrize("rest", ["<think>\na\n</think>\n\nb", " \n<think>a", "<thin", "", "b <think>c"])
 def test_a_role_mark_before_the_reply_is_sent_only_if_it_stays(models: Path, rest: str) -> None:
     model = chat_format("deepseek-v3", models)
