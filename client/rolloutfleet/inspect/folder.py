@@ -77,6 +77,8 @@ class FolderSource:
     def __init__(self, folder: Path, texts: Texts) -> None:
         self._folder, self._texts = folder, texts
         self._entries: dict[str, Entry] = {}
+        self._heads: dict[str, list[str]] = {}
+        """Keys of entries of which only their file's first line is known."""
         self._lines: list[Json] | None = None
         self._unreadable: list[Json] = []
         self._files = 0
@@ -106,13 +108,16 @@ class FolderSource:
     def _take(self, found: Found) -> None:
         if found.why is not None:
             self._files += 1
-            self._entries = {key: entry for key, entry in self._entries.items() if entry.file != found.file}
+            for key in self._heads.pop(found.file, ()):
+                self._entries.pop(key, None)
             if len(self._unreadable) < MOST_UNREADABLE:
                 self._unreadable.append({"file": found.file, "why": found.why})
         else:
             self._files += found.whole
-            for entry in found.entries:
-                self._entries[self._key(entry)] = entry
+            entries = {self._key(entry): entry for entry in found.entries}
+            self._entries |= entries
+            if not found.whole:
+                self._heads[found.file] = list(entries)
         self._lines = None
         self._first.set()
 
