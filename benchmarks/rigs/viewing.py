@@ -8,14 +8,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from playwright.sync_api import sync_playwright
 
 from benchmarks.rigs import accounts
-from benchmarks.rigs.bench import bench
-from benchmarks.rigs.compared import CAPTURE_IN_FLIGHT
+from benchmarks.rigs.bench import Bench, bench
+from benchmarks.rigs.compared import CAPTURE_IN_FLIGHT, ENGINE_SECONDS
 from benchmarks.rigs.figures import Outcome, at_least, figure
 from benchmarks.rigs.load import Result, Shape
 from benchmarks.rigs.plan import Plan
@@ -30,39 +31,58 @@ TERMINAL: Final = {"TERM": "xterm-256color", "COLUMNS": "160", "LINES": "48"}
 """What `top` draws in."""
 
 
+@dataclass(slots=True)
+class _Side:
+    """What was seen in the windows without viewers, or in those with them."""
+
+    at_once: list[Result] = field(default_factory=list)
+    """32 calls in flight, the engine answers at once: what CPU is told by."""
+    crowds: list[Result] = field(default_factory=list)
+    """As many calls in flight as in the rig of `/health`."""
+    slowest: list[float] = field(default_factory=list)
+    """Milliseconds that `/health` took at the most under these."""
+
+
 def viewing(plan: Plan) -> Outcome:
-    """CPU a request, and the slowest `/health`, in windows without and with viewers by turns, then with and without."""
-    runs: dict[bool, list[Result]] = {False: [], True: []}
-    slowest: dict[bool, list[float]] = {False: [], True: []}
+    """CPU a request, and the slowest `/health` in a crowd, without and with viewers by turns, then with and without."""
+    alone, viewed = _Side(), _Side()
     with bench(plan) as on, on.proxy_for_a_while("proxy") as proxy:
-        shape = Shape(in_flight=CAPTURE_IN_FLIGHT, warmup=plan.warmup, window=plan.window * SHARE)
         for pair in range(plan.viewing_pairs):
-            for viewed in (False, True) if pair % 2 == 0 else (True, False):
-                with ExitStack() as viewers:
-                    watched = {"proxy": proxy.process.pid}
-                    if viewed:
-                        watched |= viewers.enter_context(_viewers(on.folder, proxy))
-                    health = viewers.enter_context(Health(proxy.url))
-                    runs[viewed].append(on.load(proxy.target, shape, watched=watched))
-                slowest[viewed].append(1e3 * max(health.waits))
-        alone, looked_at = ([run.cpu_micros("proxy") for run in runs[viewed]] for viewed in (False, True))
+            for side in (alone, viewed) if pair % 2 == 0 else (viewed, alone):
+                with ExitStack() as exits:
+                    viewers = exits.enter_context(_viewers(on.folder, proxy)) if side is viewed else {}
+                    _run(on, proxy, side, {"proxy": proxy.process.pid, **viewers})
+        costs = [[run.cpu_micros("proxy") for run in side.at_once] for side in (alone, viewed)]
+        totals = [run.total for side in (alone, viewed) for run in (*side.at_once, *side.crowds)]
         return Outcome(
             figures=[
-                figure("viewed_vs_alone", "ratio", _ratios(alone, looked_at), goal=at_least(0.95)),
-                figure("viewed_health_vs_alone", "ratio", _ratios(slowest[False], slowest[True]), goal=at_least(0.95)),
-                figure("viewed_cpu_per_request", "us", looked_at),
-                figure("alone_cpu_per_request", "us", alone),
-                figure("viewed_health_max_ms", "ms", slowest[True]),
-                figure("alone_health_max_ms", "ms", slowest[False]),
+                figure("viewed_vs_alone", "ratio", _ratios(*costs), goal=at_least(0.95)),
+                figure("viewed_health_vs_alone", "ratio", _ratios(alone.slowest, viewed.slowest), goal=at_least(0.95)),
+                figure("viewed_cpu_per_request", "us", costs[1]),
+                figure("alone_cpu_per_request", "us", costs[0]),
+                figure("viewed_health_max_ms", "ms", viewed.slowest),
+                figure("alone_health_max_ms", "ms", alone.slowest),
                 *(
-                    figure(f"{name}_cores", "cores", [run.cpu[name] / run.window["seconds"] for run in runs[True]])
+                    figure(f"{name}_cores", "cores", [run.cpu[name] / run.window["seconds"] for run in viewed.at_once])
                     for name in ("inspect", "top")
                 ),
-                *accounts.checks(proxy, [run.total for run in runs[False] + runs[True]], label="viewing"),
+                *accounts.checks(proxy, totals, label="viewing"),
             ],
             runs=on.runs,
             commands=on.commands,
         )
+
+
+def _run(on: Bench, proxy: Proxy, side: _Side, watched: dict[str, int]) -> None:
+    window = on.plan.window * SHARE
+    on.stub.set_latency(0)
+    shape = Shape(in_flight=CAPTURE_IN_FLIGHT, warmup=on.plan.warmup, window=window)
+    side.at_once.append(on.load(proxy.target, shape, watched=watched))
+    on.stub.set_latency(ENGINE_SECONDS)
+    with Health(proxy.url) as health:
+        crowd = replace(shape, in_flight=on.plan.crowd or CAPTURE_IN_FLIGHT)
+        side.crowds.append(on.load(proxy.target, crowd, watched=watched))
+    side.slowest.append(1e3 * max(health.waits))
 
 
 def _ratios(alone: list[float], viewed: list[float]) -> list[float]:
