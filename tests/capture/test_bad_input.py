@@ -60,7 +60,11 @@ class Target:
             "sessions": self.admin.get("/sessions").json()["sessions"][0].keys(),
             "engine": self.fleet.engine.counters()["received"],
             "weights": [stats[name] for name in ("run", "version", "epoch", "paused")],
-            "shown": [{**session.show(), "idle_seconds": 0} for session in (self.session, self.other)],
+            "shown": [
+                # A call that is refused is use of the session, too.
+                {**session.show(), "idle_seconds": 0, "last_activity_at": 0}
+                for session in (self.session, self.other)
+            ],
         }
 
     def send(self, method: str, path: str, body: Json = None, **options: Any) -> httpx.Response:

@@ -103,7 +103,6 @@ def test_a_proxy_that_is_not_the_owner_passes_names_on_as_they_are_written(listi
     [
         "/v1/completions",
         "/v1/embeddings",
-        "/v1/responses",
         "/v1/v1/chat/completions",
         "/chat/completions",
         "/v1/models/",

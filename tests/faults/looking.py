@@ -78,8 +78,8 @@ LOOKING = [
         "a-bundle-replaces-a-folder-with-other-files",
         Promise.LOOKING,
         CLIENT,
-        " or inside - {MARK, *OURS}:",
-        ":",
+        " or inside - {MARK, *OURS}):",
+        "):",
         ("inspect/test_bundle.py::test_an_earlier_bundle_is_replaced_and_nothing_else_ever",),
     ),
     Fault(

@@ -12,14 +12,15 @@ from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, N
 
 def test_a_batch_from_sessions_to_acknowledgement(fleet: Fleet) -> None:
     before = fleet.audit()
-    group_ids = []
+    group_ids, session_ids = [], []
     for task in range(6):
         with fleet.start_group(2, f"task-{task}", metadata={"number": task}) as group:
             talked(group, turns=2)
             for place, session in enumerate(group):
                 session.reward(float(place))
         group_ids.append(group.group_id)
-    with fleet.export(count=12, timeout=30) as export:
+        session_ids += [session.session_id for session in group]
+    with fleet.export(session_ids=session_ids) as export:
         batch = list(export)
     assert {each.group_id for each in batch} == set(group_ids)
     assert sorted(each.reward or 0.0 for each in batch) == [0.0] * 6 + [1.0] * 6
