@@ -10,8 +10,7 @@ from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
 OnError = Literal["close", "delete"]
 SamplingOption = wire.SessionSampling | dict[str, Any] | None
 """`defaults` and `overrides` of sampling parameters."""
-PAGE: Final = 250
-"""Of a list: a proxy that serves does nothing else while it writes one."""
+PAGE: Final = 1000
 
 
 class Chosen(TypedDict, total=False):
