@@ -1,10 +1,7 @@
 """What it costs a proxy that somebody looks on: an open page of `rolloutfleet inspect`, and a `top` that draws every
 second."""
 
-import os
-import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from playwright.sync_api import sync_playwright
+from tests.client.inspect.browser import ADDRESS, chromium
 
 from benchmarks.rigs import accounts
 from benchmarks.rigs.bench import Bench, bench
@@ -20,11 +17,10 @@ from benchmarks.rigs.compared import CAPTURE_IN_FLIGHT, ENGINE_SECONDS
 from benchmarks.rigs.figures import Outcome, at_least, figure
 from benchmarks.rigs.load import Result, Shape
 from benchmarks.rigs.plan import Plan
-from benchmarks.rigs.processes import Running, StartFailed
+from benchmarks.rigs.processes import Running
 from benchmarks.rigs.stack import Proxy
 from benchmarks.rigs.watching import Health
 
-ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
 SHARE: Final = 1 / 3
 """Of a window of the other rigs: these are many."""
 TERMINAL: Final = {"TERM": "xterm-256color", "COLUMNS": "160", "LINES": "48"}
@@ -110,16 +106,8 @@ def _viewers(folder: Path, proxy: Proxy) -> Iterator[dict[str, int]]:
 @contextmanager
 def _browser(address: str) -> Iterator[None]:
     """With a window that shows the sessions; the address lets it in, once."""
-    program = shutil.which("chromium")
-    if program is None:
-        raise StartFailed("chromium is not installed: apt-get install chromium")
-    options = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=options)
-        try:
-            page = browser.new_page()
-            page.goto(address)
-            page.goto(address.partition("?")[0] + "sessions.html")
-            yield
-        finally:
-            browser.close()
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(address)
+        page.goto(address.partition("?")[0] + "sessions.html")
+        yield
