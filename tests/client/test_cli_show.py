@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from safetensors.numpy import save
+from tests.client.fleet.agents import say
 from tests.client.processes import CLI, ran
 from tests.operator.running import Up, running
 
@@ -61,16 +62,6 @@ def session(up: Up) -> tuple[str, list[str]]:
         _, other = say(started, [{"role": "user", "content": "Another"}], tools=TOOLS)
         fleet.reward(started, 0.5)
     return started.session_id, [one, two, other]
-
-
-def say(session: Any, messages: list[Json], **options: Json) -> tuple[list[Json], str]:
-    reply = httpx.post(
-        f"{session.base_url}/chat/completions",
-        json={"model": "simulated", "messages": messages, "max_tokens": 30, **options},
-        headers={"authorization": f"Bearer {session.api_key}"},
-        timeout=60,
-    ).raise_for_status()
-    return [*messages, reply.json()["choices"][0]["message"]], reply.json()["id"]
 
 
 def shown(up: Up, what: str, *words: str) -> str:

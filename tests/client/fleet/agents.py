@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
+import httpx
 import openai
 
 from rolloutfleet.fleet import AsyncSession, Session
@@ -36,3 +38,14 @@ async def talk_all(sessions: Iterable[Handle], *, turns: int = 1) -> None:
 def talked(sessions: Iterable[Handle], *, turns: int = 1) -> None:
     """The same, for code that blocks."""
     asyncio.run(talk_all(sessions, turns=turns))
+
+
+def say(session: Handle, messages: list[Any], *, max_tokens: int = 30, **options: Any) -> tuple[list[Any], str]:
+    """One turn: the messages with the answer, and the turn's id."""
+    reply = httpx.post(
+        f"{session.base_url}/chat/completions",
+        json={"model": "simulated", "messages": messages, "max_tokens": max_tokens, **options},
+        headers={"authorization": f"Bearer {session.api_key}"},
+        timeout=60,
+    ).raise_for_status()
+    return [*messages, reply.json()["choices"][0]["message"]], reply.json()["id"]

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from tests.capture.fleets import Fleet, running_fleet
 from tests.capture.test_turns import TOOLS
-from tests.client.fleet.agents import talk, talked
+from tests.client.fleet.agents import say, talk, talked
 from tests.client.fleet.conftest import key_file
 from tests.client.fleet.test_events import restart
 from tests.client.processes import CLI, ran
@@ -92,16 +92,6 @@ def page(pair: Fleet) -> Iterator[Inspecting]:
 def browser(page: Inspecting) -> Iterator[httpx.Client]:
     with page.browser() as browser:
         yield browser
-
-
-def say(session: Session, messages: list[Json], **options: Json) -> tuple[list[Json], str]:
-    reply = httpx.post(
-        f"{session.base_url}/chat/completions",
-        json={"model": "simulated", "messages": messages, "max_tokens": 30, **options},
-        headers={"authorization": f"Bearer {session.api_key}"},
-        timeout=60,
-    ).raise_for_status()
-    return [*messages, reply.json()["choices"][0]["message"]], reply.json()["id"]
 
 
 @pytest.fixture(scope="module")

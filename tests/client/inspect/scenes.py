@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import httpx
 import numpy as np
 from safetensors.numpy import save
+from tests.client.fleet import agents
 
 from rolloutfleet.fleet import Fleet
 
@@ -70,19 +72,11 @@ def play(fleet: Fleet) -> Scenes:
     return scenes
 
 
+say = partial(agents.say, max_tokens=600)
+
+
 def result_of(call: Json, result: str) -> Json:
     return {"role": "tool", "tool_call_id": call["id"], "content": result}
-
-
-def say(session: Any, messages: list[Json], **options: Any) -> tuple[list[Json], str]:
-    """The messages with the answer, and the turn's id."""
-    reply = httpx.post(
-        f"{session.base_url}/chat/completions",
-        json={"model": "simulated", "messages": messages, "max_tokens": 600, **options},
-        headers={"authorization": f"Bearer {session.api_key}"},
-        timeout=60,
-    ).raise_for_status()
-    return [*messages, reply.json()["choices"][0]["message"]], reply.json()["id"]
 
 
 def annotate(fleet: Fleet, session: Any, turn: str, *, note: str) -> None:
