@@ -57,7 +57,7 @@ from rolloutfleet_proxy.sessions.auth import BadKeyFile
 from rolloutfleet_proxy.settings import SettingsSource
 from rolloutfleet_proxy.store.database import StoreUnusable
 from rolloutfleet_proxy.telemetry import tracing
-from rolloutfleet_proxy.telemetry.calls import ChatCall, TellsOfCalls
+from rolloutfleet_proxy.telemetry.calls import CallFactory, ChatCall
 from rolloutfleet_proxy.telemetry.request_ids import Requests
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.wiring import Opened, Start, open_proxy
@@ -107,8 +107,8 @@ class ProxyApp:
         try:
             async with open_proxy(self.settings, self.start, self._source) as opened:
                 self.opened, control.state.services = opened, opened.services
-                tells = ChatCall if self._spans is None else self._spans.call
-                self._serve = _served(control, opened, self.settings, tells)
+                new_call = ChatCall if self._spans is None else self._spans.call
+                self._serve = _served(control, opened, self.settings, new_call)
                 yield
                 self._serve = control
         except MISTAKES as mistake:
@@ -119,7 +119,7 @@ class ProxyApp:
                 await self._spans.aclose()
 
 
-def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, tells: TellsOfCalls) -> ASGIApp:
+def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, new_call: CallFactory) -> ASGIApp:
     """A request's way: told of, timed, passed on to its owner, or served by the endpoint of calls, or by `control`."""
     services, body_limit = opened.services, _body_limit(settings)
     bodies = RequestBodies(
@@ -133,13 +133,13 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, tells: Te
     )
     ownership = services.ownership
     forwarding = Forwarding(
-        _Split(opened, replace(opened.endpoint, tells=tells), bodies),
+        _Split(opened, replace(opened.endpoint, new_call=new_call), bodies),
         ownership,
         body_limit=body_limit,
         metrics=services.metrics,
         check_key=partial(require_key_of_somewhere, services.access, ownership),
         passing=partial(_passing, services.drains, opened.under_way),
-        tells=tells,
+        new_call=new_call,
     )
     timed = BodyTime(forwarding, drains=services.drains, under_way=opened.under_way)
     return Requests(timed, services.metrics, logs_itself=_is_call)

@@ -46,7 +46,7 @@ from rolloutfleet_proxy.sessions.calls import forget_frames
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry import logger
-from rolloutfleet_proxy.telemetry.calls import ChatCall, TellsOfCalls
+from rolloutfleet_proxy.telemetry.calls import CallFactory, ChatCall
 from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED, Metrics, one_of_each
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
@@ -77,11 +77,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     pace: Pace
     large_bodies: Executor
     settings: SettingsInForce
-    tells: TellsOfCalls = ChatCall
+    new_call: CallFactory = ChatCall
 
     async def __call__(self, asked: DialectCall, receive: Receive, send: Send) -> None:
         """Serve a request to its end; a failure becomes the dialect's error."""
-        told = self.tells(
+        told = self.new_call(
             self.metrics,
             request_id=asked.headers.get(REQUEST_ID, ""),
             headers=asked.headers,

@@ -37,7 +37,7 @@ from rolloutfleet_proxy.http.last_bytes import emptied_of
 from rolloutfleet_proxy.http.request_bodies import CheckKey
 from rolloutfleet_proxy.ids import random_hex
 from rolloutfleet_proxy.telemetry import logger
-from rolloutfleet_proxy.telemetry.calls import ANSWERED, CUT_SHORT, ChatCall, PassedCall, TellsOfCalls
+from rolloutfleet_proxy.telemetry.calls import ANSWERED, CUT_SHORT, CallFactory, ChatCall, PassedCall
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
 
@@ -63,7 +63,7 @@ class Forwarding:
     metrics: Metrics
     check_key: CheckKey | None = None
     passing: Callable[[Scope], AbstractAsyncContextManager[None]] = lambda scope: nullcontext()
-    tells: TellsOfCalls = ChatCall
+    new_call: CallFactory = ChatCall
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = None
@@ -94,7 +94,7 @@ class Forwarding:
         if call is None:
             await send_answer(answer, send)
             return
-        told = self.tells(
+        told = self.new_call(
             self.metrics,
             request_id=request_id(scope),
             headers=call.headers,

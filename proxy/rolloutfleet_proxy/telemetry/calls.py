@@ -22,7 +22,7 @@ LONGEST_NAME: Final = 80
 _NOTHING_REACHED = [-1.0] * DONE
 
 
-class Asked(Protocol):
+class ReadRequest(Protocol):
     """What is told of a request, once it has been read."""
 
     @property
@@ -75,7 +75,7 @@ class ChatCall:
         self.session_id = self.session_id[:LONGEST_NAME]
         self._in_flight_before = self.metrics.in_flight
 
-    def read(self, session_id: str, asked: Asked) -> None:
+    def read(self, session_id: str, asked: ReadRequest) -> None:
         """What is asked is known."""
         self.session_id, self.messages, self.stream = session_id, len(asked.messages), asked.stream
         self._start()
@@ -146,8 +146,8 @@ class ChatCall:
         )
 
 
-class TellsOfCalls(Protocol):
-    """Makes what tells of a call: a `ChatCall`, or one that tells more."""
+class CallFactory(Protocol):
+    """Makes the record of a call that begins: a `ChatCall`, or one that does more with it."""
 
     def __call__(
         self, metrics: Metrics, *, request_id: str, headers: Mapping[str, str], api: str, session_id: str

@@ -23,7 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from rolloutfleet.installed import own_version
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.domain.turn import Turn
-from rolloutfleet_proxy.telemetry.calls import Asked, ChatCall
+from rolloutfleet_proxy.telemetry.calls import ChatCall, ReadRequest
 from rolloutfleet_proxy.telemetry.collector import Collector
 from rolloutfleet_proxy.telemetry.metrics import COMMITTED, JOINED, REPLAYED, Metrics
 from rolloutfleet_proxy.telemetry.request_ids import TRACES
@@ -100,7 +100,7 @@ class TracedCall(ChatCall):
         if self._span.is_recording():
             self._span.set_attributes(self.spans.always)
 
-    def read(self, session_id: str, asked: Asked) -> None:
+    def read(self, session_id: str, asked: ReadRequest) -> None:
         super().read(session_id, asked)
         if self._span.is_recording():
             model = self.spans.model if asked.model is None else asked.model
@@ -163,7 +163,7 @@ def _going_on(headers: Mapping[str, str], span: Span) -> dict[str, str]:
     return kept
 
 
-def _of_request(asked: Asked, model: str) -> dict[str, Any]:
+def _of_request(asked: ReadRequest, model: str) -> dict[str, Any]:
     said: dict[str, Any] = {"gen_ai.request.model": model, "gen_ai.request.stream": asked.stream}
     if asked.max_tokens is not None:
         said["gen_ai.request.max_tokens"] = asked.max_tokens

@@ -23,7 +23,7 @@ from rolloutfleet.settings import LogSettings
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.ids import SESSION, Owner
 from rolloutfleet_proxy.telemetry import events
-from rolloutfleet_proxy.telemetry.calls import ChatCall, TellsOfCalls
+from rolloutfleet_proxy.telemetry.calls import CallFactory, ChatCall
 from rolloutfleet_proxy.telemetry.log_lines import FORMS
 from rolloutfleet_proxy.telemetry.log_setup import EventLog
 from rolloutfleet_proxy.telemetry.metrics import Metrics
@@ -103,7 +103,7 @@ def two_lines(logger: logging.Logger) -> None:
     logger.info("call_ended", ENDED)
 
 
-def one_call(metrics: Metrics, tells: TellsOfCalls = ChatCall) -> None:
+def one_call(metrics: Metrics, tells: CallFactory = ChatCall) -> None:
     _, identity = identified(HEADERS)
     told = tells(metrics, request_id=identity.decode(), headers=TRACED, api="openai_chat", session_id="")
     told.read(NAME, ASKED)
@@ -167,7 +167,7 @@ def test_a_span_that_is_not_sampled_costs_the_loop_little(request: pytest.Fixtur
     output = EventLog(FORMS["json"](pid=1, ordinal=0), logging.INFO, os.open(os.devnull, os.O_WRONLY))
     events.direct(output)
     metrics = Metrics()
-    kinds: dict[str, TellsOfCalls] = {
+    kinds: dict[str, CallFactory] = {
         "no": ChatCall,
         "unsampled": spans(ALWAYS_OFF).call,
         "sampled": spans(ALWAYS_ON).call,
