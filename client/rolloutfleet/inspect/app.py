@@ -135,7 +135,7 @@ def encoded(document: Json) -> bytes:
 
 
 def _name(request: Request, which: str) -> str:
-    """A name of a path. Raises NotThere for what nothing is called."""
+    """A name of a path; empty, which is nothing's name, for what can be none."""
     name = str(request.path_params[which])
     return name if is_name(name) else ""
 

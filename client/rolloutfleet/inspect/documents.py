@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from rolloutfleet.inspect.names import safe_name
-from rolloutfleet.viewing import limbs
+from rolloutfleet.viewing import TOKEN_LISTS, limbs
 from rolloutfleet.wire import SessionStatus, ShownTokens, ShownTurn
 
 Json = dict[str, Any]
@@ -19,11 +19,10 @@ BUCKETS: Final = 512
 """Of a strip, at the most."""
 NEWEST: Final = 12
 """Sessions that an overview shows."""
-LISTS: Final = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
-"""Of tokens: those that have one entry for each."""
 _LONG: Final = {"messages", "tokens", "tools", "template_kwargs"}
 """What a tree leaves out."""
-_SUMMARY: Final = ("branches", "reward", "rewarded", "output_tokens", "version_min", "version_max", "last_activity_at")
+SUMMARY: Final = ("branches", "reward", "rewarded", "output_tokens", "version_min", "version_max", "last_activity_at")
+"""Of a session's line: what follows from its turns."""
 
 
 def session_of_status(status: SessionStatus) -> Json:
@@ -42,7 +41,7 @@ def session_of_status(status: SessionStatus) -> Json:
         "turns": status.turns,
         "tokens": status.tokens,
         "in_flight": status.in_flight,
-        **{name: getattr(status, name) for name in _SUMMARY},
+        **{name: getattr(status, name) for name in SUMMARY},
     }
 
 
@@ -88,7 +87,7 @@ def strip(logprobs: Sequence[float]) -> list[float]:
 def part_of(tokens: ShownTokens, start: int, end: int) -> ShownTokens:
     """Those of a turn's own tokens from `start` to before `end`, as far as they are there."""
     first, last = max(0, start - tokens.start), max(0, end - tokens.start)
-    parts = {name: getattr(tokens, name)[first:last] for name in LISTS}
+    parts = {name: getattr(tokens, name)[first:last] for name in TOKEN_LISTS}
     said = {name: numbers[first:last] for name, numbers in tokens.annotations.items()}
     return tokens.model_copy(update={"start": tokens.start + first, **parts, "annotations": said})
 

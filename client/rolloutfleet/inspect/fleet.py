@@ -20,8 +20,8 @@ from rolloutfleet.inspect.documents import (
 from rolloutfleet.inspect.listing import Listing
 from rolloutfleet.inspect.looking import Looking
 from rolloutfleet.inspect.names import is_name, is_session_id
-from rolloutfleet.inspect.reading import Reader
-from rolloutfleet.inspect.sampling import Figures
+from rolloutfleet.inspect.reading import ConversationReader
+from rolloutfleet.inspect.sampling import LiveFigures
 from rolloutfleet.inspect.sources import NotNow, NotThere
 from rolloutfleet.inspect.tabs import Tabs
 
@@ -44,9 +44,9 @@ class FleetSource:
         self._fleet, self._tabs = fleet, tabs
         self._looking = Looking(clock)
         self._overseen = Looking(clock, enough=FIGURES_WANTED)
-        self._figures = Figures(fleet, self._overseen)
+        self._figures = LiveFigures(fleet, self._overseen)
         self._listing = Listing(fleet, self._looking, lambda: tabs.tell("sessions", {}), clock)
-        self._reader = Reader(fleet, clock)
+        self._reader = ConversationReader(fleet, clock)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

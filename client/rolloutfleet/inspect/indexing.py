@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rolloutfleet.dumps import CLAIM_MARK, Damaged, DumpHead, open_dump
 from rolloutfleet.dumps.reading import read_head
-from rolloutfleet.inspect.documents import summary_of_turns
+from rolloutfleet.inspect.documents import SUMMARY, summary_of_turns
 from rolloutfleet.viewing import Recorded, Texts, Unreadable, load_texts, open_file
 from rolloutfleet.viewing.files import DUMP_BEGINS, OF_RECORDS
 
@@ -117,8 +117,7 @@ def _of_head(head: DumpHead) -> Json:
 
 
 def _line(**said: Any) -> Json:
-    unknown = ("branches", "reward", "rewarded", "output_tokens", "version_min", "version_max", "last_activity_at")
-    return dict.fromkeys(unknown) | {"in_flight": 0} | said
+    return dict.fromkeys(SUMMARY) | {"in_flight": 0} | said
 
 
 def _looked_at(folder: Path, file: str, *, is_dump: bool) -> Found:

@@ -34,7 +34,7 @@ MOST_TURNS: Final = 20_000
 """Of a session that are shown."""
 
 
-class Reader:
+class ConversationReader:
     """Reads of one fleet. Raises FleetError's kinds, and NotThere."""
 
     def __init__(self, fleet: AsyncFleet, clock: Callable[[], float]) -> None:

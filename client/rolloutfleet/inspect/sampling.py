@@ -10,7 +10,7 @@ from rolloutfleet.viewing.figures import FleetFigures, Sample, figures, take_sam
 EVERY: Final = 1.0
 
 
-class Figures:
+class LiveFigures:
     """What the fleet said last."""
 
     def __init__(self, fleet: AsyncFleet, looking: Looking) -> None:

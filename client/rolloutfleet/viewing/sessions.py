@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rolloutfleet.wire import Conversation, ShownTokens, ShownTurn
+
+TOKEN_LISTS: Final = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
+"""Of `ShownTokens`: those that have one entry for each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,7 @@ def merged(pages: Iterable[Conversation]) -> list[ShownTurn]:
 
 
 def _joined(one: ShownTokens, other: ShownTokens) -> ShownTokens:
-    names = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
-    joined = {name: [*getattr(one, name), *getattr(other, name)] for name in names}
+    joined = {name: [*getattr(one, name), *getattr(other, name)] for name in TOKEN_LISTS}
     series = {
         name: [each for part in (one, other) for each in part.annotations.get(name, [None] * len(part.input_ids))]
         for name in sorted({*one.annotations, *other.annotations})

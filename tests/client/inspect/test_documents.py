@@ -6,8 +6,9 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutfleet.inspect.documents import BUCKETS, LISTS, TOKENS_A_CHUNK, chunk_document, last_words, strip
+from rolloutfleet.inspect.documents import BUCKETS, TOKENS_A_CHUNK, chunk_document, last_words, strip
 from rolloutfleet.inspect.names import digest_name, is_name, is_session_id, safe_name
+from rolloutfleet.viewing import TOKEN_LISTS
 from rolloutfleet.wire import ShownTokens
 
 
@@ -50,10 +51,10 @@ def test_chunks_joined_are_all_tokens(count: int, start: int) -> None:
         chunk = chunk_document(tokens, number)
         assert len(chunk["input_ids"]) <= TOKENS_A_CHUNK
         assert not chunk["input_ids"] or chunk["start"] == chunk["input_ids"][0]
-        for name in LISTS:
+        for name in TOKEN_LISTS:
             joined[name] += chunk[name]
         joined["a"] += chunk["annotations"]["a"]
-    assert {name: joined[name] for name in LISTS} == {name: getattr(tokens, name) for name in LISTS}
+    assert {name: joined[name] for name in TOKEN_LISTS} == {name: getattr(tokens, name) for name in TOKEN_LISTS}
     assert joined["a"] == tokens.annotations["a"]
 
 

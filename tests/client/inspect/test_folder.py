@@ -18,10 +18,9 @@ from tests.client.inspect.sites import branched, document, site, whole, write_du
 
 from rolloutfleet.dumps import DumpedShard, DumpedTurn, Tensor, encode
 from rolloutfleet.inspect import indexing
-from rolloutfleet.inspect.documents import LISTS
 from rolloutfleet.inspect.folder import FolderSource
 from rolloutfleet.inspect.indexing import Found
-from rolloutfleet.viewing import load_texts, open_file
+from rolloutfleet.viewing import TOKEN_LISTS, load_texts, open_file
 from rolloutfleet.wire import ShownTurn
 from rolloutfleet_engine.model import model_path
 
@@ -84,9 +83,10 @@ async def same_turn(browser: Any, path: str, expected: ShownTurn) -> None:
     for number in range(made["chunks"]):
         chunk = await document(browser, f"{path}/tokens/{number}.json")
         assert chunk["start"] == 512 * number
-        for name in LISTS:
+        for name in TOKEN_LISTS:
             joined[name] += chunk[name]
-    assert {name: joined[name] for name in LISTS} == {name: getattr(expected.tokens, name) for name in LISTS}
+    whole = {name: getattr(expected.tokens, name) for name in TOKEN_LISTS}
+    assert {name: joined[name] for name in TOKEN_LISTS} == whole
     assert made["tokens"] == len(joined["input_ids"]) and len(made["strip"]) == min(512, expected.completion_tokens)
     assert (await browser.get(f"{path}/tokens/{made['chunks']}.json")).status_code == 404
 
