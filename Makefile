@@ -35,16 +35,16 @@ claude-code: sglang ## rollouts of the real Claude Code with rewards, as a batch
 .PHONY: test
 test: $(READY) ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
 	@$(MAKE) -j4 lint harmony sglang cluster
-	@$(MAKE) -j2 most-tests e2e-images
+	@$(MAKE) -j2 most-tests e2e-if-possible
 	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
-	@$(BIN)/python -m e2e --if-possible
 
-# Parts of `make test` that take place at the same time: checking, downloads and compiling; tests and building images.
-.PHONY: most-tests e2e-images
+# Parts of `make test` that take place at the same time: checking, downloads and compiling; both kinds of tests. Nodes of
+# a cluster come first, since nothing else does their work meanwhile; the rest takes what they leave.
+.PHONY: most-tests e2e-if-possible
 most-tests: $(READY)
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
-e2e-images: $(READY)
-	@$(BIN)/python -m e2e --if-possible --only-images
+	@nice $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
+e2e-if-possible: $(READY)
+	@$(BIN)/python -m e2e --if-possible
 
 .PHONY: test-fast
 test-fast: lint harmony ## the same without the real SGLang, Kubernetes and the slowest files (nothing large to install or compile)

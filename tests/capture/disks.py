@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import gc
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
+import psutil
 import pytest
 
 Kind = Literal["tmpfs", "ext4"]
@@ -40,11 +42,23 @@ def small_disk(folder: Path, *, megabytes: int, kind: Kind = "tmpfs") -> Iterato
 
 
 def unmount(folder: Path) -> None:
-    """Take a disk away, once nothing holds it: the files of a killed process are closed a moment after it is gone."""
+    """Take a disk away, once nothing holds it: the files of a killed process are closed a moment after it is gone, and
+    those of a connection to a store in this process only when the object is freed (its statements outlive `close()`).
+    """
     deadline = time.monotonic() + UNMOUNT_TIMEOUT
     while (done := subprocess.run(["umount", str(folder)], capture_output=True, text=True)).returncode:
-        assert time.monotonic() < deadline, done.stderr
+        assert time.monotonic() < deadline, f"{done.stderr}; held by {list(_holders(folder))}"
+        gc.collect()
         time.sleep(0.1)
+
+
+def _holders(folder: Path) -> Iterator[tuple[int, str]]:
+    """(process id, file) of what is open below a folder."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            for file in process.open_files():
+                if file.path.startswith(f"{folder}/"):
+                    yield process.pid, file.path
 
 
 def fill(file: Path) -> None:
