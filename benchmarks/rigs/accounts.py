@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.rigs.figures import Figure, exactly, figure
 from benchmarks.rigs.load import Answers
@@ -31,6 +32,14 @@ def checks_of(proxies: Sequence[Proxy], runs: Sequence[Answers], *, label: str) 
         _must_be_0(f"prefix_checks_missing_{label}", "turns", followed - passed),
         _must_be_0(f"audit_unbalanced_{label}", "stores", sum(not audit["balanced"] for audit in audits)),
         _must_be_0(f"errors_{label}", "errors", sum(run.failed for run in runs)),
+    ]
+
+
+def together(checks: Sequence[Sequence[Figure]]) -> list[Figure]:
+    """Several proxies' checks, one after the other, as one of each name; what misses in one does not make up for what
+    another has too many."""
+    return [
+        replace(same[0], samples=(sum(abs(each.samples[0]) for each in same),)) for same in zip(*checks, strict=True)
     ]
 
 

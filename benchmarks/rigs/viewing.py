@@ -14,7 +14,7 @@ from tests.client.inspect.browser import ADDRESS, chromium
 from benchmarks.rigs import accounts
 from benchmarks.rigs.bench import Bench, bench
 from benchmarks.rigs.compared import CAPTURE_IN_FLIGHT, ENGINE_SECONDS
-from benchmarks.rigs.figures import Outcome, at_least, figure
+from benchmarks.rigs.figures import Figure, Outcome, at_least, figure
 from benchmarks.rigs.load import Result, Shape
 from benchmarks.rigs.plan import Plan
 from benchmarks.rigs.processes import Running
@@ -37,19 +37,24 @@ class _Side:
     """As many calls in flight as in the rig of `/health`."""
     slowest: list[float] = field(default_factory=list)
     """Milliseconds that `/health` took at the most under these."""
+    checks: list[list[Figure]] = field(default_factory=list)
+    """Of each proxy."""
 
 
 def viewing(plan: Plan) -> Outcome:
-    """CPU a request, and the slowest `/health` in a crowd, without and with viewers by turns, then with and without."""
+    """CPU a request, and the slowest `/health` in a crowd, without and with viewers by turns, then with and without.
+
+    Each time before a proxy of its own, whose sessions are those of these windows alone.
+    """
     alone, viewed = _Side(), _Side()
-    with bench(plan) as on, on.proxy_for_a_while("proxy") as proxy:
+    with bench(plan) as on:
         for pair in range(plan.viewing_pairs):
             for side in (alone, viewed) if pair % 2 == 0 else (viewed, alone):
-                with ExitStack() as exits:
+                name = f"proxy-{'viewed' if side is viewed else 'alone'}-{pair}"
+                with on.proxy_for_a_while(name) as proxy, ExitStack() as exits:
                     viewers = exits.enter_context(_viewers(on.folder, proxy)) if side is viewed else {}
                     _run(on, proxy, side, {"proxy": proxy.process.pid, **viewers})
         costs = [[run.cpu_micros("proxy") for run in side.at_once] for side in (alone, viewed)]
-        totals = [run.total for side in (alone, viewed) for run in (*side.at_once, *side.crowds)]
         return Outcome(
             figures=[
                 figure("viewed_vs_alone", "ratio", _ratios(*costs), goal=at_least(0.95)),
@@ -62,7 +67,7 @@ def viewing(plan: Plan) -> Outcome:
                     figure(f"{name}_cores", "cores", [run.cpu[name] / run.window["seconds"] for run in viewed.at_once])
                     for name in ("inspect", "top")
                 ),
-                *accounts.checks(proxy, totals, label="viewing"),
+                *accounts.together(alone.checks + viewed.checks),
             ],
             runs=on.runs,
             commands=on.commands,
@@ -79,6 +84,8 @@ def _run(on: Bench, proxy: Proxy, side: _Side, watched: dict[str, int]) -> None:
         crowd = replace(shape, in_flight=on.plan.crowd or CAPTURE_IN_FLIGHT)
         side.crowds.append(on.load(proxy.target, crowd, watched=watched))
     side.slowest.append(1e3 * max(health.waits))
+    totals = [runs[-1].total for runs in (side.at_once, side.crowds)]
+    side.checks.append(accounts.checks(proxy, totals, label="viewing"))
 
 
 def _ratios(alone: list[float], viewed: list[float]) -> list[float]:
