@@ -34,16 +34,17 @@ claude-code: sglang ## rollouts of the real Claude Code with rewards, as a batch
 ##@ Check it
 .PHONY: test
 test: $(READY) ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
-	@$(MAKE) -j4 lint harmony sglang cluster
-	@$(MAKE) -j2 most-tests e2e-if-possible
+	@$(MAKE) -j4 lint most-tests e2e-if-possible
 	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
+	@$(BIN)/python -m e2e --left-out
 
-# Parts of `make test` that take place at the same time: checking, downloads and compiling; both kinds of tests. Nodes of
-# a cluster come first, since nothing else does their work meanwhile; the rest takes what they leave.
+# What `make test` does at the same time: checking the style, downloads and compiling, and as soon as they can both kinds
+# of tests. The nodes of a cluster go first, for whatever waits there waits for its processes; the rest takes what they
+# leave.
 .PHONY: most-tests e2e-if-possible
-most-tests: $(READY)
+most-tests: harmony sglang cluster
 	@nice $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
-e2e-if-possible: $(READY)
+e2e-if-possible: cluster
 	@$(BIN)/python -m e2e --if-possible
 
 .PHONY: test-fast

@@ -24,7 +24,7 @@ from toolchain.kubernetes.records import Record
 from toolchain.kubernetes.settings import ENV_PREFIX, Settings
 
 from e2e import results
-from e2e.installing import LOADED, build_images, load_images
+from e2e.installing import LOADED, load_images
 from e2e.results import Result
 
 ROOT: Final = results.HERE.parent
@@ -67,7 +67,9 @@ class Run:
         self.begun = True
         report = REPORTS / f"{name}.xml"
         report.unlink(missing_ok=True)
-        line = [sys.executable, "-m", "pytest", "-q", "-m", self.mark, f"--junitxml={report}", *self.words]
+        # Each with folders of its own: several would clean up each other's.
+        folders = f"--basetemp={REPORTS / 'tmp' / name}"
+        line = [sys.executable, "-m", "pytest", "-q", "-m", self.mark, f"--junitxml={report}", folders, *self.words]
         started = time.monotonic()
         process = subprocess.Popen(
             [*line, *(f"e2e/{test}" for test in tests)],
@@ -128,23 +130,6 @@ def run(options: argparse.Namespace) -> int:
             if not daemon_ran:
                 daemon.stop()
     return _conclude(found, options)
-
-
-def build_only() -> None:
-    """Build the project's images for a later run, which then finds them in Docker's cache. Raises ClusterError."""
-    settings = Settings()
-    daemon_ran = daemon.running() is not None
-    docker = daemon.found()
-    if docker is None and settings.kubeconfig is None:
-        docker = daemon.ensure(data=settings.docker_data, addresses=settings.docker_range)
-    if docker is None:
-        raise ClusterError(daemon.CAN_T_START)
-    try:
-        with step("Building the project's images"):
-            build_images(docker)
-    finally:
-        if not daemon_ran:
-            daemon.stop()
 
 
 def _load_images(record: Record) -> None:
@@ -223,7 +208,7 @@ def _parser() -> argparse.ArgumentParser:
         default=45,
         help="begin no file that would end after that, by its last run (%(default)s)",
     )
-    parser.add_argument("--only-images", action="store_true", help="build the images, for a later run, and end")
+    parser.add_argument("--left-out", action="store_true", help="say whether no cluster can be had, and why, and end")
     parser.add_argument("--if-possible", action="store_true", help="where no cluster can be had, say so and end well")
     return parser
 
@@ -240,14 +225,11 @@ def main() -> None:
     if unknown := [name for name in options.files if not (results.HERE / name).is_file()]:
         _parser().error(f"no file {', '.join(unknown)} in e2e/")
     try:
-        if options.if_possible and (why := lifecycle.why_not(Settings())):
-            if options.only_images:
-                return  # the run that wants them says so
+        if (options.if_possible or options.left_out) and (why := lifecycle.why_not(Settings())):
             say(f"LEFT OUT: the tests on a cluster ({len(results.scenarios())} scenarios). {why}")
             say("Then: make e2e (or python -m e2e --kubeconfig FILE, for a cluster of yours)")
             return
-        if options.only_images:
-            build_only()
+        if options.left_out:
             return
         sys.exit(run(options))
     except ClusterError as error:
