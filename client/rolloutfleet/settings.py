@@ -9,8 +9,15 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from rolloutfleet.spec import CompatibilitySpec, InspectSpec, MemorySpec, ModelsSpec, SessionsSpec, TokenizerSpec
 from rolloutfleet.spec_fields import Address, PositiveDuration, PositiveQuantity
+from rolloutfleet.spec_for_proxies import (
+    CompatibilitySpec,
+    InspectSpec,
+    MemorySpec,
+    ModelsSpec,
+    SessionsSpec,
+    TokenizerSpec,
+)
 from rolloutfleet.units import Quantity
 
 MIB = 2**20

@@ -12,8 +12,7 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel
 
-from rolloutfleet import spec as spec_module
-from rolloutfleet import status as status_module
+from rolloutfleet import spec, spec_for_proxies, status
 from rolloutfleet.spec import API_VERSION, KIND, RolloutFleet
 from rolloutfleet.spec_fields import CEL_RULES
 from rolloutfleet_operator.policy import causes
@@ -198,11 +197,13 @@ def _without_null(node: dict[str, Any]) -> dict[str, Any]:
 
 def _defaults(model: str) -> dict[str, Any]:
     """The defaults of a model's fields, as a file would say them; a field without one is left out."""
-    kind = getattr(spec_module, model, None) or getattr(status_module, model)
+    kind = next(getattr(module, model) for module in _MODELS if hasattr(module, model))
     assert issubclass(kind, BaseModel)
     said = kind.model_construct().model_dump(mode="json", by_alias=True, exclude_none=True)
     return {name: value for name, value in said.items() if value != [] and name not in _WITHOUT_A_DEFAULT}
 
+
+_MODELS: Final = (spec, spec_for_proxies, status)
 
 _WITHOUT_A_DEFAULT: Final = ("simulated",)
 """Means nothing on a cluster, so an object there is not filled in with it."""

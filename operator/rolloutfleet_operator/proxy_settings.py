@@ -5,7 +5,8 @@ are added there.
 from typing import Any, Final
 
 from rolloutfleet.settings import MemorySettings, ProxySettings
-from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, TokenizerSpec, sessions_in_force
+from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec, sessions_in_force
+from rolloutfleet.spec_for_proxies import TokenizerSpec
 
 _SIMULATED_RENDERER: Final = "qwen3"
 _SHORTEST_DRAIN: Final = 0.001

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
-from rolloutfleet.spec import DumpSpec, SessionsSpec
+from rolloutfleet.spec_for_proxies import DumpSpec, SessionsSpec
 
 
 def settings(tmp_path: Path, **more: object) -> ProxySettings:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet.spec import LimitsSpec
+from rolloutfleet.spec_for_proxies import LimitsSpec
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.process.drain import Drains, NoHost
 from rolloutfleet_proxy.services.sessions import SessionService

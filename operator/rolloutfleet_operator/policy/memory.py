@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from rolloutfleet.spec import FleetSpec, MemorySpec
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.spec_for_proxies import MemorySpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy.actions import PatchMetadata
 from rolloutfleet_operator.policy.observed import OVER_AGAIN_NOTE, TOO_SMALL_NOTE, ObservedPod, ProxyStats, Run

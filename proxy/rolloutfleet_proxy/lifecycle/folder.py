@@ -31,7 +31,7 @@ from rolloutfleet.dumps import (
     read,
 )
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet.spec import DUMP_ROOT
+from rolloutfleet.spec_for_proxies import DUMP_ROOT
 from rolloutfleet.wire import DumpState
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.ids import Owner

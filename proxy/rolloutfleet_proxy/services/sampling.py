@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rolloutfleet import wire
-from rolloutfleet.spec import SamplingSpec
+from rolloutfleet.spec_for_proxies import SamplingSpec
 from rolloutfleet_proxy.domain.errors import InvalidParameter
 from rolloutfleet_proxy.domain.sampling import UNSAID, SessionSampling
 from rolloutfleet_proxy.tokens.quirks import Unrenderable

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from rolloutfleet.spec import LimitsSpec
+from rolloutfleet.spec_for_proxies import LimitsSpec
 from rolloutfleet.wire import (
     Closed,
     GiveReward,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rolloutfleet.spec import STORE_SHARE_OF_STORAGE, LimitsSpec
+from rolloutfleet.spec_for_proxies import STORE_SHARE_OF_STORAGE, LimitsSpec
 from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.store.database import FILE, Database
 

@@ -9,7 +9,7 @@ from tests.client.dumps.strangers import BAD_HEADS, IRREGULAR, SECRET
 
 from rolloutfleet.dumps import Damaged, DumpName, parse_dump_name
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet.spec import SessionsSpec
+from rolloutfleet.spec_for_proxies import SessionsSpec
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, NotClaimed, folder_of
 

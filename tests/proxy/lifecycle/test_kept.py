@@ -17,7 +17,7 @@ from tests.proxy.lifecycle.imports import Store
 
 from rolloutfleet.dumps import decode, kept_name, parse_dump_name, verify
 from rolloutfleet.settings import ProxySettings
-from rolloutfleet.spec import InspectSpec, KeepSpec
+from rolloutfleet.spec_for_proxies import InspectSpec, KeepSpec
 from rolloutfleet.viewing import open_file
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DomainError, DumpDamaged

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutfleet.spec import LimitsSpec
+from rolloutfleet.spec_for_proxies import LimitsSpec
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.admission import Admission, Places
