@@ -4,7 +4,13 @@ It reads the settings, imports and loads everything, says that it is warm, and w
 accepts. It ends when the parent does.
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
+
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # What imports make stays, so there is nothing to look for until all is loaded (`collector.spare`).
 
 import asyncio
 import contextlib

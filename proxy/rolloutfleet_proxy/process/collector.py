@@ -15,10 +15,11 @@ million objects, so never while it serves."""
 
 
 def spare() -> None:
-    """What the imports made stays for good, so the collector need not look at it again and again."""
+    """Begin, once all is loaded. What the imports made stays for good, so it need not be looked at again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
+    gc.enable()
 
 
 class Collections:
