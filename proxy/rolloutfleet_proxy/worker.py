@@ -4,7 +4,6 @@ It reads the settings, imports and loads everything, says that it is warm, and w
 accepts. It ends when the parent does.
 """
 
-# ruff: noqa: E402
 from __future__ import annotations
 
 import gc
