@@ -7,7 +7,8 @@ import hashlib
 import re
 from typing import Final
 
-_SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_SAFE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,127}")
+"""Without capitals: on some disks a file of one name is that of the other, too."""
 _SESSION: Final = re.compile(r"s(0|[1-9]\d{0,5})-[0-9a-f]{12}-[0-9a-f]{16}")
 
 

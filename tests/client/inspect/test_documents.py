@@ -25,6 +25,10 @@ def test_other_texts_have_other_names(texts: list[str]) -> None:
     assert digest_name(texts[0], texts[1]) != digest_name(texts[0] + texts[1])
 
 
+def test_a_disk_that_knows_no_capitals_tells_names_apart() -> None:
+    assert len({safe_name(text).lower() for text in ("task", "Task", "TASK", "tasK")}) == 4
+
+
 def test_ids_of_a_fleet_stay_as_they_are() -> None:
     for name in ("turn-5f3a", "s0-0123456789ab-0123456789abcdef", "g0-0123456789ab-0123456789abcdef"):
         assert safe_name(name) == name
