@@ -12,7 +12,7 @@ from e2e.installing import Images
 UNKNOWN: Final = "maxHold"
 """The setting of `sessions` that its proxies don't know: to them it is a constant of the code."""
 _PACKAGES: Final = "/opt/rolloutfleet/lib/python3.11/site-packages"
-_SPEC: Final = f"{_PACKAGES}/rolloutfleet/spec.py"
+_SPEC: Final = f"{_PACKAGES}/rolloutfleet/spec_for_proxies.py"
 _FORGET: Final = " && ".join(
     (
         f"sed -i 's/^from typing import /&ClassVar, /' {_SPEC}",

@@ -29,6 +29,8 @@ from e2e.results import Result
 
 ROOT: Final = results.HERE.parent
 REPORTS: Final = ROOT / ".cache" / "e2e"
+FOLDERS: Final = "tmp"
+"""In there: the temporary folders of each file's tests."""
 EPILOG: Final = """\
 examples:
   python -m e2e --kubeconfig ~/.kube/config --registry registry.example/rolloutfleet
@@ -68,7 +70,7 @@ class Run:
         report = REPORTS / f"{name}.xml"
         report.unlink(missing_ok=True)
         # Each with folders of its own: several would clean up each other's.
-        folders = f"--basetemp={REPORTS / 'tmp' / name}"
+        folders = f"--basetemp={REPORTS / FOLDERS / name}"
         line = [sys.executable, "-m", "pytest", "-q", "-m", self.mark, f"--junitxml={report}", folders, *self.words]
         started = time.monotonic()
         process = subprocess.Popen(
@@ -156,7 +158,7 @@ def _wanted(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def _run_files(wanted: dict[str, list[str]], options: argparse.Namespace) -> list[Result]:
-    REPORTS.mkdir(parents=True, exist_ok=True)
+    (REPORTS / FOLDERS).mkdir(parents=True, exist_ok=True)
     started = Run(
         commit=results.checked_out(),
         mark="cluster" if options.full else "not full",

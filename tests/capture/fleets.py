@@ -178,6 +178,13 @@ class ProxyProcess:
         with self.admin() as admin:
             return admin.get("/stats").raise_for_status().json()
 
+    def workers_begun(self) -> int:
+        """How many it has had since it began; 0 while it has none to tell."""
+        try:
+            return len(self.stats()["boots"])
+        except httpx.HTTPError:
+            return 0
+
 
 @dataclass(frozen=True)
 class AgentSession:

@@ -14,7 +14,8 @@ TURNS = 200_000
 SESSIONS = 200_000
 AUDITS = 4
 LISTS = 6
-LOOKS = 20
+LOOKS = 10
+"""More than there are audits or lists: no look waits for one of them."""
 
 _FILL = """
 WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < ?)

@@ -149,7 +149,7 @@ def test_a_restart_waits_for_nobody_who_follows_and_they_go_on_where_they_were(t
         with following(proxy) as events:
             assert proxy.drain("again", then="restart").status_code == 200
             assert events.ended()
-        asyncio.run(eventually(lambda: len(proxy.stats()["boots"]) == 2))
+        asyncio.run(eventually(lambda: proxy.workers_begun() == 2))
         with following(proxy, after=first) as events:
             _, third = say(session, {"role": "user", "content": "Three"})
             assert [events.next()[1] for _ in range(2)] == [second, third]

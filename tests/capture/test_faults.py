@@ -20,7 +20,6 @@ from typing import Any
 
 import httpx
 import pytest
-from benchmarks.rigs.watching import quantile
 from tests.capture import judge
 from tests.capture.crowd import Crowd
 from tests.capture.disks import fill, unmount
@@ -357,11 +356,12 @@ async def test_nothing_that_was_answered_is_lost(
         await eventually(lambda: proxy.audit()["sessions"]["live"] == 0, seconds=60)
     assert_nothing_is_left(proxy, crowd)
     waits = health.answered()
-    told = f"{len(waits)} probes of /health: p99 {quantile(waits, 0.99):.3f} s, slowest {max(waits):.3f} s"
+    late = sum(wait >= 1.0 for wait in waits)
+    told = f"{len(waits)} probes of /health: {late} took a second, slowest {max(waits):.3f} s"
     broken = ", ".join(f"{what} {times}" for what, times in sorted(crowd.unanswered.items()))
     say(request, f"{fault.__name__}: {crowd.answers} answers, {crowd.left} left, {broken or 'none broke off'}; {told}")
-    # One in a hundred may be held back by what else the machine does; `benchmarks/rigs/health.py` bounds every one.
-    in_time = quantile(waits, 0.99) < 1.0 and max(waits) < 5.0
+    # A few may be held back by what else the machine does; `benchmarks/rigs/health.py` bounds every one.
+    in_time = late <= max(2, len(waits) // 50) and max(waits) < 5.0
     # Under libfaketime a process waits for its own locks: it takes twice as long even to start.
     assert len(waits) > 5 and (in_time or fault is clock_that_is_set), told
 

@@ -41,7 +41,7 @@ class Release:
         return self._helm("upgrade", "--install", RELEASE, str(chart), "--create-namespace", *words)
 
     def uninstall(self) -> str:
-        return self._helm("uninstall", RELEASE, "--wait")
+        return self._helm("uninstall", RELEASE, "--wait", "--timeout", "100s")
 
     def may(self, verb: str, resource: str, namespace: str) -> bool:
         """Whether the operator may. A resource is `KIND`, `KIND/NAME` or `KIND:SUBRESOURCE`."""
@@ -66,7 +66,7 @@ def release(server: ApiServer, request: pytest.FixtureRequest) -> Iterator[Relea
         release.uninstall()
     except HelmFailed as error:
         assert "not found" in str(error)
-    server.kubectl("delete", f"crd/{crd.NAME}", "--ignore-not-found", "--wait")
+    server.kubectl("delete", f"crd/{crd.NAME}", "--ignore-not-found", "--timeout=60s")
 
 
 def fleet(name: str = "math") -> dict[str, Any]:

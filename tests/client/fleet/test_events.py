@@ -19,15 +19,9 @@ from rolloutfleet.fleet import Fleet as Trainer
 
 
 def restart(proxy: ProxyProcess) -> None:
-    boots = len(proxy.stats()["boots"])
-    assert proxy.drain(f"again-{boots}", then="restart").status_code == 200
-    asyncio.run(eventually(lambda: _boots(proxy) > boots))
-
-
-def _boots(proxy: ProxyProcess) -> int:
-    with proxy.admin() as admin:
-        answer = admin.get("/stats")
-    return len(answer.json()["boots"]) if answer.status_code == 200 else 0
+    before = proxy.workers_begun()
+    assert proxy.drain(f"again-{before}", then="restart").status_code == 200
+    asyncio.run(eventually(lambda: proxy.workers_begun() > before))
 
 
 def test_turns_of_all_proxies_come_once_each_also_across_a_restart(fleet: Trainer, pair: Fleet) -> None:

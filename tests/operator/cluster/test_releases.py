@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
 UNKNOWN: Final = "spec.sessions.maxHold"
 """What the earlier release has no field for. The definition of this one gives it a default, so every fleet has it."""
 WITHOUT: Final = {
-    "spec.py": (
+    "spec_for_proxies.py": (
         ("from typing import Annotated, ", "from typing import Annotated, ClassVar, "),
         ("    max_hold: PositiveDuration =", "    max_hold: ClassVar[float] ="),
     ),
