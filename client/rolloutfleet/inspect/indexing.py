@@ -19,7 +19,7 @@ DEEPEST: Final = 4
 """Folders below the given one."""
 MOST_FILES: Final = 100_000
 LARGEST: Final = 512 << 20
-"""Bytes of an export's file, which is read whole."""
+"""Bytes of an export's file, and what one that is compressed expands to: it is read whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def opened(folder: Path, file: str, texts: Texts) -> list[Recorded]:
         raise Unreadable(f"{file} can't be read: {error.strerror or error}") from None
     if size > LARGEST and (begins != DUMP_BEGINS or path.suffix in OF_RECORDS):
         raise Unreadable(f"{file} has more than {LARGEST >> 20} MiB: `rolloutfleet show` may show it")
-    return open_file(path, texts)
+    return open_file(path, texts, most=LARGEST)
 
 
 def _files(folder: Path, deeper: int) -> Iterator[Path]:

@@ -38,14 +38,17 @@ class Unreadable(Exception):
     """The file holds nothing that can be shown; the message says why."""
 
 
-def open_file(file: Path, texts: Texts) -> list[Recorded]:
-    """What a dump or an export has. Raises Unreadable."""
+def open_file(file: Path, texts: Texts, *, most: int | None = None) -> list[Recorded]:
+    """What a dump or an export has. Raises Unreadable.
+
+    `most`: bytes that a Parquet file, which is compressed, may expand to.
+    """
     try:
         match file.suffix:
             case ".jsonl":
                 return _of_records(_lines(file), texts)
             case ".parquet":
-                return _of_records(_parquet(file), texts)
+                return _of_records(_parquet(file, most), texts)
             case ".safetensors":
                 return _of_records(_exported(file, TENSORS_MEDIA_TYPE), texts)
         with file.open("rb") as opened:
@@ -186,8 +189,12 @@ def _lines(file: Path) -> Iterator[Json]:
             yield record | {name: np.array(record[name], kind) for name, kind in TYPES.items()}
 
 
-def _parquet(file: Path) -> Iterator[Json]:
+def _parquet(file: Path, most: int | None) -> Iterator[Json]:
+    read = 0
     for batch in pyarrow_parquet().ParquetFile(str(file)).iter_batches(batch_size=16):
+        read += batch.nbytes
+        if most is not None and read > most:
+            raise Unreadable(f"{file} holds more than {most >> 20} MiB: `rolloutfleet show` may show it")
         for record in batch.to_pylist():
             for turn in record["turns"]:
                 turn["message"] = json.loads(turn["message"])

@@ -324,6 +324,25 @@ async def test_shards_are_passed_over_and_an_export_that_is_too_large_is_left_ou
         }
 
 
+async def test_an_export_that_expands_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet
+
+    monkeypatch.setattr(indexing, "LARGEST", 50_000)
+    rows = [_as_stored(record(task_id="x" * size)) for size in (10, 60_000)]
+    for name, row in zip(("small", "large"), rows, strict=True):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / f"{name}.parquet", compression="zstd")
+    assert (tmp_path / "large.parquet").stat().st_size < 50_000
+    async with site(tmp_path) as page, page.let_in() as browser:
+        assert [line["task_id"] for line in await lines(browser)] == ["x" * 10]
+        (left_out,) = (await document(browser, "/data/fleet.json"))["unreadable"]
+        assert left_out["file"] == "large.parquet" and "`rolloutfleet show`" in left_out["why"]
+
+
+def _as_stored(row: Json) -> Json:
+    """As it is in a Parquet file: what varies from message to message is text there."""
+    return row | {"turns": [turn | {"message": json.dumps(turn["message"])} for turn in row["turns"]]}
+
+
 async def test_few_files_stay_in_memory_however_many_are_looked_at(tmp_path: Path) -> None:
     for number in range(6):
         write_dump(tmp_path / f"{number}.json", [turn(1)])
