@@ -7,6 +7,7 @@ only a restart can change is named there until it comes.
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -94,8 +95,12 @@ async def _changes(file: Path | None, asked: asyncio.Event) -> AsyncIterator[Non
             yield
 
 
-def _content(file: Path | None) -> bytes | None:
+def _content(file: Path | None) -> tuple[int, bytes] | None:
+    """With when it was written: it may have been read between two writes, and be loaded after the second."""
     try:
-        return None if file is None else file.read_bytes()
+        if file is None:
+            return None
+        with file.open("rb") as opened:
+            return os.fstat(opened.fileno()).st_mtime_ns, opened.read()
     except OSError:
         return None
