@@ -381,16 +381,27 @@ async def test_a_sampler_that_takes_nothing_sends_nothing(
 
 
 @pytest.mark.parametrize("kind", ["gone", "silent"])
-async def test_a_dead_collector_keeps_nobody_waiting_and_is_told_of_once(
-    traced: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+def test_a_dead_collector_keeps_nobody_waiting_and_is_told_of_once(traced: Fleet, tmp_path: Path, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1] if kind == "silent" else free_port()
         # Longer than the SDK itself takes at the most to end.
-        use(monkeypatch, named(f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_TIMEOUT="600"))
-        async with asyncio.timeout(25):
-            await one_call(traced, tmp_path)
-    assert len([record for record in caplog.records if "OpenTelemetry" in record.getMessage()]) <= 1
+        proxy = beside(traced, tmp_path, named(f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_TIMEOUT="600"))
+        proxy.start()
+        try:
+            assert fresh(proxy).raw_chat(body_in(CHAT, stream=False)).is_success
+            began = time.monotonic()
+        finally:
+            proxy.stop()
+        assert time.monotonic() - began < 25
+    assert proxy.log.read_text().count("OpenTelemetry") <= 1
+
+
+def beside(fleet: Fleet, folder: Path, environment: dict[str, str]) -> ProxyProcess:
+    """A proxy with the gateway of a fleet, but alone; it does not run yet."""
+    port = free_port()
+    (folder / "admin.key").write_text(f"{fleet.proxy.key}\n")
+    own = {"replicas": 1, "port": port, "peers": {"ports": [port]}, "state_dir": str(folder / "proxy" / "state")}
+    return ProxyProcess(0, port, folder / "proxy", fleet.proxy.settings | own, environment)
 
 
 @pytest.mark.parametrize(
