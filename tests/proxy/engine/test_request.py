@@ -32,7 +32,8 @@ def test_what_is_kept_of_a_prompt_takes_no_more_than_its_text() -> None:
             taken, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert taken < len(kept) + 256
+        # A second form of them would be as long again; threads that other tests left may take a little meanwhile.
+        assert taken < 1.1 * len(kept) + 2_000
 
 
 def test_a_prompts_json_grows_with_its_ids() -> None:
