@@ -291,8 +291,7 @@ def test_a_proxy_that_is_gone_is_shown_what_it_had_stays_listed_and_ctrl_c_ends_
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with running_fleet(tmp_path_factory.mktemp("gone"), proxies=2) as running:
-        with Trainer.from_url(running.proxy.url, admin_key=running.proxy.key) as fleet:
-            names = {fleet.start_session().session_id for _ in range(6)}
+        names = {proxy.start_session(here=True).session_id for proxy in running.proxies for _ in range(3)}
         (there,) = list(inspecting_until_listed(running, names))
         assert {line["ordinal"] for line in there["before"]} == {0, 1}
         assert {line["key"] for line in there["after"]} == names
