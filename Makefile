@@ -48,9 +48,13 @@ e2e-if-possible: cluster
 	@$(BIN)/python -m e2e --if-possible
 
 .PHONY: test-fast
-test-fast: lint harmony ## the same without the real SGLang, Kubernetes and the slowest files (nothing large to install or compile)
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST) and not deadline" $(ARGS)
+test-fast: $(READY) ## the same without the real SGLang, Kubernetes and the slowest files (nothing large to install or compile)
+	@$(MAKE) -j2 lint most-fast-tests
 	@$(BIN)/python -m pytest -m "$(FAST) and deadline" $(ARGS) || [ $$? -eq $(NONE) ]
+
+.PHONY: most-fast-tests
+most-fast-tests: harmony
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST) and not deadline" $(ARGS)
 
 .PHONY: test-all
 test-all: export ROLLOUTFLEET_TESTS_AT_LENGTH = yes

@@ -35,6 +35,14 @@ SLOWEST: Final = (
     "tests/client/fleet/test_docs.py",
     "tests/client/fleet/test_blocking.py",
     "tests/fuzz/test_fuzz.py",
+    "tests/client/test_cli.py",
+    "tests/benchmarks/test_programs.py",
+    "tests/client/remote_tensors/test_client.py",
+    "tests/client/test_cli_show.py",
+    "tests/client/inspect/test_in_a_browser.py",
+    "tests/capture/test_shards.py",
+    "tests/benchmarks/test_compared.py",
+    "tests/benchmarks/test_against.py",
 )
 """They begin first, so that none is left at the end while other processes have nothing to do. They are marked `slow`:
 `make test-fast` leaves them out. What a run prints of the slowest files (`tests/durations.py`) says when this no longer
