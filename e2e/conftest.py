@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -32,6 +33,11 @@ HERE = Path(__file__).parent
 DIAGNOSTICS = HERE.parent / ".cache" / "e2e"
 SECONDS_FOR_A_TEST = 600
 LEFT_OUT = pytest.StashKey[tuple[int, str]]()
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end a run as Ctrl-C does, whose signal what a shell runs in the background never gets."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

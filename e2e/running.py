@@ -80,7 +80,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # Ctrl-C reaches it once: from `stop`
+            start_new_session=True,  # Ctrl-C reaches it by `stop` alone
         )
         self.processes[name] = process
         said, _ = process.communicate()
@@ -108,7 +108,7 @@ class Run:
         """Let every pytest end as Ctrl-C lets it: with its fixtures taken down."""
         self.stopped.set()
         for process in list(self.processes.values()):
-            process.send_signal(signal.SIGINT)
+            process.terminate()
 
 
 def _broken(tests: Sequence[str], commit: str) -> list[Result]:
