@@ -57,8 +57,11 @@ most-fast-tests: harmony
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST) and not deadline" $(ARGS)
 
 .PHONY: test-all
-test-all: export ROLLOUTFLEET_TESTS_AT_LENGTH = yes
-test-all: test faults ## `make test` with soak, kills, restarts and crowds at full length, and every planted fault
+test-all: test at-length faults ## `make test`, then soak, kills, restarts and crowds at full length, and every planted fault
+
+.PHONY: at-length
+at-length: $(READY) ## what repeats something, with its full number of repetitions; results go to tests/results (minutes)
+	@$(BIN)/python -m tests.at_length $(ARGS)
 
 .PHONY: faults
 faults: $(READY) ## plant each fault of tests/faults in a copy of the sources: its tests must fail there (minutes)
