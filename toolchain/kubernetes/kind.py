@@ -35,8 +35,10 @@ def delete(docker: Docker, name: str, *, kubeconfig: Path) -> None:
     _kind(docker, "delete", "cluster", "--name", name, "--kubeconfig", kubeconfig)
 
 
-def load(docker: Docker, name: str, images: list[str]) -> None:
-    _kind(docker, "load", "docker-image", "--name", name, *images)
+def load(docker: Docker, name: str, images: list[str], *, nodes: list[str]) -> None:
+    """Onto these nodes; onto all where none is named."""
+    chosen = ("--nodes", ",".join(nodes)) if nodes else ()
+    _kind(docker, "load", "docker-image", "--name", name, *chosen, *images)
 
 
 def names(docker: Docker) -> list[str]:

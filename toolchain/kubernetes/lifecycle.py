@@ -87,7 +87,9 @@ def load(record: Record, images: list[str], docker: Docker) -> list[str]:
     cluster = record.name if record.made_here else (record.context or "").removeprefix("kind-")
     if record.made_here or (record.context or "").startswith("kind-"):
         with step(f"Loading {', '.join(images)}"):
-            kind.load(docker, cluster, images)
+            # No pod of a fleet goes to the control plane of a cluster that was made here, unless it is the only node.
+            workers = [node for node in kind.nodes(docker, cluster) if "-worker" in node] if record.made_here else []
+            kind.load(docker, cluster, images, nodes=workers)
         return images
     if record.registry is None:
         raise ClusterError(
