@@ -34,7 +34,7 @@ def files() -> Iterator[str]:
 
 
 def at_length(
-    names: Annotated[list[str] | None, typer.Argument(help="Which files [all].", show_default=False)] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Which files (default: all).", show_default=False)] = None,
     output: Annotated[Path, typer.Option(help="Where the results of a run of all go.")] = LATEST,
 ) -> None:
     """Run the tests that repeat something with their full number of repetitions (a quarter of an hour).

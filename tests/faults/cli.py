@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def faults(
-    names: Annotated[list[str] | None, typer.Argument(help="Which faults [all].", show_default=False)] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Which faults (default: all).", show_default=False)] = None,
     output: Annotated[Path, typer.Option(help="Where results go; those of other faults stay.")] = LATEST,
 ) -> None:
     """Plant each fault in a copy of the sources, and see that the tests for it fail there.
