@@ -15,6 +15,8 @@ IMAGE_LOCK := $(BIN)/uv pip compile --quiet --only-binary :all: --python-version
     --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
 
 export PYTHON
+# As `toolchain/cache.py` has it. All clones share what mypy knows, by the hashes of the files.
+export MYPY_CACHE_DIR := $(or $(ROLLOUTFLEET_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolloutfleet)/mypy
 # Tests start thousands of processes, and half of a start would be compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -159,7 +161,7 @@ cluster: $(READY) ## compile Kubernetes and build the node image once for all cl
 
 .PHONY: clean
 clean: ## remove what make created here (shared caches stay: make clean-sglang clean-cluster)
-	@rm -rf .venv .cache .rolloutfleet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
+	@rm -rf .venv .cache .rolloutfleet .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-sglang
