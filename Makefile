@@ -9,6 +9,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 SIDE_BY_SIDE := -n auto --dist loadfile
 # What pytest ends with where ARGS leave no test.
 NONE := 5
+# The files with tests that promise a time: to collect all others would take longer than most of them.
+DEADLINES = $(shell grep -rl --include='test_*.py' 'mark\.deadline' tests)
 FAST := not real and not apiserver and not cluster and not slow
 CHECKED := client proxy operator engine images monitoring toolchain tests e2e benchmarks examples
 IMAGE_LOCK := $(BIN)/uv pip compile --quiet --only-binary :all: --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
@@ -37,7 +39,7 @@ claude-code: sglang ## rollouts of the real Claude Code with rewards, as a batch
 .PHONY: test
 test: $(READY) ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
 	@$(MAKE) -j4 lint most-tests e2e-if-possible
-	@$(BIN)/python -m pytest -m deadline $(ARGS) || [ $$? -eq $(NONE) ]
+	@$(BIN)/python -m pytest -m deadline $(or $(ARGS),$(DEADLINES)) || [ $$? -eq $(NONE) ]
 	@$(BIN)/python -m e2e --left-out
 
 # What `make test` does at the same time: checking the style, downloads and compiling, and as soon as they can both kinds
@@ -52,7 +54,7 @@ e2e-if-possible: cluster
 .PHONY: test-fast
 test-fast: $(READY) ## the same without the real SGLang, Kubernetes and the slowest files (nothing large to install or compile)
 	@$(MAKE) -j2 lint most-fast-tests
-	@$(BIN)/python -m pytest -m "$(FAST) and deadline" $(ARGS) || [ $$? -eq $(NONE) ]
+	@$(BIN)/python -m pytest -m "$(FAST) and deadline" $(or $(ARGS),$(DEADLINES)) || [ $$? -eq $(NONE) ]
 
 .PHONY: most-fast-tests
 most-fast-tests: harmony
