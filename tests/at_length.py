@@ -37,7 +37,7 @@ def at_length(
     names: Annotated[list[str] | None, typer.Argument(help="Which files (default: all).", show_default=False)] = None,
     output: Annotated[Path, typer.Option(help="Where the results of a run of all go.")] = LATEST,
 ) -> None:
-    """Run the tests that repeat something with their full number of repetitions (a quarter of an hour).
+    """Run the tests that repeat something with their full number of repetitions (ten minutes).
 
     Exits with 1 where one fails or is skipped.
     """
