@@ -52,13 +52,15 @@ def give_back(transaction: Transaction, *, owed: int = 0, clock: Callable[[], fl
 
 
 async def compact(database: Database, writer: Writer) -> bool:
-    """Give back what is free, if that is worth it; returns whether it was."""
+    """Give back what is free, if that is worth it; returns whether it was.
+
+    While the reserve is owed, it is worth a checkpoint too: a reader may have held up the last one, and with it the
+    file's end.
+    """
     free, pages = await writer.run(lambda t: (t.value("PRAGMA freelist_count"), t.value("PRAGMA page_count")))
     owed = _owed_pages(database)
-    if not is_due(free=free, pages=pages, owed=owed):
-        return False
-    left = surplus(free=free, pages=pages, owed=owed)
-    if not left:
+    left = surplus(free=free, pages=pages, owed=owed) if is_due(free=free, pages=pages, owed=owed) else 0
+    if not left and not owed:
         return False
     with contextlib.suppress(DiskFull):  # with nothing left in reserve; later there may be
         while left:

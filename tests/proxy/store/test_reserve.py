@@ -87,6 +87,31 @@ async def test_what_frees_is_written_and_what_does_not_is_refused(disk: Path) ->
     database.close()
 
 
+async def test_what_a_reader_kept_from_the_disk_goes_to_it_once_the_reader_has_gone(disk: Path) -> None:
+    database, writer = await opened(disk)
+    reserve = database.reserve
+    assert reserve is not None
+    for name in "abcdefghijkl":
+        await writer.run(partial(write, name=name, size=400_000))
+    for name in "abcdefghijkl":
+        await writer.run(partial(forget, name=name))
+    fill(disk / "filler")
+    reserve.give_up()
+    fill(disk / "more")
+    with contextlib.closing(database.connect(read_only=True)) as reader:
+        await writer.run(partial(write, name="small", size=10), frees=True)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM facts").fetchall()
+        while await writer.run(lambda transaction: transaction.value("PRAGMA freelist_count")):
+            await compact(database, writer)
+    assert reserve.owed > 0
+    await compact(database, writer)
+    await writer.run(lambda transaction: None)
+    assert reserve.owed == 0
+    await writer.close()
+    database.close()
+
+
 async def test_a_store_opens_on_a_disk_that_filled_up_behind_it(disk: Path) -> None:
     database, writer = await opened(disk)
     await writer.run(partial(write, name="kept", size=1000))
