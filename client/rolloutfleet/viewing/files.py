@@ -41,7 +41,7 @@ class Unreadable(Exception):
 def open_file(file: Path, texts: Texts, *, most: int | None = None) -> list[Recorded]:
     """What a dump or an export has. Raises Unreadable.
 
-    `most`: bytes that a Parquet file, which is compressed, may expand to.
+    `most`: bytes that a Parquet file, which is compressed, may expand to. One row is in memory before it is counted.
     """
     try:
         match file.suffix:
@@ -190,17 +190,30 @@ def _lines(file: Path) -> Iterator[Json]:
 
 
 def _parquet(file: Path, most: int | None) -> Iterator[Json]:
-    read = 0
-    for batch in pyarrow_parquet().ParquetFile(str(file)).iter_batches(batch_size=16):
-        read += batch.nbytes
-        if most is not None and read > most:
-            raise Unreadable(f"{file} holds more than {most >> 20} MiB: `rolloutfleet show` may show it")
+    for batch in _batches(file, most):
         for record in batch.to_pylist():
             for turn in record["turns"]:
                 turn["message"] = json.loads(turn["message"])
                 if (turn.get("sampling") or {}).get("chat_template_kwargs"):
                     turn["sampling"]["chat_template_kwargs"] = json.loads(turn["sampling"]["chat_template_kwargs"])
             yield record | {name: np.array(record[name], kind) for name, kind in TYPES.items()}
+
+
+def _batches(file: Path, most: int | None) -> Iterator[Any]:
+    """Of rows, as long as neither what the file says of them nor what came exceeds `most` bytes. Raises Unreadable."""
+    opened = pyarrow_parquet().ParquetFile(str(file))
+    groups = (opened.metadata.row_group(number) for number in range(opened.num_row_groups))
+    _bound(file, sum(group.total_byte_size for group in groups), most)
+    read = 0
+    for batch in opened.iter_batches(batch_size=16 if most is None else 1):
+        read += batch.nbytes
+        _bound(file, read, most)
+        yield batch
+
+
+def _bound(file: Path, size: int, most: int | None) -> None:
+    if most is not None and size > most:
+        raise Unreadable(f"{file} holds more than {most >> 20} MiB: `rolloutfleet show` may show it")
 
 
 def _of_records(found: Iterable[Json], texts: Texts) -> list[Recorded]:
