@@ -386,13 +386,16 @@ def test_a_dead_collector_keeps_nobody_waiting_and_is_told_of_once(traced: Fleet
         port = silent.getsockname()[1] if kind == "silent" else free_port()
         # Longer than the SDK itself takes at the most to end.
         proxy = beside(traced, tmp_path, named(f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_TIMEOUT="600"))
-        proxy.start()
         try:
-            assert fresh(proxy).raw_chat(body_in(CHAT, stream=False)).is_success
+            proxy.start()
             began = time.monotonic()
+            assert fresh(proxy).raw_chat(body_in(CHAT, stream=False)).is_success
+            assert proxy.process is not None
+            proxy.process.terminate()
+            assert proxy.process.wait(25) == 0
+            assert time.monotonic() - began < 25
         finally:
             proxy.stop()
-        assert time.monotonic() - began < 25
     assert proxy.log.read_text().count("OpenTelemetry") <= 1
 
 
