@@ -96,8 +96,9 @@ def test_a_turn_is_on_disk_before_its_answer_leaves(
             assert [reply.status_code for reply in replies] == [200] * CALLS
             turns += [_TURN.findall(reply.text)[0] for reply in replies]
     calls = written_by(trace, turns)
-    for turn in turns:
-        assert_on_disk_first(calls, turn, stream=stream, port=fleet.proxy.port)
+    early = [assert_on_disk_first(calls, turn, stream=stream, port=fleet.proxy.port) for turn in turns]
+    # One whose text was all there by then may have none; a busy machine has several of those.
+    assert any(early) == stream, "it streams"
     commits = sum(is_sync(call) for call in calls)
     how = "finish reasons" if stream else "answers"
     say(request, f"{len(turns)} {how} behind their turns' fdatasync ({commits} of them so far)")
@@ -114,7 +115,8 @@ def written_by(trace: Path, turns: list[str]) -> list[Call]:
     raise AssertionError("strace does not show every answer")
 
 
-def assert_on_disk_first(calls: list[Call], turn: str, *, stream: bool, port: int) -> None:
+def assert_on_disk_first(calls: list[Call], turn: str, *, stream: bool, port: int) -> bool:
+    """Nothing of its end leaves before the turn is on disk. Returns whether anything of it does."""
     written = [call for call in calls if call.name == "pwrite64" and call.file.endswith("-wal") and turn in call.text]
     assert written, "the turn went to the write-ahead log"
     stored = written[0]
@@ -124,13 +126,11 @@ def assert_on_disk_first(calls: list[Call], turn: str, *, stream: bool, port: in
     answering = {call.file for call in calls if call.file.startswith(f"TCP:[127.0.0.1:{port}->") and turn in call.text}
     assert len(answering) == 1, "each call has its own connection"
     writes = [call for call in calls if call.file in answering]
-    if stream:
-        before = [call for call in writes if call.began < synced.ended]
-        assert any(turn in call.text for call in before), "it streams"
-        assert not any(_FINISH in call.text or "[DONE]" in call.text for call in before)
-        assert any(_FINISH in call.text for call in writes)
-    else:
-        assert all(call.began > synced.ended for call in writes)
+    before = [call for call in writes if call.began < synced.ended]
+    assert not any(_FINISH in call.text or "[DONE]" in call.text for call in before)
+    assert stream or not before
+    assert any(_FINISH in call.text for call in writes)
+    return any(turn in call.text for call in before)
 
 
 def is_sync(call: Call) -> bool:

@@ -132,7 +132,8 @@ async def test_engines_with_a_key_are_known_and_used_also_by_a_gateway_that_forg
     headers = {"authorization": f"Bearer {ENGINE_KEY}"}
     with running_engine(EngineOptions(api_key=ENGINE_KEY)) as engine:
         there = {engine.url}
-        async with httpx.AsyncClient() as http:
+        # A gateway that has refused a request may close its connection.
+        async with httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0)) as http:
             for _ in range(2):
                 await brought_in_line(gateways, keyed, ready=there, there=there, engine_key=ENGINE_KEY)
                 assert (await http.post(f"{keyed.url}/generate", json=generate)).status_code == 401
