@@ -1,6 +1,7 @@
 """What the last full run on a cluster showed, scenario by scenario: `e2e/results/latest.json`.
 
-A scenario is a test of e2e/, without its parameters: `test_cluster.py::test_every_node_is_ready`.
+A scenario is a test of e2e/, without its parameters: `test_cluster.py::test_every_node_is_ready`. The results of other
+runs have the same form (`tests/at_length.py`).
 """
 
 import ast
@@ -51,7 +52,8 @@ def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
     """The results in pytest's JUnit report of one file. Times add up over a scenario's parameters."""
     found: dict[str, Result] = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        scenario = f"{file}::{case.get('name', '').partition('[')[0]}"
+        of_class = [part for part in case.get("classname", "").split(".")[-1:] if part[:1].isupper()]
+        scenario = "::".join([file, *of_class, case.get("name", "").partition("[")[0]])
         failed = any(child.tag in ("failure", "error", "skipped") for child in case)
         seconds = float(case.get("time", "0"))
         earlier = found.get(scenario)
@@ -93,9 +95,9 @@ def add(newer: Iterable[Result], path: Path = LATEST) -> None:
 
 
 def checked_out() -> str:
-    """The commit, with `+` where files are changed."""
+    """The commit, with `+` where files are changed, results left out."""
     hash_of_it = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--", ".", f":(exclude){LATEST.relative_to(HERE.parent)}")
+    changed = _git("status", "--porcelain", "--untracked-files=all", "--", ".", ":(exclude,glob)**/results/**")
     return hash_of_it + "+" * bool(changed)
 
 

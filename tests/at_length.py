@@ -75,9 +75,10 @@ def _run(file: str, folder: Path, commit: str) -> Sequence[Result]:
     print(f"{time.monotonic() - began:6.1f} s  {file}: {'ok' if done.returncode == 0 else 'FAILED'}", flush=True)
     if done.returncode:
         print(done.stdout, done.stderr, flush=True)
-    if not report.exists():
-        return [Result(scenario=file, passed=False, seconds=0, commit=commit)]
-    return of_report(report, file, commit=commit)
+    found = of_report(report, file, commit=commit) if report.exists() else []
+    if done.returncode and all(result.passed for result in found):
+        found.append(Result(scenario=file, passed=False, seconds=0, commit=commit))  # something else went wrong
+    return found
 
 
 if __name__ == "__main__":
