@@ -139,7 +139,7 @@ lock: $(READY) ## update the lock files (newest versions: ARGS=--upgrade)
 	@$(IMAGE_LOCK) images/installer.in -o images/installer.lock
 
 .PHONY: crd
-crd: $(READY) ## regenerate crds/ and the chart's copy after a change of rolloutfleet/spec.py
+crd: $(READY) ## regenerate crds/ and the chart's copy after a change of rolloutfleet/spec*.py
 	@$(BIN)/python -m rolloutfleet_operator.crd > .crd && mv .crd crds/rolloutfleets.rolloutfleet.dev.yaml
 	@cp crds/rolloutfleets.rolloutfleet.dev.yaml charts/rolloutfleet/files/
 
@@ -163,7 +163,7 @@ cluster: $(READY) ## compile Kubernetes and build the node image once for all cl
 
 .PHONY: clean
 clean: ## remove what make created here (shared caches stay: make clean-sglang clean-cluster)
-	@rm -rf .venv .cache .rolloutfleet .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
+	@rm -rf .venv .cache .rolloutfleet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-sglang
