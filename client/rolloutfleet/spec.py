@@ -1,6 +1,7 @@
 """The RolloutFleet resource: every field, its default and its rule, written once.
 
-The CRD, the proxies' settings, the local fleet and the documentation come from these models. Fields
+The CRD, the local fleet and the documentation come from these models, and with those of `spec_for_proxies.py`
+the proxies' settings. Fields
 are snake_case here and camelCase in a file; times are seconds and sizes are bytes here, and text like
 `90s` or `4Gi` in a file. What Kubernetes defines (pod templates, volumes, tolerations) is passed on as
 it is.

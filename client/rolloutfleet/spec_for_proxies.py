@@ -1,6 +1,6 @@
-"""What of the resource proxies are told: parts of their settings, as well as of `spec.py`.
+"""The parts of the resource that proxies are told too: their settings use them, and so does `spec.py`.
 
-Apart, for a proxy that starts takes the time to make each model that it loads.
+A module of its own, because a proxy takes time at its start for every model that it imports.
 """
 
 import posixpath

@@ -81,21 +81,21 @@ async def follow_key(file: Path, load: Callable[[Path], T], use: Callable[[T], N
 
 
 async def _changes(file: Path | None, asked: asyncio.Event) -> AsyncIterator[None]:
-    """At once, and whenever the file's content has changed or somebody asks."""
-    seen = await asyncio.to_thread(_content, file)
+    """At once, and whenever the file was written or somebody asks."""
+    seen = await asyncio.to_thread(_written, file)
     yield
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_INTERVAL if file is not None else None):
                 await asked.wait()
-        content = await asyncio.to_thread(_content, file)
-        if content != seen or asked.is_set():
-            seen = content
+        written = await asyncio.to_thread(_written, file)
+        if written != seen or asked.is_set():
+            seen = written
             asked.clear()
             yield
 
 
-def _content(file: Path | None) -> tuple[int, bytes] | None:
+def _written(file: Path | None) -> tuple[int, bytes] | None:
     """With when it was written: it may have been read between two writes, and be loaded after the second."""
     try:
         if file is None:

@@ -13,7 +13,7 @@ _SESSION: Final = re.compile(r"s(0|[1-9]\d{0,5})-[0-9a-f]{12}-[0-9a-f]{16}")
 
 
 def safe_name(text: str) -> str:
-    """The text itself, where it means nothing to a path or a shell; else a digest of it."""
+    """The text itself, where it means nothing to a path or a shell and has no capitals; else a digest of it."""
     return text if _SAFE.fullmatch(text) else digest_name(text)
 
 
