@@ -36,7 +36,7 @@ LEFT_OUT = pytest.StashKey[tuple[int, str]]()
 
 
 def pytest_configure() -> None:
-    """Let SIGTERM end a run as Ctrl-C does, whose signal what a shell runs in the background never gets."""
+    """Let SIGTERM end a run as Ctrl-C does: what a shell starts in the background ignores SIGINT."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
