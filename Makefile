@@ -162,7 +162,7 @@ cluster: $(READY) ## compile Kubernetes and build the node image once for all cl
 	@$(BIN)/python -m toolchain.kubernetes prepare --if-possible
 
 .PHONY: clean
-clean: ## remove what make created here (shared caches stay: make clean-sglang clean-cluster)
+clean: ## remove what make created here (shared caches stay in ~/.cache/rolloutfleet: make clean-sglang clean-cluster)
 	@rm -rf .venv .cache .rolloutfleet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
