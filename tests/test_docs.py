@@ -19,7 +19,7 @@ from tests.proxy.telemetry.test_metrics import declared_metrics
 from rolloutfleet import errors, settings_docs
 from rolloutfleet.spec import KIND, RolloutFleet
 from rolloutfleet_proxy import control
-from rolloutfleet_proxy.dialects.openai_chat.request import _Body
+from rolloutfleet_proxy.dialects.openai_chat.request import _ChatBody
 from rolloutfleet_proxy.dialects.registry import call_paths, count_paths, dialect_call, greeting_paths
 from rolloutfleet_proxy.engine.evidence import REASONS
 from rolloutfleet_proxy.telemetry.metrics import Metrics
@@ -75,7 +75,7 @@ def test_the_table_of_metrics_is_what_is_declared() -> None:
 
 
 def test_every_chat_parameter_is_written_down() -> None:
-    names = {field.encode_name for field in msgspec.structs.fields(_Body)}
+    names = {field.encode_name for field in msgspec.structs.fields(_ChatBody)}
     assert {name for name in names if not re.search(rf"`{name}\b", CAPTURE)} == set()
 
 

@@ -21,7 +21,7 @@ class ToolCall(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     arguments: dict[str, Any]
 
 
-class Reply(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class CuedReply(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """One answer. `reasoning` is left out where the prompt rules it out.
 
     `{{name}}` within a string of a call's arguments stands for what a tool has last called so: an id that nobody knows
@@ -36,7 +36,7 @@ class Reply(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
 class Cue(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     cue: str
     """What a message of the user holds, to the letter."""
-    replies: tuple[Reply, ...]
+    replies: tuple[CuedReply, ...]
 
     def __post_init__(self) -> None:
         if not self.cue:
@@ -59,7 +59,7 @@ def read_cues(file: Path) -> tuple[Cue, ...]:
         raise ValueError(f"{file}: {error}") from error
 
 
-def reply_to(messages: Sequence[Message], cues: Sequence[Cue]) -> Reply | None:
+def reply_to(messages: Sequence[Message], cues: Sequence[Cue]) -> CuedReply | None:
     """What is laid down for a prompt of these messages. Of several cues in one message the first in `cues` holds."""
     answers = 0
     for message in reversed(messages):
@@ -72,7 +72,7 @@ def reply_to(messages: Sequence[Message], cues: Sequence[Cue]) -> Reply | None:
     return None
 
 
-def _filled(reply: Reply, messages: Sequence[Message]) -> Reply:
+def _filled(reply: CuedReply, messages: Sequence[Message]) -> CuedReply:
     results = "".join(message.text for message in messages if message.role == "tool")
     calls = (msgspec.structs.replace(call, arguments=_fill(call.arguments, results)) for call in reply.calls)
     return msgspec.structs.replace(reply, calls=tuple(calls))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rolloutfleet_engine.cues import Cue, Reply
+from rolloutfleet_engine.cues import Cue, CuedReply
 from rolloutfleet_engine.phrases import NOUNS, PLACES, sentence
 from rolloutfleet_engine.scene import Scene, Thinking, Tool
 
@@ -53,7 +53,7 @@ def speak(scene: Scene, rng: random.Random, loop: LoopOptions) -> str:
     return thought + (answer(scene, rng) if loop.last_call is None else written_call(loop.last_call))
 
 
-def speak_on_cue(reply: Reply | None, scene: Scene, rng: random.Random) -> str:
+def speak_on_cue(reply: CuedReply | None, scene: Scene, rng: random.Random) -> str:
     """The reply that is laid down, as text with Qwen's tags; an answer in words where there is none."""
     if reply is None:
         return reasoning(scene, rng) + answer(scene, rng)

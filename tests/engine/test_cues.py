@@ -15,7 +15,7 @@ from tests.engine.conftest import WEATHER, Asker
 from tests.proxy.tokens.models.families import FAMILIES, write_model
 
 from rolloutfleet_engine.chat import prompt_text
-from rolloutfleet_engine.cues import Cue, Message, Reply, ToolCall, read_cues, reply_to
+from rolloutfleet_engine.cues import Cue, CuedReply, Message, ToolCall, read_cues, reply_to
 from rolloutfleet_engine.model import Model
 from rolloutfleet_engine.scene import ChatReader
 from rolloutfleet_engine.script import LoopOptions
@@ -26,11 +26,11 @@ CUES = (
     Cue(
         cue="the weather",
         replies=(
-            Reply(reasoning="I ask twice.", text="Let me look.", calls=(CALL, OTHER)),
-            Reply(text="It rains."),
+            CuedReply(reasoning="I ask twice.", text="Let me look.", calls=(CALL, OTHER)),
+            CuedReply(text="It rains."),
         ),
     ),
-    Cue(cue="a summary", replies=(Reply(text="We spoke of the weather."),)),
+    Cue(cue="a summary", replies=(CuedReply(text="We spoke of the weather."),)),
 )
 ASKED = Message(role="user", text="Tell me the weather, please.")
 SAID = Message(role="assistant", text="…")
@@ -76,7 +76,7 @@ def test_as_many_replies_are_spent_as_answers_were_given_since_the_cue(messages:
 
 def test_arguments_name_what_a_tool_has_told() -> None:
     call = ToolCall(name="wait", arguments={"ids": ["{{agent_id}}"], "note": "for {{nobody}}", "seconds": 1})
-    cues = [Cue(cue="the weather", replies=(Reply(), Reply(calls=(call,))))]
+    cues = [Cue(cue="the weather", replies=(CuedReply(), CuedReply(calls=(call,))))]
     told = [Message(role="tool", text='{"agent_id": "a"}'), Message(role="tool", text='x {"agent_id":"b\\"c", "n": 1}')]
     reply = reply_to([ASKED, SAID, *told], cues)
     assert reply is not None

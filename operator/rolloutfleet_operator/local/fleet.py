@@ -50,7 +50,7 @@ class ChildEvent:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Running(ObservedChild):
+class _RunningChild(ObservedChild):
     """A child, what became of it so far, and its process."""
 
     process: RunningProcess
@@ -86,7 +86,7 @@ class LocalFleet:
         self._engine_key_file = engine_key_file
         self._new_ports = new_ports
         self._lock = FolderLock(self.folder.lock)
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningChild] = {}
         self._changed = asyncio.Event()
         self._up = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -215,7 +215,7 @@ class LocalFleet:
             write_whole(path, text)
         process = await RunningProcess.start(child.argv, self.folder.log(child.name))
         self._guard.watch(process.pid)
-        running = _Running(
+        running = _RunningChild(
             child=child,
             phase=Phase.STARTING,
             since=time.monotonic(),
@@ -228,7 +228,7 @@ class LocalFleet:
         self._spawn(self._watch_end(running))
         self._spawn(self._watch_ready(running))
 
-    async def _watch_end(self, running: _Running) -> None:
+    async def _watch_end(self, running: _RunningChild) -> None:
         ending = await running.process.ended()
         self._guard.forget(running.process.pid)
         now = time.monotonic()
@@ -242,7 +242,7 @@ class LocalFleet:
         self._changed.set()
         self._say(running, ending)
 
-    async def _watch_ready(self, running: _Running) -> None:
+    async def _watch_ready(self, running: _RunningChild) -> None:
         child = running.child
         async with _client(base_url=child.url) as client:
             while running.phase is Phase.STARTING:
@@ -254,7 +254,7 @@ class LocalFleet:
                     return
                 await asyncio.sleep(PROBE_INTERVAL)
 
-    async def _stop_child(self, running: _Running, why: str) -> None:
+    async def _stop_child(self, running: _RunningChild, why: str) -> None:
         if running.phase is Phase.ENDED:
             return
         running.phase, running.since = Phase.STOPPING, time.monotonic()
@@ -307,7 +307,7 @@ class LocalFleet:
         running = self._running.get(name)
         return running is not None and running.phase is Phase.READY
 
-    def _say(self, running: _Running, text: str) -> None:
+    def _say(self, running: _RunningChild, text: str) -> None:
         self._report(ChildEvent(running.child.name, running.phase, text, running.ever_ready))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -63,7 +63,7 @@ class MessagesRequest(TurnRequest, frozen=True, kw_only=True):
     max_tokens_is_upper_bound: ClassVar = True
 
 
-class _Body(Struct, forbid_unknown_fields=True):
+class _MessagesBody(Struct, forbid_unknown_fields=True):
     messages: Annotated[list[_Object], Rule(min_length=1)]
     model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     max_tokens: _TokenCount | None = None
@@ -96,21 +96,21 @@ class _Body(Struct, forbid_unknown_fields=True):
     workspace_id: Any = None
 
 
-class _LenientBody(_Body, forbid_unknown_fields=False):
+class _LenientMessagesBody(_MessagesBody, forbid_unknown_fields=False):
     """The same, of which what is not known is left out."""
 
 
 _NAMED = ("thinking", "context_management", "container", "mcp_servers")
 _OUTPUT_CONFIG = frozenset(("effort", "format"))
 _FORMAT = frozenset(("type", "schema"))
-_FIELDS = frozenset(_Body.__struct_fields__)
+_FIELDS = frozenset(_MessagesBody.__struct_fields__)
 _LONGEST_PATH = 200
 _NO_THREADS: Final = {"error_code": "thread_unsupported_request", "unsupported": []}
 """By this the `anthropic` SDK knows (`lib/threads/_thread_state.py`)."""
 _UNKNOWN = "Object contains unknown field"
 
-_decode = msgspec.json.Decoder(_Body).decode
-_decode_leniently = msgspec.json.Decoder(_LenientBody).decode
+_decode = msgspec.json.Decoder(_MessagesBody).decode
+_decode_leniently = msgspec.json.Decoder(_LenientMessagesBody).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -153,7 +153,7 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
     return request
 
 
-def _read(body: bytes, notes: Notes) -> _Body:
+def _read(body: bytes, notes: Notes) -> _MessagesBody:
     try:
         try:
             parsed = _decode(body)
@@ -173,7 +173,7 @@ def _read(body: bytes, notes: Notes) -> _Body:
     return parsed
 
 
-def _check_whole(parsed: _Body) -> None:
+def _check_whole(parsed: _MessagesBody) -> None:
     """Raises UnsupportedParameter where the messages may not be the whole conversation, or no answer is asked for."""
     if parsed.compaction is not None:
         raise UnsupportedParameter("compaction", "no summary is made here: leave it out.")
@@ -183,7 +183,7 @@ def _check_whole(parsed: _Body) -> None:
         raise refusal
 
 
-def _check_answerable(parsed: _Body) -> None:
+def _check_answerable(parsed: _MessagesBody) -> None:
     if parsed.max_tokens is None:
         raise MissingParameter("max_tokens")
     last = len(parsed.messages) - 1
@@ -193,7 +193,7 @@ def _check_answerable(parsed: _Body) -> None:
         )
 
 
-def _sampling(parsed: _Body) -> dict[str, Any]:
+def _sampling(parsed: _MessagesBody) -> dict[str, Any]:
     given = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
     sampling: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if parsed.stop_sequences:

@@ -78,7 +78,7 @@ class ChatRequest(TurnRequest, frozen=True, kw_only=True):
     include_usage: bool
 
 
-class _Body(Struct, forbid_unknown_fields=True):
+class _ChatBody(Struct, forbid_unknown_fields=True):
     messages: Annotated[list[dict[str, Any]], Rule(min_length=1)]
     model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -137,7 +137,7 @@ class _Body(Struct, forbid_unknown_fields=True):
     user: Any = None
 
 
-class _LenientBody(_Body, forbid_unknown_fields=False):
+class _LenientChatBody(_ChatBody, forbid_unknown_fields=False):
     """The same, of which what is not known is left out."""
 
 
@@ -159,10 +159,10 @@ _SAMPLING = (
 _NAMED = ("moderation", "prediction", "verbosity", "web_search_options")
 """The OpenAI API's, which nothing here has a use for."""
 
-_decode = msgspec.json.Decoder(_Body).decode
-_decode_leniently = msgspec.json.Decoder(_LenientBody).decode
+_decode = msgspec.json.Decoder(_ChatBody).decode
+_decode_leniently = msgspec.json.Decoder(_LenientChatBody).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_FIELDS = frozenset(_Body.__struct_fields__)
+_FIELDS = frozenset(_ChatBody.__struct_fields__)
 _LONGEST_PATH = 200
 _INSTEAD = {
     "n": "give 1, or leave it out.",
@@ -217,7 +217,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
     return request
 
 
-def _read(body: bytes, ignored: list[str]) -> _Body:
+def _read(body: bytes, ignored: list[str]) -> _ChatBody:
     try:
         try:
             parsed = _decode(body)
@@ -352,7 +352,7 @@ def _check_arguments(arguments: Any, *, at: str) -> None:
 # Tools and templates
 
 
-def _tools(parsed: _Body) -> tuple[list[dict[str, Any]], Choice]:
+def _tools(parsed: _ChatBody) -> tuple[list[dict[str, Any]], Choice]:
     tools = parsed.tools or []
     for index, tool in enumerate(tools):
         _check_tool(tool, at=f"tools[{index}]")
@@ -373,7 +373,7 @@ def _check_tool(tool: dict[str, Any], *, at: str) -> None:
     check_depth(tool, at=at)
 
 
-def _template_kwargs(parsed: _Body, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
+def _template_kwargs(parsed: _ChatBody, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
     kwargs = parsed.chat_template_kwargs
     check_depth(kwargs, at="chat_template_kwargs")
     effort = parsed.reasoning_effort
@@ -391,7 +391,7 @@ def _template_kwargs(parsed: _Body, reading: Reading, ignored: list[str]) -> dic
 _STREAM_OPTIONS = ("include_usage", "include_obfuscation")
 
 
-def _max_tokens(parsed: _Body) -> int | None:
+def _max_tokens(parsed: _ChatBody) -> int | None:
     newer, older = parsed.max_completion_tokens, parsed.max_tokens
     if newer is not None and older is not None and newer != older:
         raise InvalidParameter("max_tokens", "max_tokens and max_completion_tokens differ; give max_completion_tokens.")
@@ -407,7 +407,7 @@ def _stops(stop: list[str] | str | None) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def _sampling(parsed: _Body, stops: tuple[str, ...], reading: Reading, ignored: list[str]) -> dict[str, Any]:
+def _sampling(parsed: _ChatBody, stops: tuple[str, ...], reading: Reading, ignored: list[str]) -> dict[str, Any]:
     sampling: dict[str, Any] = {}
     for name, theirs in _SAMPLING:
         value = getattr(parsed, name)
@@ -434,7 +434,7 @@ def _sampling(parsed: _Body, stops: tuple[str, ...], reading: Reading, ignored: 
     )
 
 
-def _include_usage(parsed: _Body, ignored: list[str]) -> bool:
+def _include_usage(parsed: _ChatBody, ignored: list[str]) -> bool:
     options = parsed.stream_options
     if options is None:
         return False
@@ -448,7 +448,7 @@ def _include_usage(parsed: _Body, ignored: list[str]) -> bool:
     return options.get("include_usage") or False
 
 
-def _top_logprobs(parsed: _Body) -> int:
+def _top_logprobs(parsed: _ChatBody) -> int:
     if parsed.top_logprobs and not parsed.logprobs:
         raise InvalidParameter("top_logprobs", "top_logprobs needs logprobs to be true.")
     return parsed.top_logprobs or 0

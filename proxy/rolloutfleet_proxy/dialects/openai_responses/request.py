@@ -107,7 +107,7 @@ class ResponsesRequest(TurnRequest, frozen=True, kw_only=True):
         return {name: value for name, value in kept.items() if value} or None
 
 
-class _Body(Struct, forbid_unknown_fields=True):
+class _ResponsesBody(Struct, forbid_unknown_fields=True):
     input: str | list[Any]
     model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     instructions: str | None = None
@@ -155,7 +155,7 @@ class _Body(Struct, forbid_unknown_fields=True):
     stream_options: Any = None
 
 
-class _LenientBody(_Body, forbid_unknown_fields=False):
+class _LenientResponsesBody(_ResponsesBody, forbid_unknown_fields=False):
     """The same, of which what is not known is left out."""
 
 
@@ -168,10 +168,10 @@ _REFUSED = {
 }
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Body).decode
-_decode_leniently = msgspec.json.Decoder(_LenientBody).decode
+_decode = msgspec.json.Decoder(_ResponsesBody).decode
+_decode_leniently = msgspec.json.Decoder(_LenientResponsesBody).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_FIELDS = frozenset(_Body.__struct_fields__)
+_FIELDS = frozenset(_ResponsesBody.__struct_fields__)
 
 LENIENT: Final = Reading()
 
@@ -223,7 +223,7 @@ def turn_of(response_id: str) -> str:
     return response_id.removeprefix(PREFIX) if response_id.startswith(PREFIX) else ""
 
 
-def _read(body: bytes, ignored: list[str]) -> _Body:
+def _read(body: bytes, ignored: list[str]) -> _ResponsesBody:
     try:
         try:
             parsed = _decode(body)
@@ -259,7 +259,7 @@ def _check_metadata(metadata: Mapping[str, str]) -> None:
         )
 
 
-def _template_kwargs(parsed: _Body, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
+def _template_kwargs(parsed: _ResponsesBody, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
     kwargs = parsed.chat_template_kwargs
     check_depth(kwargs, at="chat_template_kwargs")
     reasoning = parsed.reasoning or {}
@@ -279,7 +279,7 @@ def _template_kwargs(parsed: _Body, reading: Reading, ignored: list[str]) -> dic
     return {**(kwargs or {}), "reasoning_effort": effort}
 
 
-def _sampling(parsed: _Body, stops: tuple[str, ...], ignored: list[str]) -> dict[str, Any]:
+def _sampling(parsed: _ResponsesBody, stops: tuple[str, ...], ignored: list[str]) -> dict[str, Any]:
     sampling = {name: value for name in _SAMPLING if (value := getattr(parsed, name)) is not None}
     if parsed.top_k == 0:
         raise InvalidParameter("top_k", "top_k is -1 (off) or at least 1.")
@@ -311,7 +311,7 @@ def _schema(text: Mapping[str, Any], ignored: list[str]) -> str | None:
     return _encode(schema).decode()
 
 
-def _echo(parsed: _Body) -> Echo:
+def _echo(parsed: _ResponsesBody) -> Echo:
     for name, most in _MOST_REPEATED.items():
         if len(_encode(getattr(parsed, name))) > most:
             raise InvalidParameter(name, f"It has {most >> 10} KiB of JSON at most, since answers repeat it.")
