@@ -360,8 +360,8 @@ async def test_nothing_that_was_answered_is_lost(
     told = f"{len(waits)} probes of /health: {late} took a second, slowest {max(waits):.3f} s"
     broken = ", ".join(f"{what} {times}" for what, times in sorted(crowd.unanswered.items()))
     say(request, f"{fault.__name__}: {crowd.answers} answers, {crowd.left} left, {broken or 'none broke off'}; {told}")
-    # A few may be held back by what else the machine does; `benchmarks/rigs/health.py` bounds every one.
-    in_time = late <= max(2, len(waits) // 50) and max(waits) < 5.0
+    # One in a hundred may be held back by what else the machine does; `benchmarks/rigs/health.py` bounds every one.
+    in_time = late <= max(1, len(waits) // 100) and max(waits) < 5.0
     # Under libfaketime a process waits for its own locks: it takes twice as long even to start.
     assert len(waits) > 5 and (in_time or fault is clock_that_is_set), told
 
