@@ -59,7 +59,9 @@ async def compact(database: Database, writer: Writer) -> bool:
     """
     free, pages = await writer.run(lambda t: (t.value("PRAGMA freelist_count"), t.value("PRAGMA page_count")))
     owed = _owed_pages(database)
-    left = surplus(free=free, pages=pages, owed=owed) if is_due(free=free, pages=pages, owed=owed) else 0
+    if not is_due(free=free, pages=pages, owed=owed):
+        return False
+    left = surplus(free=free, pages=pages, owed=owed)
     if not left and not owed:
         return False
     with contextlib.suppress(DiskFull):  # with nothing left in reserve; later there may be
