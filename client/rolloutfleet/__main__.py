@@ -6,7 +6,7 @@ import signal
 
 def main() -> None:
     # Loading the commands takes a second, in which there is nothing to clean up: Ctrl-C ends it without a traceback.
-    # What is loaded stays, so there is nothing for the collector to look for meanwhile, or later.
+    # The garbage collector rests meanwhile, and never looks at what was loaded: all of it stays.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.disable()
     from rolloutfleet import cli

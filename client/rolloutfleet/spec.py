@@ -1,10 +1,9 @@
 """The RolloutFleet resource: every field, its default and its rule, written once.
 
-The CRD, the local fleet and the documentation come from these models, and with those of `spec_for_proxies.py`
-the proxies' settings. Fields
-are snake_case here and camelCase in a file; times are seconds and sizes are bytes here, and text like
-`90s` or `4Gi` in a file. What Kubernetes defines (pod templates, volumes, tolerations) is passed on as
-it is.
+The CRD, the local fleet and the documentation come from these models and those of `spec_for_proxies.py`,
+which the proxies' settings use too. Fields are snake_case here and camelCase in a file; times are seconds
+and sizes are bytes here, and text like `90s` or `4Gi` in a file. What Kubernetes defines (pod templates,
+volumes, tolerations) is passed on as it is.
 
 A local fleet (`rolloutfleet up`) reads the same resource. There `engine` means simulated engines,
 tuned by `engine.simulated`; `gateway.engines.urls` means engines that already run somewhere; what only

@@ -136,7 +136,7 @@ def load(
     images: Annotated[list[str], typer.Argument(help="Names of images that Docker has.", show_default=False)],
     name: Name = None,
 ) -> None:
-    """Give the cluster's workers images that Docker has. Prints the names by which pods can ask for them."""
+    """Give the cluster images that Docker has. Prints the names by which pods can ask for them."""
     record = _record(name)
     docker = lifecycle.docker_of(record) if record.made_here else daemon.found()
     if docker is None:

@@ -19,7 +19,7 @@ DEEPEST: Final = 4
 """Folders below the given one."""
 MOST_FILES: Final = 100_000
 LARGEST: Final = 512 << 20
-"""Bytes of an export's file, and what one that is compressed expands to: it is read whole."""
+"""Bytes of an export's file, and of what a compressed one expands to: exports are read whole."""
 
 
 @dataclass(frozen=True, slots=True)
