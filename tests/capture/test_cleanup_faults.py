@@ -186,6 +186,7 @@ def test_where_dumps_cant_be_written_nothing_is_removed(proxy: ProxyProcess) -> 
     """A read-only folder, then a full disk; when that clears, the next sweep succeeds."""
     folder = dump_folder(proxy)
     with small_disk(folder):
+        fill(folder / "filler")  # now: were it done between the two, a sweep might come first
         mount(folder, "-o", "remount,ro")
         try:
             proxy.start()
@@ -199,7 +200,6 @@ def test_where_dumps_cant_be_written_nothing_is_removed(proxy: ProxyProcess) -> 
             assert httpx.get(f"{proxy.url}/ready").status_code == 200
 
             mount(folder, "-o", "remount,rw")
-            fill(folder / "filler")
             until(lambda: "waits for room" in str(proxy.stats()["dump"]["error"]))
             assert [turn["turn_id"] for turn in session.turns()] == turns
             assert [path.name for path in folder.iterdir()] == ["filler"], "no half of a file is left"
