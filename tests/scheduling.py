@@ -5,8 +5,9 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-TOGETHER: Final = ("tests/real/",)
-"""Each of these folders is run by one process, for what its files share: SGLang takes a minute to start."""
+TOGETHER: Final = ("tests/real/", "tests/proxy/tokens/")
+"""Each of these folders is run by one process, for what its files share: SGLang takes a minute to start, the chat
+formats of all families ten seconds to load."""
 SLOWEST: Final = (
     "tests/real/",
     "tests/kills/test_killer.py",
@@ -43,10 +44,17 @@ SLOWEST: Final = (
     "tests/capture/test_shards.py",
     "tests/benchmarks/test_compared.py",
     "tests/benchmarks/test_against.py",
+    "tests/capture/test_secrets.py",
+    "tests/proxy/engine/test_generation.py",
+    "tests/capture/test_lost_answers.py",
+    "tests/capture/test_disk_full.py",
+    "tests/proxy/test_caches.py",
+    "tests/capture/test_gateway_counts.py",
 )
 """They begin first, so that none is left at the end while other processes have nothing to do. They are marked `slow`:
 `make test-fast` leaves them out. What a run prints of the slowest files (`tests/durations.py`) says when this no longer
 fits."""
+_ORDER: Final = (*SLOWEST, *(folder for folder in TOGETHER if folder not in SLOWEST))
 
 
 def scope(nodeid: str) -> str:
@@ -55,8 +63,8 @@ def scope(nodeid: str) -> str:
 
 
 def place(nodeid: str) -> int:
-    """Tests are sorted by it; the rest stays in the order of the collection."""
-    return SLOWEST.index(found) if (found := scope(nodeid)) in SLOWEST else len(SLOWEST)
+    """Tests are sorted by it: the slowest first, then what is run together; the rest stays as it was collected."""
+    return _ORDER.index(found) if (found := scope(nodeid)) in _ORDER else len(_ORDER)
 
 
 def is_slow(nodeid: str) -> bool:

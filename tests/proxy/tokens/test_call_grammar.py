@@ -52,11 +52,6 @@ NOBODY: tuple[str, dict[str, Any]] = ("look_up", {"deep": False, "who": None})
 STOP: tuple[str, dict[str, Any]] = ("stop", {})
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 @pytest.fixture(params=HELD)
 def held(request: pytest.FixtureRequest) -> Held:
     return HELD[request.param]

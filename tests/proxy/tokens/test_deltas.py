@@ -53,11 +53,6 @@ PROMPTS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 @lru_cache
 def shipped() -> ChatFormat:
     return load(model_path())

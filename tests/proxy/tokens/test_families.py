@@ -14,11 +14,6 @@ from rolloutfleet_proxy.tokens.deltas import DeltaParser
 NO_FORMATS = {"auto", "default"}
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_format_holds_what_the_table_says(models: Path, name: str) -> None:
     found = measured(name, chat_format(name, models))

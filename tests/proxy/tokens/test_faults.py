@@ -80,11 +80,6 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def refused(model: ChatFormat, body: dict[str, Any]) -> Unrenderable:
     request = parse_chat(json.dumps({"messages": [USER], **body}).encode())
     with pytest.raises(Unrenderable) as caught:

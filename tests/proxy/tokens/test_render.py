@@ -39,11 +39,6 @@ CUTS = {"reasoning": "of this", "content": "answer", "tool call": "find", "nothi
 """What a reply ends in, and the words in whose midst it is cut."""
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 @dataclass
 class Turn:
     prompt: list[int]

@@ -40,11 +40,6 @@ SAID: list[Message] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_field_that_changes_what_is_written_counts(models: Path, name: str) -> None:
     model = chat_format(name, models)

@@ -21,11 +21,6 @@ ONE_AT_THE_FRONT = AT_THE_FRONT_ALONE - {"hy3"}
 CALL = {"id": "functions.find:0", "type": "function", "function": {"name": "find", "arguments": '{"q": "x"}'}}
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def said(*said: tuple[str, str]) -> list[Message]:
     return [{"role": role, "content": text} for role, text in said]
 

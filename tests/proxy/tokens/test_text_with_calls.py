@@ -20,11 +20,6 @@ NEVER_BOTH = {"llama-3"}
 """A reply of these is a call, or it is text."""
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def written(model: ChatFormat, messages: list[Message]) -> str:
     return model.vocabulary.decode(model.prompt(messages, NO_ARGS, []).ids)
 

@@ -26,11 +26,6 @@ PLACES: list[tuple[Message, list[Message]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def written(model: ChatFormat, messages: list[Message]) -> str | None:
     try:
         return model.vocabulary.decode(model.full(messages, NO_ARGS))

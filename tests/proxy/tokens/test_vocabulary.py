@@ -20,11 +20,6 @@ LOOKS_AT_TEXT = {"gemma4"}
 
 
 @pytest.fixture(scope="module")
-def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(model_path() / "tokenizer.json"))
 
@@ -79,8 +74,8 @@ def test_ids_outside_the_vocabulary_say_nothing(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - LOOKS_AT_TEXT))
-def test_packing_changes_nothing_that_a_parser_sees(models_folder: Path, name: str) -> None:
-    model, family = chat_format(name, models_folder), FAMILIES[name]
+def test_packing_changes_nothing_that_a_parser_sees(models: Path, name: str) -> None:
+    model, family = chat_format(name, models), FAMILIES[name]
     words = st.sampled_from(["a", " b\n", "\n\n", "<", "{", '{"name": "find", "arguments": {}}', "find", "json"])
     marks = st.sampled_from([*family.special, *family.plain, *family.marks])
     replies = [family.reply(" r ", "c ", [("find", {"n": 1})]), family.reply("", "", [])] if family.reply else []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -329,7 +329,7 @@ PHRASES = (
 )
 
 
-@lru_cache(maxsize=1)
+@cache
 def _merges() -> str:
     """A trained tokenizer without added tokens, as JSON."""
     tokenizer = Tokenizer(models.BPE())
@@ -359,7 +359,7 @@ def write_model(directory: Path, family: Family, *, config: dict[str, Any] | Non
     return directory
 
 
-@lru_cache(maxsize=1)
+@cache
 def _gpt_oss(vocabulary_file: Path) -> ChatFormat:
     """Made once a process: it takes seconds."""
     from tests.proxy.tokens.models import harmony as real
@@ -368,7 +368,7 @@ def _gpt_oss(vocabulary_file: Path) -> ChatFormat:
         return load(real.write_model(Path(folder) / "gpt-oss", vocabulary_file))
 
 
-@lru_cache(maxsize=32)
+@cache
 def chat_format(name: str, directory: Path) -> ChatFormat:
     """The chat format of a family, by its renderer's name. Skips the test where a family's files can't be had."""
     if name == "gpt-oss":
