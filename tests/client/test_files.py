@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,15 +180,15 @@ def test_killed_anywhere_and_run_again_nothing_is_lost_or_twice(
     sessions = made(fleet, 4, turns=1)
     folder = tmp_path / "out"
     words = ("--to", form.value, "-o", str(folder), "--part-size", "1Ki", "--lease-seconds", "2")
-    for moment in range(1, 40):
-        run = ran(sys.executable, "-c", DYING, str(moment), *command(pair, *words)[3:])
-        if run.returncode == 0:
-            break
-        assert run.returncode == -signal.SIGKILL, run.stderr
-        twice = Counter(record["trajectory_id"] for record in read(folder))
-        assert set(twice.values()) <= {1}
-    else:
-        raise AssertionError("it never came to its end")
+    with dying(command(pair, *words)[3:]) as run_until:
+        for moment in range(1, 40):
+            if (status := run_until(moment)) == 0:
+                break
+            assert status == -signal.SIGKILL
+            twice = Counter(record["trajectory_id"] for record in read(folder))
+            assert set(twice.values()) <= {1}
+        else:
+            raise AssertionError("it never came to its end")
     assert moment > 5
     found = Counter(record["session_id"] for record in read(folder))
     assert found == Counter(list(sessions))
@@ -197,9 +197,27 @@ def test_killed_anywhere_and_run_again_nothing_is_lost_or_twice(
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == [".lock"]
 
 
+@contextlib.contextmanager
+def dying(words: Sequence[str]) -> Iterator[Callable[[int], int]]:
+    """Runs the command with these words until a moment, and says how it ended. Its modules are loaded once for all."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DYING, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        said, ended = process.stdin, process.stdout
+        assert said is not None and ended is not None
+
+        def run_until(moment: int) -> int:
+            said.write(f"{moment}\n")
+            said.flush()
+            return int(ended.readline())
+
+        yield run_until
+        said.close()
+
+
 DYING = """\
 import os, signal, sys
-left = int(sys.argv.pop(1))
+from rolloutfleet.cli import main
 
 def counted(event, arguments):
     global left
@@ -209,12 +227,17 @@ def counted(event, arguments):
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-sys.addaudithook(counted)
 sys.argv[0] = "rolloutfleet"
-from rolloutfleet.cli import main
-main()
+while line := sys.stdin.readline():
+    if not (process := os.fork()):
+        left = int(line)
+        os.dup2(2, 1)
+        sys.addaudithook(counted)
+        main()
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
-"""Runs the command, and kills itself before the so-maniest renaming, removing or noting of something."""
+"""Runs the command again and again, each time in a process that kills itself before the so-maniest renaming, removing
+or noting of something."""
 
 
 def test_a_proxy_that_is_down_when_it_should_hear_is_told_by_the_next_run(
