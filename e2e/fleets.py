@@ -87,13 +87,13 @@ class Fleet:
         return found
 
     def until(self, what: str, holds: Callable[[], object], *, seconds: float = READY_SECONDS) -> None:
-        """Look twice a second. Raises AssertionError with the status where it does not come to hold."""
+        """Look once a second. Raises AssertionError with the status where it does not come to hold."""
         deadline = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > deadline:
                 status = self.namespace.get(self.resource).get("status")
                 raise AssertionError(f"not within {seconds:g} s: {what}; status: {json.dumps(status, indent=1)}")
-            time.sleep(0.5)
+            time.sleep(1)
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.namespace.get(self.resource).get("status", {})

@@ -71,13 +71,13 @@ class OperatorProcess:
         return 0.0
 
     def until(self, what: Callable[[], Any], *, patience: float = TIMEOUT) -> Any:
-        """What it returns, once that is true."""
+        """What it returns, once that is true. Most look by kubectl, which costs more than the operator itself."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             found = what()
             if found:
                 return found
-            time.sleep(0.2)
+            time.sleep(0.5)
         raise AssertionError(f"not within {patience} s; the operator said:\n{self.said()[-6000:]}")
 
 
