@@ -36,12 +36,12 @@ def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="they run here, where PyTorch is")
 @pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize("file", sorted(HERE.glob("test_*.py")), ids=lambda file: file.name)
-def test_with_torch(file: Path, python: Path, proxies: str, tmp_path: Path) -> None:
+def test_with_torch(python: Path, proxies: str, tmp_path: Path) -> None:
+    """One process runs them all: it takes seconds to load PyTorch."""
     ours = [str(ROOT / name) for name in ("client", "proxy", "operator", "engine", ".")]
     options = ["-q", "-rP", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}"]
     done = subprocess.run(
-        [str(python), "-c", RUN, sysconfig.get_path("purelib"), *options, str(file)],
+        [str(python), "-c", RUN, sysconfig.get_path("purelib"), *options, str(HERE)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(ours), "OMP_NUM_THREADS": "1", PROXIES: proxies},
         stdin=subprocess.DEVNULL,
