@@ -2,7 +2,7 @@
 
 The steps here are few and small. By hand, with the figures of docs/remote-tensors.md:
 
-    ROLLOUTFLEET_TEST_STEPS=200 ROLLOUTFLEET_TEST_STEP_BYTES=50000000 pytest tests/client/test_torch.py -k steps -s
+    ROLLOUTFLEET_TEST_STEPS=200 ROLLOUTFLEET_TEST_STEP_BYTES=50000000 pytest tests/client/test_torch.py -s
 """
 
 import contextlib
