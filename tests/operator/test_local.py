@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from tests.lengths import at_length
 from tests.operator.running import TIMEOUT, running
 
 FLEET = """\
@@ -123,10 +124,12 @@ def test_a_port_that_another_program_holds_is_named_and_only_replaced_when_asked
 
 OURS = re.compile(r'File "[^"]*/rolloutfleet\w*/')
 """A line of a traceback, in a file of ours."""
+MOMENTS = at_length((0.05, 0.8, 1.4, 2.2, 5.0), long=(0.05, 0.4, 0.8, 1.1, 1.4, 1.7, 2.2, 3.0, 5.0))
+"""Seconds after its start."""
 
 
 @pytest.mark.deadline
-@pytest.mark.parametrize("after", [0.05, 0.4, 0.8, 1.1, 1.4, 1.7, 2.2, 3.0, 5.0])
+@pytest.mark.parametrize("after", MOMENTS)
 def test_ctrl_c_in_the_first_seconds_ends_everything(tmp_path: Path, after: float) -> None:
     """Whatever is under way then: imports, the first processes, the proxies' start, all of it up."""
     with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 2")) as up:
