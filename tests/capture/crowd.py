@@ -19,7 +19,7 @@ from tests.capture.fleets import ProxyProcess
 
 from rolloutfleet.errors import SESSION_RECLAIMED
 
-AGAIN = 0.1
+AGAIN = 0.25
 """Seconds until a call that was not answered is made again."""
 TURNS = 3
 BATCH = 3
