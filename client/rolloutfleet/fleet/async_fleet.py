@@ -41,6 +41,8 @@ from rolloutfleet.fleet.whereabouts import Whereabouts
 log = logging.getLogger("rolloutfleet.fleet")
 
 CLOSING_TIMEOUT: Final = 5.0
+STATS_TIMEOUT: Final = 10.0
+"""Seconds for one proxy's answer of all figures. Whoever looks on sees old ones until another proxy is asked."""
 IMPORT_TIMEOUT: Final = 300.0
 """Seconds for the answer to an import of dumps."""
 
@@ -160,7 +162,7 @@ class AsyncFleet(FleetBase):
 
     async def stats(self) -> wire.FleetStats:
         """Each proxy's figures; `failed` names those that did not answer."""
-        return await self._proxies.call("GET", "/stats", wire.FleetStats, query=FLEET)
+        return await self._proxies.call("GET", "/stats", wire.FleetStats, query=FLEET, timeout=STATS_TIMEOUT)
 
     # Sessions
 

@@ -1,5 +1,6 @@
 """What a fleet object shows of a fleet, whoever works with it: figures, lists of all proxies, one lease as a file."""
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -9,9 +10,20 @@ from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talk_all, talked
 from tests.client.fleet.conftest import whereabouts
+from tests.client.processes import suspended
 
-from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, NotEverywhere, NotKnown, Whereabouts, read_export
+from rolloutfleet.fleet import (
+    AsyncFleet,
+    BadArgument,
+    Fleet,
+    NotEverywhere,
+    NotKnown,
+    Whereabouts,
+    async_fleet,
+    read_export,
+)
 from rolloutfleet.fleet.leases import Format
+from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE
 
 
@@ -116,3 +128,22 @@ def test_dumps_of_all_proxies_are_listed_read_and_taken_in_again(tmp_path_factor
         with pytest.raises(NotKnown):
             fleet.fetch_dump("s0-0123456789ab-0011223344556677-active.json", unknown)
         assert unknown.getvalue() == b""
+
+
+async def test_figures_are_asked_of_another_proxy_where_one_falls_silent_over_them(
+    pair: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answered(self: Proxies, ordinal: int) -> None:
+        """A probe from before it fell silent."""
+
+    monkeypatch.setattr(async_fleet, "STATS_TIMEOUT", 4.0)
+    monkeypatch.setattr(Proxies, "_probe", answered)
+    async with AsyncFleet(whereabouts(pair)) as fleet:
+        await fleet.proxies()
+        silent = pair.proxies[1].process
+        assert silent is not None
+        with suspended(silent.pid):
+            async with asyncio.timeout(30):
+                # Which proxy is asked first is drawn.
+                found = await asyncio.gather(*(fleet.stats() for _ in range(10)))
+    assert [[each.ordinal for each in stats.failed] for stats in found] == [[1]] * 10
