@@ -1,12 +1,17 @@
 """Commands as a user runs them, and processes that stand still."""
 
 import contextlib
+import io
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import psutil
+
+from rolloutfleet import cli
 
 CLI = (sys.executable, "-m", "rolloutfleet")
 Done = subprocess.CompletedProcess[str]
@@ -15,6 +20,26 @@ Done = subprocess.CompletedProcess[str]
 def ran(*command: str, timeout: float = 120, **options: Any) -> Done:
     """A process, to its end, and what it wrote."""
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+
+
+def commanded(*words: str) -> Done:
+    """`rolloutfleet WORDS`, in this process: to load the commands takes longer than most of what they do."""
+    before = signal.getsignal(signal.SIGINT)
+    said, complained = io.StringIO(), io.StringIO()
+    status: object = None
+    with (
+        patch.object(sys, "argv", ["rolloutfleet", *words]),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(complained),
+    ):
+        try:
+            cli.main()
+        except SystemExit as ended:
+            status = ended.code
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert status is None or isinstance(status, int)
+    return Done(words, status or 0, said.getvalue(), complained.getvalue())
 
 
 @contextlib.contextmanager
