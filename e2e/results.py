@@ -16,6 +16,8 @@ from pydantic import BaseModel, TypeAdapter
 
 HERE: Final = Path(__file__).parent
 LATEST: Final = HERE / "results" / "latest.json"
+NO_TEST: Final = 5
+"""What pytest ends with where none was chosen."""
 
 
 class Result(BaseModel):
@@ -64,6 +66,14 @@ def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
             commit=commit,
         )
     return list(found.values())
+
+
+def of_run(report: Path, file: str, *, status: int, commit: str) -> list[Result]:
+    """What pytest's run of a file showed. Where it ended badly and no test says so, the file itself has failed."""
+    found = of_report(report, file, commit=commit) if report.exists() else []
+    if status not in (0, NO_TEST) and all(result.passed for result in found):
+        found.append(Result(scenario=file, passed=False, seconds=0, commit=commit))
+    return found
 
 
 def merged(earlier: Iterable[Result], newer: Iterable[Result], *, there: Sequence[str]) -> list[Result]:

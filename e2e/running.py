@@ -85,10 +85,11 @@ class Run:
         self.processes[name] = process
         said, _ = process.communicate()
         del self.processes[name]
-        say(f"{'ok  ' if process.returncode in (0, 5) else 'FAIL'} {name} {time.monotonic() - started:.0f} s")
-        if process.returncode not in (0, 5):
+        found = results.of_run(report, name, status=process.returncode, commit=self.commit)
+        well = all(result.passed for result in found)
+        say(f"{'ok  ' if well else 'FAIL'} {name} {time.monotonic() - started:.0f} s")
+        if not well:
             say(said)
-        found = results.of_report(report, name, commit=self.commit) if report.exists() else _broken(tests, self.commit)
         if self.kept and not self.stopped.is_set():
             with self.keeping:
                 results.add(found)
@@ -109,10 +110,6 @@ class Run:
         self.stopped.set()
         for process in list(self.processes.values()):
             process.terminate()
-
-
-def _broken(tests: Sequence[str], commit: str) -> list[Result]:
-    return [Result(scenario=test, passed=False, seconds=0, commit=commit) for test in tests]
 
 
 def run(options: argparse.Namespace) -> int:

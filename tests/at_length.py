@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from e2e.results import Result, checked_out, of_report, write
+from e2e.results import Result, checked_out, of_run, write
 from tests.lengths import VARIABLE
 
 ROOT: Final = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ def at_length(
     )
     if not names:
         write(results, output)
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(1 if failed or not results else 0)
 
 
 def _run(file: str, folder: Path, commit: str) -> Sequence[Result]:
@@ -75,10 +75,7 @@ def _run(file: str, folder: Path, commit: str) -> Sequence[Result]:
     print(f"{time.monotonic() - began:6.1f} s  {file}: {'ok' if done.returncode == 0 else 'FAILED'}", flush=True)
     if done.returncode:
         print(done.stdout, done.stderr, flush=True)
-    found = of_report(report, file, commit=commit) if report.exists() else []
-    if done.returncode and all(result.passed for result in found):
-        found.append(Result(scenario=file, passed=False, seconds=0, commit=commit))  # something else went wrong
-    return found
+    return of_run(report, file, status=done.returncode, commit=commit)
 
 
 if __name__ == "__main__":

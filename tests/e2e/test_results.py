@@ -32,6 +32,20 @@ def test_a_scenario_passes_only_if_every_one_of_its_parameters_does(tmp_path: Pa
     assert found["test_file.py::test_some"].seconds == 3.0
 
 
+def test_a_run_that_ends_badly_has_failed_whatever_its_tests_say(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text('<testsuite><testcase classname="e2e.test_file" name="test_well" time="1.0"/></testsuite>')
+    well, file = "test_file.py::test_well", "test_file.py"
+
+    def of(status: int, report: Path = report) -> dict[str, bool]:
+        return {each.scenario: each.passed for each in results.of_run(report, file, status=status, commit="c")}
+
+    assert of(0) == {well: True}
+    assert of(1) == {well: True, file: False}, "its fixtures could not be taken down"
+    assert of(2, tmp_path / "absent.xml") == {file: False}
+    assert of(results.NO_TEST, tmp_path / "absent.xml") == {}
+
+
 def test_newer_results_replace_older_ones_and_scenarios_that_are_gone_go() -> None:
     earlier = [result("a", passed=False, commit="old"), result("gone"), result("b", commit="old")]
     assert results.merged(earlier, [result("a")], there=["a", "b"]) == [result("a"), result("b", commit="old")]
