@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from e2e.results import Result, checked_out, of_run, write
+from e2e.results import Result, checked_out, of_run, read, write
 from tests.lengths import VARIABLE
 
 ROOT: Final = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ def files() -> Iterator[str]:
 
 def at_length(
     names: Annotated[list[str] | None, typer.Argument(help="Which files (default: all).", show_default=False)] = None,
-    output: Annotated[Path, typer.Option(help="Where the results of a run of all go.")] = LATEST,
+    output: Annotated[Path, typer.Option(help="Where the results go, over those of the same files.")] = LATEST,
 ) -> None:
     """Run the tests that repeat something with their full number of repetitions (ten minutes).
 
@@ -53,9 +53,13 @@ def at_length(
         f"{len(results) - len(failed)} tests passed, {len(failed)} failed"
         + "".join(f"\nFAIL {name}" for name in failed)
     )
-    if not names:
-        write(results, output)
+    kept = [each for each in read(output) if (file := _file_of(each)) in there and file not in (names or there)]
+    write(sorted([*kept, *results], key=_file_of), output)
     raise typer.Exit(1 if failed or not results else 0)
+
+
+def _file_of(result: Result) -> str:
+    return result.scenario.partition("::")[0]
 
 
 def _run(file: str, folder: Path, commit: str) -> Sequence[Result]:
