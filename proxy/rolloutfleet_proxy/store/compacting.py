@@ -55,7 +55,7 @@ async def compact(database: Database, writer: Writer) -> bool:
     """Give back what is free, if that is worth it; returns whether it was.
 
     While the reserve is owed, it is worth a checkpoint too: a reader may have held up the last one, and with it the
-    file's end.
+    file's end; and the log keeps the room that it once grew to.
     """
     free, pages = await writer.run(lambda t: (t.value("PRAGMA freelist_count"), t.value("PRAGMA page_count")))
     owed = _owed_pages(database)
@@ -74,8 +74,12 @@ async def compact(database: Database, writer: Writer) -> bool:
 
 
 def _checkpoint(database: Database) -> None:
+    """Bring the log into the file; while the reserve is owed, the log then ends too, unless somebody reads it."""
     with contextlib.closing(database.connect()) as connection:
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        if _owed_pages(database):
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _owed_pages(database: Database) -> int:

@@ -28,8 +28,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def write(transaction: Transaction, *, name: str, size: int) -> None:
-    transaction.set_fact(name, "x" * size)
+def write(transaction: Transaction, *, name: str, size: int, letter: str = "x") -> None:
+    transaction.set_fact(name, letter * size)
 
 
 def forget(transaction: Transaction, *, name: str) -> None:
@@ -105,6 +105,28 @@ async def test_what_a_reader_kept_from_the_disk_goes_to_it_once_the_reader_has_g
         while await writer.run(lambda transaction: transaction.value("PRAGMA freelist_count")):
             await compact(database, writer)
     assert reserve.owed > 0
+    await compact(database, writer)
+    await writer.run(lambda transaction: None)
+    assert reserve.owed == 0
+    await writer.close()
+    database.close()
+
+
+async def test_what_the_log_grew_to_while_somebody_read_goes_to_the_disk(disk: Path) -> None:
+    database, writer = await opened(disk)
+    reserve = database.reserve
+    assert reserve is not None
+    with contextlib.closing(database.connect(read_only=True)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM facts").fetchall()
+        for letter in "abcdefghijklmnopqrst":
+            await writer.run(partial(write, name="again", size=400_000, letter=letter))
+    with contextlib.closing(database.connect()) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    fill(disk / "filler")
+    reserve.give_up()
+    fill(disk / "more")
+    assert reserve.owed == reserve.size
     await compact(database, writer)
     await writer.run(lambda transaction: None)
     assert reserve.owed == 0
