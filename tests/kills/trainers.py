@@ -174,15 +174,19 @@ class Trainers:
             await asyncio.sleep(LOOK)
 
     async def _holds(self, ordinal: int) -> bool:
-        """Whether a proxy still has sessions, turns or dumps to take in, or somebody waits for it."""
+        """Whether a proxy still has sessions, turns or dumps to take in, or somebody waits for it.
+
+        What is not counted may be on its way from a dump, and what is not on its way may have come: so it is asked for
+        before and after.
+        """
+        return await self._brings(ordinal) or await self._counts(ordinal) or await self._brings(ordinal)
+
+    async def _brings(self, ordinal: int) -> bool:
+        return bool(await self._ready_dumps(ordinal) or self._journal.waiting(ordinal))
+
+    async def _counts(self, ordinal: int) -> bool:
         audit = (await self._asking.until_told("", ordinal, "/audit", method="GET")).json()
-        return bool(
-            audit["turns"]["live"]
-            or audit["turns"]["leased"]
-            or audit["sessions"]["live"]
-            or await self._ready_dumps(ordinal)
-            or self._journal.waiting(ordinal)
-        )
+        return bool(audit["turns"]["live"] or audit["turns"]["leased"] or audit["sessions"]["live"])
 
 
 def names_of(trajectories: list[Json]) -> set[str]:
