@@ -69,9 +69,10 @@ def test_what_is_left_in_the_iterator_is_given_back(fleet: Fleet) -> None:
     for group in groups:
         with group:
             talked(group)
-    with fleet.export(session_ids=[session for group in groups for session in group]) as export:
+    sessions = [session for group in groups for session in group]
+    with fleet.export(session_ids=sessions) as export:
         taken = next(export)
-    with fleet.export() as rest:
+    with fleet.export(session_ids=sessions) as rest:
         names = {each.trajectory_id for each in rest}
     assert len(names) == 3
     assert taken.trajectory_id not in names
