@@ -2,12 +2,22 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from tests.capture.fleets import Fleet as Running
+from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talk_all, talked
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, NotKnown, Whereabouts
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Of its own: what other tests left would be exported here."""
+    with running_fleet(tmp_path_factory.mktemp("loop"), proxies=2) as running:
+        yield running
 
 
 def test_a_batch_from_sessions_to_acknowledgement(fleet: Fleet) -> None:
