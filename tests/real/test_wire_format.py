@@ -183,9 +183,13 @@ def assert_alike(request: str, real: Reply, simulated: Reply) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", GENERATIONS)
 async def test_generations(name: str, stream: bool, real_engine: Engine, simulated_engine: Engine) -> None:
-    request = generate(f"{name} {stream}", stream=stream, **GENERATIONS[name])
-    real, simulated = await ask(real_engine, request), await ask(simulated_engine, request)
-    assert real.status == 200
+    """A busy machine may put all tokens into one event of the real engine's: then another is made."""
+    for attempt in range(20):
+        request = generate(f"{name} {stream}{' again' * attempt}", stream=stream, **GENERATIONS[name])
+        real, simulated = await ask(real_engine, request), await ask(simulated_engine, request)
+        assert real.status == 200
+        if not stream or (len(real.body) < EVENTS) == (len(simulated.body) < EVENTS):
+            break
     assert_alike(name, real, simulated)
     assert real.finish_type == simulated.finish_type
 
