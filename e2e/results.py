@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
+import pytest
 from pydantic import BaseModel, TypeAdapter
 
 HERE: Final = Path(__file__).parent
 LATEST: Final = HERE / "results" / "latest.json"
-NO_TEST: Final = 5
-"""What pytest ends with where none was chosen."""
 
 
 class Result(BaseModel):
@@ -26,6 +25,11 @@ class Result(BaseModel):
     seconds: float
     commit: str
     """What was checked out; with `+` where it was changed."""
+
+    @property
+    def file(self) -> str:
+        """The file of its test."""
+        return self.scenario.partition("::")[0]
 
 
 _RESULTS: Final = TypeAdapter(list[Result])
@@ -71,7 +75,9 @@ def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
 def of_run(report: Path, file: str, *, status: int, commit: str) -> list[Result]:
     """What pytest's run of a file showed. Where it ended badly and no test says so, the file itself has failed."""
     found = of_report(report, file, commit=commit) if report.exists() else []
-    if status not in (0, NO_TEST) and all(result.passed for result in found):
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and all(
+        result.passed for result in found
+    ):
         found.append(Result(scenario=file, passed=False, seconds=0, commit=commit))
     return found
 

@@ -44,22 +44,18 @@ def at_length(
     there = list(files())
     if unknown := set(names or ()) - set(there):
         raise typer.BadParameter(f"nothing is repeated in {', '.join(sorted(unknown))}")
-    commit = checked_out()
+    wanted, commit = names or there, checked_out()
     with tempfile.TemporaryDirectory(prefix="rolloutfleet-at-length-") as folder, ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(lambda file: _run(file, Path(folder), commit), names or there))
+        found = list(pool.map(lambda file: _run(file, Path(folder), commit), wanted))
     results = [result for each in found for result in each]
     failed = [result.scenario for result in results if not result.passed]
     print(
         f"{len(results) - len(failed)} tests passed, {len(failed)} failed"
         + "".join(f"\nFAIL {name}" for name in failed)
     )
-    kept = [each for each in read(output) if (file := _file_of(each)) in there and file not in (names or there)]
-    write(sorted([*kept, *results], key=_file_of), output)
+    kept = [each for each in read(output) if each.file in there and each.file not in wanted]
+    write(sorted([*kept, *results], key=lambda each: each.file), output)
     raise typer.Exit(1 if failed or not results else 0)
-
-
-def _file_of(result: Result) -> str:
-    return result.scenario.partition("::")[0]
 
 
 def _run(file: str, folder: Path, commit: str) -> Sequence[Result]:

@@ -6,5 +6,5 @@ from tests.at_length import LATEST, files
 
 def test_all_that_repeats_something_has_passed_at_length() -> None:
     results = read(LATEST)
-    assert {result.scenario.partition("::")[0] for result in results} == set(files())
+    assert {result.file for result in results} == set(files())
     assert [result.scenario for result in results if not result.passed] == []

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from e2e.results import Result
 
 from e2e import results
@@ -43,7 +44,7 @@ def test_a_run_that_ends_badly_has_failed_whatever_its_tests_say(tmp_path: Path)
     assert of(0) == {well: True}
     assert of(1) == {well: True, file: False}, "its fixtures could not be taken down"
     assert of(2, tmp_path / "absent.xml") == {file: False}
-    assert of(results.NO_TEST, tmp_path / "absent.xml") == {}
+    assert of(pytest.ExitCode.NO_TESTS_COLLECTED, tmp_path / "absent.xml") == {}
 
 
 def test_newer_results_replace_older_ones_and_scenarios_that_are_gone_go() -> None:
