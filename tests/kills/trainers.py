@@ -176,15 +176,15 @@ class Trainers:
     async def _holds(self, ordinal: int) -> bool:
         """Whether a proxy still has sessions, turns or dumps to take in, or somebody waits for it.
 
-        What is not counted may be on its way from a dump, and what is not on its way may have come: so it is asked for
-        before and after.
+        A session may go from a dump into the store, or back, between two looks: so dumps are looked for both before
+        and after the audit.
         """
-        return await self._brings(ordinal) or await self._counts(ordinal) or await self._brings(ordinal)
+        return await self._may_import(ordinal) or await self._has_rows(ordinal) or await self._may_import(ordinal)
 
-    async def _brings(self, ordinal: int) -> bool:
+    async def _may_import(self, ordinal: int) -> bool:
         return bool(await self._ready_dumps(ordinal) or self._journal.waiting(ordinal))
 
-    async def _counts(self, ordinal: int) -> bool:
+    async def _has_rows(self, ordinal: int) -> bool:
         audit = (await self._asking.until_told("", ordinal, "/audit", method="GET")).json()
         return bool(audit["turns"]["live"] or audit["turns"]["leased"] or audit["sessions"]["live"])
 
