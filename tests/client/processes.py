@@ -22,15 +22,15 @@ def ran(*command: str, timeout: float = 120, **options: Any) -> Done:
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
 
 
-def commanded(*words: str) -> Done:
+def invoke(*words: str) -> Done:
     """`rolloutfleet WORDS`, in this process: to load the commands takes longer than most of what they do."""
     before = signal.getsignal(signal.SIGINT)
-    said, complained = io.StringIO(), io.StringIO()
+    stdout, stderr = io.StringIO(), io.StringIO()
     status: object = None
     with (
         patch.object(sys, "argv", ["rolloutfleet", *words]),
-        contextlib.redirect_stdout(said),
-        contextlib.redirect_stderr(complained),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
     ):
         try:
             cli.main()
@@ -39,7 +39,7 @@ def commanded(*words: str) -> Done:
         finally:
             signal.signal(signal.SIGINT, before)
     assert status is None or isinstance(status, int)
-    return Done(words, status or 0, said.getvalue(), complained.getvalue())
+    return Done(words, status or 0, stdout.getvalue(), stderr.getvalue())
 
 
 @contextlib.contextmanager

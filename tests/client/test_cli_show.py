@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import save
 from tests.client.fleet.agents import say
-from tests.client.processes import CLI, commanded
+from tests.client.processes import CLI, invoke
 from tests.operator.running import Up, running
 
 from rolloutfleet.cli.conversations import By, print_tokens
@@ -65,7 +65,7 @@ def session(up: Up) -> tuple[str, list[str]]:
 
 
 def shown(up: Up, what: str, *words: str) -> str:
-    done = commanded("show", what, *words, "--state-dir", str(up.state))
+    done = invoke("show", what, *words, "--state-dir", str(up.state))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -116,7 +116,7 @@ def test_calls_and_their_results_are_shown_along_a_branch(up: Up, session: tuple
     text = shown(up, name, "--branch", two)
     assert '→ look_up({"city": "Oslo"})' in text and "tool c1\n42 degrees" in text
     assert text == shown(up, name, "--branch", "2")
-    assert "there is no turn 9" in commanded("show", name, "--branch", "9", "--state-dir", str(up.state)).stderr
+    assert "there is no turn 9" in invoke("show", name, "--branch", "9", "--state-dir", str(up.state)).stderr
 
 
 def test_long_texts_are_shortened_unless_all_is_asked_for(up: Up) -> None:
@@ -313,5 +313,5 @@ def test_what_can_not_be_shown_is_said_in_a_line(up: Up, tmp_path: Path) -> None
     other = tmp_path / "other.json"
     other.write_text("{}")
     for what, said in ((str(other), "is not an export"), ("s0-0123456789ab-0123456789abcdef", "store_lost")):
-        done = commanded("show", what, "--state-dir", str(up.state))
+        done = invoke("show", what, "--state-dir", str(up.state))
         assert done.returncode in (1, 2) and said in done.stderr and done.stderr.count("\n") == 1

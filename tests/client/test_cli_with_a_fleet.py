@@ -17,7 +17,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 from tests.client.fleet.agents import talk
-from tests.client.processes import CLI, Done, commanded, ran, suspended
+from tests.client.processes import CLI, Done, invoke, ran, suspended
 from tests.client.terminals import terminal
 from tests.operator.running import TIMEOUT, Up, running
 
@@ -49,7 +49,7 @@ def talked(up: Up, *, turns: int, reward: float | None = None) -> tuple[str, lis
 
 
 def asked(up: Up, *words: str) -> Done:
-    return commanded(*words, "--state-dir", str(up.state))
+    return invoke(*words, "--state-dir", str(up.state))
 
 
 def answered(up: Up, *words: str) -> Any:

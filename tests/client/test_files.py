@@ -203,16 +203,16 @@ def dying(words: Sequence[str]) -> Iterator[Callable[[int], int]]:
     with subprocess.Popen(
         [sys.executable, "-c", DYING, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        said, ended = process.stdin, process.stdout
-        assert said is not None and ended is not None
+        moments, statuses = process.stdin, process.stdout
+        assert moments is not None and statuses is not None
 
         def run_until(moment: int) -> int:
-            said.write(f"{moment}\n")
-            said.flush()
-            return int(ended.readline())
+            moments.write(f"{moment}\n")
+            moments.flush()
+            return int(statuses.readline())
 
         yield run_until
-        said.close()
+        moments.close()
 
 
 DYING = """\
@@ -236,8 +236,8 @@ while line := sys.stdin.readline():
         main()
     print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
-"""Runs the command again and again, each time in a process that kills itself before the so-maniest renaming, removing
-or noting of something."""
+"""Runs the command again and again, each time in a process that kills itself before the nth time that it renames,
+removes or notes something."""
 
 
 def test_a_proxy_that_is_down_when_it_should_hear_is_told_by_the_next_run(

@@ -16,7 +16,7 @@ from examples.quickstart.agents import Agent
 from examples.quickstart.record import Record
 from monitoring.alerts import ALERTS
 from monitoring.dashboard import dashboard
-from tests.client.processes import commanded
+from tests.client.processes import invoke
 from tests.monitoring import operators, prometheus
 from tests.monitoring.prometheus import Prometheus
 from tests.operator.running import Up, running
@@ -45,7 +45,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = home / "prometheus"
     with running(home, QUICKSTART) as up, operators.serving() as operator:
         up.book()
-        written = commanded("prometheus", str(folder), "--interval", "1s", "--state-dir", str(up.state))
+        written = invoke("prometheus", str(folder), "--interval", "1s", "--state-dir", str(up.state))
         assert written.returncode == 0, written.stderr
         config = folder / monitoring.CONFIG
         config.write_text(config.read_text() + job_of_the_operator(operator))
@@ -161,7 +161,7 @@ def test_run_again_the_command_keeps_the_configuration_and_renews_the_rest(watch
     before, told = config.read_text(), targets.read_text()
     assert [each["labels"]["pod"] for each in json.loads(told)] == ["proxy-0", "proxy-1"]
     targets.write_text("[]")
-    again = commanded("prometheus", str(watched.folder), "--state-dir", str(watched.up.state))
+    again = invoke("prometheus", str(watched.folder), "--state-dir", str(watched.up.state))
     assert (again.returncode, config.read_text(), targets.read_text()) == (0, before, told)
     assert "prometheus.yml," not in again.stdout
 
@@ -176,12 +176,12 @@ def test_run_again_the_command_keeps_the_configuration_and_renews_the_rest(watch
 def test_a_wrong_interval_is_refused_and_nothing_is_written(
     watched: Watched, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = commanded("prometheus", str(tmp_path / "new"), *words, "--state-dir", str(watched.up.state))
+    done = invoke("prometheus", str(tmp_path / "new"), *words, "--state-dir", str(watched.up.state))
     assert done.returncode == 2 and said in done.stderr
     assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_that_cant_be_written_is_named(watched: Watched, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = commanded("prometheus", str(tmp_path / "file" / "x"), "--state-dir", str(watched.up.state))
+    done = invoke("prometheus", str(tmp_path / "file" / "x"), "--state-dir", str(watched.up.state))
     assert done.returncode == 1 and f"{tmp_path / 'file'}" in done.stderr

@@ -20,7 +20,7 @@ from tests.capture.test_turns import TOOLS
 from tests.client.fleet.agents import say, talk, talked
 from tests.client.fleet.conftest import key_file
 from tests.client.fleet.test_events import restart
-from tests.client.processes import CLI, commanded
+from tests.client.processes import CLI, invoke
 
 from rolloutfleet.fleet import AsyncFleet, Session
 from rolloutfleet.fleet import Fleet as Trainer
@@ -262,7 +262,7 @@ def test_a_bundle_has_what_the_live_page_has(
 ) -> None:
     name, (one, *_) = told
     words = ("--url", pair.proxy.url, "--admin-key-file", str(key_file(pair)), "--session", name)
-    done = commanded("inspect", *words, "--bundle", str(tmp_path / "bundle"))
+    done = invoke("inspect", *words, "--bundle", str(tmp_path / "bundle"))
     assert done.returncode == 0 and "1 sessions" in done.stdout, done.stderr
     made = [file for file in (tmp_path / "bundle").rglob("*") if file.is_file()]
     documents = [file for file in made if file.is_relative_to(tmp_path / "bundle" / "data" / "sessions")]
@@ -335,7 +335,7 @@ async def _once_failed(browser: httpx.Client) -> Json:
 
 def test_a_key_that_the_fleet_does_not_take_is_said_in_a_line(pair: Fleet, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("another")
-    done = commanded("inspect", "--port", "0", "--url", pair.proxy.url, "--admin-key-file", str(tmp_path / "key"))
+    done = invoke("inspect", "--port", "0", "--url", pair.proxy.url, "--admin-key-file", str(tmp_path / "key"))
     assert done.returncode != 0 and "Traceback" not in done.stderr and done.stderr.count("\n") == 1
     assert "another" not in done.stderr
 
