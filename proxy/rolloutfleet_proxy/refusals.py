@@ -1,5 +1,6 @@
 """What a call is answered because of what became of its session."""
 
+from functools import partial
 from typing import Final
 
 from rolloutfleet.dumps import dump_names
@@ -10,8 +11,19 @@ from rolloutfleet_proxy.domain.errors import (
     SessionReclaimed,
     some,
 )
-from rolloutfleet_proxy.domain.session import DELETED, RECLAIMED, REST, RETIRED, STALE, UNCLAIMED, Gone
-from rolloutfleet_proxy.sessions.registry import Session
+from rolloutfleet_proxy.domain.session import (
+    DELETED,
+    OPEN,
+    RECLAIMED,
+    REST,
+    RETIRED,
+    STALE,
+    UNCLAIMED,
+    Gone,
+    SessionRecord,
+)
+from rolloutfleet_proxy.store import sessions
+from rolloutfleet_proxy.store.store import Reader
 
 _WHY: Final = {
     STALE: "it was not used for too long",
@@ -20,7 +32,17 @@ _WHY: Final = {
 }
 
 
-def ended(session: Session) -> DomainError:
+async def without_rows(session: SessionRecord, reader: Reader) -> DomainError:
+    """What became of a session of which a row is gone. Where memory has not followed yet, the store knows it."""
+    if session.state != OPEN:
+        return ended(session)
+    found = await reader.run(partial(sessions.find, name=session.name))
+    if found is None:
+        return sessions.gone()
+    return gone(found) if isinstance(found, Gone) else ended(found)
+
+
+def ended(session: SessionRecord) -> DomainError:
     """The session has been closed or deleted, and its rows are still there."""
     if session.state == DELETED:
         return SessionDeleted(f"Session {session.name} has been deleted.")

@@ -455,7 +455,6 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
         metrics=metrics,
         in_flight=parts.in_flight,
         drains=parts.drains,
-        seals=parts.seals,
         pace=Pace(),
         large_bodies=parts.large_bodies,
         settings=settings,

@@ -38,9 +38,7 @@ from rolloutfleet_proxy.domain.messages import Conversation
 from rolloutfleet_proxy.domain.session import OPEN
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
-from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.process.drain import Drains
-from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.sessions.calls import forget_frames
 from rolloutfleet_proxy.sessions.registry import Session
@@ -73,7 +71,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     in_flight: InFlight
     drains: Drains
-    seals: Seals
     pace: Pace
     large_bodies: Executor
     settings: SettingsInForce
@@ -119,7 +116,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive, send: Send
     ) -> None:
         body, large = await self._body(session, asked, held, told, receive)
-        session = await self._open(session, asked.key)
+        session = await self.access.open(session, asked.key)
         # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
         read = large or self._read(session, asked, body)
         del body  # A call may last for minutes, and nobody reads it again.
@@ -140,7 +137,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
                     await self.drains.passed(partial(_is_over, session))
             else:
                 break
-            session = await self._open(session, asked.key)
+            session = await self.access.open(session, asked.key)
             lineage, _ = lineage_of(asked.headers, session.lineages)
             found = earlier(session, attempt)
         waiter = Waiter(asked, request, told, receive, send)
@@ -181,15 +178,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         said = by(body, self.reading) if len(body) < LARGE_REQUEST else read_large(by, body, self.reading)
         request = as_owned(said, session.sampling)
         return _Read(request, self.maker.prompting.digest(request), of_body)
-
-    async def _open(self, session: Session, key: str | None) -> Session:
-        """The session, once no sweep holds it. Raises what `ended` says where it is over, and as `Access.session`."""
-        while session.name in self.seals:
-            await self.seals.opened(session.name)
-            session = await self.access.session(key, session.name)
-        if session.state != OPEN:
-            raise ended(session)
-        return session
 
 
 def read_large(read: Callable[[bytes, Reading], TurnRequest], body: bytes, reading: Reading) -> TurnRequest:

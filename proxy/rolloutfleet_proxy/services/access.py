@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from rolloutfleet_proxy.domain.errors import ForbiddenScope, InvalidKey, MissingKey, SessionNotFound
-from rolloutfleet_proxy.domain.session import Gone
+from rolloutfleet_proxy.domain.session import OPEN, Gone
 from rolloutfleet_proxy.lifecycle.sealing import Seals
-from rolloutfleet_proxy.refusals import gone
+from rolloutfleet_proxy.refusals import ended, gone
 from rolloutfleet_proxy.sessions.auth import AdminKeys
 from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
 
@@ -50,6 +50,18 @@ class Access:
             raise MissingKey()
         found = await self._with_key(key, name)
         return there(found, found.name)
+
+    async def open(self, session: Session, key: str | None) -> Session:
+        """The session that a key opened a while ago, as memory holds it now, once no sweep holds it.
+
+        Raises what `ended` says where it is over, and as `session`.
+        """
+        while session.name in self.seals or not self.registry.holds(session):
+            await self.seals.opened(session.name)
+            session = await self.session(key, session.name)
+        if session.state != OPEN:
+            raise ended(session)
+        return session
 
     async def find(
         self, key: str | None, name: str, *, changes: bool, action: str | None = None

@@ -193,7 +193,7 @@ class SessionRegistry:
 
     def used(self, session: Session) -> None:
         """Note that a session was used, and its size now. One that was forgotten stays so, whoever still holds it."""
-        if self._alive.get(session.name) is session:
+        if self.holds(session):
             self._lately.put(session.name, session, session.nbytes)
 
     def committed(self, session: Session) -> None:
@@ -225,6 +225,10 @@ class SessionRegistry:
         """
         self._follow(name)
         return self._alive.get(name)
+
+    def holds(self, session: Session) -> bool:
+        """Whether memory's copy of a session is still this one: whoever held it since before may be told otherwise."""
+        return self._alive.get(session.name) is session
 
     def calls_in_flight(self, name: str) -> int:
         """Of a session; one that memory does not hold has none."""
