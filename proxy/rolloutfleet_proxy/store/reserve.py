@@ -19,7 +19,7 @@ sessions go (`remains.TURNS_AT_ONCE`), or when a long one is closed, which is ab
 SHARE: Final = 0.125
 """Of a small disk."""
 _STEP: Final = 64 << 10
-"""Bytes of room that are worth taking."""
+"""Bytes of room that are worth taking, unless they are all that is missing."""
 
 
 def reserve_of(disk: int) -> int:
@@ -61,7 +61,7 @@ class Reserve:
     def take(self) -> None:
         """Take what is missing, or as much of it as there is room for."""
         more = min(self.owed, self._room())
-        while more >= _STEP:
+        while more >= _STEP or 0 < more == self.owed:
             try:
                 os.posix_fallocate(self._file, self.held, more)
             except OSError:

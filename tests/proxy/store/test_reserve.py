@@ -64,6 +64,20 @@ def test_it_is_taken_given_up_and_taken_again(disk: Path) -> None:
     again.close()
 
 
+def test_its_last_piece_is_taken_however_small(disk: Path) -> None:
+    """Else it would be owed for ever."""
+    reserve = Reserve.on(disk)
+    fill(disk / "filler")
+    reserve.give_up()
+    (disk / "other").write_bytes(bytes(4096))
+    reserve.take()
+    assert reserve.owed == 4096
+    (disk / "other").unlink()
+    reserve.take()
+    assert reserve.owed == 0
+    reserve.close()
+
+
 async def test_what_frees_is_written_and_what_does_not_is_refused(disk: Path) -> None:
     database, writer = await opened(disk)
     for name in "abcdef":
