@@ -128,11 +128,28 @@ class AsyncExport:
 
     def _judge(self, group: list[Trajectory]) -> None:
         for trajectory in group:
+            if self._came_again(trajectory):
+                continue
             if self._staleness.drops(trajectory):
                 self.dropped.append(trajectory.trajectory_id)
                 self._leased[trajectory.trajectory_id] = trajectory.lease_id
             else:
                 self._queue.append(trajectory)
+
+    def _came_again(self, trajectory: Trajectory) -> bool:
+        """Whether this export holds it already. Then the lease of before has ended, for somebody gave it back or it
+        ran out, and the new one takes its place."""
+        name = trajectory.trajectory_id
+        for place, queued in enumerate(self._queue):
+            if queued.trajectory_id == name:
+                self._let_go(queued.lease_id, name)
+                self._queue[place] = trajectory
+                return True
+        if name not in self._leased:
+            return False
+        self._let_go(self._leased[name], name)
+        self._leased[name] = trajectory.lease_id
+        return True
 
     def _enough(self) -> bool:
         return self._wanted.count is not None and self._count >= self._wanted.count
@@ -152,7 +169,7 @@ class AsyncExport:
 
     def _names(self, trajectories: Names) -> list[str]:
         given = [trajectories] if isinstance(trajectories, Trajectory | str) else list(trajectories)
-        names = [each if isinstance(each, str) else each.trajectory_id for each in given]
+        names = list(dict.fromkeys(each if isinstance(each, str) else each.trajectory_id for each in given))
         foreign = [name for name in names if name not in self._leased]
         if foreign:
             raise BadArgument("trajectories", f"{foreign[0]} is not held by this export")
@@ -181,8 +198,12 @@ class AsyncExport:
         for name in names:
             lease = self._leased.pop(name)
             found.setdefault(lease, []).append(name)
-            held = self._prefetcher.held.get(lease, set())
-            held.discard(name)
-            if not held:
-                self._prefetcher.held.pop(lease, None)
+            self._let_go(lease, name)
         return found
+
+    def _let_go(self, lease: str, name: str) -> None:
+        """The lease holds it no longer."""
+        held = self._prefetcher.held.get(lease, set())
+        held.discard(name)
+        if not held:
+            self._prefetcher.held.pop(lease, None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -131,6 +132,27 @@ async def test_what_is_acknowledged_and_comes_again_is_not_handed_out(where: Whe
         async with other.export(group_id=group.group_id) as export:
             assert [trajectory async for trajectory in export] == []
         assert set(export.statuses.values()) == {"gone"}
+
+
+async def test_what_is_given_back_under_an_export_comes_once_and_is_held_by_its_new_lease(where: Whereabouts) -> None:
+    """Or it ran out, as for a trainer that was suspended: the next page brings the same again."""
+    async with AsyncFleet(where, progress=False) as fleet, AsyncFleet(where, progress=False) as other:
+        sessions = [await fleet.start_session() for _ in range(20)]
+        await talk_all(sessions)
+        for session in sessions:
+            await session.close()
+        async with fleet.export(page=1) as export:
+            first = await anext(export)
+            await other.release([first])
+            taken = [first, *[each async for each in export]]
+            held = {name: lease for lease, names in export.leases.items() for name in names}
+            assert held.keys() == {each.trajectory_id for each in taken}
+            assert held[first.trajectory_id] != first.lease_id
+            await export.acknowledge([first, first])
+        assert Counter(each.session_id for each in taken) == Counter(session.session_id for session in sessions)
+        assert (await fleet.audit()).turns.leased == 0
+        async with other.export() as export:
+            assert [each async for each in export] == []
 
 
 def test_shards_instead_of_tensors(fleet: Fleet) -> None:
