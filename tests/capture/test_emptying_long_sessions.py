@@ -25,8 +25,8 @@ from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
 
-MEGABYTES = 96
-LONG = 40_000
+MEGABYTES = 48
+LONG = 20_000
 """Turns of which each takes about a kilobyte: three times what the reserve of such a disk holds."""
 AT_ONCE = 1000
 PATIENT = {"limits": {"bytes": "1Ti"}, "stale_after": "1h", "cleanup_interval": "200ms", "dump": {"path": ""}}
@@ -179,13 +179,13 @@ def test_what_was_acknowledged_or_is_stale_goes_likewise(proxy: ProxyProcess) ->
 
 @pytest.mark.timeout(400)
 def test_many_sessions_are_deleted_at_once(proxy: ProxyProcess) -> None:
-    names = filled(proxy, [150] * 200)
+    names = filled(proxy, [150] * 100)
     full(proxy)
     proxy.start()
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(partial(delete, proxy), names))
     after = sums(proxy)
-    assert after["keys"] == 0 and after["turns"]["discarded"] == {"deleted": 200 * 150}
+    assert after["keys"] == 0 and after["turns"]["discarded"] == {"deleted": 100 * 150}
     until(lambda: turns_left(proxy) == 0, seconds=200)
     assert sums(proxy) == after
     judge.assert_sound(proxy)

@@ -38,8 +38,7 @@ def sglang() -> Installed:
 
 @pytest.fixture(scope="session")
 def until_the_last(pytestconfig: pytest.Config) -> Iterator[ExitStack]:
-    """What is closed after the last of these tests, not at the end of the run: at rest SGLang takes a quarter of a
-    processor."""
+    """What is closed after the last of these tests, not at the end of the run: SGLang takes more than a gigabyte."""
     with pytestconfig.stash.setdefault(UNTIL_THE_LAST, ExitStack()) as stack:
         yield stack
 

@@ -17,7 +17,7 @@ from tests.real.request_log import Answered, RequestLog
 from tests.real.sglang.places import Installed
 
 JSON = Any
-LONG = 2500
+LONG = 1200
 
 TOOLS: list[Any] = [
     {

@@ -13,7 +13,7 @@ import pytest
 from tests.real.engines import Engine, Generation, Reply, until
 from tests.real.sglang.places import Installed
 
-TURN_TOKENS = 2500
+TURN_TOKENS = 1200
 TOKENS_BEFORE_UPDATE = 100
 # Prefill and decode sum in another order: up to 6e-4 was measured. Other weights are off by tens.
 SAME_WEIGHTS = 5e-3
