@@ -44,9 +44,9 @@ _PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": 60}
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs; a zombie does not."""
+    """Whether it still runs. A zombie does not, but keeps its files and connections open until its threads are gone."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 

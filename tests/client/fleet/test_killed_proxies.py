@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import shutil
 import sqlite3
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from tests.client.fleet.conftest import whereabouts
 from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Session, Trajectory
 from rolloutfleet.fleet.proxies import new_key
 from rolloutfleet.staleness import StalenessManager
+from rolloutfleet.wire import Audit
 from rolloutfleet_proxy.cluster.placement import keeper_of
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, AFTER_START, BEFORE_COMMIT, VARIABLE
 
@@ -32,15 +32,25 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def two(running: Running) -> Running:
-    """Both proxies up and known to each other, with nothing in their stores."""
+    """Both proxies up and known to each other, without any session: those of the test before are deleted."""
     for proxy in running.proxies:
-        proxy.stop()
-        shutil.rmtree(proxy.settings["state_dir"], ignore_errors=True)
         proxy.environment = {}
-        proxy.boots = 0
-        proxy.launch()
+        if proxy.process is None or proxy.process.poll() is not None:
+            proxy.launch()
     running.wait_until_complete()
+    for proxy in running.proxies:
+        proxy.boots = 1
+    with Fleet(whereabouts(running), progress=False) as fleet, running.proxy.admin() as admin:
+        for session in fleet.sessions():
+            admin.delete(f"/sessions/{session.session_id}")
     return running
+
+
+@pytest.fixture
+def before(two: Running) -> Audit:
+    """What was counted until the test began."""
+    with Fleet(whereabouts(two), progress=False) as fleet:
+        return fleet.audit()
 
 
 async def up_again(proxy: ProxyProcess) -> None:
@@ -90,7 +100,9 @@ def names(trajectories: list[Trajectory]) -> list[str]:
     return sorted(each.session_id for each in trajectories)
 
 
-async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_the_other(two: Running) -> None:
+async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_the_other(
+    two: Running, before: Audit
+) -> None:
     """The budget is one batch. What half of it made is with a dead proxy, and must not hold up the other half."""
     counts = StalenessManager(max_concurrent=8, max_staleness=0, batch_size=8)
     async with AsyncFleet(whereabouts(two), staleness=counts, too_old="keep", lost_after=1.0, progress=False) as fleet:
@@ -123,11 +135,13 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
         assert Counter(trained).most_common(1)[0][1] == 1
         audit = await fleet.audit()
         assert (audit.turns.live, audit.turns.leased, audit.balanced) == (0, 0, True)
-        assert audit.turns.acknowledged == audit.turns.created
+        assert audit.turns.discarded == before.turns.discarded
 
 
 @pytest.mark.deadline
-async def test_twenty_sessions_start_within_five_seconds_with_one_of_two_proxies_down(two: Running) -> None:
+async def test_twenty_sessions_start_within_five_seconds_with_one_of_two_proxies_down(
+    two: Running, before: Audit
+) -> None:
     two.proxies[1].kill()
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         async with asyncio.timeout(5):
@@ -135,10 +149,13 @@ async def test_twenty_sessions_start_within_five_seconds_with_one_of_two_proxies
         assert {session.session_id[:2] for session in sessions} == {"s0"}
         assert len({session.session_id for session in sessions}) == 20
         await up_again(two.proxies[1])
-        assert (await fleet.audit()).sessions.created == 20, "no key started a second one"
+        started = (await fleet.audit()).sessions.created - before.sessions.created
+        assert started == 20, "no key started a second one"
 
 
-async def test_a_start_whose_proxy_died_over_it_is_asked_of_that_proxy_until_it_is_back(two: Running) -> None:
+async def test_a_start_whose_proxy_died_over_it_is_asked_of_that_proxy_until_it_is_back(
+    two: Running, before: Audit
+) -> None:
     """It was committed, and its answer lost: only the proxy that is down knows of it."""
     dying = two.proxies[1]
     dying.stop()
@@ -156,7 +173,7 @@ async def test_a_start_whose_proxy_died_over_it_is_asked_of_that_proxy_until_it_
         await up_again(dying)
         session = await starting
         assert session.session_id.startswith("s1")
-        assert (await fleet.audit()).sessions.created == 1
+        assert (await fleet.audit()).sessions.created == before.sessions.created + 1
 
 
 async def test_an_export_that_a_dead_proxy_never_heard_leases_nothing_when_it_is_back(two: Running) -> None:
@@ -164,7 +181,7 @@ async def test_an_export_that_a_dead_proxy_never_heard_leases_nothing_when_it_is
     dead = two.proxies[1]
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         sessions = await ended_sessions(fleet, 8)
-        alive = sum(session.session_id.startswith("s0") for session in sessions)
+        alive, leases = sum(session.session_id.startswith("s0") for session in sessions), leases_of(dead)
         dead.kill()
         async with fleet.export(timeout=60, grace=0.5) as export:
             assert len([each async for each in export]) == alive
@@ -173,13 +190,19 @@ async def test_an_export_that_a_dead_proxy_never_heard_leases_nothing_when_it_is
         async with asyncio.timeout(30):
             while fleet.owed:
                 await asyncio.sleep(0.05)
-        with contextlib.closing(sqlite3.connect(f"file:{dead.store_file}?mode=ro", uri=True)) as store:
-            assert store.execute("SELECT count(*) FROM leases").fetchone() == (0,)
+        assert leases_of(dead) == leases
         async with fleet.export(timeout=60) as export:
             assert len([each async for each in export]) == len(sessions) - alive
 
 
-async def test_a_proxy_killed_in_mid_export_delays_its_own_data_only(two: Running) -> None:
+def leases_of(proxy: ProxyProcess) -> int:
+    """How many its store knows of, those included that have ended."""
+    with contextlib.closing(sqlite3.connect(f"file:{proxy.store_file}?mode=ro", uri=True)) as store:
+        [leases] = store.execute("SELECT count(*) FROM leases").fetchone()
+    return int(leases)
+
+
+async def test_a_proxy_killed_in_mid_export_delays_its_own_data_only(two: Running, before: Audit) -> None:
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         sessions = await ended_sessions(fleet, 40)
         alive = [session for session in sessions if session.session_id.startswith("s0")]
@@ -199,10 +222,10 @@ async def test_a_proxy_killed_in_mid_export_delays_its_own_data_only(two: Runnin
         assert names(taken) == sorted(session.session_id for session in sessions)
         async with fleet.export() as rest:
             assert [each async for each in rest] == []
-        assert (await fleet.audit()).turns.acknowledged == 40
+        assert (await fleet.audit()).turns.acknowledged == before.turns.acknowledged + 40
 
 
-def test_the_same_for_code_that_blocks(two: Running) -> None:
+def test_the_same_for_code_that_blocks(two: Running, before: Audit) -> None:
     with Fleet(whereabouts(two), progress=False) as fleet:
         with starts_by_turns():
             sessions = [fleet.start_session() for _ in range(20)]
@@ -219,7 +242,7 @@ def test_the_same_for_code_that_blocks(two: Running) -> None:
                 if len(taken) == 8:
                     two.proxies[1].start()
         assert names(taken) == sorted(session.session_id for session in sessions)
-        assert fleet.audit().turns.acknowledged == 20
+        assert fleet.audit().turns.acknowledged == before.turns.acknowledged + 20
 
 
 async def test_without_a_count_an_export_ends_and_names_who_is_missing(two: Running) -> None:
@@ -234,7 +257,9 @@ async def test_without_a_count_an_export_ends_and_names_who_is_missing(two: Runn
         assert names(taken) == sorted(each.session_id for each in sessions if each.session_id.startswith("s0"))
 
 
-async def test_an_acknowledgement_that_nobody_hears_is_said_again_and_never_trained_twice(two: Running) -> None:
+async def test_an_acknowledgement_that_nobody_hears_is_said_again_and_never_trained_twice(
+    two: Running, before: Audit
+) -> None:
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         await ended_sessions(fleet, 10)
         async with fleet.export(10, timeout=60) as export:
@@ -250,7 +275,7 @@ async def test_an_acknowledgement_that_nobody_hears_is_said_again_and_never_trai
         async with fleet.export() as rest:
             assert [each async for each in rest] == []
         audit = await fleet.audit()
-        assert (audit.turns.acknowledged, audit.turns.leased, len(taken)) == (10, 0, 10)
+        assert (audit.turns.acknowledged - before.turns.acknowledged, audit.turns.leased, len(taken)) == (10, 0, 10)
 
 
 @contextlib.asynccontextmanager
@@ -283,7 +308,7 @@ async def dying(proxy: ProxyProcess, *, deaths: int) -> AsyncIterator[Counter[st
         await up_again(proxy)
 
 
-async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again(two: Running) -> None:
+async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again(two: Running, before: Audit) -> None:
     """Rewards, closes, exports and acknowledgements lose their answers; each is made again, and done once."""
     counts = StalenessManager(max_concurrent=100, max_staleness=100, batch_size=20)
     async with AsyncFleet(whereabouts(two), patience=120, staleness=counts, progress=False) as fleet:
@@ -303,11 +328,12 @@ async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again
         assert sorted(each.reward or 0.0 for each in taken) == [float(number) for number in range(20)]
         assert names(taken) == sorted(session.session_id for session in sessions)
         audit = await fleet.audit()
-        assert (audit.turns.acknowledged, audit.turns.leased, audit.balanced) == (20, 0, True)
+        assert audit.turns.acknowledged - before.turns.acknowledged == 20
+        assert (audit.turns.leased, audit.balanced) == (0, True)
         assert (counts.accepted, counts.running) == (20, 0)
 
 
-async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Running) -> None:
+async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Running, before: Audit) -> None:
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         _, session = await sessions_by_turns(fleet, 2)
         with pytest.raises(RuntimeError, match="of the agent"):
@@ -319,7 +345,7 @@ async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Runn
         async with asyncio.timeout(30):
             while (await fleet.statuses([session])).get(session.session_id) is not None and fleet.owed:
                 await asyncio.sleep(0.05)
-        assert (await fleet.audit()).sessions.discarded == {"empty": 1}
+        assert (await fleet.audit()).sessions.discarded["empty"] == before.sessions.discarded.get("empty", 0) + 1
 
 
 async def test_an_export_that_waits_follows_proxies_that_come_and_go(two: Running) -> None:
