@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.client.processes import CLI, Done, ran
+from tests.client.processes import CLI, Done, invoke, ran
 
 from rolloutfleet.cli import app
 from rolloutfleet.cli.export import described
@@ -23,12 +23,18 @@ Run = Callable[..., Done]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`rolloutfleet …` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ROLLOUTFLEET_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "120")
 
     def run(*words: str, **variables: str) -> Done:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUTFLEET_")}
-        return ran(*CLI, *words, cwd=tmp_path, env={**inherited, "COLUMNS": "120", **variables})
+        with pytest.MonkeyPatch.context() as given:
+            for name, value in variables.items():
+                given.setenv(name, value)
+            return invoke(*words)
 
     return run
 
@@ -81,6 +87,12 @@ def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path, words: lis
     assert problem in done.stderr
     assert done.stderr.startswith("rolloutfleet: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_process_ends_with_a_mistakes_line_and_status() -> None:
+    done = ran(*CLI, "statu")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("rolloutfleet: No such command 'statu'")
 
 
 def test_the_only_fleet_here_is_found_and_one_that_does_not_answer_is_said(run: Run, tmp_path: Path) -> None:
@@ -153,8 +165,8 @@ def test_every_command_about_a_session_explains_itself(run: Run) -> None:
         assert f"Usage: rolloutfleet session {name}" in run("session", name, "--help").stdout
 
 
-def test_the_release_is_said(run: Run) -> None:
-    done = run("--version")
+def test_the_release_is_said() -> None:
+    done = ran(*CLI, "--version")
     assert (done.returncode, done.stdout) == (0, f"rolloutfleet {version('rolloutfleet')}\n")
 
 

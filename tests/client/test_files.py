@@ -18,7 +18,7 @@ from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talked
 from tests.client.fleet.conftest import key_file, whereabouts
-from tests.client.processes import CLI, Done, ran
+from tests.client.processes import CLI, Done, invoke, ran
 from tests.real.sglang.places import find
 from typer.testing import CliRunner
 
@@ -58,8 +58,8 @@ def made(fleet: Fleet, sessions: int, *, turns: int = 2) -> dict[str, list[str]]
     return found
 
 
-def asked(pair: Running, *words: str, **options: Any) -> Done:
-    return ran(*command(pair, *words), **options)
+def asked(pair: Running, *words: str) -> Done:
+    return invoke(*command(pair, *words)[len(CLI) :])
 
 
 def command(pair: Running, *words: str) -> list[str]:
@@ -420,7 +420,8 @@ def test_what_can_not_be_is_said_before_the_fleet_is_asked(pair: Running, fleet:
 def test_without_pyarrow_it_says_what_to_install(pair: Running, tmp_path: Path) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError('no')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = asked(pair, "--to", "parquet", "-o", str(tmp_path / "out"), env=os.environ | {"PYTHONPATH": path})
+    words = command(pair, "--to", "parquet", "-o", str(tmp_path / "out"))
+    done = ran(*words, env=os.environ | {"PYTHONPATH": path})
     assert done.returncode == 2
     assert "pip install pyarrow" in done.stderr and done.stderr.count("\n") == 1
 

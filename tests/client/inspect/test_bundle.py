@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.client.dumps.samples import head, turn
 from tests.client.inspect.sites import document, site, whole, write_dump
-from tests.client.processes import CLI, ran
+from tests.client.processes import invoke
 
 from rolloutfleet.inspect.bundle import MARK, NotABundle, NothingChosen, Selection, Written, write_bundle
 from rolloutfleet.inspect.folder import FolderSource
@@ -169,9 +169,9 @@ async def test_a_session_that_is_gone_meanwhile_is_named_and_linked_nowhere(tmp_
 
 def test_the_command_writes_one_and_says_how_to_show_it(tmp_path: Path) -> None:
     folder = whole(tmp_path / "dumps")
-    done = ran(*CLI, "inspect", "--dumps", str(folder), "--bundle", str(tmp_path / "bundle"))
+    done = invoke("inspect", "--dumps", str(folder), "--bundle", str(tmp_path / "bundle"))
     assert done.returncode == 0 and "1 sessions" in done.stdout and "http.server" in done.stdout, done.stderr
-    again = ran(*CLI, "inspect", "--dumps", str(folder), "--bundle", str(folder))
+    again = invoke("inspect", "--dumps", str(folder), "--bundle", str(folder))
     assert again.returncode == 2 and "holds something else" in again.stderr and again.stderr.count("\n") == 1
     assert head().session.session_id in (tmp_path / "bundle" / "data" / "sessions.json").read_text()
 
@@ -187,5 +187,5 @@ def test_the_command_writes_one_and_says_how_to_show_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_can_not_be_meant_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
-    done = ran(*CLI, "inspect", *words)
+    done = invoke("inspect", *words)
     assert done.returncode in (1, 2) and said in done.stderr and "Traceback" not in done.stderr
