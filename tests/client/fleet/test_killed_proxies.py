@@ -2,20 +2,19 @@
 
 import asyncio
 import contextlib
-import itertools
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.client.fleet.agents import talk_all, talked
+from tests.client.fleet.by_turns import check_halves, keys_by_turns, sessions_by_turns, starts_by_turns
 from tests.client.fleet.conftest import whereabouts
 
-from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Session, Trajectory
-from rolloutfleet.fleet.proxies import new_key
+from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Trajectory
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet.wire import Audit
 from rolloutfleet_proxy.cluster.placement import keeper_of
@@ -66,34 +65,6 @@ async def ended_sessions(fleet: AsyncFleet, number: int) -> list[AsyncSession]:
     for session in sessions:
         await session.close()
     return sessions
-
-
-async def sessions_by_turns(fleet: AsyncFleet, number: int) -> list[AsyncSession]:
-    """So many sessions, half of them on either proxy."""
-    with starts_by_turns():
-        sessions = [await fleet.start_session() for _ in range(number)]
-    check_halves(sessions)
-    return sessions
-
-
-@contextlib.contextmanager
-def starts_by_turns() -> Iterator[None]:
-    """Sessions fall to one proxy and the other by turns: left to chance, all may fall to one."""
-    keys = keys_by_turns()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("rolloutfleet.fleet.async_fleet.new_key", lambda: next(keys))
-        yield
-
-
-def check_halves(sessions: Sequence[AsyncSession | Session]) -> None:
-    owners = Counter(session.session_id[:2] for session in sessions)
-    assert owners == {"s0": len(sessions) / 2, "s1": len(sessions) / 2}
-
-
-def keys_by_turns() -> Iterator[str]:
-    """Idempotency-Keys of starts that fall to the first proxy, to the second, to the first, ..."""
-    for ordinal in itertools.cycle((0, 1)):
-        yield next(key for key in iter(new_key, None) if keeper_of(key, 2) == ordinal)
 
 
 def names(trajectories: list[Trajectory]) -> list[str]:

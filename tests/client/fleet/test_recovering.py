@@ -7,6 +7,7 @@ import pytest
 from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talk, talk_all
+from tests.client.fleet.by_turns import sessions_by_turns
 from tests.client.fleet.conftest import whereabouts
 
 from rolloutfleet.fleet import AsyncFleet, AsyncSession, Conflict, Fleet, NotEverywhere, NotHeardYet, TookTooLong
@@ -38,11 +39,9 @@ async def restarted(running: Running) -> AsyncIterator[AsyncFleet]:
 
 
 async def at_both(fleet: AsyncFleet, *, version: int) -> list[AsyncSession]:
-    """Sessions that have talked under this version, at least one at each proxy."""
+    """Four sessions that have talked under this version, two at each proxy."""
     await fleet.set_version(version)
-    made: list[AsyncSession] = []
-    while len(made) < 4 or {each.session_id[:3] for each in made} != {"s0-", "s1-"}:
-        made.append(await fleet.start_session("old"))
+    made = await sessions_by_turns(fleet, 4, task_id="old")
     await talk_all(made)
     return made
 

@@ -10,6 +10,7 @@ import pytest
 from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talk_all, talked
+from tests.client.fleet.by_turns import sessions_by_turns
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, NotKnown, Whereabouts
 
@@ -137,7 +138,7 @@ async def test_what_is_acknowledged_and_comes_again_is_not_handed_out(where: Whe
 async def test_what_is_given_back_under_an_export_comes_once_and_is_held_by_its_new_lease(where: Whereabouts) -> None:
     """Or it ran out, as for a trainer that was suspended: the next page brings the same again."""
     async with AsyncFleet(where, progress=False) as fleet, AsyncFleet(where, progress=False) as other:
-        sessions = [await fleet.start_session() for _ in range(20)]
+        sessions = await sessions_by_turns(fleet, 8)
         await talk_all(sessions)
         for session in sessions:
             await session.close()
