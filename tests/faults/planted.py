@@ -3,13 +3,13 @@
 Texts are short, so that code can move around them; one that is found no more, or twice, fails `test_planted.py`.
 """
 
+from tests.faults.cleaning import CLEANING
 from tests.faults.fault import CLIENT, OPERATOR, PROXY, Fault, Promise
 from tests.faults.looking import LOOKING
 
 ON_DISK = "test_durability.py::test_a_turn_is_on_disk_before_its_answer_leaves[whole]"
 EVIDENCE = ("test_evidence.py",)
 LEASES = ("test_leases.py",)
-SWEEPING = ("test_sweeping.py",)
 SHELF = ("test_shelf.py",)
 STORE = ("test_store.py",)
 TREE = ("test_tree.py",)
@@ -372,6 +372,14 @@ FAULTS = [
         LEASES,
     ),
     Fault(
+        "what-an-export-holds-comes-to-it-again",
+        Promise.LEASE,
+        CLIENT,
+        "            if self._came_again(trajectory):\n                continue\n",
+        "",
+        ("test_trainer_loop.py::test_what_is_given_back_under_an_export_comes_once_and_is_held_by_its_new_lease",),
+    ),
+    Fault(
         "acknowledged-twice",
         Promise.ACK,
         PROXY,
@@ -394,46 +402,6 @@ FAULTS = [
         "after = ACKNOWLEDGED if not left else",
         "after = RELEASED if not left else",
         LEASES,
-    ),
-    Fault(
-        "what-a-trainer-says-during-a-sweep-is-in-no-dump",
-        Promise.CLEANUP,
-        PROXY,
-        "(SELECT coalesce(max(id), 0) FROM annotations",
-        "(SELECT 0 * count(*) FROM annotations",
-        SWEEPING,
-    ),
-    Fault(
-        "annotations-outlive-their-session",
-        Promise.CLEANUP,
-        PROXY,
-        '    ("annotations", "turn DESC, name DESC", "length(content)"),\n',
-        "",
-        ("store/test_annotations.py",),
-    ),
-    Fault(
-        "what-is-leased-is-reclaimed",
-        Promise.CLEANUP,
-        PROXY,
-        "if any(held.state in _IN_USE for member",
-        "if any(held.state is None for member",
-        SWEEPING,
-    ),
-    Fault(
-        "a-session-with-a-call-in-flight-is-stale",
-        Promise.CLEANUP,
-        PROXY,
-        "return None if any(busy(member.name) for member in unended) else Due(",
-        "return Due(",
-        SWEEPING,
-    ),
-    Fault(
-        "one-stale-member-is-enough",
-        Promise.CLEANUP,
-        PROXY,
-        "if not all(is_late(",
-        "if not any(is_late(",
-        SWEEPING,
     ),
     Fault(
         "an-older-pause-counts",
@@ -595,5 +563,6 @@ FAULTS = [
         "self.digest = digest16(_encode((field, image)))",
         IMAGES,
     ),
+    *CLEANING,
     *LOOKING,
 ]
