@@ -2,8 +2,8 @@
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from rolloutfleet.fleet.admission import StalenessFilter
@@ -41,8 +41,8 @@ class AsyncExport:
     dropped: list[str] = field(default_factory=list, init=False)
     """Trajectories that were too old, and so not handed out. They are acknowledged with the others."""
     _queue: deque[Trajectory] = field(default_factory=deque, init=False)
-    _leased: dict[str, str] = field(default_factory=dict, init=False)
-    """The lease of what was handed out or dropped, and neither acknowledged nor given back."""
+    _handed_out: set[str] = field(default_factory=set, init=False)
+    """What was handed out or dropped, and neither acknowledged nor given back."""
     _count: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class AsyncExport:
     def leases(self) -> dict[str, frozenset[str]]:
         """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
         ahead is among them."""
-        return {lease: frozenset(names) for lease, names in self._prefetcher.held.items()}
+        return {lease: frozenset(names) for lease, names in self._by_lease(self._prefetcher.held).items()}
 
     async def __aenter__(self) -> Self:
         try:
@@ -82,11 +82,11 @@ class AsyncExport:
             except FleetError as problem:
                 log.warning("not everything could be given back: %s", problem)
         elif self._wanted.on_exit == "keep":
-            await self._acknowledge([name for name in self.dropped if name in self._leased])
-            await self._give_back(keep=self._leased)
+            await self._acknowledge([name for name in self.dropped if name in self._handed_out])
+            await self._give_back(keep=self._handed_out)
         else:
             try:
-                await self._acknowledge(list(self._leased))
+                await self._acknowledge(list(self._handed_out))
             finally:
                 await self._give_back(keep=())
 
@@ -101,8 +101,8 @@ class AsyncExport:
             raise StopAsyncIteration
         found = self._queue.popleft()
         self._count += 1
-        self._leased[found.trajectory_id] = found.lease_id
-        return found
+        self._handed_out.add(found.trajectory_id)
+        return replace(found, lease_id=self._prefetcher.held[found.trajectory_id])
 
     async def acknowledge(self, trajectories: Names) -> None:
         """They are trained, before the block ends. Raises BadArgument for what was not handed out, LeaseLost."""
@@ -128,28 +128,11 @@ class AsyncExport:
 
     def _judge(self, group: list[Trajectory]) -> None:
         for trajectory in group:
-            if self._came_again(trajectory):
-                continue
             if self._staleness.drops(trajectory):
                 self.dropped.append(trajectory.trajectory_id)
-                self._leased[trajectory.trajectory_id] = trajectory.lease_id
+                self._handed_out.add(trajectory.trajectory_id)
             else:
                 self._queue.append(trajectory)
-
-    def _came_again(self, trajectory: Trajectory) -> bool:
-        """Whether this export holds it already. Then the lease of before has ended, for somebody gave it back or it
-        ran out, and the new one takes its place."""
-        name = trajectory.trajectory_id
-        for place, queued in enumerate(self._queue):
-            if queued.trajectory_id == name:
-                self._let_go(queued.lease_id, name)
-                self._queue[place] = trajectory
-                return True
-        if name not in self._leased:
-            return False
-        self._let_go(self._leased[name], name)
-        self._leased[name] = trajectory.lease_id
-        return True
 
     def _enough(self) -> bool:
         return self._wanted.count is not None and self._count >= self._wanted.count
@@ -170,7 +153,7 @@ class AsyncExport:
     def _names(self, trajectories: Names) -> list[str]:
         given = [trajectories] if isinstance(trajectories, Trajectory | str) else list(trajectories)
         names = list(dict.fromkeys(each if isinstance(each, str) else each.trajectory_id for each in given))
-        foreign = [name for name in names if name not in self._leased]
+        foreign = [name for name in names if name not in self._handed_out]
         if foreign:
             raise BadArgument("trajectories", f"{foreign[0]} is not held by this export")
         return names
@@ -187,23 +170,21 @@ class AsyncExport:
 
     async def _give_back(self, *, keep: Iterable[str]) -> None:
         """All that is leased here, but for what is to be kept."""
-        kept = set(keep)
-        rest = {lease: names - kept for lease, names in self._prefetcher.held.items() if names - kept}
+        rest = self._by_lease(self._prefetcher.held.keys() - set(keep))
         self._prefetcher.held.clear()
         await self._leases.release(rest)
 
-    def _taken(self, names: Iterable[str]) -> dict[str, list[str]]:
+    def _taken(self, names: Collection[str]) -> dict[str, list[str]]:
         """By lease, and no longer held."""
-        found: dict[str, list[str]] = {}
+        found = self._by_lease(names)
         for name in names:
-            lease = self._leased.pop(name)
-            found.setdefault(lease, []).append(name)
-            self._let_go(lease, name)
+            self._handed_out.discard(name)
+            del self._prefetcher.held[name]
         return found
 
-    def _let_go(self, lease: str, name: str) -> None:
-        """The lease holds it no longer."""
-        held = self._prefetcher.held.get(lease, set())
-        held.discard(name)
-        if not held:
-            self._prefetcher.held.pop(lease, None)
+    def _by_lease(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Trajectories that are held, by their leases."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(self._prefetcher.held[name], []).append(name)
+        return found

@@ -67,11 +67,12 @@ class Leases:
         path = f"/leases/{lease}/{how}"
         return await self._proxies.call("POST", path, answer, body=body, owner=owner_of(lease), patience=0.0)
 
-    async def keep(self, held: Mapping[str, object], *, seconds: float) -> None:
-        """Renew what is held, again and again, until cancelled. `held` may change meanwhile."""
+    async def keep(self, held: Mapping[str, str], *, seconds: float) -> None:
+        """Renew the leases of what is held, again and again, until cancelled. `held` has the lease of each trajectory,
+        and may change meanwhile."""
         while True:
             await asyncio.sleep(seconds / RENEWALS)
-            for answer in await each([self._renew(lease, seconds) for lease in list(held)]):
+            for answer in await each([self._renew(lease, seconds) for lease in dict.fromkeys(held.values())]):
                 if isinstance(answer, FleetError):
                     # It may still be acknowledged in time, or late; that is where it shows.
                     log.warning("a lease could not be renewed: %s", answer)

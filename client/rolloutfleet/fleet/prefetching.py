@@ -101,8 +101,9 @@ class Prefetcher:
     """How many more the trainer wants of what is not `ready` yet; None: all there are."""
     _heard: Callable[[int, int], None]
     """Told the run and version of each answer."""
-    held: dict[str, set[str]] = field(default_factory=dict, init=False)
-    """What is leased and neither acknowledged nor given back: trajectories by lease."""
+    held: dict[str, str] = field(default_factory=dict, init=False)
+    """The lease of each trajectory that is leased and neither acknowledged nor given back. Where one comes again, its
+    lease has ended (somebody gave it back, or it ran out), and the new one takes its place."""
     statuses: dict[str, ExportStatus] = field(default_factory=dict, init=False)
     signal: Signal = field(default_factory=Signal, init=False)
     _parts: deque[_Part] = field(default_factory=deque, init=False)
@@ -307,9 +308,8 @@ class Prefetcher:
             # Trained long ago; only the proxy had not heard of it.
             self._telling.append(asyncio.create_task(self._again(lease, known)))
         fresh = [each for each in page.trajectories if each.trajectory_id not in known]
-        if fresh:
-            self.held[lease] = {each.trajectory_id for each in fresh}
-        part.ready.extend(fresh)
+        part.ready.extend(each for each in fresh if each.trajectory_id not in self.held)
+        self.held.update((each.trajectory_id, lease) for each in fresh)
         part.done = False
         self.signal.send()
         return True
