@@ -26,11 +26,9 @@ from rolloutfleet_proxy.dialects.base import Reading, TurnRequest
 from rolloutfleet_proxy.dialects.lineage_headers import read_lineage
 from rolloutfleet_proxy.dialects.registry import DialectCall
 from rolloutfleet_proxy.domain.errors import ContextExceeded, TooManyCounts
-from rolloutfleet_proxy.domain.session import OPEN
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.headers import Headers
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
-from rolloutfleet_proxy.refusals import ended
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.models import check_served
 from rolloutfleet_proxy.sessions.calls import forget_frames
@@ -98,8 +96,7 @@ class Counting(Struct, frozen=True, kw_only=True):
         return request
 
     async def _count(self, session: Session, asked: DialectCall, request: TurnRequest, held: Held) -> int:
-        if session.state != OPEN:
-            raise ended(session)
+        session = await self.access.still_open(session, asked.key)
         job = PromptJob(
             session=session,
             request=as_owned(request, session.sampling),

@@ -116,7 +116,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive, send: Send
     ) -> None:
         body, large = await self._body(session, asked, held, told, receive)
-        session = await self.access.open(session, asked.key)
+        session = await self.access.still_open(session, asked.key)
         # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
         read = large or self._read(session, asked, body)
         del body  # A call may last for minutes, and nobody reads it again.
@@ -137,7 +137,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
                     await self.drains.passed(partial(_is_over, session))
             else:
                 break
-            session = await self.access.open(session, asked.key)
+            session = await self.access.still_open(session, asked.key)
             lineage, _ = lineage_of(asked.headers, session.lineages)
             found = earlier(session, attempt)
         waiter = Waiter(asked, request, told, receive, send)

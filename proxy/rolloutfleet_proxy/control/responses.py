@@ -49,12 +49,10 @@ async def delete_response_by_path(session: AnySession, response_id: str, service
 
 
 async def _with_key(request: Request, services: Services) -> Session:
-    found = await services.access.session(presented_key(request.headers))
-    if request.method != "GET":
-        # One that is being dumped is not changed.
-        await services.access.seals.opened(found.name)
-        found = await services.access.session(presented_key(request.headers))
-    return found
+    key = presented_key(request.headers)
+    found = await services.access.session(key)
+    # One that is being dumped is not changed.
+    return found if request.method == "GET" else await services.access.current(found, key)
 
 
 async def _shown(session: Session, response_id: str, services: Services, *, stream: bool) -> Response:

@@ -51,14 +51,16 @@ class Access:
         found = await self._with_key(key, name)
         return there(found, found.name)
 
-    async def open(self, session: Session, key: str | None) -> Session:
-        """The session that a key opened a while ago, as memory holds it now, once no sweep holds it.
-
-        Raises what `ended` says where it is over, and as `session`.
-        """
+    async def current(self, session: Session, key: str | None) -> Session:
+        """The session that a key opened a while ago, as memory holds it once no sweep does. Raises as `session`."""
         while session.name in self.seals or not self.registry.holds(session):
             await self.seals.opened(session.name)
             session = await self.session(key, session.name)
+        return session
+
+    async def still_open(self, session: Session, key: str | None) -> Session:
+        """The same, for a call that needs it open. Raises what `ended` says where it is over, and as `session`."""
+        session = await self.current(session, key)
         if session.state != OPEN:
             raise ended(session)
         return session

@@ -76,12 +76,12 @@ async def test_a_call_whose_body_came_while_it_was_dumped_is_told_so(scene: Scen
         await scene.reclaim(memory_follows=True)
     assert found.state == OPEN
     with pytest.raises(SessionReclaimed, match=r"not used for too long.*-active\.json"):
-        await scene.access.open(found, scene.key)
+        await scene.access.still_open(found, scene.key)
 
 
 async def test_a_call_that_comes_while_it_is_dumped_waits_for_the_end_of_that(scene: Scene) -> None:
     with scene.access.seals.sealed([scene.session.name]):
-        waiting = asyncio.create_task(scene.access.open(scene.session, scene.key))
+        waiting = asyncio.create_task(scene.access.still_open(scene.session, scene.key))
         await scene.reclaim(memory_follows=True)
         assert not waiting.done()
     with pytest.raises(SessionReclaimed):
@@ -90,7 +90,7 @@ async def test_a_call_that_comes_while_it_is_dumped_waits_for_the_end_of_that(sc
 
 async def test_a_session_that_was_spared_is_served(scene: Scene) -> None:
     with scene.access.seals.sealed([scene.session.name]):
-        waiting = asyncio.create_task(scene.access.open(scene.session, scene.key))
+        waiting = asyncio.create_task(scene.access.still_open(scene.session, scene.key))
     assert await waiting is scene.session
 
 
