@@ -32,8 +32,8 @@ _WHY: Final = {
 }
 
 
-async def without_rows(session: SessionRecord, reader: Reader) -> DomainError:
-    """What became of a session of which a row is gone. Where memory has not followed yet, the store knows it."""
+async def why_gone(session: SessionRecord, reader: Reader) -> DomainError:
+    """Why rows of a session were not found. Where memory does not show it yet, the store is asked."""
     if session.state != OPEN:
         return ended(session)
     found = await reader.run(partial(sessions.find, name=session.name))

@@ -18,7 +18,7 @@ from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.messages import Conversation, Message, conversation, renamed
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.engine.request import extended_json, ids_json
-from rolloutfleet_proxy.refusals import without_rows
+from rolloutfleet_proxy.refusals import why_gone
 from rolloutfleet_proxy.sessions.paths import Path, Paths
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.store.store import Reader
@@ -87,7 +87,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
 
     async def prompt(self, job: PromptJob) -> Prompted:
         """Raises ContextExceeded, InvalidParameter for what the chat format can't write, TemporaryFailure, and what
-        `without_rows` says where the session's turns go away meanwhile."""
+        `why_gone` says where the session's turns go away meanwhile."""
         session, request = job.session, job.request
         asked, nodes = await self._matched(job)
         path = await self._path(session, nodes[0]) if nodes else None
@@ -142,7 +142,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
         try:
             return await self.paths.get(session.id, node.turn)
         except LookupError:
-            raise await without_rows(session, self.reader) from None
+            raise await why_gone(session, self.reader) from None
 
     async def _rendered(
         self, job: PromptJob, messages: list[Message], nodes: Sequence[Node], path: Path | None
@@ -159,7 +159,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
         except RenderProcessFailed as error:
             raise TemporaryFailure(f"{error}.") from None
         except LookupError:
-            raise await without_rows(job.session, self.reader) from None
+            raise await why_gone(job.session, self.reader) from None
 
     def _load(self, session: int, number: int) -> tuple[array[int], array[int]]:
         """Called on the tokenizer's thread, which may wait for a read."""

@@ -29,7 +29,7 @@ from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, Gone, Start
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.process.drain import Drains
-from rolloutfleet_proxy.refusals import ended, gone, without_rows
+from rolloutfleet_proxy.refusals import ended, gone, why_gone
 from rolloutfleet_proxy.services.access import there
 from rolloutfleet_proxy.services.notes import write_soon
 from rolloutfleet_proxy.services.sampling import CheckArguments, session_sampling
@@ -126,11 +126,11 @@ class SessionService:
         return await self.store.read(lambda connection: load_turns(connection, session.id, after=after, limit=limit))
 
     async def touch(self, session: Session) -> None:
-        """Keep a session from going stale. Raises what `without_rows` says where it is over."""
+        """Keep a session from going stale. Raises what `why_gone` says where it is over."""
         if session.state != OPEN:
             raise ended(session)
         if not await self.store.write(lambda transaction: touch(transaction, session.id)):
-            raise await without_rows(session, self.store.reader)
+            raise await why_gone(session, self.store.reader)
 
     async def reward(
         self, session: Session, asked: GiveReward, *, idempotency_key: str | None, caller: str

@@ -13,7 +13,7 @@ from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskError, ResponseNotFound
 from rolloutfleet_proxy.domain.matching import OwnMessages
 from rolloutfleet_proxy.domain.turn import Brief, Delivery, NewTurn, Turn
-from rolloutfleet_proxy.refusals import without_rows
+from rolloutfleet_proxy.refusals import why_gone
 from rolloutfleet_proxy.services.commits import Commits
 from rolloutfleet_proxy.sessions.admission import Admission
 from rolloutfleet_proxy.sessions.paths import Path, Paths
@@ -39,12 +39,12 @@ class TurnService:
     async def commit(self, session: Session, new: NewTurn, path: Path) -> Turn:
         """Record a turn: from here on only the store decides, whatever becomes of its caller or its session.
 
-        Raises what `without_rows` says where the session ended first; DiskError.
+        Raises what `why_gone` says where the session ended first; DiskError.
         """
         try:
             made = await self.store.write(partial(commit_turn, turn=new))
         except SessionOver:
-            raise await without_rows(session, self.store.reader) from None
+            raise await why_gone(session, self.store.reader) from None
         except DiskError:
             self.admission.note_full()
             raise
@@ -59,18 +59,18 @@ class TurnService:
         return made
 
     async def again(self, session: Session, number: int) -> Turn:
-        """A committed turn, from its row. Raises what `without_rows` says where it is gone with its session."""
+        """A committed turn, from its row. Raises what `why_gone` says where it is gone with its session."""
         made = await self.store.read(lambda connection: load_turn(connection, session.id, number))
         if made is None:
-            raise await without_rows(session, self.store.reader)
+            raise await why_gone(session, self.store.reader)
         return made
 
     async def prompt_ids(self, session: Session, number: int) -> array[int]:
-        """Of a committed turn's whole prompt. Raises what `without_rows` says where it is gone with its session."""
+        """Of a committed turn's whole prompt. Raises what `why_gone` says where it is gone with its session."""
         try:
             return (await self.paths.get(session.id, number)).prompt_ids
         except LookupError:
-            raise await without_rows(session, self.store.reader) from None
+            raise await why_gone(session, self.store.reader) from None
 
     async def shown(self, session: Session, name: str) -> tuple[Turn, OwnMessages]:
         """A turn by its name, and the turn that its conversation begins with. Raises ResponseNotFound, also where it is
