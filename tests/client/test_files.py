@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -260,6 +261,29 @@ def test_a_proxy_that_is_down_when_it_should_hear_is_told_by_the_next_run(
     assert "were in the folder already" in done.stdout
     assert Counter(record["session_id"] for record in read(tmp_path / "out")) == Counter(list(sessions))
     assert fleet.audit().sessions.live == 0
+
+
+def test_what_comes_back_right_after_a_pass_is_written_by_another(
+    pair: Running, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed run's last lease ends between the pass that was too early and the question whether any is left."""
+    drained(fleet)
+    sessions = made(fleet, 1, turns=1)
+    with fleet.export(lease_seconds=1.0, on_exit="keep") as export:
+        assert len(list(export)) == 1
+    audit = fleet.audit
+
+    def audit_once_the_lease_is_over() -> Any:
+        while (found := audit()).sessions.leased:
+            time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(fleet, "audit", audit_once_the_lease_is_over)
+    with ExportFolder(tmp_path / "out", FileForm.JSONL) as folder:
+        folder.hold({})
+    with ExportFolder(tmp_path / "out", FileForm.JSONL) as folder:
+        export_to(fleet, folder, part_bytes=2**20, lease_seconds=1.0)
+    assert [record["session_id"] for record in read(tmp_path / "out")] == list(sessions)
 
 
 def name_of_owner(pair: Running, session_id: str) -> int:

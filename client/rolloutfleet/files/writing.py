@@ -60,19 +60,23 @@ def export_to(
     is waited for, until those leases end.
     """
     run = _Run(fleet, folder, part_bytes, tell)
-    # A lease of a killed run was renewed at its death at the latest.
-    until = time.monotonic() + lease_seconds if folder.was_killed() else None
+    last = not folder.was_killed()
     run.tell_again()
     run.give_back()
     folder.hold({})
+    until: float | None = None
     try:
         while True:
             left = None if most is None else most - run.trajectories
             run.one_pass(lease_seconds=lease_seconds, count=left, wait=False, **wanted)
-            enough = most is not None and run.trajectories >= most
-            if enough or until is None or time.monotonic() > until or not fleet.audit().sessions.leased:
+            if last or (most is not None and run.trajectories >= most):
                 return run.ended()
-            time.sleep(AGAIN_SECONDS)
+            # What a killed run had still asked for was leased before the first pass was answered.
+            until = until or time.monotonic() + lease_seconds
+            # A lease may end after a pass and before this is asked, so that another pass follows in any case.
+            if leased := fleet.audit().sessions.leased:
+                time.sleep(AGAIN_SECONDS)
+            last = not leased or time.monotonic() > until
     finally:
         folder.let_go()
 
