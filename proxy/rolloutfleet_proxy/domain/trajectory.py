@@ -5,14 +5,14 @@ are discarded one by one when it closes. A session's own fate follows from those
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rolloutfleet_proxy.domain.branching import BranchReason
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
-from rolloutfleet_proxy.domain.sampling import Sampling
 from rolloutfleet_proxy.domain.session import DELETED, OPEN
+from rolloutfleet_proxy.domain.turn import Extras
 
 READY: Final = "ready"
 """A closed trajectory that training may take. Its turns count as live."""
@@ -64,12 +64,9 @@ class ExportTurn:
     finish_reason: str
     mixed_cache: bool
     branch_reason: BranchReason | None = None
-    constrained: str | None = None
-    biased_by: list[str] | None = None
-    stripped: list[str] | None = None
-    placeholders: int = 0
     lineage: Lineage = MAIN
-    sampling: Sampling | None = None
+    extras: Extras = field(default_factory=Extras)
+    """But for what may be long."""
 
     @property
     def tokens(self) -> int:

@@ -199,12 +199,12 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
             "finish_reason": turn.finish_reason,
             "mixed_cache": turn.mixed_cache,
             "branch_reason": turn.branch_reason,
-            "constrained": turn.constrained,
-            "biased_by": turn.biased_by,
-            "stripped": turn.stripped,
-            "placeholders": turn.placeholders,
+            "constrained": turn.extras.constrained,
+            "biased_by": turn.extras.biased_by,
+            "stripped": turn.extras.stripped,
+            "placeholders": turn.extras.placeholders,
             "lineage": turn.lineage,
-            "sampling": turn.sampling,
+            "sampling": turn.extras.sampling,
             "message": msgspec.Raw(message),
         }
     )

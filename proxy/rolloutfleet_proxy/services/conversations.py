@@ -217,6 +217,7 @@ _NOT_SHOWN: Final = {"tools": None, "template_kwargs": None, "messages": (), "to
 
 def _facts(shape: TurnShape, session: str) -> Json:
     trajectory = None if shape.trajectory is None else trajectory_name(session, shape.trajectory)
+    timing = shape.extras.timing
     return {
         "turn_id": shape.name,
         "parent_id": shape.parent,
@@ -229,16 +230,16 @@ def _facts(shape: TurnShape, session: str) -> Json:
         "finish_reason": shape.finish_reason,
         "mixed_cache": shape.mixed_cache,
         "branch_reason": None if shape.branch_reason is None else asdict(shape.branch_reason),
-        "constrained": shape.constrained,
-        "biased_by": shape.biased_by,
-        "stripped": shape.stripped,
-        "placeholders": shape.placeholders,
+        "constrained": shape.extras.constrained,
+        "biased_by": shape.extras.biased_by,
+        "stripped": shape.extras.stripped,
+        "placeholders": shape.extras.placeholders,
         "lineage": asdict(shape.lineage),
-        "sampling": shape.sampling,
+        "sampling": shape.extras.sampling,
         "created_at": shape.created_at,
         "prompt_tokens": shape.prompt_tokens,
         "completion_tokens": shape.completion_tokens,
         "new_prompt_tokens": shape.new_prompt_tokens,
-        "timing": None if shape.timing is None else dict(zip(BEFORE_COMMIT, shape.timing, strict=False)),
+        "timing": None if timing is None else dict(zip(BEFORE_COMMIT, timing, strict=False)),
         "leases": shape.leases,
     }

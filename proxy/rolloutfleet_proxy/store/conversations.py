@@ -15,11 +15,10 @@ import msgspec
 
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
-from rolloutfleet_proxy.domain.sampling import Sampling
-from rolloutfleet_proxy.domain.turn import Delivery
+from rolloutfleet_proxy.domain.turn import Delivery, Extras
 from rolloutfleet_proxy.store.annotations import load_part
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
-from rolloutfleet_proxy.store.turns import by_token
+from rolloutfleet_proxy.store.turns import SHORT_EXTRAS, by_token
 
 LONGEST_MESSAGE: Final = 1 << 20
 """Characters of a message's JSON, up to which it is read whole."""
@@ -27,11 +26,6 @@ BEGINNING: Final = 1 << 18
 """Characters of the content of one that is longer."""
 LONGEST_MESSAGES: Final = 16 << 20
 """Bytes of a turn's messages, up to which SQLite parses them."""
-
-_decode_extras = msgspec.json.Decoder(
-    tuple[str | None, list[str] | None, list[str] | None, int | None, Sampling | None, list[float] | None]
-).decode
-_NO_EXTRAS: Final = (None,) * 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +50,8 @@ class TurnShape:
     completion_tokens: int
     branch_reason: Any
     lineage: Lineage
-    constrained: str | None
-    biased_by: list[str] | None
-    stripped: list[str] | None
-    placeholders: int
-    sampling: Sampling | None
-    timing: list[float] | None
+    extras: Extras
+    """But for what may be long."""
     leases: list[dict[str, Any]]
     tools: dict[str, Any] | None
     """Where they are no longer than LONGEST_MESSAGE."""
@@ -135,9 +125,7 @@ def load_shape(connection: sqlite3.Connection, session: int, number: int) -> Tur
         " trajectories.state AS trajectory_state, turns.state != 'live' AS discarded, turns.delivered,"
         " turns.mixed_cache, turns.reward, turns.created_at, turns.finish_reason, turns.start, turns.length,"
         " turns.prompt_tokens, length(turns.prompt_ids) / 4 AS new_prompt_tokens,"
-        " length(turns.output_ids) / 4 AS completion_tokens, turns.matching,"
-        " json_extract(CAST(turns.extras AS TEXT),"
-        " '$.constrained', '$.biased_by', '$.stripped', '$.placeholders', '$.sampling', '$.timing') AS extras,"
+        f" length(turns.output_ids) / 4 AS completion_tokens, turns.matching, {SHORT_EXTRAS},"
         " CASE WHEN length(turns.tools) <= :longest THEN turns.tools END AS tools,"
         " length(turns.messages) AS messages_bytes"
         " FROM turns LEFT JOIN turns AS parents ON parents.session = turns.session AND parents.number = turns.parent"
@@ -150,18 +138,11 @@ def load_shape(connection: sqlite3.Connection, session: int, number: int) -> Tur
     matching, extras, tools = Matching.decode(row.pop("matching")), row.pop("extras"), row.pop("tools")
     row |= {name: bool(row[name]) for name in ("discarded", "mixed_cache")}
     row["delivered"] = Delivery.of_row(row["delivered"]) is Delivery.ARRIVED
-    said = _NO_EXTRAS if extras is None else _decode_extras(extras)
-    constrained, biased_by, stripped, placeholders, sampling, timing = said
     return TurnShape(
         **row,
         branch_reason=matching.branch_reason,
         lineage=matching.lineage,
-        constrained=constrained,
-        biased_by=biased_by,
-        stripped=stripped,
-        placeholders=placeholders or 0,
-        sampling=sampling,
-        timing=timing,
+        extras=Extras.decode(extras),
         leases=_leases(connection, session, row["trajectory"]),
         tools=None if tools is None else json.loads(tools),
     )

@@ -11,20 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
-from rolloutfleet_proxy.domain.sampling import Sampling
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
+from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.store.leases import Member
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
-from rolloutfleet_proxy.store.turns import by_token
-
-_decode_extras = msgspec.json.Decoder(
-    tuple[str | None, list[str] | None, list[str] | None, int | None, Sampling | None]
-).decode
+from rolloutfleet_proxy.store.turns import SHORT_EXTRAS, by_token
 
 
 class ExportGone(Exception):
@@ -98,9 +93,7 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
     found = named_rows(
         connection,
         "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4 AS output_tokens, reward, finish_reason,"
-        " json_extract(CAST(extras AS TEXT), '$.constrained', '$.biased_by', '$.stripped', '$.placeholders',"
-        " '$.sampling') AS extras,"
-        " mixed_cache, matching, trajectory, state FROM turns"
+        f" {SHORT_EXTRAS}, mixed_cache, matching, trajectory, state FROM turns"
         " WHERE session = ? AND number <= (SELECT max(number) FROM turns WHERE session = ? AND trajectory = ?)"
         " ORDER BY number",
         (member.session, member.session, member.number),
@@ -110,19 +103,13 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
     for row in found:
         mixed_cache, matching, extras = row.pop("mixed_cache"), row.pop("matching"), row.pop("extras")
         trajectory, state = row.pop("trajectory"), row.pop("state")
-        said = (None,) * 5 if extras is None else _decode_extras(extras)
-        constrained, biased_by, stripped, placeholders, sampling = said
         of_matching = Matching.decode(matching)
         turn = ExportTurn(
             **row,
             mixed_cache=bool(mixed_cache),
             branch_reason=of_matching.branch_reason,
             lineage=of_matching.lineage,
-            constrained=constrained,
-            biased_by=biased_by,
-            stripped=stripped,
-            placeholders=placeholders or 0,
-            sampling=sampling,
+            extras=Extras.decode(extras),
         )
         turns[turn.number] = turn
         if trajectory == member.number and state == LIVE:

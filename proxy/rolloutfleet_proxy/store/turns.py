@@ -31,6 +31,10 @@ _MOST_COMPARED: Final = 4 << 20
 _OWN_MESSAGES: Final = "SELECT number, parent, start, messages, output, tools, matching FROM turns WHERE session = ?"
 
 
+SHORT_EXTRAS: Final = "json_remove(CAST(turns.extras AS TEXT), '$.top_logprobs', '$.kept') AS extras"
+"""A turn's extras, as they are selected for `Extras.decode` without what may be long."""
+
+
 class SessionOver(Exception):
     """The session ended while the turn was made: nothing of it is recorded."""
 
