@@ -21,7 +21,7 @@ from rolloutfleet_proxy.domain.messages import Message, Rules, TemplateArgs
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.domain.turn import Brief, Delivery, Extras, Generated, NewTurn, Turn
 from rolloutfleet_proxy.store.summaries import Known, add_turn
-from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, named_row, named_rows
+from rolloutfleet_proxy.store.transaction import Row, Source, Transaction, insert_statement, named_row, named_rows
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -210,28 +210,27 @@ def load_followed(connection: sqlite3.Connection, session: int, number: int) -> 
     extras = None if row is None else Extras.decode(row[0])
     if extras is None or extras.hidden:
         return None
-    path = list(_load_path(connection, session, number))
-    messages = [message for own in reversed(path) for message in [*_decode(own[1]), _decode(own[2])]]
-    nbytes = sum(len(own[1]) + len(own[2]) for own in path)
+    path = list(_load_path(connection, session, number, "messages, output"))
+    messages = [message for own, output in reversed(path) for message in [*_decode(own), _decode(output)]]
+    nbytes = sum(len(own) + len(output) for own, output in path)
     return Followed(messages, extras.own_messages, nbytes, extras.placeholders)
 
 
 def load_beginning(connection: sqlite3.Connection, session: int, number: int) -> OwnMessages:
     """The turn that the conversation of a turn begins with. Raises LookupError where one on the way is gone."""
-    *_, (first, *_) = _load_path(connection, session, number)
+    *_, (first,) = _load_path(connection, session, number, "number")
     return _own_messages(connection.execute(f"{_OWN_MESSAGES} AND number = ?", (session, first)).fetchone())
 
 
-def _load_path(connection: sqlite3.Connection, session: int, number: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """(number, messages, output) of a turn and all that it extends, from the last to the first."""
+def _load_path(connection: sqlite3.Connection, session: int, number: int, columns: str) -> Iterator[Row]:
+    """These columns of a turn and all that it extends, from the last to the first."""
+    asked = f"SELECT parent, {columns} FROM turns WHERE session = ? AND number = ?"
     at: int | None = number
     while at is not None:
-        row = connection.execute(
-            "SELECT parent, messages, output FROM turns WHERE session = ? AND number = ?", (session, at)
-        ).fetchone()
+        row = connection.execute(asked, (session, at)).fetchone()
         if row is None:
             raise LookupError(f"turn {at} is gone")
-        yield at, row[1], row[2]
+        yield row[1:]
         at = row[0]
 
 
@@ -251,18 +250,9 @@ def load_ids(connection: sqlite3.Connection, session: int, number: int) -> "tupl
 
     Raises LookupError where a turn of the path is gone.
     """
-    path: list[tuple[bytes, bytes]] = []
-    at: int | None = number
-    while at is not None:
-        row = connection.execute(
-            "SELECT prompt_ids, output_ids, parent FROM turns WHERE session = ? AND number = ?", (session, at)
-        ).fetchone()
-        if row is None:
-            raise LookupError(f"turn {at} is gone")
-        path.append(row[:2])
-        at = row[2]
-    prompt = b"".join(part for turn in reversed(path[1:]) for part in turn) + path[0][0]
-    return array("i", prompt), array("i", path[0][1])
+    (new, output), *before = _load_path(connection, session, number, "prompt_ids, output_ids")
+    prompt = b"".join(part for turn in reversed(before) for part in turn) + new
+    return array("i", prompt), array("i", output)
 
 
 def by_token(versions: bytes) -> Any:
