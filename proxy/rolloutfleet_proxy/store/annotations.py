@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rolloutfleet.wire import SERIES_A_TURN
-from rolloutfleet_proxy.domain.errors import InvalidParameter, SessionClosed, SessionDeleted, TurnNotFound
-from rolloutfleet_proxy.domain.session import DELETED
+from rolloutfleet_proxy.domain.errors import InvalidParameter, TurnNotFound
+from rolloutfleet_proxy.store.sessions import load_undeleted
 from rolloutfleet_proxy.store.transaction import Source, Transaction
 
 NOTE: Final = ""
@@ -56,7 +56,7 @@ def annotate(transaction: Transaction, session: int, given: Annotations) -> None
     Raises TurnNotFound, InvalidParameter for a series of another length or one too many, and SessionDeleted or
     SessionClosed where the session is gone.
     """
-    _check_there(transaction, session)
+    load_undeleted(transaction, session, otherwise="The session is gone: nothing of it is left to be annotated.")
     turns = _turns(transaction, session, given.turns)
     for each in given.series:
         number, length = _turn(turns, each.turn, param=each.tensor)
@@ -106,14 +106,6 @@ def _series(source: Source, session: int, number: int, *, first: int, most: int)
         (_ITEM * first + 1, _ITEM * most, session, number, NOTE),
     )
     return dict(rows.fetchall())
-
-
-def _check_there(transaction: Transaction, session: int) -> None:
-    row = transaction.row("SELECT name, state FROM sessions WHERE id = ?", (session,))
-    if row is None:
-        raise SessionClosed("The session is gone: nothing of it is left to be annotated.")
-    if row[1] == DELETED:
-        raise SessionDeleted(f"Session {row[0]} has been deleted.")
 
 
 def _turns(transaction: Transaction, session: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:

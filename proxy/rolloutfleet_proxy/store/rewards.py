@@ -3,11 +3,10 @@
 from typing import Final
 
 from rolloutfleet.wire import GiveReward, Rewarded
-from rolloutfleet_proxy.domain.errors import NoTurnYet, RewardFrozen, SessionClosed, SessionDeleted, TurnNotFound
+from rolloutfleet_proxy.domain.errors import NoTurnYet, RewardFrozen, TurnNotFound
 from rolloutfleet_proxy.domain.ledger import DISCARDED, LIVE
-from rolloutfleet_proxy.domain.session import DELETED
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD, trajectory_name
-from rolloutfleet_proxy.store.sessions import touch
+from rolloutfleet_proxy.store.sessions import load_undeleted, touch
 from rolloutfleet_proxy.store.summaries import OF_MAIN, add_reward
 from rolloutfleet_proxy.store.trajectories import close_turns
 from rolloutfleet_proxy.store.transaction import Row, Transaction
@@ -23,7 +22,8 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
     answers as it did. Sessions that have been closed still take rewards. Raises NoTurnYet, TurnNotFound,
     RewardFrozen, and SessionDeleted or SessionClosed where the session is gone.
     """
-    name, newest = _session(transaction, session)
+    lost = "The session is gone: nothing of it is left to be rewarded."
+    name, _, newest = load_undeleted(transaction, session, otherwise=lost)
     number, turn_id, trajectory, before = _turn(transaction, session, newest, asked.turn_id)
     if before != asked.reward:
         _refuse_frozen(transaction, session, trajectory, turn_id)
@@ -41,16 +41,6 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
         reward=asked.reward,
         trajectory_id=None if trajectory is None else trajectory_name(name, trajectory),
     )
-
-
-def _session(transaction: Transaction, session: int) -> tuple[str, int]:
-    row = transaction.row("SELECT name, turns, state FROM sessions WHERE id = ?", (session,))
-    if row is None:
-        raise SessionClosed("The session is gone: nothing of it is left to be rewarded.")
-    name, turns, state = row
-    if state == DELETED:
-        raise SessionDeleted(f"Session {name} has been deleted.")
-    return name, turns
 
 
 def _turn(transaction: Transaction, session: int, newest: int, turn_id: str | None) -> Row:

@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from rolloutfleet.wire import StartSessions
-from rolloutfleet_proxy.domain.errors import SessionClosed
+from rolloutfleet_proxy.domain.errors import SessionClosed, SessionDeleted
 from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, SESSIONS
 from rolloutfleet_proxy.domain.sampling import UNSAID, SessionSampling
-from rolloutfleet_proxy.domain.session import OPEN, Gone, SessionRecord, Started
+from rolloutfleet_proxy.domain.session import DELETED, OPEN, Gone, SessionRecord, Started
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
 from rolloutfleet_proxy.store import tombstones
 from rolloutfleet_proxy.store.transaction import Transaction, insert_statement, named_row
@@ -159,6 +159,18 @@ def load_figures(connection: sqlite3.Connection, session: int) -> Figures:
 def gone() -> SessionClosed:
     """What is answered where nobody knows more of a session than that its rows are gone."""
     return SessionClosed("The session has ended, and all of it has been acknowledged or discarded.")
+
+
+def load_undeleted(transaction: Transaction, session: int, *, otherwise: str | None = None) -> tuple[str, str, int]:
+    """(name, state, turns) of a session. Raises SessionDeleted; where its rows are gone SessionClosed, in these words
+    or those of `gone`."""
+    row = transaction.row("SELECT name, state, turns FROM sessions WHERE id = ?", (session,))
+    if row is None:
+        raise gone() if otherwise is None else SessionClosed(otherwise)
+    name, state, turns = row
+    if state == DELETED:
+        raise SessionDeleted(f"Session {name} has been deleted.")
+    return name, state, turns
 
 
 _SELECT = (

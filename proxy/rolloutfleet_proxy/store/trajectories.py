@@ -6,7 +6,6 @@ Rows are freed once every session of a group has ended with nothing left to deci
 import sqlite3
 from collections.abc import Iterable
 
-from rolloutfleet_proxy.domain.errors import SessionDeleted
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.recovery import RECOVERED, Mark
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, RECLAIMED
@@ -23,7 +22,7 @@ from rolloutfleet_proxy.domain.trajectory import (
 )
 from rolloutfleet_proxy.store import recoveries
 from rolloutfleet_proxy.store.deliveries import IS_LOST
-from rolloutfleet_proxy.store.sessions import end, gone
+from rolloutfleet_proxy.store.sessions import end, load_undeleted
 from rolloutfleet_proxy.store.tombstones import bury
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import load_comparable
@@ -64,7 +63,7 @@ def close_session(transaction: Transaction, session: int) -> str | None:
     Calls in flight are the caller's business: none of them can commit from here on. Raises SessionDeleted, and
     SessionClosed where its rows are gone.
     """
-    name, state = _session(transaction, session)
+    name, state, _ = load_undeleted(transaction, session)
     if state != CLOSED:
         close_turns(transaction, session, closed_by=BY_CLOSE)
         end(transaction, session, CLOSED)
@@ -80,7 +79,7 @@ def delete_session(transaction: Transaction, session: int) -> None:
     What is leased is left to its lease: acknowledged it counts, given back it is discarded. Raises SessionDeleted
     where it has been deleted before, SessionClosed where its rows are gone.
     """
-    _session(transaction, session)
+    load_undeleted(transaction, session)
     # Rows of turns are long, and stay as they are: what is open of a session that is deleted counts as discarded.
     transaction.move(TURNS, LIVE, DISCARDED, count_live(transaction, session), reason=DELETED)
     ready = transaction.rows("SELECT number FROM trajectories WHERE session = ? AND state = 'ready'", (session,))
@@ -160,15 +159,6 @@ def closed_before(connection: sqlite3.Connection, name: str) -> tuple[bool, str 
     if row is None or row[0] == DELETED or row[0] in RECLAIMED:
         return False, None
     return True, None if row[1] is None else trajectory_name(name, row[1])
-
-
-def _session(transaction: Transaction, session: int) -> tuple[str, str]:
-    row = transaction.row("SELECT name, state FROM sessions WHERE id = ?", (session,))
-    if row is None:
-        raise gone()
-    if row[1] == DELETED:
-        raise SessionDeleted(f"Session {row[0]} has been deleted.")
-    return row[0], row[1]
 
 
 def count_live(transaction: Transaction, session: int, number: int | None = None) -> int:
