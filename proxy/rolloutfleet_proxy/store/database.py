@@ -54,17 +54,13 @@ class Database:
 
     folder: Path
     store_id: str
-    lock: int
-    """File descriptor that holds the folder's lock; freed by the kernel when the process dies."""
-    pages: int = PAGES
+    pages: int
     """Bytes of pages that each connection keeps at the most."""
-    reserve: Reserve | None = None
+    reserve: Reserve | None
     """Space for what frees, on a disk that is full."""
-    anchor: sqlite3.Connection | None = None
-    """Held open with the reserve: the last connection to close removes the log and the memory that is shared beside
-    it, and on a full disk they could not be made again."""
-    index: int | None = None
-    """File descriptor that holds the log's index, where that has to be given its blocks (`log_index`)."""
+    held: contextlib.ExitStack
+    """What is open as long as it is: the folder's lock, which the kernel frees when the process dies, the reserve, and
+    what goes with that (`_make`)."""
 
     @property
     def path(self) -> Path:
@@ -89,13 +85,7 @@ class Database:
         return int(pages) * int(size)
 
     def close(self) -> None:
-        if self.anchor is not None:
-            self.anchor.close()
-        if self.index is not None:
-            os.close(self.index)
-        if self.reserve is not None:
-            self.reserve.close()
-        os.close(self.lock)
+        self.held.close()
 
 
 def open_database(
@@ -114,16 +104,13 @@ def open_database(
     store at all; StoreOfAnotherFleet where it is another fleet's.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as failing:
-        lock = _lock(folder)
-        failing.callback(os.close, lock)
+    with contextlib.ExitStack() as held:
+        held.callback(os.close, _lock(folder))
         with _explained(folder):
-            reserve = Reserve.on(folder) if with_reserve else None
-            if reserve is not None:
-                failing.callback(reserve.close)
-            store_id, anchor, index = _open(folder, belonging, reserve)
-        failing.pop_all()
-    return Database(folder, store_id, lock, cache_bytes // LASTING, reserve, anchor, index)
+            reserve = held.enter_context(contextlib.closing(Reserve.on(folder))) if with_reserve else None
+            store_id, opened = _open(folder, belonging, reserve)
+        held.push(opened)
+        return Database(folder, store_id, cache_bytes // LASTING, reserve, held.pop_all())
 
 
 def no_room(error: sqlite3.Error) -> bool:
@@ -133,8 +120,8 @@ def no_room(error: sqlite3.Error) -> bool:
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
 
 
-_Made = tuple[str, sqlite3.Connection | None, int | None]
-"""(store_id, anchor, index) of an open file."""
+_Made = tuple[str, contextlib.ExitStack]
+"""(store_id, what stays open of the file)."""
 
 
 def _open(folder: Path, belonging: Belonging | None, reserve: Reserve | None) -> _Made:
@@ -151,23 +138,23 @@ def _open(folder: Path, belonging: Belonging | None, reserve: Reserve | None) ->
 
 
 def _make(folder: Path, belonging: Belonging | None, *, lasting: bool) -> _Made:
-    """`lasting`: the connection stays open as long as the store is, and so does the log's index."""
+    """`lasting`: the connection stays open as long as the store is, and so does the log's index, where that has to be
+    given its blocks (`log_index`). The last connection to close removes the log and the memory that is shared beside
+    it, and on a full disk they could not be made again.
+    """
     _prepare(folder / FILE)
-    with contextlib.ExitStack() as failing:
+    with contextlib.ExitStack() as opened:
         index = log_index.hold(folder / f"{FILE}-shm") if lasting else None
         if index is not None:
-            failing.callback(os.close, index)
-        connection = failing.enter_context(contextlib.closing(_connect(folder / FILE)))
+            opened.callback(os.close, index)
+        connection = opened.enter_context(contextlib.closing(_connect(folder / FILE)))
         _refuse_newer(folder, schema.version(connection))
         schema.migrate(connection)
         if belonging is not None:
             _stamp(folder, connection, belonging)
         connection.execute("INSERT OR IGNORE INTO facts VALUES ('store_id', ?)", (secrets.token_hex(6),))
         store_id: str = connection.execute("SELECT value FROM facts WHERE name = 'store_id'").fetchone()[0]
-        if not lasting:
-            return store_id, None, None
-        failing.pop_all()
-    return store_id, connection, index
+        return store_id, opened.pop_all() if lasting else contextlib.ExitStack()
 
 
 def _may_be_full(error: sqlite3.Error | OSError) -> bool:
