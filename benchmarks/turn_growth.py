@@ -147,7 +147,7 @@ def _commit(connection: sqlite3.Connection, turn: NewTurn) -> float:
     connection.execute("BEGIN IMMEDIATE")
     transaction = Transaction(connection, served=0.0, wall=0.0)
     commit_turn(transaction, turn)
-    write_counts(connection, transaction.take_counts())
+    write_counts(connection, transaction.counts)
     connection.execute("COMMIT")
     return time.thread_time() - began
 

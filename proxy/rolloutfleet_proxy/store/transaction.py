@@ -35,7 +35,8 @@ class Transaction:
         """Turns, and their bytes, that this operation has deleted; it may delete only so many (`remains`)."""
         self.freed: list[str] = []
         """Sessions whose rows this operation has deleted: memory is to forget them once it is committed."""
-        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        """Changes of the durable counters, by kind, term and reason."""
 
     def execute(self, sql: str, values: Values = ()) -> sqlite3.Cursor:
         return self._connection.execute(sql, values)
@@ -57,7 +58,7 @@ class Transaction:
     def count(self, kind: str, term: str, n: int = 1, *, reason: str = "") -> None:
         """Change a durable counter; it is written with this transaction's rows."""
         if n:
-            self._counts[kind, term, reason] += n
+            self.counts[kind, term, reason] += n
 
     def move(self, kind: str, before: str, after: str, n: int = 1, *, reason: str = "") -> None:
         """Count `n` of a kind out of one term and into another (`reason` belongs to `after`)."""
@@ -80,11 +81,6 @@ class Transaction:
             f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ? OR {column} < ?",
             (most, self.served - age),
         )
-
-    def take_counts(self) -> Counter[tuple[str, str, str]]:
-        """The changes counted since the last call, which are then forgotten here."""
-        taken, self._counts = self._counts, Counter()
-        return taken
 
 
 Source = sqlite3.Connection | Transaction

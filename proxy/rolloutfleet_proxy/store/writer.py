@@ -244,7 +244,7 @@ class Writer:
             job.error = error
         if job.error is None:
             connection.execute("RELEASE job")
-            counts.update(transaction.take_counts())
+            counts.update(transaction.counts)
         else:
             connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")

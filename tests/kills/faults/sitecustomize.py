@@ -45,7 +45,7 @@ def _forget_acks() -> None:
         done = acknowledge(transaction, lease, trajectory_ids)
         transaction.execute("ROLLBACK TO forgotten")
         transaction.execute("RELEASE forgotten")
-        transaction.take_counts()
+        transaction.counts.clear()
         return done
 
     leases.acknowledge = and_take_back
