@@ -57,16 +57,7 @@ async def retire(services: TheServices) -> Retired:
 @router.post("/dumps/import")
 async def import_dumps(asked: ImportDumps, services: TheServices) -> ImportedDumps:
     """Take dumps of this proxy's folder in again, all or none: what they hold can be exported then."""
-    arrived = await services.dumps.importer.run(asked)
-    return ImportedDumps.model_validate(
-        {
-            "imported": [
-                {"name": name, "session_id": each.session_id, "trajectory_id": each.trajectory_id, "turns": each.turns}
-                for name, each in arrived
-            ],
-            "ordinals": services.ordinals,
-        }
-    )
+    return ImportedDumps(imported=await services.dumps.importer.run(asked), ordinals=services.ordinals)
 
 
 @router.get("/dumps/{name}", response_class=StreamingResponse, responses={200: {"content": {JSON_MEDIA_TYPE: {}}}})

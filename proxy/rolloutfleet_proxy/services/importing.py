@@ -13,7 +13,7 @@ from functools import partial
 
 from rolloutfleet.dumps import Damaged, DumpHead, DumpName, digest_of, open_dump, parse_dump_name
 from rolloutfleet.tensors import Form
-from rolloutfleet.wire import DumpState, ImportDumps
+from rolloutfleet.wire import DumpState, ImportDumps, ImportedDump
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import (
     AlreadyImported,
@@ -30,7 +30,7 @@ from rolloutfleet_proxy.lifecycle.contents import Looked
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, NotClaimed
 from rolloutfleet_proxy.services.shards import Shards, to_its_end
 from rolloutfleet_proxy.store import imports
-from rolloutfleet_proxy.store.imports import Arrived, Staged
+from rolloutfleet_proxy.store.imports import Staged
 from rolloutfleet_proxy.store.store import Connection, Store
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.telemetry import logger
@@ -57,7 +57,7 @@ class Importer:
     """Drops what memory holds of sessions whose rows came, or are gone."""
     _one_at_a_time: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
-    async def run(self, asked: ImportDumps) -> list[tuple[str, Arrived]]:
+    async def run(self, asked: ImportDumps) -> list[ImportedDump]:
         """Import all that is named, or nothing; returns what came of each dump, in the order asked for.
 
         Raises InvalidRequest for what is no dump's name, DumpNotFound, AlreadyImported also while it is being imported,
@@ -114,7 +114,7 @@ class Importer:
         except Damaged as error:
             raise _damaged(name, [str(error)]) from None
 
-    async def _import(self, dumps: Sequence[_Checked]) -> list[tuple[str, Arrived]]:
+    async def _import(self, dumps: Sequence[_Checked]) -> list[ImportedDump]:
         claimed: list[DumpName] = []
         try:
             for dump in dumps:
@@ -136,7 +136,7 @@ class Importer:
             failpoints.reach(failpoints.IMPORT_FINISHED)
         # What memory holds of a session may have been read while only a part of it was there.
         self.forget([*freed, *(name.session_id for name in claimed)])
-        return [(str(dump.name), each) for dump, each in zip(dumps, arrived, strict=True)]
+        return arrived
 
     def _claim(self, name: DumpName) -> None:
         try:
@@ -160,7 +160,7 @@ class Importer:
         failpoints.reach(failpoints.IMPORT_STAGED)
         return staged
 
-    def _arrive(self, transaction: Transaction, coming: Sequence[Staged]) -> list[Arrived]:
+    def _arrive(self, transaction: Transaction, coming: Sequence[Staged]) -> list[ImportedDump]:
         self.adopted.note(transaction, [each.name.session_id for each in coming])
         return imports.arrive(transaction, coming)
 

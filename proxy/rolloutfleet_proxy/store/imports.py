@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from rolloutfleet.dumps import DumpedSession, DumpHead, DumpName
+from rolloutfleet.wire import ImportedDump
 from rolloutfleet_proxy.domain.errors import AlreadyImported, DomainError, ImportConflict
 from rolloutfleet_proxy.domain.ledger import IMPORTED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.session import CLOSED, SessionRecord
@@ -78,15 +79,6 @@ class Staged:
     name: DumpName
     """Of the dump that it is of."""
     digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A trajectory that has been imported."""
-
-    session_id: str
-    trajectory_id: str
-    turns: int
 
 
 def refuse_known(source: Source, head: DumpHead, digest: str) -> None:
@@ -160,7 +152,7 @@ def add_turns(transaction: Transaction, staged: Staged, turns: Iterable[TurnRow]
         annotations.restore(transaction, staged.session, turn.number, turn.annotations, turn.note)
 
 
-def arrive(transaction: Transaction, dumps: Sequence[Staged]) -> list[Arrived]:
+def arrive(transaction: Transaction, dumps: Sequence[Staged]) -> list[ImportedDump]:
     """Make staged trajectories count. It may free sessions: a recovery may have nothing left of them.
 
     Raises ImportConflict where a session was deleted meanwhile.
@@ -202,7 +194,7 @@ def undo(transaction: Transaction) -> bool:
     return False
 
 
-def _arrive(transaction: Transaction, staged: Staged) -> Arrived:
+def _arrive(transaction: Transaction, staged: Staged) -> ImportedDump:
     session, number, name = staged.session, staged.number, staged.name
     row = transaction.row("SELECT name, state, fate FROM sessions WHERE id = ?", (session,))
     if row is None or row[1] != CLOSED:
@@ -221,7 +213,7 @@ def _arrive(transaction: Transaction, staged: Staged) -> Arrived:
         (READY, turns, session, number),
     )
     drop_marked(transaction, session, number, recoveries.mark(transaction, session, number))
-    return Arrived(row[0], trajectory_name(row[0], number), turns)
+    return ImportedDump(name=str(name), session_id=row[0], trajectory_id=trajectory_name(row[0], number), turns=turns)
 
 
 def _name(head: DumpHead) -> DumpName:

@@ -9,7 +9,7 @@ from tests.proxy.lifecycle.written import dump_all
 from tests.proxy.services import session_service
 from tests.proxy.stores import SyncStore
 
-from rolloutfleet.wire import AskExport, ImportDumps
+from rolloutfleet.wire import AskExport, ImportDumps, ImportedDump
 from rolloutfleet_proxy.domain.ledger import DUMPED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD
 from rolloutfleet_proxy.exports.forms import json_pieces, safetensors
@@ -19,7 +19,6 @@ from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.store.audit import audit
-from rolloutfleet_proxy.store.imports import Arrived
 from rolloutfleet_proxy.store.leases import Grant, acknowledge, grant, release
 from rolloutfleet_proxy.store.trajectories import close_turns
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -57,7 +56,7 @@ class Store(SyncStore):
         self.shards.close()
         super()._shut()
 
-    def import_dumps(self, names: Iterable[str], *, incomplete: bool = False) -> list[tuple[str, Arrived]]:
+    def import_dumps(self, names: Iterable[str], *, incomplete: bool = False) -> list[ImportedDump]:
         return self.wait(self.importer.run(ImportDumps(names=list(names), incomplete=incomplete)))
 
     def dump(self, session: int, **given: Any) -> list[str]:

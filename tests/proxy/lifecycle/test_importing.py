@@ -103,7 +103,7 @@ def test_parts_of_a_session_come_in_in_any_order(store: Store, order: tuple[int,
     names = store.dump(session)
     assert names == [f"{name}-trajectory-1.json", f"{name}-trajectory-2.json", f"{name}-active.json"]
     for place in order:
-        ((_, arrived),) = store.import_dumps([names[place]])
+        (arrived,) = store.import_dumps([names[place]])
         assert arrived.trajectory_id == f"{name}-trajectory-{place + 1}"
         assert said(store) == summed(store)
         store.sums()
