@@ -62,8 +62,6 @@ async def compact(database: Database, writer: Writer) -> bool:
     if not is_due(free=free, pages=pages, owed=owed):
         return False
     left = surplus(free=free, pages=pages, owed=owed)
-    if not left and not owed:
-        return False
     with contextlib.suppress(DiskFull):  # with nothing left in reserve; later there may be
         while left:
             left = await writer.run(partial(give_back, owed=_owed_pages(database)), frees=True)
