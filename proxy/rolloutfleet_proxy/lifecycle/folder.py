@@ -135,7 +135,7 @@ class DumpFolder:
         """What may be done with the file of this name; None where there is none."""
         if self._path is None:
             return None
-        if os.path.lexists(self._path / str(name)):
+        if os.path.lexists(self.ready_file(name)):
             return READY
         if self._claims(name):
             return IMPORTING
@@ -183,21 +183,18 @@ class DumpFolder:
 
     def _claims(self, name: DumpName) -> list[Path]:
         # Names of dumps hold nothing that a pattern takes for more than itself.
-        return [] if self._path is None else list(self._path.glob(f"{name}{CLAIM_MARK}*"))
+        return list(self.path.glob(f"{name}{CLAIM_MARK}*"))
 
     def ready_file(self, name: DumpName) -> Path:
         """Where it is while it can be imported. Raises FileNotFoundError without a folder."""
-        return self._in_folder(name, "")
+        return self.path / str(name)
 
     def claimed_file(self, name: DumpName) -> Path:
         """Where it is while this proxy has claimed it. Raises FileNotFoundError without a folder."""
-        return self._in_folder(name, self._claim)
+        return self.path / f"{name}{self._claim}"
 
     def _imported(self, name: DumpName) -> Path:
-        return self._in_folder(name, IMPORTED_MARK)
-
-    def _in_folder(self, name: DumpName, mark: str) -> Path:
-        return self.path / f"{name}{mark}"
+        return self.path / f"{name}{IMPORTED_MARK}"
 
     def _rename(self, before: Path, after: Path) -> None:
         before.rename(after)
