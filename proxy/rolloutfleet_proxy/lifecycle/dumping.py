@@ -10,7 +10,7 @@ from rolloutfleet_proxy.domain.stale import Due, GroupMember
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.shards.files import Gathered
-from rolloutfleet_proxy.store.dumps import TurnNumbers, load_dumped_turn, load_head, load_turn_numbers, turn_ids
+from rolloutfleet_proxy.store.dumps import load_dumped_turn, load_head, load_turn_numbers, turn_ids
 from rolloutfleet_proxy.store.store import Read
 
 File = tuple[str, Collection[str], Iterator[bytes]]
@@ -54,14 +54,14 @@ def _files(
 ) -> Iterator[File]:
     known: Collection[str] = read(partial(turn_ids, session=session.id)) if session.turns else ()
     for number in (*session.ready, None):
-        numbers: TurnNumbers = read(partial(load_turn_numbers, session=session.id, number=number))
-        if numbers.own:
+        numbers: dict[int, bool] = read(partial(load_turn_numbers, session=session.id, number=number))
+        if numbers:
             head = read(
                 partial(load_head, session=session.id, number=number, owner=owner, reason=reason, dumped_at=wall)
             )
             pieces = encode(
                 head,
-                _turns(read, session.id, numbers),
+                streamed_turns(read, session.id, numbers),
                 _shards(gathered),
                 incomplete=[*gathered.gone, *gathered.unreachable],
             )
@@ -73,7 +73,7 @@ def _shards(gathered: Gathered) -> Iterator[StreamedShard]:
         yield StreamedShard(name, StreamedTensor(tensor.form.dtype, tensor.form.shape, tensor.pieces()))
 
 
-def _turns(read: Read[Any], session: int, numbers: TurnNumbers) -> Iterator[StreamedTurn]:
-    context = frozenset(numbers.context)
-    for number in numbers.all:
-        yield read(partial(load_dumped_turn, session=session, number=number, context=number in context))
+def streamed_turns(read: Read[Any], session: int, numbers: Mapping[int, bool]) -> Iterator[StreamedTurn]:
+    """Turns for a file, by their numbers; each is read when it is asked for. `numbers` says whether it is context."""
+    for number, context in numbers.items():
+        yield read(partial(load_dumped_turn, session=session, number=number, context=context))

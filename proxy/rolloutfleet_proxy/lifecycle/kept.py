@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rolloutfleet.dumps import KEPT, DumpedSession, DumpHead, StreamedTurn, encode, kept_name
+from rolloutfleet.dumps import KEPT, DumpedSession, DumpHead, encode, kept_name
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.lifecycle.dumping import streamed_turns
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
-from rolloutfleet_proxy.store.dumps import load_dumped_turn
 from rolloutfleet_proxy.store.keeping import KeptTurn, load_turns
 from rolloutfleet_proxy.store.store import Read
 
@@ -53,15 +53,10 @@ def keep(
     said = DumpHead(
         reason=KEPT, dumped_at=wall, ordinal=owner.ordinal, store_id=owner.store_id, session=head, trajectory=None
     )
-    pieces = encode(said, _read(read, session, turns))
+    pieces = encode(said, streamed_turns(read, session, {turn.number: turn.discarded for turn in turns}))
     folder.write(name, _bounded(pieces, most_bytes), turns=ids)
     folder.sync()
     folder.remove(_too_much(folder.path, most_bytes, newest=name))
-
-
-def _read(read: Read[Any], session: int, turns: Iterable[KeptTurn]) -> Iterator[StreamedTurn]:
-    for turn in turns:
-        yield read(partial(load_dumped_turn, session=session, number=turn.number, context=turn.discarded))
 
 
 def _bounded(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:

@@ -8,7 +8,6 @@ are in the folder of dumps, and since when.
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import asdict
@@ -24,20 +23,6 @@ from rolloutfleet_proxy.store import annotations
 from rolloutfleet_proxy.store.dumped_session import load_session
 from rolloutfleet_proxy.store.transaction import Transaction, named_row
 from rolloutfleet_proxy.store.turns import by_token
-
-
-@dataclass(frozen=True, slots=True)
-class TurnNumbers:
-    """Which turns go into a dump, in order of commit."""
-
-    own: list[int]
-    """The live turns of the trajectory; of an open one, all that is open."""
-    context: list[int]
-    """Earlier ones that they extend."""
-
-    @property
-    def all(self) -> list[int]:
-        return sorted([*self.own, *self.context])
 
 
 def load_head(
@@ -57,8 +42,10 @@ def load_head(
     )
 
 
-def load_turn_numbers(connection: sqlite3.Connection, session: int, number: int | None) -> TurnNumbers:
-    """Which turns the dump of trajectory `number`, or of what is open, holds."""
+def load_turn_numbers(connection: sqlite3.Connection, session: int, number: int | None) -> dict[int, bool]:
+    """Which turns the dump of trajectory `number`, or of what is open, holds, in order of commit: those of its own that
+    are live, and earlier ones that they extend, which are context. Says of each whether it is that.
+    """
     own: list[int] = []
     parents: dict[int, int | None] = {}
     for turn, parent, trajectory, state in connection.execute(
@@ -67,13 +54,13 @@ def load_turn_numbers(connection: sqlite3.Connection, session: int, number: int 
         parents[turn] = parent
         if trajectory == number and state == LIVE:
             own.append(turn)
-    context: set[int] = set()
+    is_context = dict.fromkeys(own, False)
     for turn in own:
         at = parents[turn]
-        while at is not None and at not in context:
-            context.add(at)
+        while at is not None and at not in is_context:
+            is_context[at] = True
             at = parents[at]
-    return TurnNumbers(own, sorted(context - set(own)))
+    return dict(sorted(is_context.items()))
 
 
 def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, *, context: bool) -> StreamedTurn:

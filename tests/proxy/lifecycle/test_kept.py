@@ -252,7 +252,7 @@ def test_an_end_waits_for_no_copy_and_the_next_process_makes_it(house: House, mo
         house.keeping._stopping.set()
         return read(*args, **kwargs)
 
-    monkeypatch.setattr("rolloutfleet_proxy.lifecycle.kept.load_dumped_turn", ending)
+    monkeypatch.setattr("rolloutfleet_proxy.lifecycle.dumping.load_dumped_turn", ending)
     with pytest.raises(Exception, match=r"^$"):
         house.copied()
     assert list(house.files.iterdir()) == [] and house.outcomes() == {}

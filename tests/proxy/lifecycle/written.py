@@ -28,8 +28,8 @@ def dumped(
     numbers = load_turn_numbers(connection, session, number)
 
     def turns() -> Iterator[StreamedTurn]:
-        for turn in numbers.all:
-            yield load_dumped_turn(connection, session, turn, context=turn in numbers.context)
+        for turn, context in numbers.items():
+            yield load_dumped_turn(connection, session, turn, context=context)
 
     content = b"".join(encode(head, turns(), shards, incomplete=incomplete))
     return str(DumpName(head.session.session_id, number)), content
@@ -41,7 +41,7 @@ def dump_all(connection: sqlite3.Connection, owner: Owner, session: int, folder:
         "SELECT number FROM trajectories WHERE session = ? AND state = 'ready' ORDER BY number", (session,)
     ).fetchall()
     numbers: list[int | None] = [number for (number,) in ready]
-    if load_turn_numbers(connection, session, None).own:
+    if load_turn_numbers(connection, session, None):
         numbers.append(None)
     folder.mkdir(parents=True, exist_ok=True)
     names = []
