@@ -4,7 +4,6 @@ Rows of their own: neither turns nor what is counted of them changes, nor when a
 """
 
 import json
-from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -71,15 +70,14 @@ def annotate(transaction: Transaction, session: int, given: Annotations) -> None
     _check_count(transaction, session, {turns[turn][0]: turn for turn in given.turns})
 
 
-def load(source: Source, session: int, number: int) -> dict[str, bytes]:
-    """The series of a turn, by name."""
-    return _series(source, session, number, first=0, most=_ALL)
-
-
-def load_part(source: Source, session: int, number: int, *, first: int, most: int) -> dict[str, "array[float]"]:
-    """So many numbers of each series, from number `first` on."""
-    found = _series(source, session, number, first=first, most=most)
-    return {name: array("f", content) for name, content in found.items()}
+def load(source: Source, session: int, number: int, *, first: int = 0, most: int = _ALL) -> dict[str, bytes]:
+    """The series of a turn, by name; of each so many numbers, from number `first` on."""
+    rows = source.execute(
+        "SELECT name, substr(content, ?, ?) FROM annotations WHERE session = ? AND turn = ? AND name != ?"
+        " ORDER BY name",
+        (_ITEM * first + 1, _ITEM * most, session, number, NOTE),
+    )
+    return dict(rows.fetchall())
 
 
 def load_note(source: Source, session: int, number: int) -> str | None:
@@ -97,15 +95,6 @@ def restore(transaction: Transaction, session: int, number: int, series: Mapping
         "INSERT OR IGNORE INTO annotations (session, turn, name, content) VALUES (?, ?, ?, ?)",
         [(session, number, name, content) for name, content in contents.items()],
     )
-
-
-def _series(source: Source, session: int, number: int, *, first: int, most: int) -> dict[str, bytes]:
-    rows = source.execute(
-        "SELECT name, substr(content, ?, ?) FROM annotations WHERE session = ? AND turn = ? AND name != ?"
-        " ORDER BY name",
-        (_ITEM * first + 1, _ITEM * most, session, number, NOTE),
-    )
-    return dict(rows.fetchall())
 
 
 def _turns(transaction: Transaction, session: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:

@@ -16,7 +16,7 @@ import msgspec
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.turn import Delivery, Extras
-from rolloutfleet_proxy.store.annotations import load_part
+from rolloutfleet_proxy.store import annotations
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
 from rolloutfleet_proxy.store.turns import SHORT_EXTRAS, by_token
 
@@ -219,5 +219,6 @@ def load_tokens(connection: sqlite3.Connection, session: int, shape: TurnShape, 
     ).fetchone()
     outputs = array("i", output)
     by_output = by_token(versions)[first : first + len(outputs)].tolist()
-    said = load_part(connection, session, shape.number, first=first, most=of_output)
+    series = annotations.load(connection, session, shape.number, first=first, most=of_output)
+    said = {name: array("f", content) for name, content in series.items()}
     return TokenPart(array("i", prompt), outputs, array("f", logprobs), by_output, said)
