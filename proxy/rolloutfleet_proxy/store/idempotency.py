@@ -49,11 +49,6 @@ def remember(transaction: Transaction, call: KeyedCall, answer: str) -> None:
     transaction.prune("idempotency", "answered", most=KEPT, age=KEPT_SECONDS)
 
 
-def forget(transaction: Transaction, call: KeyedCall) -> None:
-    """Let the call be made anew."""
-    transaction.execute("DELETE FROM idempotency WHERE scope = ? AND key = ?", (call.scope, call.key))
-
-
 def once(
     transaction: Transaction,
     call: KeyedCall | None,
@@ -94,7 +89,8 @@ def place_claim(transaction: Transaction, *, key: str, ordinal: int) -> None:
 
 def withdraw_claim(transaction: Transaction, *, key: str) -> None:
     """Every proxy that was asked has refused: nothing was started under this key."""
-    forget(transaction, _start_elsewhere(key))
+    call = _start_elsewhere(key)
+    transaction.execute("DELETE FROM idempotency WHERE scope = ? AND key = ?", (call.scope, call.key))
 
 
 def _start_elsewhere(key: str) -> KeyedCall:

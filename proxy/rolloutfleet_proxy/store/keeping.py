@@ -43,7 +43,7 @@ def note(transaction: Transaction, session: int) -> bool:
     )
     if row is None or not is_drawn(row[0], transaction.keep_fraction):
         return False
-    has_room = not transaction.in_reserve and _waiting(transaction) < MOST_WAITING
+    has_room = not transaction.in_reserve and transaction.value("SELECT count(*) FROM keeping") < MOST_WAITING
     head = load_session(transaction, session).model_dump_json() if has_room else None
     transaction.execute("INSERT INTO keeping VALUES (?, ?)", (session, head))
     return True
@@ -70,7 +70,3 @@ def let_go(transaction: Transaction, session: int) -> None:
     """Whatever came of the copy: the turns go."""
     transaction.execute("DELETE FROM keeping WHERE session = ?", (session,))
     remains.leave(transaction, session)
-
-
-def _waiting(transaction: Transaction) -> int:
-    return int(transaction.value("SELECT count(*) FROM keeping"))

@@ -356,8 +356,7 @@ def _refuse_lost(transaction: Transaction, lease: str, members: Iterable[Member]
         raise LeaseExpired(f"Discarded since lease {lease} ended: {some(discarded)}.")
 
 
-def _take(transaction: Transaction, lease: str, members: Iterable[Member]) -> None:
-    members = list(members)
+def _take(transaction: Transaction, lease: str, members: Sequence[Member]) -> None:
     for member in members:
         move_trajectory(transaction, member.session, member.number, LEASED, lease=lease)
     settle_all(transaction, (member.session for member in members))

@@ -224,7 +224,8 @@ class Writer:
             self.deliveries.written(delivered)
             failpoints.reach(failpoints.AFTER_COMMIT)
         except sqlite3.Error as error:
-            self._undo()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             explained = _explain(error)
             # Where only the clock was to be saved, what was read stands: a proxy must start on a full disk.
             return explained if changed or not isinstance(explained, DiskFull) else None
@@ -248,10 +249,6 @@ class Writer:
         else:
             connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")
-
-    def _undo(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
 
 
 def _deliver(jobs: list[_Job]) -> None:
