@@ -114,16 +114,8 @@ def json_pieces(
 
     With `references` tensors are not in it, but what refers to them.
     """
-    yield _encode(head)[:-1] + b',"trajectories":['
-    first_index = 0
-    for place, member in enumerate(granted.members):
-        plan = read(partial(load_plan, member=member, asked=granted.asked, first_index=first_index))
-        first_index += len(plan.kept)
-        if place:
-            yield b","
-        tensors = _in_full(read, plan) if references is None else _referred(plan, references)
-        yield from _trajectory(plan, read(partial(load_messages, member=plan.member, numbers=plan.kept)), tensors)
-    yield b"]}"
+    tensors = partial(_in_full, read) if references is None else partial(_referred, references)
+    return _json(read, _plans(read, granted), head, tensors)
 
 
 def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
@@ -131,18 +123,16 @@ def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
 
     Raises ExportGone, HeaderTooLarge.
     """
-    plans: list[Plan] = []
+    plans = list(_plans(read, granted))
     described: list[bytes] = []
-    size = _add(described, 0, _encode(head)[:-1] + b',"trajectories":[')
-    for place, member in enumerate(granted.members):
-        first_index = plans[-1].first_index + len(plans[-1].kept) if plans else 0
-        plan = read(partial(load_plan, member=member, asked=granted.asked, first_index=first_index))
-        plans.append(plan)
-        if place:
-            size = _add(described, size, b",")
-        for piece in _trajectory(plan, read(partial(load_messages, member=plan.member, numbers=plan.kept)), None):
-            size = _add(described, size, piece)
-    size = _add(described, size, b"]}")
+    size = 0
+    for piece in _json(read, plans, head, None):
+        # Metadata is a JSON string: JSON within JSON.
+        escaped = _encode(piece.decode())[1:-1]
+        size += len(escaped)
+        if size > HEADER_LIMIT:  # Refused early, before it fills memory.
+            raise HeaderTooLarge
+        described.append(escaped)
     layout, tensor_bytes = _layout(plans)
     opening = b'{"__metadata__":{"' + EXPORT_METADATA_KEY.encode() + b'":"'
     closing = b'"},' + layout[1:]
@@ -154,13 +144,24 @@ def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
     return Body(LENGTH_BYTES + header_size + tensor_bytes, chain(header, _tensor_pieces(read, plans)))
 
 
-def _add(described: list[bytes], size: int, piece: bytes) -> int:
-    """Metadata is a JSON string: JSON within JSON. Refuses early what would be too large, before it fills memory."""
-    escaped = _encode(piece.decode())[1:-1]
-    if size + len(escaped) > HEADER_LIMIT:
-        raise HeaderTooLarge
-    described.append(escaped)
-    return size + len(escaped)
+def _plans(read: Read[Any], granted: Grant) -> Iterator[Plan]:
+    first_index = 0
+    for member in granted.members:
+        plan = read(partial(load_plan, member=member, asked=granted.asked, first_index=first_index))
+        first_index += len(plan.kept)
+        yield plan
+
+
+def _json(
+    read: Read[Any], plans: Iterable[Plan], head: dict[str, Any], tensors: Callable[[Plan], TensorsAsJson] | None
+) -> Iterator[bytes]:
+    yield _encode(head)[:-1] + b',"trajectories":['
+    for place, plan in enumerate(plans):
+        if place:
+            yield b","
+        messages = read(partial(load_messages, member=plan.member, numbers=plan.kept))
+        yield from _trajectory(plan, messages, None if tensors is None else tensors(plan))
+    yield b"]}"
 
 
 def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: TensorsAsJson | None) -> Iterator[bytes]:
@@ -227,7 +228,7 @@ def _in_full(read: Read[Any], plan: Plan) -> TensorsAsJson:
     return lambda row: _json_tensors((name, tensor_of(plan, row, name, values[name])) for name in TENSORS)
 
 
-def _referred(plan: Plan, references: References) -> TensorsAsJson:
+def _referred(references: References, plan: Plan) -> TensorsAsJson:
     def as_json(row: Row) -> Iterator[bytes]:
         yield _encode({name: reference.as_json() for name, reference in references(plan, row).items()})
 
