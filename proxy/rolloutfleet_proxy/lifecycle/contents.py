@@ -2,15 +2,18 @@
 
 Reading is JSON, and JSON holds the interpreter: a line of 40 MB half a second, in whatever thread. So a file with a
 long line is read in a process of its own (promise 8), `python -m rolloutfleet_proxy.lifecycle.contents KIND FILE
-ARGUMENT`, which writes msgpack, each value after its length in 8 bytes; behind an empty one comes what is wrong with
-the file, if anything is. Such files are rare, and the process lives for one pass over one of them.
+ARGUMENT FD`. Over this descriptor, a connection of `multiprocessing`, it sends values as msgpack; behind an empty one
+comes what is wrong with the file, if anything is. Such files are rare, and the process lives for one pass over one of
+them.
 """
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
@@ -38,7 +41,6 @@ LONG_LINE: Final = 2 << 20
 _BATCH: Final = 1 << 20
 """Bytes of turns that are written in one transaction, about: so long do other writes wait."""
 _CHUNK: Final = 1 << 20
-_LENGTH_BYTES: Final = 8
 
 _encode = msgspec.json.Encoder().encode
 
@@ -177,45 +179,35 @@ def _has_long_line(file: Path) -> bool:
 
 def _from_process(kind: str, of: type[T], file: Path, argument: str) -> Iterator[T]:
     decoder = msgspec.msgpack.Decoder(of)
-    command = [sys.executable, "-m", __name__, kind, str(file), argument]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    ours, theirs = Pipe(duplex=False)
+    command = [sys.executable, "-m", __name__, kind, str(file), argument, str(theirs.fileno())]
+    with ours, theirs, subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
         try:
-            while content := _read(process.stdout):
+            while content := ours.recv_bytes():
                 yield decoder.decode(content)
-            damage = _read(process.stdout)
-            if damage:
-                raise Damaged(damage.decode())
+            damage = ours.recv_bytes()
+        except (EOFError, OSError):
+            raise OSError("the process that reads the dump has died") from None
         finally:
             process.kill()
-
-
-def _read(pipe: IO[bytes]) -> bytes:
-    header = pipe.read(_LENGTH_BYTES)
-    length = int.from_bytes(header, "big")
-    content = pipe.read(length)
-    if len(header) < _LENGTH_BYTES or len(content) < length:
-        raise OSError("the process that reads the dump has died")
-    return content
+    if damage:
+        raise Damaged(damage.decode())
 
 
 def main() -> None:
     """The process's work."""
-    kind, file, argument = sys.argv[1:]
+    kind, file, argument, descriptor = sys.argv[1:]
+    parent = Connection(int(descriptor), readable=False)
     damage = ""
     try:
         with open_dump(Path(file)) as opened:
             for value in _KINDS[kind](opened, argument):
-                _write(msgspec.msgpack.encode(value))
+                parent.send_bytes(msgspec.msgpack.encode(value))
     except Damaged as error:
         damage = str(error)
-    _write(b"")
-    _write(damage.encode())
-
-
-def _write(content: bytes) -> None:
-    sys.stdout.buffer.write(len(content).to_bytes(_LENGTH_BYTES, "big") + content)
-    sys.stdout.buffer.flush()
+    parent.send_bytes(b"")
+    parent.send_bytes(damage.encode())
 
 
 if __name__ == "__main__":
