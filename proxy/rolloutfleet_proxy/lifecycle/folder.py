@@ -48,7 +48,6 @@ class NotClaimed(Exception):
 
     def __init__(self, name: str, state: DumpState | None) -> None:
         super().__init__(name)
-        self.name = name
         self.state = state
 
 
