@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from rolloutfleet_proxy.domain.errors import (
@@ -41,7 +40,6 @@ _SIGNS = {
     "<": "less than",
 }
 _PARTS = {"str": "characters", "array": "entries", "object": "entries"}
-_NOTHING_INSTEAD: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def kind_of(value: Any, *, what: str, at: str) -> str:
@@ -56,7 +54,7 @@ def kind_of(value: Any, *, what: str, at: str) -> str:
     return kind
 
 
-def refused(error: Exception, *, instead: Mapping[str, str] = _NOTHING_INSTEAD) -> DomainError:
+def refused(error: Exception, *, instead: Mapping[str, str]) -> DomainError:
     """The error for what the decoder of requests says. `instead` has what to write into fields in which no other value
     can be honoured."""
     found = _WHERE.match(str(error))

@@ -30,15 +30,14 @@ from rolloutfleet_proxy.dialects.anthropic_messages.conversation import conversa
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import CACHE_CONTROL, Notes
 from rolloutfleet_proxy.dialects.anthropic_messages.tools import choice_of, functions
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.bodies import BodyReader, given
 from rolloutfleet_proxy.dialects.depth import check_depth, too_deep
 from rolloutfleet_proxy.dialects.images import Images
-from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
 from rolloutfleet_proxy.domain.errors import (
     InvalidParameter,
     MissingParameter,
     UnknownParameter,
-    UnreadableJson,
     UnsupportedParameter,
 )
 from rolloutfleet_proxy.domain.messages import TemplateArgs
@@ -63,7 +62,7 @@ class MessagesRequest(TurnRequest, frozen=True, kw_only=True):
     max_tokens_is_upper_bound: ClassVar = True
 
 
-class _MessagesBody(Struct, forbid_unknown_fields=True):
+class _MessagesBody(Struct):
     messages: Annotated[list[_Object], Rule(min_length=1)]
     model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     max_tokens: _TokenCount | None = None
@@ -96,22 +95,13 @@ class _MessagesBody(Struct, forbid_unknown_fields=True):
     workspace_id: Any = None
 
 
-class _LenientMessagesBody(_MessagesBody, forbid_unknown_fields=False):
-    """The same, of which what is not known is left out."""
-
-
-_NAMED = ("thinking", "context_management", "container", "mcp_servers")
 _OUTPUT_CONFIG = frozenset(("effort", "format"))
 _FORMAT = frozenset(("type", "schema"))
-_FIELDS = frozenset(_MessagesBody.__struct_fields__)
 _LONGEST_PATH = 200
 _NO_THREADS: Final = {"error_code": "thread_unsupported_request", "unsupported": []}
 """By this the `anthropic` SDK knows (`lib/threads/_thread_state.py`)."""
-_UNKNOWN = "Object contains unknown field"
 
-_decode = msgspec.json.Decoder(_MessagesBody).decode
-_decode_leniently = msgspec.json.Decoder(_LenientMessagesBody).decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_bodies = BodyReader(_MessagesBody, unused=("thinking", "context_management", "container", "mcp_servers"))
 
 
 def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> MessagesRequest:
@@ -120,7 +110,9 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
     Raises DomainError that names the field at fault.
     """
     notes = Notes(Images(replaced=reading.replaces_images))
-    parsed = _read(body, notes)
+    parsed = _bodies.read(body, notes.ignored)
+    if parsed.cache_control is not None:
+        notes.stripped[CACHE_CONTROL] = None
     _check_whole(parsed)
     if not to_count:
         _check_answerable(parsed)
@@ -153,26 +145,6 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
     return request
 
 
-def _read(body: bytes, notes: Notes) -> _MessagesBody:
-    try:
-        try:
-            parsed = _decode(body)
-        except msgspec.ValidationError as error:
-            if not str(error).startswith(_UNKNOWN):
-                raise
-            parsed = _decode_leniently(body)
-            unknown = _decode_fields(body).items()
-            notes.ignored += [name for name, value in unknown if name not in _FIELDS and bytes(value) != b"null"]
-    except msgspec.ValidationError as error:
-        raise refused(error) from None
-    except (ValueError, RecursionError) as error:
-        raise UnreadableJson(error) from None
-    notes.ignored += [name for name in _NAMED if getattr(parsed, name) is not None]
-    if parsed.cache_control is not None:
-        notes.stripped[CACHE_CONTROL] = None
-    return parsed
-
-
 def _check_whole(parsed: _MessagesBody) -> None:
     """Raises UnsupportedParameter where the messages may not be the whole conversation, or no answer is asked for."""
     if parsed.compaction is not None:
@@ -194,8 +166,7 @@ def _check_answerable(parsed: _MessagesBody) -> None:
 
 
 def _sampling(parsed: _MessagesBody) -> dict[str, Any]:
-    given = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
-    sampling: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    sampling = given(parsed, ("temperature", "top_p", "top_k"))
     if parsed.stop_sequences:
         sampling["stop"] = parsed.stop_sequences
     return sampling

@@ -30,16 +30,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import Meta as Rule
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.bodies import BodyReader
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.images import Images
-from rolloutfleet_proxy.dialects.mistakes import kind_of, refused
+from rolloutfleet_proxy.dialects.mistakes import kind_of
 from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
 from rolloutfleet_proxy.dialects.openai_chat.tool_choice import choice_of, named_function
 from rolloutfleet_proxy.dialects.tool_choice import Choice, held_calls
@@ -47,7 +47,6 @@ from rolloutfleet_proxy.domain.errors import (
     InvalidParameter,
     MissingParameter,
     UnknownParameter,
-    UnreadableJson,
     UnsupportedParameter,
 )
 from rolloutfleet_proxy.domain.messages import TemplateArgs
@@ -78,7 +77,7 @@ class ChatRequest(TurnRequest, frozen=True, kw_only=True):
     include_usage: bool
 
 
-class _ChatBody(Struct, forbid_unknown_fields=True):
+class _ChatBody(Struct):
     messages: Annotated[list[dict[str, Any]], Rule(min_length=1)]
     model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -137,10 +136,6 @@ class _ChatBody(Struct, forbid_unknown_fields=True):
     user: Any = None
 
 
-class _LenientChatBody(_ChatBody, forbid_unknown_fields=False):
-    """The same, of which what is not known is left out."""
-
-
 _SAMPLING = (
     ("temperature", "temperature"),
     ("top_p", "top_p"),
@@ -156,13 +151,6 @@ _SAMPLING = (
 )
 """Our name, SGLang's name."""
 
-_NAMED = ("moderation", "prediction", "verbosity", "web_search_options")
-"""The OpenAI API's, which nothing here has a use for."""
-
-_decode = msgspec.json.Decoder(_ChatBody).decode
-_decode_leniently = msgspec.json.Decoder(_LenientChatBody).decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_FIELDS = frozenset(_ChatBody.__struct_fields__)
 _LONGEST_PATH = 200
 _INSTEAD = {
     "n": "give 1, or leave it out.",
@@ -170,13 +158,17 @@ _INSTEAD = {
     "function_call": "give tool_choice instead.",
     "functions": "give tools instead.",
 }
-_UNKNOWN = "Object contains unknown field"
+_bodies = BodyReader(
+    _ChatBody,
+    unused=("moderation", "prediction", "verbosity", "web_search_options"),
+    instead=_INSTEAD,
+)
 
 
 def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
     """Read a request's body once. Raises DomainError that names the parameter at fault."""
     ignored: list[str] = []
-    parsed = _read(body, ignored)
+    parsed = _bodies.read(body, ignored)
     images = Images(replaced=reading.replaces_images)
     for index, message in enumerate(parsed.messages):
         # The plain message is by far the most common one.
@@ -215,27 +207,6 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
     if reading.strict and ignored:
         raise UnknownParameter(ignored[0][:_LONGEST_PATH])
     return request
-
-
-def _read(body: bytes, ignored: list[str]) -> _ChatBody:
-    try:
-        try:
-            parsed = _decode(body)
-        except msgspec.ValidationError as error:
-            if not str(error).startswith(_UNKNOWN):
-                raise
-            parsed = _decode_leniently(body)
-            ignored += [name for name, value in _decode_fields(body).items() if _is_unknown(name, value)]
-    except msgspec.ValidationError as error:
-        raise refused(error, instead=_INSTEAD) from None
-    except (ValueError, RecursionError) as error:
-        raise UnreadableJson(error) from None
-    ignored += [name for name in _NAMED if getattr(parsed, name) is not None]
-    return parsed
-
-
-def _is_unknown(name: str, value: msgspec.Raw) -> bool:
-    return name not in _FIELDS and bytes(value) != b"null"
 
 
 # Messages

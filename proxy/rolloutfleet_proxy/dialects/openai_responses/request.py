@@ -28,9 +28,9 @@ from msgspec.structs import asdict
 
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
+from rolloutfleet_proxy.dialects.bodies import BodyReader, given
 from rolloutfleet_proxy.dialects.depth import check_depth
 from rolloutfleet_proxy.dialects.images import Images
-from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.dialects.openai_chat.request import MAX_STOPS, MAX_TOP_LOGPROBS
 from rolloutfleet_proxy.dialects.openai_responses.items import read_input
 from rolloutfleet_proxy.dialects.openai_responses.tools import Declared, read_choice, read_tools
@@ -39,7 +39,6 @@ from rolloutfleet_proxy.domain.errors import (
     InvalidParameter,
     MissingParameter,
     UnknownParameter,
-    UnreadableJson,
     UnsupportedParameter,
 )
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
@@ -107,7 +106,7 @@ class ResponsesRequest(TurnRequest, frozen=True, kw_only=True):
         return {name: value for name, value in kept.items() if value} or None
 
 
-class _ResponsesBody(Struct, forbid_unknown_fields=True):
+class _ResponsesBody(Struct):
     input: str | list[Any]
     model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     instructions: str | None = None
@@ -155,12 +154,7 @@ class _ResponsesBody(Struct, forbid_unknown_fields=True):
     stream_options: Any = None
 
 
-class _LenientResponsesBody(_ResponsesBody, forbid_unknown_fields=False):
-    """The same, of which what is not known is left out."""
-
-
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-_NAMED = ("context_management", "moderation")
 _REFUSED = {
     "background": "a response is made while its caller waits.",
     "conversation": "give previous_response_id, or the whole input.",
@@ -168,10 +162,7 @@ _REFUSED = {
 }
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_ResponsesBody).decode
-_decode_leniently = msgspec.json.Decoder(_LenientResponsesBody).decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_FIELDS = frozenset(_ResponsesBody.__struct_fields__)
+_bodies = BodyReader(_ResponsesBody, unused=("context_management", "moderation"))
 
 LENIENT: Final = Reading()
 
@@ -224,30 +215,14 @@ def turn_of(response_id: str) -> str:
 
 
 def _read(body: bytes, ignored: list[str]) -> _ResponsesBody:
-    try:
-        try:
-            parsed = _decode(body)
-        except msgspec.ValidationError as error:
-            if not str(error).startswith("Object contains unknown field"):
-                raise
-            parsed = _decode_leniently(body)
-            ignored += [name for name, value in _decode_fields(body).items() if _is_unknown(name, value)]
-    except msgspec.ValidationError as error:
-        raise refused(error) from None
-    except (ValueError, RecursionError) as error:
-        raise UnreadableJson(error) from None
+    parsed = _bodies.read(body, ignored)
     for name, instead in _REFUSED.items():
         if getattr(parsed, name) not in (None, False):
             raise UnsupportedParameter(name, instead)
-    ignored += [name for name in _NAMED if getattr(parsed, name) is not None]
     if parsed.truncation == "auto":
         ignored.append("truncation")
     _check_metadata(parsed.metadata or {})
     return parsed
-
-
-def _is_unknown(name: str, value: msgspec.Raw) -> bool:
-    return name not in _FIELDS and bytes(value) != b"null"
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:
@@ -280,7 +255,7 @@ def _template_kwargs(parsed: _ResponsesBody, reading: Reading, ignored: list[str
 
 
 def _sampling(parsed: _ResponsesBody, stops: tuple[str, ...], ignored: list[str]) -> dict[str, Any]:
-    sampling = {name: value for name in _SAMPLING if (value := getattr(parsed, name)) is not None}
+    sampling = given(parsed, _SAMPLING)
     if parsed.top_k == 0:
         raise InvalidParameter("top_k", "top_k is -1 (off) or at least 1.")
     if stops:
