@@ -1,21 +1,79 @@
-"""A request's body, decoded to the type that a dialect has for it. Pure."""
+"""A request's body, decoded to the type that a dialect has for it, and the fields that several have. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta as Rule
 from msgspec import Struct
 
+from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
+from rolloutfleet_proxy.dialects.base import MAX_INT32
 from rolloutfleet_proxy.dialects.mistakes import refused
-from rolloutfleet_proxy.domain.errors import UnreadableJson
+from rolloutfleet_proxy.domain.errors import InvalidParameter, UnreadableJson
 
+MAX_STOPS: Final = 32
+"""SGLang's own bound (`sampling/sampling_params.py`)."""
+MAX_TOP_LOGPROBS: Final = 20
+"""The OpenAI API's own bound."""
+
+TokenCount = Annotated[int, Rule(ge=1, le=MAX_INT32)]
+StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
+_Penalty = Annotated[float, Rule(ge=-2, le=2)]
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _UNKNOWN: Final = "Object contains unknown field"
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-BodyT = TypeVar("BodyT", bound=Struct)
+
+class Body(Struct, kw_only=True):
+    """What all APIs have."""
+
+    model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Rule(gt=0, le=1)] | None = None
+
+
+class OpenAIBody(Body, kw_only=True):
+    """What both of OpenAI's have, and what SGLang takes beside that in either."""
+
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    top_logprobs: Annotated[int, Rule(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    return_token_ids: bool | None = None
+
+    top_k: Annotated[int, Rule(ge=-1, le=MAX_INT32)] | None = None
+    min_p: Annotated[float, Rule(ge=0, le=1)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Rule(gt=0, le=2)] | None = None
+    stop: Annotated[list[StopString], Rule(max_length=MAX_STOPS)] | StopString | None = None
+
+    moderation: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def sampling(self) -> dict[str, Any]:
+        """The parameters above that are SGLang's as they are. Raises InvalidParameter."""
+        if self.top_k == 0:
+            raise InvalidParameter("top_k", "top_k is -1 (off) or at least 1.")
+        return given(self, _SAMPLING)
+
+
+BodyT = TypeVar("BodyT", bound=Body)
 
 
 class BodyReader(Generic[BodyT]):

@@ -23,14 +23,12 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 from msgspec import Meta as Rule
-from msgspec import Struct
 
-from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.dialects.anthropic_messages.conversation import conversation
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import CACHE_CONTROL, Notes
 from rolloutfleet_proxy.dialects.anthropic_messages.tools import choice_of, functions
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
-from rolloutfleet_proxy.dialects.bodies import BodyReader, given
+from rolloutfleet_proxy.dialects.bodies import MAX_STOPS, Body, BodyReader, StopString, TokenCount, given
 from rolloutfleet_proxy.dialects.depth import check_depth, too_deep
 from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
@@ -42,11 +40,6 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 
-MAX_STOPS: Final = 32
-"""SGLang's own bound (`sampling/sampling_params.py`)."""
-
-_TokenCount = Annotated[int, Rule(ge=1, le=MAX_INT32)]
-_StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
 _Object = dict[str, Any]
 
 
@@ -62,20 +55,16 @@ class MessagesRequest(TurnRequest, frozen=True, kw_only=True):
     max_tokens_is_upper_bound: ClassVar = True
 
 
-class _MessagesBody(Struct):
+class _MessagesBody(Body):
     messages: Annotated[list[_Object], Rule(min_length=1)]
-    model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
-    max_tokens: _TokenCount | None = None
+    max_tokens: TokenCount | None = None
     system: str | list[_Object] | None = None
     tools: list[_Object] | None = None
     tool_choice: _Object | None = None
     output_config: _Object | None = None
-    stream: bool | None = None
 
-    temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Rule(gt=0, le=1)] | None = None
     top_k: Annotated[int, Rule(ge=1, le=MAX_INT32)] | None = None
-    stop_sequences: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | None = None
+    stop_sequences: Annotated[list[StopString], Rule(max_length=MAX_STOPS)] | None = None
 
     cache_control: Any = None
     thread: Any = None

@@ -31,12 +31,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta as Rule
-from msgspec import Struct
 from msgspec.structs import replace
 
-from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
-from rolloutfleet_proxy.dialects.bodies import BodyReader
+from rolloutfleet_proxy.dialects.bodies import BodyReader, OpenAIBody, TokenCount
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.mistakes import kind_of
@@ -52,20 +50,11 @@ from rolloutfleet_proxy.domain.errors import (
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.engine.generation import grammar_of
 
-MAX_STOPS: Final = 32
-"""SGLang's own bound (`sampling/sampling_params.py`)."""
-MAX_TOP_LOGPROBS: Final = 20
-"""The OpenAI API's own bound."""
-
 _MAX_INT64 = 2**63 - 1
 _ANY_SEED = -1
 """What several frameworks send for none."""
 
-_Fraction = Annotated[float, Rule(ge=0, le=1)]
-_Penalty = Annotated[float, Rule(ge=-2, le=2)]
-_TokenCount = Annotated[int, Rule(ge=1, le=MAX_INT32)]
 _Grammar = Annotated[str, Rule(min_length=1)]
-_StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
 
 
 LENIENT: Final = Reading()
@@ -77,36 +66,21 @@ class ChatRequest(TurnRequest, frozen=True, kw_only=True):
     include_usage: bool
 
 
-class _ChatBody(Struct):
+class _ChatBody(OpenAIBody):
     messages: Annotated[list[dict[str, Any]], Rule(min_length=1)]
-    model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     response_format: dict[str, Any] | None = None
 
-    stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Rule(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    return_token_ids: bool | None = None
 
-    max_completion_tokens: _TokenCount | None = None
-    max_tokens: _TokenCount | None = None
+    max_completion_tokens: TokenCount | None = None
+    max_tokens: TokenCount | None = None
 
-    temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Rule(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Rule(ge=-1, le=MAX_INT32)] | None = None
-    min_p: _Fraction | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Rule(gt=0, le=2)] | None = None
     seed: Annotated[int, Rule(ge=_ANY_SEED, le=_MAX_INT64)] | None = None
     min_tokens: Annotated[int, Rule(ge=0, le=MAX_INT32)] | None = None
     ignore_eos: bool | None = None
-    stop: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | _StopString | None = None
     stop_token_ids: Annotated[list[engine_fields.TokenId], Rule(max_length=1024)] | None = None
     regex: _Grammar | None = None
     ebnf: _Grammar | None = None
@@ -121,35 +95,22 @@ class _ChatBody(Struct):
     function_call: None = None
     functions: None = None
 
-    moderation: Any = None
     prediction: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 
     metadata: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
     store: Any = None
     user: Any = None
 
 
 _SAMPLING = (
-    ("temperature", "temperature"),
-    ("top_p", "top_p"),
-    ("top_k", "top_k"),
-    ("min_p", "min_p"),
-    ("presence_penalty", "presence_penalty"),
-    ("frequency_penalty", "frequency_penalty"),
-    ("repetition_penalty", "repetition_penalty"),
     ("seed", "sampling_seed"),
     ("min_tokens", "min_new_tokens"),
     ("ignore_eos", "ignore_eos"),
     ("stop_token_ids", "stop_token_ids"),
 )
-"""Our name, SGLang's name."""
+"""The API's name, SGLang's name."""
 
 _LONGEST_PATH = 200
 _INSTEAD = {
@@ -176,7 +137,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
             continue
         _check_message(message, ignored, images, at=f"messages[{index}]")
     tools, choice = _tools(parsed)
-    stops = _stops(parsed.stop)
+    stops = parsed.stops
     sampling = _sampling(parsed, stops, reading, ignored)
     if parsed.min_tokens and choice.wishes == ("parallel_tool_calls",):
         # Few ask for that themselves: frameworks send it with every call.
@@ -372,14 +333,8 @@ def _max_tokens(parsed: _ChatBody) -> int | None:
     return limit
 
 
-def _stops(stop: list[str] | str | None) -> tuple[str, ...]:
-    if stop is None:
-        return ()
-    return (stop,) if isinstance(stop, str) else tuple(stop)
-
-
 def _sampling(parsed: _ChatBody, stops: tuple[str, ...], reading: Reading, ignored: list[str]) -> dict[str, Any]:
-    sampling: dict[str, Any] = {}
+    sampling = parsed.sampling()
     for name, theirs in _SAMPLING:
         value = getattr(parsed, name)
         if value is not None:
@@ -387,8 +342,6 @@ def _sampling(parsed: _ChatBody, stops: tuple[str, ...], reading: Reading, ignor
     if parsed.seed == _ANY_SEED:
         del sampling["sampling_seed"]
         ignored.append("seed")
-    if parsed.top_k == 0:
-        raise InvalidParameter("top_k", "top_k is -1 (off) or at least 1.")
     if stops:
         sampling["stop"] = list(stops)
     if parsed.stop_regex:

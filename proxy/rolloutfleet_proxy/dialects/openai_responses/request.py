@@ -26,12 +26,10 @@ from msgspec import Meta as Rule
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
-from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
-from rolloutfleet_proxy.dialects.bodies import BodyReader, given
+from rolloutfleet_proxy.dialects.base import Reading, TurnRequest
+from rolloutfleet_proxy.dialects.bodies import BodyReader, OpenAIBody, TokenCount
 from rolloutfleet_proxy.dialects.depth import check_depth
 from rolloutfleet_proxy.dialects.images import Images
-from rolloutfleet_proxy.dialects.openai_chat.request import MAX_STOPS, MAX_TOP_LOGPROBS
 from rolloutfleet_proxy.dialects.openai_responses.items import read_input
 from rolloutfleet_proxy.dialects.openai_responses.tools import Declared, read_choice, read_tools
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
@@ -53,10 +51,6 @@ _LONGEST_PATH = 200
 _LONGEST_USER = 512
 _MOST_REPEATED: Final = {"text": 1 << 20, "tool_choice": 1 << 20, "reasoning": 1 << 12}
 """Bytes of JSON of what answers repeat as it is."""
-
-_Fraction = Annotated[float, Rule(ge=0, le=1)]
-_Penalty = Annotated[float, Rule(ge=-2, le=2)]
-_StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
 
 
 class Echo(Struct, frozen=True, kw_only=True):
@@ -106,55 +100,33 @@ class ResponsesRequest(TurnRequest, frozen=True, kw_only=True):
         return {name: value for name, value in kept.items() if value} or None
 
 
-class _ResponsesBody(Struct):
+class _ResponsesBody(OpenAIBody):
     input: str | list[Any]
-    model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     tools: list[Any] | None = None
-    tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
-    stream: bool | None = None
     include: list[str] | None = None
-    top_logprobs: Annotated[int, Rule(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    return_token_ids: bool | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     truncation: str | None = None
     user: Annotated[str, Rule(max_length=_LONGEST_USER)] | None = None
 
-    max_output_tokens: Annotated[int, Rule(ge=1, le=MAX_INT32)] | None = None
-    temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Rule(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Rule(ge=-1, le=MAX_INT32)] | None = None
-    min_p: _Fraction | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Rule(gt=0, le=2)] | None = None
-    stop: Annotated[list[_StopString], Rule(max_length=MAX_STOPS)] | _StopString | None = None
+    max_output_tokens: TokenCount | None = None
 
     background: Any = None
     conversation: Any = None
     prompt: Any = None
 
     context_management: Any = None
-    moderation: Any = None
 
     client_metadata: Any = None
     max_tool_calls: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
     stream_options: Any = None
 
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _REFUSED = {
     "background": "a response is made while its caller waits.",
     "conversation": "give previous_response_id, or the whole input.",
@@ -179,7 +151,7 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
         messages.insert(0, {"role": "system", "content": parsed.instructions})
     tools = read_tools(parsed.tools or (), ignored)
     choice = read_choice(parsed.tool_choice, parsed.parallel_tool_calls, tools)
-    stops = (parsed.stop,) if isinstance(parsed.stop, str) else tuple(parsed.stop or ())
+    stops = parsed.stops
     calls, sampling = held_calls(choice, _sampling(parsed, stops, ignored), reading, ignored)
     logprobs = bool(parsed.top_logprobs) or _LOGPROBS in (parsed.include or ())
     request = ResponsesRequest(
@@ -255,9 +227,7 @@ def _template_kwargs(parsed: _ResponsesBody, reading: Reading, ignored: list[str
 
 
 def _sampling(parsed: _ResponsesBody, stops: tuple[str, ...], ignored: list[str]) -> dict[str, Any]:
-    sampling = given(parsed, _SAMPLING)
-    if parsed.top_k == 0:
-        raise InvalidParameter("top_k", "top_k is -1 (off) or at least 1.")
+    sampling = parsed.sampling()
     if stops:
         sampling["stop"] = list(stops)
     schema = _schema(parsed.text or {}, ignored)
