@@ -54,6 +54,19 @@ def kind_of(value: Any, *, what: str, at: str) -> str:
     return kind
 
 
+def text_of(holder: Mapping[str, Any], field: str, *, at: str, rule: str | None = None, empty: bool = False) -> str:
+    """The text that the object at `at` must have as its field, of at least one character unless it may be `empty`.
+
+    Raises MissingParameter, and InvalidParameter, which says the `rule`.
+    """
+    value = holder.get(field)
+    if value is None:
+        raise MissingParameter(f"{at}.{field}")
+    if type(value) is not str or not (value or empty):
+        raise InvalidParameter(f"{at}.{field}", rule or f"{field} is a string.")
+    return value
+
+
 def refused(error: Exception, *, instead: Mapping[str, str]) -> DomainError:
     """The error for what the decoder of requests says. `instead` has what to write into fields in which no other value
     can be honoured."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import Notes
 from rolloutfleet_proxy.dialects.depth import check_depth
-from rolloutfleet_proxy.dialects.mistakes import kind_of
+from rolloutfleet_proxy.dialects.mistakes import kind_of, text_of
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import Message
 
@@ -145,11 +145,8 @@ def _of_user(blocks: list[Block], notes: Notes, *, at: str) -> list[Message]:
 
 def _tool_result(block: Block, notes: Notes, *, at: str) -> Message:
     notes.others(block, _TOOL_RESULT, at=at)
-    call_id, content = block.get("tool_use_id"), block.get("content")
-    if call_id is None:
-        raise MissingParameter(f"{at}.tool_use_id")
-    if type(call_id) is not str or not call_id:
-        raise InvalidParameter(f"{at}.tool_use_id", "tool_use_id is the id of the tool_use that this answers.")
+    call_id = text_of(block, "tool_use_id", at=at, rule="tool_use_id is the id of the tool_use that this answers.")
+    content = block.get("content")
     blocks = [] if content is None else _blocks(content, at=f"{at}.content")
     return {"role": "tool", "tool_call_id": call_id, "content": _texts(blocks, notes, at=f"{at}.content")}
 
@@ -171,7 +168,7 @@ def _rendered(block: Block, notes: Notes, *, at: str) -> str:
         return _search_result(block, notes, at=at)
     if kind == "tool_reference":
         notes.others(block, _TOOL_REFERENCE, at=at)
-        return _string(block, "tool_name", at=at)
+        return text_of(block, "tool_name", at=at, empty=True)
     if kind == "tool_removal" or (kind == "tool_addition" and _is_of_a_declared_tool(block)):
         notes.ignored.append(f"{at}.{kind}")
         return ""
@@ -186,7 +183,7 @@ def _is_of_a_declared_tool(addition: Block) -> bool:
 
 def _text(block: Block, notes: Notes, *, at: str) -> str:
     notes.others(block, _TEXT, at=at)
-    return _string(block, "text", at=at)
+    return text_of(block, "text", at=at, empty=True)
 
 
 def _image(block: Block, notes: Notes, *, at: str) -> str:
@@ -202,7 +199,7 @@ def _document(block: Block, notes: Notes, *, at: str) -> str:
         raise InvalidParameter(f"{at}.source", "A document's source is an object.")
     kind = source.get("type")
     if kind == "text":
-        text = _string(source, "data", at=f"{at}.source")
+        text = text_of(source, "data", at=f"{at}.source", empty=True)
     elif kind == "content":
         inner = _blocks(source.get("content"), at=f"{at}.source.content")
         text = _texts(inner, notes, at=f"{at}.source.content")
@@ -218,7 +215,7 @@ def _search_result(block: Block, notes: Notes, *, at: str) -> str:
 
 
 def _titled(block: Block, fields: tuple[str, ...], text: str, *, at: str) -> str:
-    heads = [_string(block, field, at=at) for field in fields if block.get(field) is not None]
+    heads = [text_of(block, field, at=at, empty=True) for field in fields if block.get(field) is not None]
     return "\n".join([*heads, text])
 
 
@@ -252,7 +249,7 @@ def _read_spoken(spoken: _Spoken, message: Block, notes: Notes, *, at: str) -> N
             spoken.thoughts.append(_thinking(block, notes, at=where))
         elif kind == "compaction":
             notes.others(block, _COMPACTION, at=where)
-            spoken.texts.append("" if block.get("content") is None else _string(block, "content", at=where))
+            spoken.texts.append("" if block.get("content") is None else text_of(block, "content", at=where, empty=True))
         elif kind == "tool_use":
             spoken.calls.append(_tool_use(block, notes, at=where))
         elif kind in _ELSEWHERE or kind.endswith("_tool_result"):
@@ -266,7 +263,7 @@ def _thinking(block: Block, notes: Notes, *, at: str) -> str:
     notes.others(block, _THINKING, at=at)
     if block.get("signature"):
         notes.ignored.append(f"{at}.signature")
-    return _string(block, "thinking", at=at)
+    return text_of(block, "thinking", at=at, empty=True)
 
 
 def _tool_use(block: Block, notes: Notes, *, at: str) -> dict[str, Any]:
@@ -280,15 +277,6 @@ def _tool_use(block: Block, notes: Notes, *, at: str) -> dict[str, Any]:
         raise InvalidParameter(f"{at}.input", "A tool_use has an input, an object.")
     check_depth(given, at=f"{at}.input")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": _dumps(given)}}
-
-
-def _string(block: Block, field: str, *, at: str) -> str:
-    value = block.get(field)
-    if value is None:
-        raise MissingParameter(f"{at}.{field}")
-    if type(value) is not str:
-        raise InvalidParameter(f"{at}.{field}", f"{field} is a string.")
-    return value
 
 
 def _unsupported(block: Block, *, at: str) -> UnsupportedParameter:

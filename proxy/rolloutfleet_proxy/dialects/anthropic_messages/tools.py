@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import Notes
 from rolloutfleet_proxy.dialects.depth import check_depth
+from rolloutfleet_proxy.dialects.mistakes import text_of
 from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
@@ -44,11 +45,8 @@ def functions(tools: list[dict[str, Any]], notes: Notes) -> list[Tool]:
 
 def _function(tool: dict[str, Any], notes: Notes, *, at: str) -> Tool:
     notes.others(tool, _KNOWN, at=at)
-    name, description, schema = tool.get("name"), tool.get("description"), tool.get("input_schema")
-    if name is None:
-        raise MissingParameter(f"{at}.name")
-    if type(name) is not str or not name:
-        raise InvalidParameter(f"{at}.name", "A tool's name is a string.")
+    name = text_of(tool, "name", at=at, rule="A tool's name is a string.")
+    description, schema = tool.get("description"), tool.get("input_schema")
     if not isinstance(description, str | None):
         raise InvalidParameter(f"{at}.description", "A tool's description is a string.")
     if schema is None:

@@ -37,7 +37,7 @@ from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
 from rolloutfleet_proxy.dialects.bodies import BodyReader, OpenAIBody, TokenCount
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.images import Images
-from rolloutfleet_proxy.dialects.mistakes import kind_of
+from rolloutfleet_proxy.dialects.mistakes import kind_of, text_of
 from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
 from rolloutfleet_proxy.dialects.openai_chat.tool_choice import choice_of, named_function
 from rolloutfleet_proxy.dialects.tool_choice import Choice, held_calls
@@ -178,6 +178,7 @@ _TEXT_FIELDS = ("reasoning_content", "reasoning", "refusal", "name")
 _KNOWN_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "audio", "function_call", *_TEXT_FIELDS})
 _PART_FIELDS = frozenset({"type", "text", "cache_control"})
 _IMAGE = "image_url"
+_ANSWERS_CALL = "tool_call_id is the id of the tool call that this message answers."
 
 
 def _check_message(message: dict[str, Any], ignored: list[str], images: Images, *, at: str) -> None:
@@ -197,7 +198,7 @@ def _check_message(message: dict[str, Any], ignored: list[str], images: Images, 
         if message.get(field) is not None:
             raise UnsupportedParameter(f"{at}.{field}", "there is nothing here that could render it.")
     if role == "tool":
-        _check_tool_call_id(message.get("tool_call_id"), at=f"{at}.tool_call_id")
+        text_of(message, "tool_call_id", at=at, rule=_ANSWERS_CALL)
     elif message.get("tool_call_id") is not None:
         raise InvalidParameter(f"{at}.tool_call_id", "Only a tool message answers a tool call.")
     _check_tool_calls(message.get("tool_calls"), role=role, at=f"{at}.tool_calls")
@@ -236,13 +237,6 @@ def _check_part(part: Any, ignored: list[str], *, at: str) -> None:
             if value is not None:
                 ignored.append(f"{at}.{field}")
     check_depth(part.get("cache_control"), at=f"{at}.cache_control")
-
-
-def _check_tool_call_id(value: Any, *, at: str) -> None:
-    if value is None:
-        raise MissingParameter(at)
-    if type(value) is not str or not value:
-        raise InvalidParameter(at, "tool_call_id is the id of the tool call that this message answers.")
 
 
 def _check_tool_calls(calls: Any, *, role: str, at: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rolloutfleet_proxy.dialects.mistakes import text_of
 from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
@@ -21,11 +22,7 @@ def named_function(owner: dict[str, Any], *, of: str, at: str) -> dict[str, Any]
         raise MissingParameter(at)
     if type(function) is not dict:
         raise InvalidParameter(at, f"A {of}'s function is an object.")
-    name = function.get("name")
-    if name is None:
-        raise MissingParameter(f"{at}.name")
-    if type(name) is not str or not name:
-        raise InvalidParameter(f"{at}.name", "A function's name is a string.")
+    text_of(function, "name", at=at, rule="A function's name is a string.")
     return function
 
 

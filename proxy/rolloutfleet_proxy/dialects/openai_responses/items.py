@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.images import Images
-from rolloutfleet_proxy.dialects.mistakes import kind_of
+from rolloutfleet_proxy.dialects.mistakes import kind_of, text_of
 from rolloutfleet_proxy.dialects.openai_responses.item_ids import made_by
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, arguments_of, known_as
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -124,8 +124,8 @@ class _Reading:
         namespace = item.get("namespace")
         if not isinstance(namespace, str | None):
             raise InvalidParameter(f"{at}.namespace", "A namespace's name is a string.")
-        call_id, name = _needed(item, "call_id", at=at), _needed(item, "name", at=at)
-        arguments = _needed(item, "input" if custom else "arguments", at=at, empty=True)
+        call_id, name = text_of(item, "call_id", at=at), text_of(item, "name", at=at)
+        arguments = text_of(item, "input" if custom else "arguments", at=at, empty=True)
         if custom and not call_id.endswith(RAW):
             arguments = arguments_of(arguments)
         else:
@@ -136,7 +136,7 @@ class _Reading:
         calls.append({"id": call_id.removesuffix(RAW), "type": "function", "function": function})
 
     def _output(self, item: Item, *, at: str) -> None:
-        call_id = _needed(item, "call_id", at=at).removesuffix(RAW)
+        call_id = text_of(item, "call_id", at=at).removesuffix(RAW)
         text = self._text(item.get("output"), at=f"{at}.output")
         self._end({"role": "tool", "tool_call_id": call_id, "content": text})
 
@@ -199,12 +199,3 @@ class _Reading:
             check_depth(part[other], at=f"{at}.{other}")
             if part[other]:
                 self._ignored.append(f"{at}.{other}")
-
-
-def _needed(item: Item, field: str, *, at: str, empty: bool = False) -> str:
-    value = item.get(field)
-    if value is None:
-        raise MissingParameter(f"{at}.{field}")
-    if type(value) is not str or not (value or empty):
-        raise InvalidParameter(f"{at}.{field}", f"{field} is a string.")
-    return value

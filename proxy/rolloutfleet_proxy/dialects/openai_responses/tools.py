@@ -23,9 +23,9 @@ import msgspec
 from msgspec import Struct
 
 from rolloutfleet_proxy.dialects.depth import check_depth
-from rolloutfleet_proxy.dialects.mistakes import kind_of
+from rolloutfleet_proxy.dialects.mistakes import kind_of, text_of
 from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen
-from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
+from rolloutfleet_proxy.domain.errors import InvalidParameter, UnsupportedParameter
 
 FUNCTION: Final = "function"
 CUSTOM: Final = "custom"
@@ -180,12 +180,7 @@ def _one_text(form: Any, ignored: list[str], *, at: str) -> dict[str, Any]:
 
 
 def _name(tool: Tool, *, at: str) -> str:
-    name = tool.get("name")
-    if name is None:
-        raise MissingParameter(f"{at}.name")
-    if type(name) is not str or not name:
-        raise InvalidParameter(f"{at}.name", "A tool's name is a string.")
-    return name
+    return text_of(tool, "name", at=at, rule="A tool's name is a string.")
 
 
 # Which may be called
