@@ -130,7 +130,20 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
 
 class Encoder(ABC):
-    """Writes one caller's answer. Only `committed` and `whole` say that it ended well, or hold what clients act on."""
+    """Writes one caller's answer. Only `committed` and `whole` say that it ended well, or hold what clients act on.
+
+    The answer names the model as the request did, or else `model`.
+    """
+
+    def __init__(self, request: TurnRequest, *, model: str) -> None:
+        self._model = model if request.model is None else request.model
+        self._opening = b""
+        """What a stream begins with, where that waits until something follows that it is sent with."""
+
+    def _opened(self) -> bytes:
+        """What waited, to be sent now."""
+        opening, self._opening = self._opening, b""
+        return opening
 
     @final
     def encode(self, event: Event) -> bytes:

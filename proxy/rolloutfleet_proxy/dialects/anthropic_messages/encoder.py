@@ -34,15 +34,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessagesEncoder(Encoder):
-    """Writes one caller's message, or stream of events.
-
-    The answer names the model as the request did, or else `model`.
-    """
+    """Writes one caller's message, or stream of events."""
 
     def __init__(self, request: MessagesRequest, *, model: str) -> None:
-        self._model = model if request.model is None else request.model
-        self._opening = b""
-        """`message_start`, until something follows that it is sent with."""
+        super().__init__(request, model=model)
         self._started = False
         self._blocks = 0
         """Begun so far."""
@@ -111,10 +106,6 @@ class MessagesEncoder(Encoder):
             "content": blocks,
             **ending,
         }
-
-    def _opened(self) -> bytes:
-        opening, self._opening = self._opening, b""
-        return opening
 
     def _part(self, kind: str, text: str) -> bytes:
         """Some of a block that holds text, and its beginning where another was open."""

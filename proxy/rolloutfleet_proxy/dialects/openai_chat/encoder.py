@@ -36,19 +36,14 @@ def error_event(error: DomainError) -> bytes:
 
 
 class ChatEncoder(Encoder):
-    """Writes one caller's completion, or stream of chunks.
-
-    The answer names the model as the request did, or else `model`.
-    """
+    """Writes one caller's completion, or stream of chunks."""
 
     def __init__(self, request: ChatRequest, *, model: str, token_bytes: TokenBytes) -> None:
+        super().__init__(request, model=model)
         self._request = request
-        self._model = model if request.model is None else request.model
         self._token_bytes = token_bytes
         self._head = b""
         self._tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
-        self._opening = b""
-        """The first chunk, until something follows that it is sent with."""
 
     def started(self, event: Started) -> bytes:
         """What every chunk begins with is encoded once; the first one, which names the role, waits for the next."""
@@ -102,10 +97,6 @@ class ChatEncoder(Encoder):
                 **of_answer,
             }
         )
-
-    def _opened(self) -> bytes:
-        opening, self._opening = self._opening, b""
-        return opening
 
     def _chunk(self, delta: dict[str, Any], tokens: Tokens | None) -> bytes:
         return self._event({"index": 0, "delta": delta, "logprobs": self._logprobs(tokens), "finish_reason": None})

@@ -42,22 +42,17 @@ def error_event(error: DomainError) -> bytes:
 
 
 class ResponsesEncoder(Encoder):
-    """Writes one caller's response, or stream of events.
-
-    The answer names the model as the request did, or else `model`.
-    """
+    """Writes one caller's response, or stream of events."""
 
     def __init__(self, request: ResponsesRequest, *, model: str, token_bytes: TokenBytes) -> None:
+        super().__init__(request, model=model)
         self._request = request
-        self._model = model if request.model is None else request.model
         self._token_bytes = token_bytes
         self._tools = msgspec.Raw(_encode(request.echo.tools))
         self._turn = ""
         self._created_at = 0.0
         self._number = 0
         """Of the next event."""
-        self._opening = b""
-        """The first events, until something follows that they are sent with."""
         self._places: dict[str, int] = {}
         """The output index of each item that has begun, by its id."""
         self._heads: dict[str, tuple[bytes, bytes]] = {}
@@ -151,10 +146,6 @@ class ResponsesEncoder(Encoder):
         )
 
     # Of a stream
-
-    def _opened(self) -> bytes:
-        opening, self._opening = self._opening, b""
-        return opening
 
     def _in_progress(self) -> bytes:
         bare = objects.response_object(self._turn, self._created_at, self._model)
