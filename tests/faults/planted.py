@@ -46,8 +46,8 @@ FAULTS = [
         "a-response-has-a-field-that-its-clients-do-not-know",
         Promise.CAPTURE,
         PROXY,
-        '        "top_logprobs": echo.top_logprobs,\n',
-        '        "top_logprobs": echo.top_logprobs,\n        "kept": True,\n',
+        '"truncation": "disabled", "usage": usage',
+        '"truncation": "disabled", "kept": True, "usage": usage',
         RESPONSES,
     ),
     Fault(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from rolloutfleet_proxy.dialects.openai_responses import item_ids
 from rolloutfleet_proxy.dialects.openai_responses.item_ids import numbered_id, text_id
@@ -149,25 +150,9 @@ def response_object(
     }
     if echo is None:
         return {**said, "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": usage}
-    return {
-        **said,
-        "background": False,
-        "instructions": echo.instructions,
-        "max_output_tokens": echo.max_output_tokens,
-        "metadata": echo.metadata,
-        "parallel_tool_calls": echo.parallel_tool_calls,
-        "previous_response_id": echo.previous_response_id,
-        "reasoning": echo.reasoning,
-        "temperature": echo.temperature,
-        "text": echo.text,
-        "tool_choice": echo.tool_choice,
-        "tools": tools,
-        "top_logprobs": echo.top_logprobs,
-        "top_p": echo.top_p,
-        "truncation": "disabled",
-        "usage": usage,
-        "user": echo.user,
-    }
+    whole = {**said, "background": False, **asdict(echo), "tools": tools, "truncation": "disabled", "usage": usage}
+    whole["user"] = whole.pop("user")  # The last one, as the API has it.
+    return whole
 
 
 def usage_of(turn: Turn) -> dict[str, Any]:

@@ -54,7 +54,7 @@ _MOST_REPEATED: Final = {"text": 1 << 20, "tool_choice": 1 << 20, "reasoning": 1
 
 
 class Echo(Struct, frozen=True, kw_only=True):
-    """What an answer repeats of its request, as it was sent."""
+    """What an answer repeats of its request, as it was sent; in the order in which answers have it."""
 
     TEXT: ClassVar[Mapping[str, Any]] = {"format": {"type": "text"}}
 
