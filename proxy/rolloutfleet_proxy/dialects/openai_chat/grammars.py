@@ -10,7 +10,6 @@ says what it may hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -35,27 +34,21 @@ def of(
     response_format: dict[str, Any] | None,
 ) -> dict[str, str]:
     """SGLang's sampling parameter for the grammar; empty without one. Raises InvalidParameter, for several too."""
-    held = list(_asked(regex, ebnf, structural_tag, response_format))
-    if len(held) > 1:
-        (first, *_), *_, (last, *_) = held
-        raise InvalidParameter(last, f"{last} and {first} are two grammars, and one can hold a turn: keep one.")
-    return {name: text for _, name, text in held}
-
-
-def _asked(
-    regex: str | None, ebnf: str | None, tag: str | dict[str, Any] | None, response_format: dict[str, Any] | None
-) -> Iterator[tuple[str, str, str]]:
-    """As (field of the body, sampling parameter, text)."""
+    asked: dict[str, tuple[str, str]] = {}
+    """The sampling parameter and its text, by the body's field."""
     if regex is not None:
-        yield "regex", "regex", regex
+        asked["regex"] = "regex", regex
     if ebnf is not None:
-        yield "ebnf", "ebnf", ebnf
-    if tag is not None:
-        yield _TAG, _TAG, _structural_tag(tag, at=_TAG)
-    if response_format is not None:
-        found = _of_format(response_format)
-        if found is not None:
-            yield "response_format", *found
+        asked["ebnf"] = "ebnf", ebnf
+    if structural_tag is not None:
+        asked[_TAG] = _TAG, _structural_tag(structural_tag, at=_TAG)
+    found = None if response_format is None else _of_format(response_format)
+    if found is not None:
+        asked["response_format"] = found
+    if len(asked) > 1:
+        first, *_, last = asked
+        raise InvalidParameter(last, f"{last} and {first} are two grammars, and one can hold a turn: keep one.")
+    return dict(asked.values())
 
 
 def _of_format(response_format: dict[str, Any]) -> tuple[str, str] | None:
