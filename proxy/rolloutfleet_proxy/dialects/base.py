@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar, final
 
 from msgspec import Struct
 
-from rolloutfleet_proxy.domain.errors import KEY_FORMS, DomainError, InvalidParameter
+from rolloutfleet_proxy.domain.errors import KEY_FORMS, DomainError, InvalidParameter, UnknownParameter
 from rolloutfleet_proxy.domain.events import Committed, Delta, Event, Failed, Started
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.http import errors
@@ -25,6 +25,7 @@ RETRY_COUNT: Final = "x-stainless-retry-count"
 """Header of the SDKs of OpenAI and Anthropic: how often they have asked before."""
 MAX_INT32: Final = 2**31 - 1
 """The most tokens that an engine can be asked for."""
+_LONGEST_PATH = 200
 _RETRIED = re.compile(r"0*[1-9][0-9]*")
 
 TokenBytes = Callable[[int], bytes]
@@ -48,6 +49,11 @@ class Reading(Struct, frozen=True, kw_only=True):
     """The tokens that the model has; None where that is not to be checked."""
     holds_calls: bool = False
     """Whether there is a grammar of the chat format's tool calls."""
+
+    def check_ignored(self, ignored: Sequence[str]) -> None:
+        """Raises UnknownParameter where requests are read strictly, and this would be ignored of one."""
+        if self.strict and ignored:
+            raise UnknownParameter(ignored[0][:_LONGEST_PATH])
 
 
 class HeldCalls(Struct, frozen=True, kw_only=True):

@@ -32,12 +32,7 @@ from rolloutfleet_proxy.dialects.bodies import MAX_STOPS, Body, BodyReader, Stop
 from rolloutfleet_proxy.dialects.depth import check_depth, too_deep
 from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
-from rolloutfleet_proxy.domain.errors import (
-    InvalidParameter,
-    MissingParameter,
-    UnknownParameter,
-    UnsupportedParameter,
-)
+from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 
 _Object = dict[str, Any]
@@ -86,7 +81,6 @@ class _MessagesBody(Body):
 
 _OUTPUT_CONFIG = frozenset(("effort", "format"))
 _FORMAT = frozenset(("type", "schema"))
-_LONGEST_PATH = 200
 _NO_THREADS: Final = {"error_code": "thread_unsupported_request", "unsupported": []}
 """By this the `anthropic` SDK knows (`lib/threads/_thread_state.py`)."""
 
@@ -129,8 +123,7 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
         placeholders=notes.images.count,
         images=notes.images.digest,
     )
-    if reading.strict and request.ignored:
-        raise UnknownParameter(request.ignored[0][:_LONGEST_PATH])
+    reading.check_ignored(request.ignored)
     return request
 
 

@@ -41,12 +41,7 @@ from rolloutfleet_proxy.dialects.mistakes import kind_of, text_of
 from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
 from rolloutfleet_proxy.dialects.openai_chat.tool_choice import choice_of, named_function
 from rolloutfleet_proxy.dialects.tool_choice import Choice, held_calls
-from rolloutfleet_proxy.domain.errors import (
-    InvalidParameter,
-    MissingParameter,
-    UnknownParameter,
-    UnsupportedParameter,
-)
+from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.engine.generation import grammar_of
 
@@ -112,7 +107,6 @@ _SAMPLING = (
 )
 """The API's name, SGLang's name."""
 
-_LONGEST_PATH = 200
 _INSTEAD = {
     "n": "give 1, or leave it out.",
     "modalities": "give text alone, or leave it out.",
@@ -165,8 +159,7 @@ def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
         placeholders=images.count,
         images=images.digest,
     )
-    if reading.strict and ignored:
-        raise UnknownParameter(ignored[0][:_LONGEST_PATH])
+    reading.check_ignored(ignored)
     return request
 
 

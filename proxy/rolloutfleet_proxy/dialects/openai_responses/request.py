@@ -33,12 +33,7 @@ from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.openai_responses.items import read_input
 from rolloutfleet_proxy.dialects.openai_responses.tools import Declared, read_choice, read_tools
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
-from rolloutfleet_proxy.domain.errors import (
-    InvalidParameter,
-    MissingParameter,
-    UnknownParameter,
-    UnsupportedParameter,
-)
+from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 
 PREFIX: Final = "resp_"
@@ -47,7 +42,6 @@ PREFIX: Final = "resp_"
 _ANY_OBJECT = '{"type":"object"}'
 _LOGPROBS = "message.output_text.logprobs"
 _MOST_METADATA, _LONGEST_METADATA = 16, 512
-_LONGEST_PATH = 200
 _LONGEST_USER = 512
 _MOST_REPEATED: Final = {"text": 1 << 20, "tool_choice": 1 << 20, "reasoning": 1 << 12}
 """Bytes of JSON of what answers repeat as it is."""
@@ -176,8 +170,7 @@ def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest
         echo=_echo(parsed),
         declared=tools.declared,
     )
-    if reading.strict and ignored:
-        raise UnknownParameter(ignored[0][:_LONGEST_PATH])
+    reading.check_ignored(ignored)
     return request
 
 
