@@ -16,7 +16,7 @@ read back as it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -53,7 +53,7 @@ class Tools(Struct, frozen=True, kw_only=True):
 
     functions: list[Tool] = []
     """As chat requests declare them."""
-    declared: Mapping[str, Declared] = {}
+    declared: dict[str, Declared] = {}
     """By the names that the model knows, those that are no plain functions."""
 
     @property
@@ -92,55 +92,44 @@ def custom_input(arguments: str) -> str | None:
 
 def read_tools(given: Sequence[Any], ignored: list[str]) -> Tools:
     """Raises DomainError that names the field at fault."""
-    functions: list[Tool] = []
-    declared: dict[str, Declared] = {}
+    tools = Tools()
     of_servers = 0
     for index, tool in enumerate(given):
         at = f"tools[{index}]"
         kind = kind_of(tool, what="A tool", at=at)
         check_depth(tool, at=at)  # Answers repeat it.
         if kind == NAMESPACE:
-            _read_namespace(tool, functions, declared, ignored, at=at)
+            _read_namespace(tool, tools, ignored, at=at)
         elif kind in (FUNCTION, CUSTOM):
-            _read_tool(tool, functions, declared, ignored, namespace=None, at=at)
+            _read_tool(tool, tools, ignored, namespace=None, at=at)
         else:
             ignored.append(f"{at}.{kind}")
             of_servers += len(_encode(tool))
             if of_servers > LONGEST_OF_SERVERS:
                 raise InvalidParameter(at, "Tools that a server would run have 1 MiB at most: leave them out.")
-    times = Counter(function["function"]["name"] for function in functions)
-    for name in declared:
+    times = Counter(function["function"]["name"] for function in tools.functions)
+    for name in tools.declared:
         if times[name] > 1:
             raise InvalidParameter("tools", f"Two tools are known to the model as {name[:80]!r}: rename one.")
-    return Tools(functions=functions, declared=declared)
+    return tools
 
 
-def _read_namespace(
-    space: Tool, functions: list[Tool], declared: dict[str, Declared], ignored: list[str], *, at: str
-) -> None:
+def _read_namespace(space: Tool, tools: Tools, ignored: list[str], *, at: str) -> None:
     name = _name(space, at=at)
-    tools = space.get("tools")
-    if type(tools) is not list:
+    held = space.get("tools")
+    if type(held) is not list:
         raise InvalidParameter(f"{at}.tools", "A namespace has a list of tools.")
     if space.get("description"):
         ignored.append(f"{at}.description")
-    for index, tool in enumerate(tools):
+    for index, tool in enumerate(held):
         within = f"{at}.tools[{index}]"
         kind = kind_of(tool, what="A tool", at=within)
         if kind not in (FUNCTION, CUSTOM):
             raise UnsupportedParameter(f"{within}.type", "a namespace holds functions and custom tools.")
-        _read_tool(tool, functions, declared, ignored, namespace=name, at=within)
+        _read_tool(tool, tools, ignored, namespace=name, at=within)
 
 
-def _read_tool(
-    tool: Tool,
-    functions: list[Tool],
-    declared: dict[str, Declared],
-    ignored: list[str],
-    *,
-    namespace: str | None,
-    at: str,
-) -> None:
+def _read_tool(tool: Tool, tools: Tools, ignored: list[str], *, namespace: str | None, at: str) -> None:
     name, custom = _name(tool, at=at), tool["type"] == CUSTOM
     description = tool.get("description")
     if not isinstance(description, str | None):
@@ -160,9 +149,9 @@ def _read_tool(
             function["parameters"] = parameters
         if isinstance(tool.get("strict"), bool):
             function["strict"] = tool["strict"]
-    functions.append({"type": FUNCTION, "function": function})
+    tools.functions.append({"type": FUNCTION, "function": function})
     if custom or namespace is not None:
-        declared[known] = Declared(name=name, namespace=namespace, custom=custom)
+        tools.declared[known] = Declared(name=name, namespace=namespace, custom=custom)
 
 
 def _one_text(form: Any, ignored: list[str], *, at: str) -> dict[str, Any]:
