@@ -14,10 +14,7 @@ class TopLogprob(Struct, frozen=True, gc=False):
     bytes: list[int]
 
 
-class TokenLogprob(Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
+class TokenLogprob(TopLogprob, frozen=True, gc=True):
     top_logprobs: list[TopLogprob]
 
 
