@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from tests.proxy.domain.test_sampling import owned, said
 
 from rolloutfleet_proxy.capture.sampling import as_owned, sampled
+from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest, parse_chat
 from rolloutfleet_proxy.domain.sampling import Sampling, SessionSampling
 
@@ -17,7 +18,7 @@ OVERRIDDEN = ("sampling", "max_tokens", "template", "max_tokens_is_trainers")
 
 
 def parse(**fields: Any) -> ChatRequest:
-    return parse_chat(json.dumps({"messages": [{"role": "user", "content": "hello"}]} | fields).encode())
+    return parse_chat(json.dumps({"messages": [{"role": "user", "content": "hello"}]} | fields).encode(), Reading())
 
 
 requests = st.fixed_dictionaries(

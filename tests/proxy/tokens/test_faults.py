@@ -9,6 +9,7 @@ from tests.proxy.tokens.models.families import FAMILIES, chat_format, write_mode
 from tests.proxy.tokens.test_tokenizing import LONG
 from tests.wording import LIBRARIES
 
+from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.dialects.openai_chat.request import parse_chat
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message
 from rolloutfleet_proxy.tokens.faults import LONGEST_SEARCHED
@@ -81,7 +82,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 def refused(model: ChatFormat, body: dict[str, Any]) -> Unrenderable:
-    request = parse_chat(json.dumps({"messages": [USER], **body}).encode())
+    request = parse_chat(json.dumps({"messages": [USER], **body}).encode(), Reading())
     with pytest.raises(Unrenderable) as caught:
         model.prompt(request.messages, request.template, [])
     assert not LIBRARIES.search(str(caught.value)), caught.value

@@ -28,7 +28,7 @@ than was asked for is a 400 that names the parameter. Strictly read, what would 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta as Rule
 from msgspec.structs import replace
@@ -50,9 +50,6 @@ _ANY_SEED = -1
 """What several frameworks send for none."""
 
 _Grammar = Annotated[str, Rule(min_length=1)]
-
-
-LENIENT: Final = Reading()
 
 
 class ChatRequest(TurnRequest, frozen=True, kw_only=True):
@@ -120,7 +117,7 @@ _bodies = BodyReader(
 )
 
 
-def parse_chat(body: bytes, reading: Reading = LENIENT) -> ChatRequest:
+def parse_chat(body: bytes, reading: Reading) -> ChatRequest:
     """Read a request's body once. Raises DomainError that names the parameter at fault."""
     ignored: list[str] = []
     parsed = _bodies.read(body, ignored)

@@ -130,10 +130,8 @@ _REFUSED = {
 _encode = msgspec.json.Encoder().encode
 _bodies = BodyReader(_ResponsesBody, unused=("context_management", "moderation"))
 
-LENIENT: Final = Reading()
 
-
-def parse_responses(body: bytes, reading: Reading = LENIENT) -> ResponsesRequest:
+def parse_responses(body: bytes, reading: Reading) -> ResponsesRequest:
     """Read a request's body once. Raises DomainError that names the parameter at fault."""
     ignored: list[str] = []
     parsed = _read(body, ignored)

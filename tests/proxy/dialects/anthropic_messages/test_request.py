@@ -485,7 +485,8 @@ def test_the_same_conversation_by_chat_has_the_same_digests_and_the_same_message
                     }
                 ],
             }
-        ).encode()
+        ).encode(),
+        Reading(),
     )
     messages = parse(
         system="Be brief.",

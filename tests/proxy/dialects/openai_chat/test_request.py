@@ -12,12 +12,13 @@ from tests.wording import LIBRARIES
 from rolloutfleet.errors import INVALID_JSON, INVALID_REQUEST, UNSUPPORTED_PARAMETER
 from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.dialects.depth import MAX_DEPTH
-from rolloutfleet_proxy.dialects.openai_chat.request import LENIENT, ChatRequest, parse_chat
+from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest, parse_chat
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.messages import NO_ARGS
 from rolloutfleet_proxy.http.errors import body_of, status_of
 from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS
 
+LENIENT = Reading()
 USER = {"role": "user", "content": "hello"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
 TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
@@ -28,7 +29,7 @@ FORMAT = {"type": "structural_tag", "format": {"type": "any_text"}}
 
 
 def parse(**fields: Any) -> ChatRequest:
-    return parse_chat(json.dumps({"messages": [USER]} | fields).encode())
+    return parse_chat(json.dumps({"messages": [USER]} | fields).encode(), LENIENT)
 
 
 def refusal(body: bytes, reading: Reading = LENIENT) -> DomainError:
@@ -262,7 +263,7 @@ def test_one_call_at_most_is_held_by_a_grammar_where_there_is_one() -> None:
             True,
         )
         assert request.calls.wishes[-1] == "parallel_tool_calls"
-    without = parse_chat(body(**tools))
+    without = parse_chat(body(**tools), LENIENT)
     assert (without.calls, without.ignored) == (None, ("parallel_tool_calls",))
     at_least = parse_chat(body(**tools, min_tokens=1), Reading(holds_calls=True))
     assert (at_least.calls, at_least.ignored) == (None, ("parallel_tool_calls",))
@@ -644,7 +645,7 @@ requests = st.fixed_dictionaries(
 @given(value=values | requests)
 def test_any_json_is_read_or_refused_with_400(value: Any) -> None:
     try:
-        request = parse_chat(json.dumps(value).encode())
+        request = parse_chat(json.dumps(value).encode(), LENIENT)
     except DomainError as error:
         assert status_of(error) == 400
         assert json.loads(body_of(error))["error"]["message"]
