@@ -32,6 +32,11 @@ class Choice(Struct, frozen=True, kw_only=True):
     """The fields that are without effect where no grammar holds."""
 
 
+def names_of(tools: list[Tool]) -> set[str]:
+    """The names by which the model knows them."""
+    return {tool["function"]["name"] for tool in tools}
+
+
 def chosen(tools: list[Tool], mode: str, names: frozenset[str] | None, *, single: str | None) -> Choice:
     """The choice of one of the modes above, and of the declared functions that it leaves, None for all. `single` is the
     field that allows one call at the most, if one does."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import Notes
 from rolloutfleet_proxy.dialects.depth import check_depth
 from rolloutfleet_proxy.dialects.mistakes import text_of
-from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen
+from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen, names_of
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 SINGLE: Final = "tool_choice.disable_parallel_tool_use"
@@ -79,6 +79,6 @@ def _declared(tool_choice: dict[str, Any], tools: list[Tool]) -> str:
     name = tool_choice.get("name")
     if name is None:
         raise MissingParameter("tool_choice.name")
-    if type(name) is not str or not any(tool["function"]["name"] == name for tool in tools):
+    if type(name) is not str or name not in names_of(tools):
         raise InvalidParameter("tool_choice.name", "No tool of that name is declared.")
     return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rolloutfleet_proxy.dialects.mistakes import text_of
-from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen
+from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen, names_of
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 
@@ -34,7 +34,7 @@ def _mode_and_names(choice: Any, tools: list[Tool]) -> tuple[str, frozenset[str]
         return choice, None
     kind: str | None = choice.get("type") if type(choice) is dict else None
     if kind == "function":
-        return REQUIRED, frozenset([_declared(choice, _names(tools), at="tool_choice")])
+        return REQUIRED, frozenset([_declared(choice, names_of(tools), at="tool_choice")])
     if kind == "allowed_tools":
         return _allowed(choice.get("allowed_tools"), tools, at="tool_choice.allowed_tools")
     if kind is not None and type(kind) is str:
@@ -48,7 +48,7 @@ def _allowed(allowed: Any, tools: list[Tool], *, at: str) -> tuple[str, frozense
     mode = allowed.get("mode")
     if mode not in (AUTO, REQUIRED):
         raise InvalidParameter(f"{at}.mode", "A mode is auto or required.")
-    names, declared = [], _names(tools)
+    names, declared = [], names_of(tools)
     for index, tool in enumerate(allowed["tools"]):
         if type(tool) is not dict:
             raise InvalidParameter(f"{at}.tools[{index}]", "A tool is an object.")
@@ -57,10 +57,6 @@ def _allowed(allowed: Any, tools: list[Tool], *, at: str) -> tuple[str, frozense
         raise InvalidParameter(f"{at}.tools", "A call is required, and no tool is allowed: list one, or use mode auto.")
     everything = declared <= set(names)
     return mode, None if everything else frozenset(names)
-
-
-def _names(tools: list[Tool]) -> set[str]:
-    return {tool["function"]["name"] for tool in tools}
 
 
 def _declared(choice: dict[str, Any], names: set[str], *, at: str) -> str:

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from rolloutfleet_proxy.dialects.depth import check_depth
 from rolloutfleet_proxy.dialects.mistakes import kind_of, text_of
-from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen
+from rolloutfleet_proxy.dialects.tool_choice import AUTO, NONE, REQUIRED, Choice, Tool, chosen, names_of
 from rolloutfleet_proxy.domain.errors import InvalidParameter, UnsupportedParameter
 
 FUNCTION: Final = "function"
@@ -55,11 +55,6 @@ class Tools(Struct, frozen=True, kw_only=True):
     """As chat requests declare them."""
     declared: dict[str, Declared] = {}
     """By the names that the model knows, those that are no plain functions."""
-
-    @property
-    def names(self) -> set[str]:
-        """By which the model knows them."""
-        return {function["function"]["name"] for function in self.functions}
 
 
 class _Bare(Struct, forbid_unknown_fields=True):
@@ -190,7 +185,7 @@ def _mode_and_names(given: Any, tools: Tools) -> tuple[str, frozenset[str] | Non
         return given, None
     kind = given.get("type") if type(given) is dict else None
     if kind in (FUNCTION, CUSTOM):
-        return REQUIRED, frozenset([_chosen(given, tools.names, at="tool_choice")])
+        return REQUIRED, frozenset([_chosen(given, names_of(tools.functions), at="tool_choice")])
     if kind == "allowed_tools":
         return _allowed(given, tools)
     if type(kind) is str:
@@ -206,7 +201,7 @@ def _allowed(given: dict[str, Any], tools: Tools) -> tuple[str, frozenset[str] |
         raise InvalidParameter("tool_choice.tools", "It is a list of tools.")
     if mode == REQUIRED and not listed:
         raise InvalidParameter("tool_choice.tools", "A call is required, and no tool is allowed: list one.")
-    declared = tools.names
+    declared = names_of(tools.functions)
     names = {_chosen(each, declared, at=f"tool_choice.tools[{index}]") for index, each in enumerate(listed)}
     return mode, None if declared <= names else frozenset(names)
 
