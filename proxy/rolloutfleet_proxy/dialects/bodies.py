@@ -66,6 +66,16 @@ class OpenAIBody(Body, kw_only=True):
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
+    def template_kwargs(self, effort: str | None, *, at: str) -> dict[str, Any] | None:
+        """`chat_template_kwargs`, and the effort among them; None for neither. Raises InvalidParameter for the effort,
+        which is the field `at`, where they have another."""
+        kwargs = self.chat_template_kwargs
+        if effort is None:
+            return kwargs or None
+        if kwargs and kwargs.get("reasoning_effort", effort) != effort:
+            raise InvalidParameter(at, "chat_template_kwargs has another reasoning_effort.")
+        return {**(kwargs or {}), "reasoning_effort": effort}
+
     def sampling(self) -> dict[str, Any]:
         """The parameters above that are SGLang's as they are. Raises InvalidParameter."""
         if self.top_k == 0:

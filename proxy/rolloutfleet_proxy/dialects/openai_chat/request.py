@@ -290,16 +290,12 @@ def _check_tool(tool: dict[str, Any], *, at: str) -> None:
 
 
 def _template_kwargs(parsed: _ChatBody, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
-    kwargs = parsed.chat_template_kwargs
-    check_depth(kwargs, at="chat_template_kwargs")
+    check_depth(parsed.chat_template_kwargs, at="chat_template_kwargs")
     effort = parsed.reasoning_effort
     if effort is not None and not reading.takes_effort:
         ignored.append("reasoning_effort")
-    if effort is None or not reading.takes_effort:
-        return kwargs or None
-    if kwargs and kwargs.get("reasoning_effort", effort) != effort:
-        raise InvalidParameter("reasoning_effort", "chat_template_kwargs has another reasoning_effort.")
-    return {**(kwargs or {}), "reasoning_effort": effort}
+        effort = None
+    return parsed.template_kwargs(effort, at="reasoning_effort")
 
 
 # Sampling and the answer's form

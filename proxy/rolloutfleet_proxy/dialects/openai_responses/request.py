@@ -198,23 +198,18 @@ def _check_metadata(metadata: Mapping[str, str]) -> None:
 
 
 def _template_kwargs(parsed: _ResponsesBody, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
-    kwargs = parsed.chat_template_kwargs
-    check_depth(kwargs, at="chat_template_kwargs")
+    check_depth(parsed.chat_template_kwargs, at="chat_template_kwargs")
     reasoning = parsed.reasoning or {}
     check_depth(reasoning, at="reasoning")
     known = ("effort", "summary", "generate_summary")
     ignored += [f"reasoning.{name}" for name, value in reasoning.items() if name not in known and value is not None]
     effort = reasoning.get("effort")
-    if effort is None:
-        return kwargs or None
-    if type(effort) is not str:
+    if not isinstance(effort, str | None):
         raise InvalidParameter("reasoning.effort", "An effort is a string.")
-    if effort not in reading.efforts:
+    if effort is not None and effort not in reading.efforts:
         ignored.append("reasoning.effort")
-        return kwargs or None
-    if kwargs and kwargs.get("reasoning_effort", effort) != effort:
-        raise InvalidParameter("reasoning.effort", "chat_template_kwargs has another reasoning_effort.")
-    return {**(kwargs or {}), "reasoning_effort": effort}
+        effort = None
+    return parsed.template_kwargs(effort, at="reasoning.effort")
 
 
 def _sampling(parsed: _ResponsesBody, stops: tuple[str, ...], ignored: list[str]) -> dict[str, Any]:
