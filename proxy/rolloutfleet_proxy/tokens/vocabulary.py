@@ -169,10 +169,11 @@ class Vocabulary:
         decoder = _decoder_kind(tokenizer)
         self.decodes_by_bytes = decoder is not None
         self._strips_first_space = decoder == "bytes, first space stripped"
-        self._bytes = _TokenBytes(tokenizer, byte_level=decoder == "byte level")
-        self._byte_of = self._bytes.__getitem__
+        bytes_of = _TokenBytes(tokenizer, byte_level=decoder == "byte level")
+        self.token_bytes: Callable[[int], bytes] = bytes_of.__getitem__
+        """The bytes that a token stands for; empty for an id outside the vocabulary."""
         rows = max(self.size, *self.marks, 0) + 1
-        self._table = _ByteTable(rows, self._bytes)
+        self._table = _ByteTable(rows, bytes_of)
         # Its last row stands for all ids beyond it.
         self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
         self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else None
@@ -217,7 +218,7 @@ class Vocabulary:
         if skip_special_tokens:
             special = {self._tokenizer.token_to_id(token) for token in self.all_special_tokens}
             token_ids = [token_id for token_id in token_ids if token_id not in special]
-        text = b"".join(map(self._byte_of, token_ids)).decode("utf-8", "replace")
+        text = b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
         return text[1:] if self._strips_first_space and text.startswith(" ") else text
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
@@ -237,12 +238,8 @@ class Vocabulary:
         text = self.template.render(messages, **kwargs)
         return self._encode_pieces(text) if tokenize else text
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token stands for; empty for an id outside the vocabulary."""
-        return self._byte_of(token_id)
-
     def joined_bytes(self, token_ids: Iterable[int]) -> bytes:
-        return b"".join(map(self._byte_of, token_ids))
+        return b"".join(map(self.token_bytes, token_ids))
 
     def packed(self, token_ids: Sequence[int]) -> list[int]:
         """The same ids, with what lies between two marks packed into a `Run`."""
