@@ -94,13 +94,9 @@ def _ways_of(kind: Any, value: Any) -> float:
         if within == 1:
             return float(longest - least + 1)
         return within**longest if longest * math.log2(within) < 64 else math.inf
-    if kind is _constants.SUBPATTERN:
+    if kind in (_constants.SUBPATTERN, _constants.ASSERT, _constants.ASSERT_NOT):
         return _ways(value[-1])
-    if kind is _constants.ATOMIC_GROUP:
-        return _ways(value)
-    if kind in (_constants.ASSERT, _constants.ASSERT_NOT):
-        return _ways(value[1])
-    return 1
+    return _ways(value) if kind is _constants.ATOMIC_GROUP else 1
 
 
 def custom_params(given: dict[str, Any]) -> dict[str, Any]:
