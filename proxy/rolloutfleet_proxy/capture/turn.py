@@ -50,6 +50,7 @@ from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited, emit
 from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST, Metrics
 from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
+from rolloutfleet_proxy.tokens.deltas import DeltaParser
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 
@@ -131,14 +132,18 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         phases.begin(PAUSE)
         phases.prompt_tokens = len(prompt.ids)
         call.emit(Started(call.turn_name, job.began, len(prompt.ids)))
-        stream = self._stream(job, prompted) if call.streams else None
+        reader = self.tokenizing.chat_format.reader(prompt.ids, job.request.template, seed=call.turn_name.encode())
+        stream = self._stream(job, DeltaParser(reader, stops=job.request.stops)) if call.streams else None
         async with self.gate.submission() as submission:
             phases.begin(ENGINE)
             on_chunk = None if stream is None else stream.feed
             evidence = await self.generator.generate(job, prompted, submission, on_chunk)
         phases.begin(TOKENISE_OUT)
-        message = await self._parse(job, prompted, evidence)
-        parts = await self._parts(job, prompted, evidence, message) if stream is None else stream.finish(message)
+        message = await self.tokenizing.read(reader, evidence.output_ids, stop=_stop_string(job, evidence))
+        if stream is None:
+            parts = await self.tokenizing.parts(reader, evidence.output_ids, message, stops=job.request.stops)
+        else:
+            parts = stream.finish(message)
         new = self._row(job, prompted, evidence, message, parts, submission)
         first = not job.session.turns
         call.committing, call.prompt_ids = True, prompt.ids
@@ -152,35 +157,12 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         self._count(job, made, prompted, first=first)
         return made
 
-    def _stream(self, job: TurnJob, prompted: Prompted) -> TurnStream:
-        request = job.request
-        parser = self.tokenizing.deltas(
-            prompted.prompt.ids, request.template, seed=job.call.turn_name.encode(), stops=request.stops
-        )
+    def _stream(self, job: TurnJob, parser: DeltaParser) -> TurnStream:
         return TurnStream(
             call=job.call,
             parser=parser,
             vocabulary_size=self.tokenizing.chat_format.vocabulary_size,
-            with_logprobs=request.logprobs,
-        )
-
-    async def _parse(self, job: TurnJob, prompted: Prompted, evidence: Evidence) -> Message:
-        return await self.tokenizing.parse(
-            prompted.prompt.ids,
-            evidence.output_ids,
-            job.request.template,
-            seed=job.call.turn_name.encode(),
-            stop=_stop_string(job, evidence),
-        )
-
-    async def _parts(self, job: TurnJob, prompted: Prompted, evidence: Evidence, message: Message) -> list[int] | None:
-        return await self.tokenizing.parts(
-            prompted.prompt.ids,
-            evidence.output_ids,
-            message,
-            job.request.template,
-            seed=job.call.turn_name.encode(),
-            stops=job.request.stops,
+            with_logprobs=job.request.logprobs,
         )
 
     def _row(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -35,7 +36,8 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads one reply. Reads of a growing reply agree with each other but for what its last tokens leave open."""
+    """Reads one reply. The same turn (`seed`) gets the same tool call ids. Reads of a growing reply agree with each
+    other but for what its last tokens leave open."""
 
     name: str
     renderer: Any
@@ -66,8 +68,14 @@ class Reader:
             content = before_calls(self.name, content)
         return Scan(reasoning, content, calls, self._texts_of(malformed, packed))
 
-    def read(self, packed: list[int]) -> Message:
-        """The message that packed ids make. What a parser fails on is text: tokens that were made are never lost."""
+    def read(self, output_ids: Sequence[int], *, stop: str | None = None) -> Message:
+        """The message that a whole reply is. What a parser fails on is text: tokens that were made are never lost.
+
+        `stop` is the stop string that ended the generation: it and what follows it isn't part of the answer.
+        """
+        packed = self.vocabulary.packed(output_ids)
+        if stop:
+            packed = cut_at(packed, stop)
         try:
             scan = self.scan(packed)
         except Exception:

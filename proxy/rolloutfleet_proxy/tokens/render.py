@@ -38,7 +38,7 @@ from rolloutfleet_proxy.tokens.quirks import (
     system_roles,
     written_fields,
 )
-from rolloutfleet_proxy.tokens.reading import Reader, cut_at
+from rolloutfleet_proxy.tokens.reading import Reader
 from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
 from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
 from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
@@ -275,24 +275,6 @@ class ChatFormat:
         return unpacked(ids)
 
     # Tokens to messages
-
-    def parse(
-        self,
-        prompt_ids: Sequence[int],
-        output_ids: Sequence[int],
-        args: TemplateArgs,
-        *,
-        seed: bytes,
-        stop: str | None = None,
-    ) -> Message:
-        """The answer that the output ids are, in OpenAI's form. The same turn (`seed`) gets the same tool call ids.
-
-        `stop` is the stop string that ended the generation: it and what follows it isn't part of the answer.
-        """
-        packed = self.vocabulary.packed(output_ids)
-        if stop:
-            packed = cut_at(packed, stop)
-        return self.reader(prompt_ids, args, seed=seed).read(packed)
 
     def reader(self, prompt_ids: Sequence[int], args: TemplateArgs, *, seed: bytes) -> Reader:
         """What reads the reply to one prompt, whole or as it grows."""

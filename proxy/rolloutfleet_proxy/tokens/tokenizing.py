@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
-from rolloutfleet_proxy.tokens.deltas import DeltaParser, has_usual_order, parts_of
+from rolloutfleet_proxy.tokens.deltas import has_usual_order, parts_of
+from rolloutfleet_proxy.tokens.reading import Reader
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
 
@@ -89,43 +90,18 @@ class Tokenizing:
         except _TooLong:
             return await self._far.run(partial(make, self._helper))
 
-    async def parse(
-        self,
-        prompt_ids: Sequence[int],
-        output_ids: Sequence[int],
-        args: TemplateArgs,
-        *,
-        seed: bytes,
-        stop: str | None = None,
-    ) -> Message:
-        """`ChatFormat.parse`."""
-
-        def parse() -> Message:
-            return self.chat_format.parse(prompt_ids, output_ids, args, seed=seed, stop=stop)
-
-        return parse() if len(output_ids) < _LONG_OUTPUT else await self._near.run(parse)
+    async def read(self, reader: Reader, output_ids: Sequence[int], *, stop: str | None = None) -> Message:
+        """`Reader.read`."""
+        read = partial(reader.read, output_ids, stop=stop)
+        return read() if len(output_ids) < _LONG_OUTPUT else await self._near.run(read)
 
     async def parts(
-        self,
-        prompt_ids: Sequence[int],
-        output_ids: Sequence[int],
-        message: Message,
-        args: TemplateArgs,
-        *,
-        seed: bytes,
-        stops: Sequence[str] = (),
+        self, reader: Reader, output_ids: Sequence[int], message: Message, *, stops: Sequence[str]
     ) -> list[int] | None:
         """In which order reasoning and text of a whole reply came, where that is not the usual one."""
-        reader = self.chat_format.reader(prompt_ids, args, seed=seed)
         if has_usual_order(reader, output_ids, message, stops=stops):
             return None
         return await self._near.run(partial(parts_of, reader, output_ids, message, stops=stops))
-
-    def deltas(
-        self, prompt_ids: Sequence[int], args: TemplateArgs, *, seed: bytes, stops: Sequence[str] = ()
-    ) -> DeltaParser:
-        """What turns the reply to a prompt into a stream's deltas."""
-        return DeltaParser(self.chat_format.reader(prompt_ids, args, seed=seed), stops=stops)
 
     async def close(self) -> None:
         """End threads and helper; what waits is cancelled."""

@@ -102,7 +102,7 @@ def streamed(
     parser = DeltaParser(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn"), **kwargs)
     sent = [parser.feed(chunk) for chunk in chunks]
     output = [token_id for chunk in chunks for token_id in chunk]
-    message = model.parse(prompt, output, TemplateArgs(TOOLS), seed=b"turn")
+    message = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output)
     return [*sent, parser.finish(message)], message
 
 
@@ -219,7 +219,7 @@ def test_of_an_ordinary_reply_the_order_is_known_without_parsing_it_again(models
     text = family.reply("So it is.", "I look it up.", CALLS if family.parallel else [])
     output = model.vocabulary.encode(text, add_special_tokens=False)
     reader = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn")
-    message = model.parse(prompt_of(model, "first"), output, TemplateArgs(TOOLS), seed=b"turn")
+    message = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn").read(output)
     counting = Counting(reader)
     assert has_usual_order(counting, output, message)  # type: ignore[arg-type]
     assert counting.scans == 0
@@ -232,7 +232,7 @@ def test_a_model_may_think_again_behind_its_text(models: Path, name: str) -> Non
     reader = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn")
     text = "<think>So.</think>\nHello<think> Or not.</think> there.<|user|>"
     output = model.vocabulary.encode(text, add_special_tokens=False)
-    message = model.parse(prompt, output, TemplateArgs(TOOLS), seed=b"turn")
+    message = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output)
     assert (message["reasoning_content"], message["content"]) == ("So. Or not.", "Hello there.")
     assert not has_usual_order(reader, output, message)
     assert parts_of(reader, output, message) == [3, 5, 8, 7]
@@ -316,7 +316,7 @@ def test_noise_is_not_parsed_again_and_again(models: Path) -> None:
     for _ in range(5000):
         parser.feed(mark)
     assert reader.scans <= 500
-    message = model.parse(prompt_of(model, "first"), mark * 5000, TemplateArgs(TOOLS), seed=b"turn")
+    message = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn").read(mark * 5000)
     assert joined(parser.finish(message))["content"].endswith("<tool_response>")
 
 
@@ -354,7 +354,7 @@ class TestStopStrings:
         output = byte_ids(model.vocabulary, "Fine. \nOb\nObserved.\nObservation: no")
         parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["\nObservation:", "###"])
         sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))
-        message = model.parse([], output, NO_ARGS, seed=b"", stop="\nObservation:")
+        message = model.reader([], NO_ARGS, seed=b"").read(output, stop="\nObservation:")
         assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
 
     def test_one_that_ended_nothing_is_content(self, models: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_stream_joins_to_the_message_in_every_format(models: Path, name: str) 
     prompt = model.prompt(ASKED, made.args, []).ids
     for output in (made.working, made.final):
         parser = DeltaParser(model.reader(prompt, made.args, seed=b"a"))
-        message = model.parse(prompt, output, made.args, seed=b"a")
+        message = model.reader(prompt, made.args, seed=b"a").read(output)
         deltas = [delta for token in output for delta in parser.feed([token])]
         assert joined([*deltas, *parser.finish(message)]) == flat(message)
 

@@ -71,7 +71,7 @@ class Session:
 
     def answer(self, prompt: Prompt, output: Sequence[int], *, keep_reasoning: bool = True) -> Message:
         number = len(self.turns).to_bytes(4, "big")
-        message = self.model.parse(prompt.ids, output, TemplateArgs(TOOLS, self.kwargs), seed=number)
+        message = self.model.reader(prompt.ids, TemplateArgs(TOOLS, self.kwargs), seed=number).read(output)
         self.messages.append({k: v for k, v in message.items() if keep_reasoning or k != "reasoning_content"})
         self.turns.append(Turn(prompt.ids.tolist(), list(output), len(self.messages)))
         return message
@@ -296,7 +296,7 @@ class TestMessages:
     def parse(self, text: str, **kwargs: Any) -> Message:
         model = load(model_path())
         output = model.vocabulary.encode(text, add_special_tokens=False)
-        return model.parse([], output, TemplateArgs(TOOLS), seed=b"turn", **kwargs)
+        return model.reader([], TemplateArgs(TOOLS), seed=b"turn").read(output, **kwargs)
 
     def call(self, body: str) -> Message:
         return self.parse(f"So: <tool_call>\n{body}\n</tool_call><|im_end|>")
@@ -354,7 +354,7 @@ class TestMessages:
     def test_bytes_that_are_no_text(self) -> None:
         model = load(model_path())
         [first, *_] = [i for i in range(300) if model.vocabulary.token_bytes(i) == b"\xf0"]
-        assert model.parse([], [first], NO_ARGS, seed=b"")["content"] == "\ufffd"
+        assert model.reader([], NO_ARGS, seed=b"").read([first])["content"] == "\ufffd"
         assert model.vocabulary.token_bytes(10**9) == b""
 
 

@@ -38,7 +38,7 @@ def test_a_turn_that_said_something_beside_its_calls_keeps_its_tokens(models: Pa
     assert reply is not None
     prompt = model.prompt([ASKED], NO_ARGS, []).ids.tolist()
     output = model.vocabulary.encode(reply("hm", "I look for bravo.", [("find", {"q": "x"})]), add_special_tokens=False)
-    answer = model.parse(prompt, output, NO_ARGS, seed=b"0")
+    answer = model.reader(prompt, NO_ARGS, seed=b"0").read(output)
     assert "bravo" in answer["content"] and len(answer["tool_calls"]) == 1
     found = {**FOUND, "tool_call_id": answer["tool_calls"][0]["id"]}
     extended = model.prompt([ASKED, answer, found], NO_ARGS, [Candidate(2, lambda: (prompt, output))])

@@ -17,6 +17,7 @@ import pytest
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.events import Text
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
+from rolloutfleet_proxy.tokens.deltas import DeltaParser
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcessFailed
@@ -231,8 +232,9 @@ async def test_the_loop_goes_on_while_a_long_text_is_encoded_in_a_thread(shipped
 async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:
     prompt = await tokenizing.prompt([user("Hello?")], NO_ARGS, [])
     output = tokenizing.chat_format.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False)
-    parser = tokenizing.deltas(prompt.ids, NO_ARGS, seed=b"turn")
+    reader = tokenizing.chat_format.reader(prompt.ids, NO_ARGS, seed=b"turn")
+    parser = DeltaParser(reader)
     sent = parser.feed(output)
-    message = await tokenizing.parse(prompt.ids, output, NO_ARGS, seed=b"turn")
+    message = await tokenizing.read(reader, output)
     assert [*sent, *parser.finish(message)] == [Text("Fine.")]
     assert message["content"] == "Fine."
