@@ -23,7 +23,8 @@ Tool = dict[str, Any]
 class Choice(Struct, frozen=True, kw_only=True):
     """What a request says of its calls."""
 
-    hides_tools: bool = False
+    shown: list[Tool] | None = None
+    """The tools that the model is told of; None for none."""
     required: bool = False
     """A call must come."""
     wanted: Wanted | None = None
@@ -41,14 +42,14 @@ def chosen(tools: list[Tool], mode: str, names: frozenset[str] | None, *, single
     """The choice of one of the modes above, and of the declared functions that it leaves, None for all. `single` is the
     field that allows one call at the most, if one does."""
     if mode == NONE or not tools:
-        return Choice(hides_tools=mode == NONE)
+        return Choice()
     required = mode == REQUIRED
     one = () if single is None else (single,)
     choice = () if mode == AUTO and names is None else ("tool_choice",)
     if not choice and not one:
-        return Choice()
+        return Choice(shown=tools)
     wanted = _wanted(tools, names, required=required, single=single is not None)
-    return Choice(required=required, wanted=wanted, wishes=(*choice, *one))
+    return Choice(shown=tools, required=required, wanted=wanted, wishes=(*choice, *one))
 
 
 def held_calls(

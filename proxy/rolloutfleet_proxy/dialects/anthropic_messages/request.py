@@ -103,14 +103,13 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
         messages = conversation(parsed.system, parsed.messages, notes)
     except RecursionError:  # Documents hold documents.
         raise too_deep("messages") from None
-    tools = functions(parsed.tools or [], notes)
-    choice = choice_of(parsed.tool_choice, tools, notes)
+    choice = choice_of(parsed.tool_choice, functions(parsed.tools or [], notes), notes)
     effort, grammar = _output(parsed.output_config, reading, notes)
     calls, sampling = held_calls(choice, _sampling(parsed) | grammar, reading, notes.ignored)
     request = MessagesRequest(
         messages=messages,
         model=parsed.model,
-        template=TemplateArgs(None if choice.hides_tools else tools or None, effort),
+        template=TemplateArgs(choice.shown, effort),
         calls=calls,
         max_tokens=parsed.max_tokens,
         sampling=sampling,

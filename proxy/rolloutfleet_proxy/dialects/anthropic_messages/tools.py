@@ -62,7 +62,7 @@ def _function(tool: dict[str, Any], notes: Notes, *, at: str) -> Tool:
 def choice_of(tool_choice: dict[str, Any] | None, tools: list[Tool], notes: Notes) -> Choice:
     """Raises InvalidRequest that names the field at fault: a choice names declared tools alone, as the API has it."""
     if tool_choice is None:
-        return Choice()
+        return Choice(shown=tools or None)
     notes.others(tool_choice, _CHOICE, at="tool_choice")
     kind, single = tool_choice.get("type"), tool_choice.get("disable_parallel_tool_use")
     if type(kind) is not str or kind not in _MODES:

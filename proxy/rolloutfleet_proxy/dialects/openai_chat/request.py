@@ -127,7 +127,7 @@ def parse_chat(body: bytes, reading: Reading) -> ChatRequest:
         if len(message) == 2 and type(message.get("content")) is str and message.get("role") in _PLAIN_ROLES:
             continue
         _check_message(message, ignored, images, at=f"messages[{index}]")
-    tools, choice = _tools(parsed)
+    choice = _choice(parsed)
     stops = parsed.stops
     sampling = _sampling(parsed, stops, reading, ignored)
     if parsed.min_tokens and choice.wishes == ("parallel_tool_calls",):
@@ -140,9 +140,7 @@ def parse_chat(body: bytes, reading: Reading) -> ChatRequest:
     request = ChatRequest(
         messages=parsed.messages,
         model=parsed.model,
-        template=TemplateArgs(
-            None if choice.hides_tools else tools or None, _template_kwargs(parsed, reading, ignored)
-        ),
+        template=TemplateArgs(choice.shown, _template_kwargs(parsed, reading, ignored)),
         calls=calls,
         max_tokens=_max_tokens(parsed),
         sampling=sampling,
@@ -268,11 +266,11 @@ def _check_arguments(arguments: Any, *, at: str) -> None:
 # Tools and templates
 
 
-def _tools(parsed: _ChatBody) -> tuple[list[dict[str, Any]], Choice]:
+def _choice(parsed: _ChatBody) -> Choice:
     tools = parsed.tools or []
     for index, tool in enumerate(tools):
         _check_tool(tool, at=f"tools[{index}]")
-    return tools, choice_of(parsed.tool_choice, parsed.parallel_tool_calls, tools)
+    return choice_of(parsed.tool_choice, parsed.parallel_tool_calls, tools)
 
 
 def _check_tool(tool: dict[str, Any], *, at: str) -> None:

@@ -149,9 +149,7 @@ def parse_responses(body: bytes, reading: Reading) -> ResponsesRequest:
     request = ResponsesRequest(
         messages=messages,
         model=parsed.model,
-        template=TemplateArgs(
-            None if choice.hides_tools else tools.functions or None, _template_kwargs(parsed, reading, ignored)
-        ),
+        template=TemplateArgs(choice.shown, _template_kwargs(parsed, reading, ignored)),
         calls=calls,
         max_tokens=parsed.max_output_tokens,
         sampling=sampling,
