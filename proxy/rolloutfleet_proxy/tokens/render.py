@@ -154,22 +154,19 @@ class ChatFormat:
         Raises Unrenderable.
         """
         renders = renders or self
-        checked = 0
         for index, candidate in enumerate(candidates):
             if candidate.length != candidates[0].length:
                 break
             ids = self._extended(messages, args, candidate, renders)
             if ids is not None:
-                checked += 1
-                return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=True)
+                return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, 1, 1, bridged=True)
 
         ids = self._whole(messages, args, renders)
         for index, candidate in enumerate(candidates):
             prompt_ids, output_ids = candidate.load()
-            checked += 1
             if _begins_with(ids, _joined(prompt_ids, output_ids)):
-                return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, checked, 1, bridged=False)
-        return Prompt(ids, None, TOKENS_DIFFER if candidates else None, checked, 0, bridged=False)
+                return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, index + 1, 1, bridged=False)
+        return Prompt(ids, None, TOKENS_DIFFER if candidates else None, len(candidates), 0, bridged=False)
 
     def _whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> array[int]:
         try:
