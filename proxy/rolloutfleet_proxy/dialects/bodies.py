@@ -104,24 +104,19 @@ class BodyReader(Generic[BodyT]):
     def read(self, body: bytes, ignored: list[str]) -> BodyT:
         """Adds to `ignored` what is unknown or unused. Raises DomainError that names the field at fault."""
         try:
-            parsed = self._decoded(body, ignored)
+            try:
+                parsed: BodyT = self._decode(body)
+            except msgspec.ValidationError as error:
+                if not str(error).startswith(_UNKNOWN):
+                    raise
+                parsed = self._decode_leniently(body)
+                fields = _decode_fields(body).items()
+                ignored += [name for name, value in fields if name not in self._known and bytes(value) != b"null"]
         except msgspec.ValidationError as error:
             raise refused(error, instead=self._instead) from None
         except (ValueError, RecursionError) as error:
             raise UnreadableJson(error) from None
-        ignored += given(parsed, self._unused)
-        return parsed
-
-    def _decoded(self, body: bytes, ignored: list[str]) -> BodyT:
-        try:
-            known: BodyT = self._decode(body)
-            return known
-        except msgspec.ValidationError as error:
-            if not str(error).startswith(_UNKNOWN):
-                raise
-        parsed = self._decode_leniently(body)
-        fields = _decode_fields(body).items()
-        ignored += [name for name, value in fields if name not in self._known and bytes(value) != b"null"]
+        ignored += [name for name in self._unused if getattr(parsed, name) is not None]
         return parsed
 
 
