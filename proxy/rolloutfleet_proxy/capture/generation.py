@@ -55,8 +55,17 @@ class Generator(Struct, frozen=True, kw_only=True):
             with_logprobs=on_chunk is not None and request.logprobs,
             headers=passed_on(job.headers),
         )
+        generation = Generation(
+            engine=self.engine,
+            weights=self.gate,
+            submission=submission,
+            on_chunk=on_chunk,
+            max_rounds=self.settings.current.abort_rounds,
+            on_round=self.metrics.generations.inc,
+            on_failure=lambda code: self.metrics.engine_failures.labels(code).inc(),
+        )
         try:
-            evidence = await self._within_context(asked, job, prompted, submission, on_chunk)
+            evidence = await self._within_context(generation, asked, job, prompted)
         except Refused as refused:
             self.metrics.refused.labels(refused.reason).inc()
             raise EvidenceRefused(refused.reason, refused.message) from None
@@ -66,49 +75,29 @@ class Generator(Struct, frozen=True, kw_only=True):
         return evidence
 
     async def _within_context(
-        self,
-        asked: GenerateRequest,
-        job: TurnJob,
-        prompted: Prompted,
-        submission: Submission,
-        on_chunk: OnChunk | None,
+        self, generation: Generation, asked: GenerateRequest, job: TurnJob, prompted: Prompted
     ) -> Evidence:
         """Engines may have been started with less room than the model's files say, and tell so when they refuse: a
         limit that is an upper bound is cut to what they have, and asked for again."""
         try:
-            return await self._run(asked, job, prompted, submission, on_chunk)
+            return await self._run(generation, asked, job, prompted)
         except ContextExceeded as exceeded:
             left = exceeded.room
             if not _is_upper_bound(job.request) or left is None or not 0 < left < asked.max_new_tokens:
                 raise
         # With an id of its own: an engine may not have forgotten the one that it refused.
         cut = replace(asked, rid=f"{asked.rid}.cut", max_new_tokens=left)
-        return await self._run(cut, job, prompted, submission, on_chunk)
+        return await self._run(generation, cut, job, prompted)
 
-    async def _run(
-        self,
-        asked: GenerateRequest,
-        job: TurnJob,
-        prompted: Prompted,
-        submission: Submission,
-        on_chunk: OnChunk | None,
-    ) -> Evidence:
+    async def _run(self, generation: Generation, asked: GenerateRequest, job: TurnJob, prompted: Prompted) -> Evidence:
         """Under the grammar of the calls that are wanted, as far as the engines take one."""
-        generation = Generation(
-            engine=self.engine,
-            weights=self.gate,
-            submission=submission,
-            max_rounds=self.settings.current.abort_rounds,
-            on_round=self.metrics.generations.inc,
-            on_failure=lambda code: self.metrics.engine_failures.labels(code).inc(),
-        )
         calls, grammars = job.request.calls, self.call_grammars
         if calls is None:
-            return await generation.run(asked, on_chunk)
+            return await generation.run(asked)
         if grammars.taken():
             grammar = self.chat_format.call_grammar(prompted.prompt.ids, calls.wanted)
             try:
-                evidence = await generation.run(_sampled(asked, {STRUCTURAL_TAG: grammar}), on_chunk)
+                evidence = await generation.run(_sampled(asked, {STRUCTURAL_TAG: grammar}))
             except GrammarRefused as refusal:
                 grammars.refused(refusal)
             else:
@@ -119,7 +108,7 @@ class Generator(Struct, frozen=True, kw_only=True):
         job.call.tools_unconstrained = True
         self.metrics.fields_ignored.count(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.
-        return await generation.run(replace(_sampled(asked, calls.fallback), rid=f"{asked.rid}.wish"), on_chunk)
+        return await generation.run(replace(_sampled(asked, calls.fallback), rid=f"{asked.rid}.wish"))
 
     def budget(self, request: TurnRequest, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""

@@ -76,18 +76,20 @@ def biases_of(sampling: Mapping[str, Any]) -> list[str]:
 class Generation(Struct, frozen=True, kw_only=True):
     """What a turn's rounds need beside the request.
 
-    `on_round` is told of each request sent to the gateway, and `on_failure` the error code of each that failed.
+    `on_chunk` gets every new token once, `on_round` is told of each request sent to the gateway, and `on_failure` the
+    error code of each that failed.
     """
 
     engine: Engine
     weights: PauseGate
     submission: Submission
+    on_chunk: OnChunk | None = None
     max_rounds: int = 20
     on_round: Callable[[], None] = lambda: None
     on_failure: Callable[[str], None] = lambda code: None
 
-    async def run(self, request: GenerateRequest, on_chunk: OnChunk | None = None) -> Evidence:
-        """Generate a turn; `request.rid` is made one rid a round, and `on_chunk` gets every new token once.
+    async def run(self, request: GenerateRequest) -> Evidence:
+        """Generate a turn; `request.rid` is made one rid a round.
 
         The evidence's spans are set, and its finish reason is stop or length. Raises DomainError and Refused as
         `Engine.generate` does. Cancelled, it ends the engine's work.
@@ -95,7 +97,7 @@ class Generation(Struct, frozen=True, kw_only=True):
         parts: list[Evidence] = []
         made: array[int] = array("i")
         for number in range(self.max_rounds):
-            arrivals = _Arrivals(self.weights, on_chunk)
+            arrivals = _Arrivals(self.weights, self.on_chunk)
             try:
                 part = await self._round(_next_round(request, made, number=number), arrivals)
             except Unavailable:
@@ -111,7 +113,7 @@ class Generation(Struct, frozen=True, kw_only=True):
                 if grammar_of(request.sampling) is None:
                     parts.append(part)
                     made += part.output_ids
-                elif on_chunk is not None:
+                elif self.on_chunk is not None:
                     # What has been shown to a client can't be taken back to begin a grammar again.
                     raise GenerationCut()
             if len(made) >= request.max_new_tokens:

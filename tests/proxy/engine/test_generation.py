@@ -70,10 +70,11 @@ class Stage:
                 engine=self.engine,
                 weights=self.weights.gate,
                 submission=submission,
+                on_chunk=self.chunks.append if streamed else None,
                 max_rounds=max_rounds,
                 on_round=self._count,
             )
-            return await generation.run(request, self.chunks.append if streamed else None)
+            return await generation.run(request)
 
     def _count(self) -> None:
         self.rounds += 1
