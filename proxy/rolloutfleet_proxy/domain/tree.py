@@ -50,9 +50,6 @@ class Tree:
         for node in nodes:
             self.add(node)
 
-    def __len__(self) -> int:
-        return len(self._nodes)
-
     @property
     def nbytes(self) -> int:
         """About how much memory the tree takes, for a cache that is bounded in bytes."""
@@ -76,9 +73,6 @@ class Tree:
         self._children.setdefault(node.parent, []).append(node)
         self._reasonings += len(node.reasonings)
         self._calls += len(node.call_ids)
-
-    def get(self, turn: int) -> Node | None:
-        return self._nodes.get(turn)
 
     def children(self, turn: int | None) -> list[Node]:
         """The turns that continue `turn`, oldest first; those without parent for None."""

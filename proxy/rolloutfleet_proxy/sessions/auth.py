@@ -32,9 +32,6 @@ class AdminKeys:
         if not self._hashes:
             raise BadKeyFile("there is no admin key")
 
-    def __len__(self) -> int:
-        return len(self._hashes)
-
     def match(self, key: str | None) -> bool:
         if key is None:
             return False

@@ -40,6 +40,8 @@ class Happened:
     callers: int = 1
     """Who wait for the answer, or are being given it."""
     turn: int | None = None
+    length: int = 0
+    """Messages up to and with the turn's answer."""
     failed: bool = False
     extended: bool = False
     arrived: bool = False
@@ -158,15 +160,14 @@ class Retries(RuleBasedStateMachine):
         if parent is not None and parent.turn is not None:
             parent.extended = parent.arrived = True
             self.turns.arrived(self.session, parent.turn)
-            node = self.session.tree.get(parent.turn)
-            assert node is not None
-            start = node.length
+            start = parent.length
+        past.length = start + 2
         number = past.turn.to_bytes(16, "big")
         node = Node(
             turn=past.turn,
             parent=None if parent is None else parent.turn,
             start=start,
-            length=start + 2,
+            length=past.length,
             history=number,
         )
         brief = Brief(past.call.turn_name, past.digest, past.key, Delivery.UNDER_WAY, tokens=2)
