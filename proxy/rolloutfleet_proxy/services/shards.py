@@ -353,10 +353,7 @@ class _InUse:
             yield
         finally:
             with self._lock:
-                self._files.subtract(files)
-                for file in files:
-                    if self._files[file] <= 0:
-                        del self._files[file]
+                self._files -= Counter(files)
 
 
 async def to_its_end(future: "asyncio.Future[T]") -> T:
