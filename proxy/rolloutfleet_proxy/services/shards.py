@@ -87,13 +87,6 @@ class Shards:
             )
         return form, fresh
 
-    async def put_for_lease(self, tensors: Iterable[Made], *, lease: str, ttl: float) -> None:
-        """Keep the tensors of an export, all of them or none. They are made in a worker thread, one after the other.
-
-        Raises DiskError.
-        """
-        await self._put_all(tensors, partial(rows.put_for_lease, lease=lease, ttl=ttl))
-
     async def put_export(self, granted: Grant) -> None:
         """Every tensor of the export is a shard when this returns, and lives for its lease and an hour more.
 
@@ -113,7 +106,7 @@ class Shards:
                 there = await self._store.write(partial(rows.keep_longer, names=names, lease=lease, ttl=ttl))
                 if len(there) < len(names):
                     tensors = exported.missing(owner, read, plan, frozenset(there))
-                    await self.put_for_lease(tensors, lease=lease, ttl=ttl)
+                    await self._put_all(tensors, partial(rows.put_for_lease, lease=lease, ttl=ttl))
         except Exception:
             await self.take_back(lease=lease, newer_than=before)
             raise
@@ -127,6 +120,7 @@ class Shards:
         await self._put_all(tensors, rows.restore, session=session)
 
     async def _put_all(self, tensors: Iterable[Made], keep: Callable[..., None], *, session: int | None = None) -> None:
+        """Keep all of them or none. They are made in a worker thread, one after the other. Raises DiskError."""
         with self._arrivals() as pending:
             await self._run(self._write, tensors, pending)
             shards = [Shard(each.name, each.file, *each.complete(), session=session) for each in pending]
