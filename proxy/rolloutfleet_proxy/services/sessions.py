@@ -41,7 +41,7 @@ from rolloutfleet_proxy.store import rewards, tombstones, trajectories
 from rolloutfleet_proxy.store.groups import Freed
 from rolloutfleet_proxy.store.idempotency import check_claim, once, recall, remember
 from rolloutfleet_proxy.store.listing import Listing, list_sessions
-from rolloutfleet_proxy.store.sessions import Figures, load_figures, replace_keys, start, touch
+from rolloutfleet_proxy.store.sessions import load_figures, replace_keys, start, touch
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import load_turns, newest_closed
@@ -116,10 +116,11 @@ class SessionService:
         rows = await reader.run(lambda connection: list_sessions(connection, asked, served=self.store.clock.now()))
         return [(row, self._listed(shown)) for row, shown in rows]
 
-    async def figures(self, session: Session) -> tuple[Figures, float]:
+    async def figures(self, session: Session) -> tuple[dict[str, Any], float]:
         """What a session's row says, and for how many seconds nobody has used it."""
         figures = await self.store.read(lambda connection: load_figures(connection, session.id))
-        return figures, 0.0 if len(session.calls) else max(0.0, self.store.clock.now() - figures.touched)
+        idle = max(0.0, self.store.clock.now() - figures.pop("touched"))
+        return figures, 0.0 if len(session.calls) else idle
 
     async def turns(self, session: Session, *, after: int, limit: int) -> list[Turn]:
         """A session's turns in order of commit, those behind number `after`."""

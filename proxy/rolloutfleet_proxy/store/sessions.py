@@ -3,7 +3,6 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -129,22 +128,12 @@ def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
     return {"open": row[0], "ended": row[1] - row[0]}
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What a session's row says that changes without a call."""
+def load_figures(connection: sqlite3.Connection, session: int) -> dict[str, Any]:
+    """What a session's row says that changes without a call, by name: when it was `touched` (in served seconds), its
+    `trajectories` (closed so far), how many of these are `leased` now, and the columns of `SUMMARY`.
 
-    touched: float
-    """Served seconds."""
-    trajectories: int
-    """Closed so far."""
-    leased: int
-    """Of these, how many are leased now."""
-    summary: dict[str, Any]
-    """What its row says of its turns, by name."""
-
-
-def load_figures(connection: sqlite3.Connection, session: int) -> Figures:
-    """Raises SessionClosed where the session's rows are gone."""
+    Raises SessionClosed where the session's rows are gone.
+    """
     row = named_row(
         connection,
         "SELECT touched, trajectories, (SELECT count(*) FROM trajectories WHERE session = sessions.id"
@@ -153,7 +142,7 @@ def load_figures(connection: sqlite3.Connection, session: int) -> Figures:
     )
     if row is None:
         raise gone()
-    return Figures(row.pop("touched"), row.pop("trajectories"), row.pop("leased"), row)
+    return row
 
 
 def gone() -> SessionClosed:

@@ -74,7 +74,7 @@ def test_a_close_takes_all_that_is_open(store: SyncStore) -> None:
     assert close(store, session) == Ended(f"{name}-trajectory-2")
     assert turns(store, session) == [(1, 1, "live"), (2, 1, "live"), (3, 2, "live")]
     assert sums(store)["turns"]["live"] == 3
-    assert store.read(lambda connection: load_figures(connection, session)).trajectories == 2
+    assert store.read(lambda connection: load_figures(connection, session))["trajectories"] == 2
 
 
 def test_a_second_close_answers_as_the_first(store: SyncStore) -> None:
