@@ -26,7 +26,7 @@ def session_sampling(
     sampling = own.over(_said(fleet))
     for where, said in (("sampling.defaults", own.defaults), ("sampling.overrides", own.overrides)):
         try:
-            _check(said.chat_template_kwargs, check_arguments)
+            check_arguments(said.chat_template_kwargs or {})
         except Unrenderable as error:
             raise InvalidParameter(_place(where, error), f"{error}.") from None
     both = {
@@ -34,7 +34,7 @@ def session_sampling(
         **(sampling.overrides.chat_template_kwargs or {}),
     }
     try:
-        _check(both, check_arguments)
+        check_arguments(both)
     except Unrenderable as error:
         raise InvalidParameter("sampling", f"With the fleet's own sessions.sampling: {error}.") from None
     return sampling
@@ -42,11 +42,6 @@ def session_sampling(
 
 def _said(model: wire.SessionSampling | SamplingSpec | None) -> SessionSampling:
     return UNSAID if model is None else SessionSampling.decode(model.model_dump_json(exclude_none=True))
-
-
-def _check(arguments: Mapping[str, Any] | None, check_arguments: CheckArguments) -> None:
-    if arguments:
-        check_arguments(arguments)
 
 
 def _place(where: str, error: Unrenderable) -> str:
