@@ -35,8 +35,4 @@ def _range(part: str) -> tuple[str, float] | None:
 
 def _exactness(kind: str, media: str) -> int:
     """How exactly a media range names a type; 0 where it does not."""
-    if kind == media:
-        return 3
-    if kind == media.partition("/")[0] + "/*":
-        return 2
-    return 1 if kind == "*/*" else 0
+    return {media: 3, media.partition("/")[0] + "/*": 2, "*/*": 1}.get(kind, 0)
