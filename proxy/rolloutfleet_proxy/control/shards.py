@@ -65,17 +65,13 @@ async def put_shard(
     limit = services.shards.settings.current.shard_limit
     declared = declared_length(request.headers.get("content-length", ""), limit=limit)
     try:
-        done = await services.shards.put(shard_id, request.stream(), declared=declared, session=session_id, ttl=ttl)
+        stored, fresh = await services.shards.put(
+            shard_id, request.stream(), declared=declared, session=session_id, ttl=ttl
+        )
     except ClientDisconnect:
         return Response(status_code=400)
-    answer = {
-        **done.reference.as_json(),
-        "bytes": done.nbytes,
-        "session_id": session_id,
-        "expires_in": done.expires_in,
-        "ordinals": services.ordinals,
-    }
-    return Response(msgspec.json.encode(answer), status_code=201 if done.fresh else 200, media_type="application/json")
+    answer = msgspec.json.encode({**stored, "ordinals": services.ordinals})
+    return Response(answer, status_code=201 if fresh else 200, media_type="application/json")
 
 
 @router.get("/shards/{shard_id}", response_class=StreamingResponse, responses=_TENSORS)

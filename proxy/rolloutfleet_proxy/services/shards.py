@@ -278,17 +278,6 @@ class Shards:
         return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *values))
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A shard that is kept."""
-
-    reference: RemoteTensor
-    nbytes: int
-    expires_in: float | None
-    fresh: bool
-    """It was not here before."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardService:
     """The shards of this proxy."""
@@ -300,8 +289,11 @@ class ShardService:
 
     async def put(
         self, name: str, pieces: AsyncIterator[bytes], *, declared: int, session: str | None, ttl: float | None
-    ) -> Stored:
+    ) -> tuple[dict[str, Any], bool]:
         """Keep the one tensor of a body of so many bytes, for a session, for a time, or until the first of both ends.
+
+        Returns the reference to it and how long it is kept, as `wire.StoredShard` has them, and whether it was not
+        here before.
 
         Raises NoRoom before any of it is read, InvalidRequest for what is not one tensor, and as `Shards.put`.
         """
@@ -318,7 +310,7 @@ class ShardService:
         # Its id says nothing of its owner, so a public address could not find it again.
         kept_at = self.settings.current.address_of(self.owner.ordinal)
         reference = RemoteTensor(name, kept_at, form.shape, form.dtype)
-        return Stored(reference, form.nbytes, ttl, fresh)
+        return {**reference.as_json(), "bytes": form.nbytes, "session_id": session, "expires_in": ttl}, fresh
 
     async def delete(self, names: Sequence[str]) -> dict[str, int]:
         """Let go of those that are there; how many they were, and their bytes."""
