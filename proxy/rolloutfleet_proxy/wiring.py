@@ -14,7 +14,6 @@ from rolloutfleet_proxy.background import StatsLines, Work, every, keep_copying,
 from rolloutfleet_proxy.capture.answering import Answering
 from rolloutfleet_proxy.capture.counting import AT_ONCE, Counting
 from rolloutfleet_proxy.capture.endpoint import Endpoint
-from rolloutfleet_proxy.capture.following import Following
 from rolloutfleet_proxy.capture.generation import Generator
 from rolloutfleet_proxy.capture.pacing import Pace
 from rolloutfleet_proxy.capture.prompting import Prompting
@@ -413,7 +412,7 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
     chat_format = tokenizing.chat_format
     turns = services.turns
     maker = TurnMaker(
-        following=Following(reader=parts.store.reader),
+        reader=parts.store.reader,
         prompting=Prompting(
             tokenizing=tokenizing, paths=parts.paths, reader=parts.store.reader, large_bodies=parts.large_bodies
         ),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 import msgspec
-from msgspec import Struct
 
 from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.dialects.base import TurnRequest
@@ -16,35 +15,31 @@ from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.store.turns import Followed, load_followed
 
 
-class Following(Struct, frozen=True, kw_only=True):
-    """Reads the conversations that calls go on from."""
+async def whole(job: TurnJob, reader: Reader) -> TurnJob:
+    """The job with the whole conversation as its request's messages; the very same where it has it.
 
-    reader: Reader
+    Raises TurnNotFollowed where the session has no such turn, or shows it no more.
+    """
+    name = job.request.follows
+    if name is None:
+        return job
+    found = await _load(job.session, name, reader)
+    if found is None:
+        field = job.request.called("follows")
+        raise TurnNotFollowed(f"{field}: this session has no such turn to go on from.", param=field)
+    if job.call.held is not None:
+        job.call.held.grow(found.nbytes)
+    return replace(job, request=_joined(job.request, found))
 
-    async def whole(self, job: TurnJob) -> TurnJob:
-        """The job with the whole conversation as its request's messages; the very same where it has it.
 
-        Raises TurnNotFollowed where the session has no such turn, or shows it no more.
-        """
-        name = job.request.follows
-        if name is None:
-            return job
-        found = await self._load(job.session, name)
-        if found is None:
-            field = job.request.called("follows")
-            raise TurnNotFollowed(f"{field}: this session has no such turn to go on from.", param=field)
-        if job.call.held is not None:
-            job.call.held.grow(found.nbytes)
-        return replace(job, request=_joined(job.request, found))
-
-    async def _load(self, session: Session, name: str) -> Followed | None:
-        number = session.turn_named(name)
-        if number is None:
-            return None
-        try:
-            return await self.reader.run(partial(load_followed, session=session.id, number=number))
-        except LookupError:
-            return None
+async def _load(session: Session, name: str, reader: Reader) -> Followed | None:
+    number = session.turn_named(name)
+    if number is None:
+        return None
+    try:
+        return await reader.run(partial(load_followed, session=session.id, number=number))
+    except LookupError:
+        return None
 
 
 def _joined(request: TurnRequest, followed: Followed) -> TurnRequest:

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from rolloutfleet.errors import CANCELLED, INTERNAL
 from rolloutfleet.wire import FinishReason
-from rolloutfleet_proxy.capture.following import Following
+from rolloutfleet_proxy.capture import following
 from rolloutfleet_proxy.capture.generation import Generator
 from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.capture.prompting import Prompted, Prompting, PromptJob
@@ -47,6 +47,7 @@ from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.paths import Path
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited, emit
 from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST, Metrics
 from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
@@ -57,7 +58,7 @@ from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 class TurnMaker(Struct, frozen=True, kw_only=True):
     """Makes turns."""
 
-    following: Following
+    reader: Reader
     prompting: Prompting
     generator: Generator
     tokenizing: Tokenizing
@@ -126,7 +127,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
     async def _made(self, job: TurnJob) -> Turn:
         call, phases = job.call, job.call.phases
         phases.begin(QUEUE)
-        job = await self.following.whole(job)
+        job = await following.whole(job, self.reader)
         prompted = await self.prompting.prompt(_prompt_job(job))
         prompt = prompted.prompt
         phases.begin(PAUSE)
