@@ -36,18 +36,14 @@ class Access:
 
         Raises MissingKey, InvalidKey.
         """
-        if key is None:
-            raise MissingKey()
-        if not self.is_admin(key) and await self.registry.with_key(key) is None:
-            raise InvalidKey()
+        if not self.is_admin(key):
+            await self._with_key(key)
 
     async def session(self, key: str | None, name: str | None = None) -> Session:
         """The session that a key opens; `name` is what the path names, if it names one.
 
         Raises MissingKey, InvalidKey, ForbiddenScope for another session's key, and what `gone` says where it is gone.
         """
-        if key is None:
-            raise MissingKey()
         found = await self._with_key(key, name)
         return there(found, found.name)
 
@@ -75,8 +71,6 @@ class Access:
         """
         if changes:
             await self.seals.opened(name)
-        if key is None:
-            raise MissingKey()
         if self.is_admin(key):
             return await self.registry.named(name)
         found = await self._with_key(key, name)
@@ -84,7 +78,9 @@ class Access:
             raise ForbiddenScope(f"This session's key may not {action}: start it with agent_may: [{action!r}].")
         return found
 
-    async def _with_key(self, key: str, name: str | None) -> Session | Gone:
+    async def _with_key(self, key: str | None, name: str | None = None) -> Session | Gone:
+        if key is None:
+            raise MissingKey()
         found = await self.registry.with_key(key)
         if found is None:
             raise InvalidKey()
