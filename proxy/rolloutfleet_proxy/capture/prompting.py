@@ -89,9 +89,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
         """Raises ContextExceeded, InvalidParameter for what the chat format can't write, TemporaryFailure, and what
         `why_gone` says where the session's turns go away meanwhile."""
         session, request = job.session, job.request
-        asked, nodes = await self._matched(job)
-        path = await self._path(session, nodes[0]) if nodes else None
-        deepest = _continued(session, request, asked, nodes[0] if nodes else None)
+        asked, nodes, path, deepest = await self._matched(job)
         prompt = await self._rendered(job, deepest.messages, nodes, path)
         reason = await self._branch_reason(session, request, deepest, prompt)
         parent = None if prompt.parent is None else nodes[prompt.parent]
@@ -100,20 +98,21 @@ class Prompting(Struct, frozen=True, kw_only=True):
 
     async def length(self, job: PromptJob) -> int:
         """The tokens of that prompt, which is dropped. Raises as `prompt`."""
-        asked, nodes = await self._matched(job)
-        path = await self._path(job.session, nodes[0]) if nodes else None
-        deepest = _continued(job.session, job.request, asked, nodes[0] if nodes else None)
+        _, nodes, path, deepest = await self._matched(job)
         return len((await self._rendered(job, deepest.messages, nodes, path)).ids)
 
     def digest(self, request: TurnRequest) -> Conversation:
         """What tells the request's messages from others."""
         return conversation(request.messages, request.template, self.tokenizing.chat_format.rules)
 
-    async def _matched(self, job: PromptJob) -> tuple[Conversation, list[Node]]:
-        """The request's conversation, and the turns that it may continue, deepest first."""
+    async def _matched(self, job: PromptJob) -> tuple[Conversation, list[Node], Path | None, Continued]:
+        """The request's conversation, and the turns that it may continue, deepest first; of the deepest its ids, and
+        the request as it continues it."""
         session, request = job.session, job.request
         asked = await self._digested(job)
-        return asked, _named_first(session, request, session.tree.matches(asked, job.lineage))[:MOST_CANDIDATES]
+        nodes = _named_first(session, request, session.tree.matches(asked, job.lineage))[:MOST_CANDIDATES]
+        path = await self._path(session, nodes[0]) if nodes else None
+        return asked, nodes, path, _continued(session, request, asked, nodes[0] if nodes else None)
 
     async def _digested(self, job: PromptJob) -> Conversation:
         is_large = job.nbytes >= LARGE_REQUEST
