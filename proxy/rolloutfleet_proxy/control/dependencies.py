@@ -109,5 +109,11 @@ async def find_session(request: Request, session_id: str, *, action: str | None 
     )
 
 
+async def session_of_key(request: Request) -> Session:
+    """The session that this request's key opens. Raises as `Access.session`."""
+    return await services_of(request).access.session(presented_key(request.headers))
+
+
 AdminOnly = Depends(require_admin)
 AnySession = Annotated[Session, Depends(require_session())]
+SessionOfKey = Annotated[Session, Depends(session_of_key)]

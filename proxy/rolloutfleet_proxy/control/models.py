@@ -5,16 +5,14 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request
 
 from rolloutfleet.wire import ServedModel, ServedModels
-from rolloutfleet_proxy.control.dependencies import AnySession, TheServices
-from rolloutfleet_proxy.http.headers import presented_key
+from rolloutfleet_proxy.control.dependencies import AnySession, SessionOfKey, TheServices, session_of_key
 
 router = APIRouter()
 
 
 @router.get("/v1/models", responses={200: {"model": ServedModels}})
-async def models_by_key(request: Request, services: TheServices) -> dict[str, Any]:
+async def models_by_key(session: SessionOfKey, services: TheServices) -> dict[str, Any]:
     """The fleet's model under its names, by session key."""
-    await services.access.session(presented_key(request.headers))
     return services.models.listed()
 
 
@@ -31,7 +29,7 @@ async def models_by_path(session: AnySession, services: TheServices) -> dict[str
 async def model_by_key(request: Request, model: str, services: TheServices) -> dict[str, Any]:
     """The fleet's model under one of the names that it takes, by session key."""
     _check_named(model)
-    await services.access.session(presented_key(request.headers))
+    await session_of_key(request)
     return services.models.named(model)
 
 

@@ -1,14 +1,10 @@
 """What another proxy says of an answer of this one that it has passed on. No call of the API: only proxies make it."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 
 from rolloutfleet.wire import Request as WireRequest
 from rolloutfleet_proxy.cluster.forwarding import RECEIPTS_PATH
-from rolloutfleet_proxy.control.dependencies import TheServices
-from rolloutfleet_proxy.http.headers import presented_key
-from rolloutfleet_proxy.sessions.registry import Session
+from rolloutfleet_proxy.control.dependencies import SessionOfKey, TheServices
 
 router = APIRouter()
 
@@ -19,14 +15,8 @@ class Receipt(WireRequest):
     received: bool
 
 
-async def _session_of_key(request: Request, services: TheServices) -> Session:
-    """Raises InvalidKey, before anything of the body is looked at."""
-    return await services.access.session(presented_key(request.headers))
-
-
 @router.post(RECEIPTS_PATH + "/{name}", include_in_schema=False)
-async def receipt(
-    name: str, session: Annotated[Session, Depends(_session_of_key)], asked: Receipt, services: TheServices
-) -> None:
-    """Of the caller with this session's key. A name that nothing waits for changes nothing."""
+async def receipt(name: str, session: SessionOfKey, asked: Receipt, services: TheServices) -> None:
+    """Of the caller with this session's key, which is looked at before anything of the body is. A name that nothing
+    waits for changes nothing."""
     services.receipts.came(name, session, received=asked.received)
