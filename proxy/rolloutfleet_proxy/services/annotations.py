@@ -87,21 +87,17 @@ def _split(body: bytes) -> tuple[Header, memoryview]:
 def _series(name: str, form: Form, data: memoryview) -> Series:
     turn, _, series = name.rpartition("/")
     if not _TURN.fullmatch(turn) or not SERIES_NAME.fullmatch(series):
-        message = (
-            f"Tensor {name[:_SHOWN]!r} is not named TURN_ID/SERIES, with a series of 1 to 64 letters of A-Za-z0-9_.-"
-        )
-        raise InvalidRequest(f"{message}.", param=_ascii(name))
+        raise _wrong(name, "is not named TURN_ID/SERIES, with a series of 1 to 64 letters of A-Za-z0-9_.-.")
     if form.dtype != "float32" or len(form.shape) != 1:
-        raise InvalidRequest(
-            f"Tensor {name[:_SHOWN]!r} is {form.dtype} of shape {list(form.shape)}: it has to be float32 with one "
-            "number for each output token of the turn.",
-            param=_ascii(name),
-        )
+        kind = f"{form.dtype} of shape {list(form.shape)}"
+        raise _wrong(name, f"is {kind}: it has to be float32 with one number for each output token of the turn.")
     if np.isinf(np.frombuffer(data, "<f4")).any():
-        raise InvalidRequest(
-            f"Tensor {name[:_SHOWN]!r} has an infinity: numbers are finite, or NaN.", param=_ascii(name)
-        )
+        raise _wrong(name, "has an infinity: numbers are finite, or NaN.")
     return Series(turn, series, data)
+
+
+def _wrong(name: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"Tensor {name[:_SHOWN]!r} {why}", param=_ascii(name))
 
 
 def _notes(metadata: Any) -> dict[str, str]:
