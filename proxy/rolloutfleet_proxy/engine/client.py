@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 import aiohttp
@@ -161,8 +161,11 @@ class Engine:
                 async with self._answered(request, stream=False) as response:
                     return await self._read_whole(response, request.expected())
             async with TokenWatch(self._silence, clock) as watch, self._answered(request, stream=True) as response:
-                with self._streaming():
+                self._streams += 1
+                try:
                     return await self._read_stream(response, request, on_chunk, watch)
+                finally:
+                    self._streams -= 1
         except AbortedWithError as error:
             raise engine_failure(error.status, self._key.left_out_of(error.message)) from None
         except Refused as refused:
@@ -253,14 +256,6 @@ class Engine:
             if chunk is not None:
                 on_chunk(chunk)
         raise EngineError("The engine's stream ended before its last event.")
-
-    @contextmanager
-    def _streaming(self) -> Iterator[None]:
-        self._streams += 1
-        try:
-            yield
-        finally:
-            self._streams -= 1
 
     def _rest(self) -> float:
         """Seconds between two readings of a stream that comes quickly."""
