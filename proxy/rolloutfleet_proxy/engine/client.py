@@ -368,7 +368,7 @@ class Engine:
     ) -> tuple[int, bytes]:
         """Status and body of an answer, of this `most` bytes at once. Raises aiohttp.ClientError, OSError and
         TimeoutError."""
-        async with self._connections.session().request(
+        async with self._connections.session.request(
             method,
             url,
             json=content,

@@ -133,7 +133,8 @@ class Connections:
     """Kept connections to one server, and through `session` to any other."""
 
     def __init__(self, url: str, *, headers: Mapping[str, str], silence: float, connect_timeout: float) -> None:
-        """`headers` go with every request. `silence`: seconds without a byte after which a response is given up."""
+        """Made within a running loop. `headers` go with every request. `silence`: seconds without a byte after which a
+        response is given up."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
             raise ValueError(f"{url!r} is not an http or https address")
@@ -141,7 +142,7 @@ class Connections:
         self._headers = dict(headers)
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=silence)
         self._untimed = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
-        self._session: aiohttp.ClientSession | None = None
+        self.session = new_session(read_bufsize=_MOST_BUFFERED)
 
     async def post(
         self, path: str, body: Sequence[bytes], headers: Mapping[str, str], *, timed: bool = True
@@ -154,7 +155,7 @@ class Connections:
         Cancelled, it closes the connection.
         """
         try:
-            response = await self.session().post(
+            response = await self.session.post(
                 self._url + path,
                 data=_Pieces(body),
                 headers={**self._headers, **headers},
@@ -171,14 +172,7 @@ class Connections:
 
     async def aclose(self) -> None:
         """Close all connections, those in use too."""
-        if self._session is not None:
-            await self._session.close()
-
-    def session(self) -> aiohttp.ClientSession:
-        """What they are kept by; made at the first use, as aiohttp wants the running loop."""
-        if self._session is None:
-            self._session = new_session(read_bufsize=_MOST_BUFFERED)
-        return self._session
+        await self.session.close()
 
 
 class Response:
