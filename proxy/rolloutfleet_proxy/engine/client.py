@@ -105,7 +105,6 @@ class Engine:
         api_key: str | None = None,
         control_key: Callable[[], str | None] = lambda: None,
         silence: float = 600.0,
-        connect_timeout: float = 5.0,
         big_reply: int = BIG_REPLY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -117,12 +116,7 @@ class Engine:
         self._fixed_engines = tuple(url.rstrip("/") for url in engine_urls)
         self._key = GatewayKey(api_key)
         self._control_key = control_key
-        self._connections = Connections(
-            self._gateway,
-            headers={"Content-Type": "application/json"},
-            silence=silence,
-            connect_timeout=connect_timeout,
-        )
+        self._connections = Connections(self._gateway, silence=silence)
         self._silence = silence
         self._big_reply = big_reply
         self._clock = clock
@@ -191,7 +185,12 @@ class Engine:
 
     async def _send(self, request: GenerateRequest, *, stream: bool) -> Response:
         body = request.body(stream=stream)
-        headers = {ROUTING_KEY_HEADER: request.routing_key, **request.headers, **self._key.headers}
+        headers = {
+            "Content-Type": "application/json",
+            ROUTING_KEY_HEADER: request.routing_key,
+            **request.headers,
+            **self._key.headers,
+        }
         for delay in (*CONNECT_DELAYS, None):
             try:
                 return await self._connections.post("/generate", body, headers, timed=not stream)

@@ -21,6 +21,8 @@ from rolloutfleet.http_failures import failure_in_words
 
 KEPT = 60.0
 """Seconds that a connection is kept unused."""
+CONNECT_TIMEOUT = 5.0
+"""Seconds for a connection to be made."""
 MOST_INTERIM = 16
 """Interim responses (1xx) to one request at the most: HTTP sets no bound, and aiohttp none either."""
 _HEAD_AT_ONCE = 1 << 12
@@ -132,16 +134,14 @@ class _Pieces(aiohttp.Payload):
 class Connections:
     """Kept connections to one server, and through `session` to any other."""
 
-    def __init__(self, url: str, *, headers: Mapping[str, str], silence: float, connect_timeout: float) -> None:
-        """Made within a running loop. `headers` go with every request. `silence`: seconds without a byte after which a
-        response is given up."""
+    def __init__(self, url: str, *, silence: float) -> None:
+        """Made within a running loop. `silence`: seconds without a byte after which a response is given up."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
             raise ValueError(f"{url!r} is not an http or https address")
         self._url = url.rstrip("/")
-        self._headers = dict(headers)
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=silence)
-        self._untimed = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
+        self._untimed = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
         self.session = new_session(read_bufsize=_MOST_BUFFERED)
 
     async def post(
@@ -158,7 +158,7 @@ class Connections:
             response = await self.session.post(
                 self._url + path,
                 data=_Pieces(body),
-                headers={**self._headers, **headers},
+                headers=headers,
                 timeout=self._timeout if timed else self._untimed,
                 allow_redirects=False,
             )

@@ -67,12 +67,7 @@ async def serving(behaviour: Behaviour, *, silence: float = 10.0) -> AsyncIterat
     server = Server(behaviour)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    client = Connections(
-        f"http://127.0.0.1:{port}/base/",
-        headers={"Accept": "*/*", "Content-Type": "application/json"},
-        silence=silence,
-        connect_timeout=5.0,
-    )
+    client = Connections(f"http://127.0.0.1:{port}/base/", silence=silence)
     try:
         yield server, client
     finally:
@@ -82,7 +77,8 @@ async def serving(behaviour: Behaviour, *, silence: float = 10.0) -> AsyncIterat
 
 
 async def posted(client: Connections, body: bytes = b"{}") -> bytes:
-    response = await client.post("/generate", (body[:1], body[1:]), {"X-One": "1"})
+    headers = {"Accept": "*/*", "Content-Type": "application/json", "X-One": "1"}
+    response = await client.post("/generate", (body[:1], body[1:]), headers)
     try:
         return await response.read()
     finally:
@@ -293,7 +289,7 @@ async def test_cancelled_or_closed_it_ends_the_connection(when: str) -> None:
 async def test_no_server_is_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-    client = Connections(f"http://127.0.0.1:{port}", headers={}, silence=5, connect_timeout=5)
+    client = Connections(f"http://127.0.0.1:{port}", silence=5)
     with pytest.raises(Unreachable):
         await posted(client)
     await client.aclose()
@@ -325,7 +321,7 @@ async def test_a_response_whose_caller_left_as_it_came_goes_with_its_connection(
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:80", "http://"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="address"):
-        Connections(url, headers={}, silence=1, connect_timeout=1)
+        Connections(url, silence=1)
 
 
 ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
