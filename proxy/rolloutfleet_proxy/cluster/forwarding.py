@@ -279,13 +279,10 @@ class _Upload:
 
     def data(self, headers: Headers) -> AsyncIterator[bytes] | bytes | None:
         """The body in aiohttp's terms; None for a request that has none."""
-        if self.body is not None:
-            self._read.set()
-            return self.body
-        if not has_body(headers):
-            self._read.set()
-            return None
-        return self._chunks()
+        if self.body is None and has_body(headers):
+            return self._chunks()
+        self._read.set()
+        return self.body
 
     async def left(self) -> None:
         """Return when the caller has closed the connection."""
@@ -297,27 +294,22 @@ class _Upload:
         size, more = 0, True
         try:
             while more:
-                message = await self._next()
+                message = await self.receive()
                 if message["type"] == "http.disconnect":
-                    self._gone, self.ended = True, ClientLeft()
-                    raise self.ended
+                    self._gone = True
+                    raise ClientLeft
                 data = message.get("body", b"")
                 size += len(data)
                 if size > self.limit:
-                    self.ended = BodyTooLarge(self.limit)
-                    raise self.ended
+                    raise BodyTooLarge(self.limit)
                 more = message.get("more_body", False)
                 if data:
                     yield data
-        finally:
-            self._read.set()
-
-    async def _next(self) -> Message:
-        try:
-            return await self.receive()
-        except DomainError as error:
+        except (ClientLeft, DomainError) as error:
             self.ended = error
             raise
+        finally:
+            self._read.set()
 
 
 def _raw_path(scope: Scope) -> str:
