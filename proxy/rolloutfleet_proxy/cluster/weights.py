@@ -372,9 +372,14 @@ class FleetWeights:
             gate = self.own.gate.state.gate
             kept = (gate.paused and gate.epoch > epoch) or _newer_pause(epoch, why)
             failures = {} if kept else await self._engines_going_on()
-            own = await _error_of(self.own.release(epoch=epoch))
-        if own is not None and not isinstance(own, Stale):
-            coverage.lost(self.ordinal, own)
+            try:
+                await self.own.release(epoch=epoch)
+            except Stale:
+                pass
+            except DomainError as error:
+                coverage.lost(self.ordinal, error)
+            except StoreClosed as error:
+                coverage.lost(self.ordinal, errors.DiskFailed(str(error)))
         over = Gate(epoch=epoch, since=self.own.gate.state.gate.since)
         await coverage.each(lambda member: member.join(gate=over))
         untold = bool(coverage.failed.keys() - refusals.keys() or failures)
@@ -414,16 +419,6 @@ def _with_failures(answer: dict[str, Any], failures: dict[str, str]) -> dict[str
 def _unconfirmed(what: str, failed: dict[str, str]) -> DomainError:
     engines = "; ".join(f"{url}: {why}" for url, why in failed.items())
     return errors.EngineError(f"Not every engine confirmed that it would {what} ({engines}).")
-
-
-async def _error_of(work: Awaitable[None]) -> DomainError | None:
-    try:
-        await work
-    except DomainError as error:
-        return error
-    except StoreClosed as error:
-        return errors.DiskFailed(str(error))
-    return None
 
 
 def _not_paused(
