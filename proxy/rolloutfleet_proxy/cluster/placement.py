@@ -86,7 +86,7 @@ class Placement:
             return await self._keep(there, here, key)
 
     async def _through(self, keeper: int, there: Ask) -> Response:
-        if any(peer.ordinal == keeper and peer.state == "unreachable" for peer in self._peers.table()):
+        if self._peers.is_silent(keeper):
             raise OwnerUnreachable(keeper, "it did not answer when it was last checked, and only it knows this key")
         return await there(keeper, KEPT)
 
