@@ -54,41 +54,31 @@ class SettingsInForce:
 class SettingsSource:
     """The command line and environment of this process, which may name a file."""
 
-    def __init__(self, arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> None:
-        self._parsed = _parser().parse_args(arguments)
-        self._environment = environment
-
-    @property
-    def file(self) -> Path | None:
-        named: Path | None = self._parsed.settings
-        return named
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._flags = vars(_parser().parse_args(arguments))
+        self.file: Path | None = self._flags.pop("settings", None)
 
     def read(self) -> Told:
         """The settings as they are now; the file is read anew. Raises BadSettings."""
         given = {} if self.file is None else _read_file(self.file)
-        for name, value in _from_environment(self._environment).items():
+        for name, value in _from_environment(os.environ).items():
             _put(given, name, value)
-        for name, value in vars(self._parsed).items():
-            if name != "settings" and value is not None:
-                given[name] = value
+        given |= self._flags
         unknown: list[Place] = []
         if given.get("checked") is True:
             given, unknown = without_unknown(given, ProxySettings)
-        settings = _checked(given)
+        try:
+            settings = ProxySettings.model_validate(given)
+        except ValidationError as error:
+            raise BadSettings(_in_words(error)) from None
         names = tuple(".".join(map(str, where)) for where in unknown)
         return Told(settings.model_copy(update={"generation": 0}) if unknown else settings, names)
-
-
-def _checked(given: dict[str, Any]) -> ProxySettings:
-    try:
-        return ProxySettings.model_validate(given)
-    except ValidationError as error:
-        raise BadSettings(_in_words(error)) from None
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rolloutfleet-proxy",
+        argument_default=argparse.SUPPRESS,
         description="Run one capture proxy: an OpenAI-style API in front of an SGLang gateway, which keeps each "
         "session's exact tokens.",
         epilog="Every field can also be set in the environment: ROLLOUTFLEET_PORT=8081, and with two underscores "
