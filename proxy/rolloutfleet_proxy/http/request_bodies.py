@@ -61,28 +61,24 @@ class RequestBodies:
         if scope["type"] != "http" or not has_body(scope["headers"]):
             await self.app(scope, receive, send)
             return
-        headers, limit = Headers(scope=scope), self.limit_of(scope)
         try:
-            await self.check_key(presented_key(headers))
-            length = declared_length(headers.get("content-length", ""), limit=limit)
-            held = self.in_flight.hold()
+            await self._pass(scope, receive, send)
         except DomainError as error:
-            await self._answer(error, scope, send)
-            return
-        in_memory = not self.to_disk(scope)
+            self.metrics.refused.labels(error.code).inc()
+            await send_answer(self.answer_to(scope, error), send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, limit = Headers(scope=scope), self.limit_of(scope)
+        await self.check_key(presented_key(headers))
+        length = declared_length(headers.get("content-length", ""), limit=limit)
+        held, in_memory = self.in_flight.hold(), not self.to_disk(scope)
         try:
             if in_memory:
                 _read_as_json(scope)
                 held.expect(length)
             await self.app(scope, _counted(receive, held if in_memory else None, limit=limit), send)
-        except DomainError as error:
-            await self._answer(error, scope, send)
         finally:
             held.release()
-
-    async def _answer(self, error: DomainError, scope: Scope, send: Send) -> None:
-        self.metrics.refused.labels(error.code).inc()
-        await send_answer(self.answer_to(scope, error), send)
 
 
 def _read_as_json(scope: Scope) -> None:
