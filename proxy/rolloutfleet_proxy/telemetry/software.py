@@ -3,7 +3,7 @@
 import platform
 import sqlite3
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Final
 
 from rolloutfleet.installed import own_version
@@ -13,17 +13,10 @@ _PACKAGES: Final = ("renderers", "tokenizers", "aiohttp", "uvicorn")
 
 @cache
 def versions() -> dict[str, str]:
-    """By name; empty where a package isn't installed."""
+    """By name."""
     return {
         "version": own_version(),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        **{name: _version(name) for name in _PACKAGES},
+        **{name: version(name) for name in _PACKAGES},
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
