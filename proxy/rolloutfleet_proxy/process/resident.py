@@ -26,12 +26,12 @@ def belong_to(root: int) -> None:
     _root = root
 
 
-def of_tree(pid: int | None = None) -> Memory:
-    """Memory of process `pid` and of its descendants; those that just ended count nothing.
+def of_tree() -> Memory:
+    """Memory of the proxy's whole tree: with the parent that keeps its socket, where there is one.
 
-    By default it is the proxy's whole tree: with the parent that keeps its socket, where there is one.
+    Processes that just ended count nothing.
     """
-    root = psutil.Process(pid or _root)
+    root = psutil.Process(_root)
     return _sum([root, *root.children(recursive=True)])
 
 
