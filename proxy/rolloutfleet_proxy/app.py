@@ -73,12 +73,12 @@ _NATIVE = [route for module in _ROUTES for route in module.router.routes if isin
 _TEMPLATES = [route.path for route in _NATIVE]
 
 
-def create_app(settings: ProxySettings, source: SettingsSource | None = None, start: Start | None = None) -> "ProxyApp":
+def create_app(settings: ProxySettings, source: SettingsSource | None = None) -> "ProxyApp":
     """The whole proxy. Its parts open with the app's lifespan and close with it. It follows changes of the source.
 
     Any ASGI server can run it; `start` comes from the worker of `rolloutfleet-proxy`, which alone can be restarted.
     """
-    return ProxyApp(settings, source, start)
+    return ProxyApp(settings, source)
 
 
 class ProxyApp:
@@ -87,12 +87,10 @@ class ProxyApp:
     `mistake` is why it did not open, where a user can mend that; `opened` is there while it is.
     """
 
-    def __init__(
-        self, settings: ProxySettings, source: SettingsSource | None = None, start: Start | None = None
-    ) -> None:
+    def __init__(self, settings: ProxySettings, source: SettingsSource | None = None) -> None:
         self.mistake: Exception | None = None
         self.opened: Opened | None = None
-        self.start = start or Start()
+        self.start = Start()
         self.settings = settings
         self._source = source
         self._spans = tracing.begin(settings, os.environ)
