@@ -1,5 +1,6 @@
 """The parent's edges: it opens sockets, starts and reaps workers, hears signals, and does what `decisions` says."""
 
+import contextlib
 import os
 import selectors
 import signal
@@ -154,9 +155,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
     # Given bytes, Python leaves out its tables for international names, which take a megabyte.
     found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets = []
-    try:
+    with contextlib.ExitStack() as opened:
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            each = socket.socket(family, kind, protocol)
+            each = opened.enter_context(socket.socket(family, kind, protocol))
             sockets.append(each)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -164,8 +165,5 @@ def listen(host: str, port: int) -> list[socket.socket]:
             each.bind(address)
             each.listen(BACKLOG)
             each.setblocking(False)
-    except OSError:
-        for each in sockets:
-            each.close()
-        raise
+        opened.pop_all()
     return sockets
