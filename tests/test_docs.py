@@ -21,7 +21,7 @@ from rolloutfleet.spec import KIND, RolloutFleet
 from rolloutfleet_proxy import control
 from rolloutfleet_proxy.dialects.openai_chat.request import _ChatBody
 from rolloutfleet_proxy.dialects.registry import call_paths, count_paths, dialect_call, greeting_paths
-from rolloutfleet_proxy.engine.evidence import REASONS
+from rolloutfleet_proxy.engine.evidence import Reason
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +80,7 @@ def test_every_chat_parameter_is_written_down() -> None:
 
 
 def test_every_reason_to_refuse_a_reply_is_written_down() -> None:
-    assert {reason for reason in REASONS if f"`{reason}`" not in CAPTURE} == set()
+    assert {reason for name, reason in vars(Reason).items() if name.isupper() and f"`{reason}`" not in CAPTURE} == set()
 
 
 def test_every_file_of_the_proxy_has_its_place_in_the_architecture() -> None:

@@ -58,11 +58,8 @@ class Reason:
     TOO_BIG = "too_big"
 
 
-REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
-
-
 class Refused(Exception):
-    """The reply is not evidence; `reason` is one of `REASONS`."""
+    """The reply is not evidence; `reason` is one of `Reason`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
