@@ -2,7 +2,6 @@
 
 import contextlib
 from dataclasses import astuple, dataclass
-from pathlib import Path
 
 import psutil
 
@@ -51,13 +50,6 @@ def _sum(processes: list[psutil.Process]) -> Memory:
 
 
 def _of_process(process: psutil.Process) -> Memory:
-    status = Path(f"/proc/{process.pid}/status")
-    if not status.exists():  # Elsewhere than on Linux anonymous and file-backed memory aren't told apart.
-        info = process.memory_info()
-        return Memory(info.rss, info.rss, 0, info.vms)
-    fields = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
-    size = {name: int(fields.get(name, "0 kB").split()[0]) * 1024 for name in _FIELDS}
-    return Memory(size["VmRSS"], size["RssAnon"], size["RssFile"] + size["RssShmem"], size["VmSize"])
-
-
-_FIELDS = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "VmSize")
+    info = process.memory_info()
+    in_files = getattr(info, "shared", 0)  # Elsewhere than on Linux anonymous memory is not told apart.
+    return Memory(info.rss, info.rss - in_files, in_files, info.vms)
