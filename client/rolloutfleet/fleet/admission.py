@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
 from rolloutfleet.fleet.budget_slots import BudgetSlots, Slot
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
 from rolloutfleet.fleet.proxies import Proxies, each, paged
 from rolloutfleet.fleet.trajectories import Trajectory
-from rolloutfleet.fleet.waiting import Signal, Waiting
+from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet.wire import SessionList, SessionStatus
@@ -42,12 +43,12 @@ class Admission:
     _weights: FleetWeights
     _waiting: Waiting
     _lost_after: float
-    _signal: Signal = field(default_factory=Signal, init=False)
+    _signal: Broadcast = field(default_factory=Broadcast, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _polling: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.changed = self._signal.send
+        self.changed = self._signal.wake
         """There may be room now."""
         self.slots = BudgetSlots(self.manager, changed=self.changed)
         self._weights.changed = self.changed

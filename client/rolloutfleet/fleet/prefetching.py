@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from rolloutfleet.backoff import Backoff
+from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED, INVALID_REQUEST
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 from rolloutfleet.fleet.leases import READ_TIMEOUT, Leases
@@ -23,7 +24,6 @@ from rolloutfleet.fleet.outbox import Deliver
 from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
 from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
-from rolloutfleet.fleet.waiting import Signal
 from rolloutfleet.wire import (
     JSON_MEDIA_TYPE,
     LEASE_ID_HEADER,
@@ -105,7 +105,7 @@ class Prefetcher:
     """The lease of each trajectory that is leased and neither acknowledged nor given back. Where one comes again, its
     lease has ended (somebody gave it back, or it ran out), and the new one takes its place."""
     statuses: dict[str, ExportStatus] = field(default_factory=dict, init=False)
-    signal: Signal = field(default_factory=Signal, init=False)
+    signal: Broadcast = field(default_factory=Broadcast, init=False)
     _parts: deque[_Part] = field(default_factory=deque, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _telling: list[asyncio.Task[None]] = field(default_factory=list, init=False)
@@ -149,7 +149,7 @@ class Prefetcher:
                 found = []
                 while part.ready and part.ready[0].group_id == group:
                     found.append(part.ready.popleft())
-                self.signal.send()
+                self.signal.wake()
                 return found
         return []
 
@@ -215,7 +215,7 @@ class Prefetcher:
             part.error = error if not part.left or self._wanted.named else None
         finally:
             part.done = True
-            self.signal.send()
+            self.signal.wake()
 
     def _finished(self, part: _Part) -> bool:
         """Whether there is no sense in asking again."""
@@ -227,7 +227,7 @@ class Prefetcher:
             part.done = not waiting
         else:
             part.done = True
-        self.signal.send()
+        self.signal.wake()
         return part.done if self._wanted.named and self._wanted.wait else not self._wanted.wait
 
     async def _until_wanted(self, part: _Part) -> int:
@@ -284,7 +284,7 @@ class Prefetcher:
                 part.down_since, part.why = part.down_since or self._proxies.clock(), str(error)
             # Whatever it was asked for may come from others.
             part.asked_for = 0
-            self.signal.send()
+            self.signal.wake()
             await asyncio.sleep(wait)
             attempt += 1
 
@@ -311,7 +311,7 @@ class Prefetcher:
         part.ready.extend(each for each in fresh if each.trajectory_id not in self.held)
         self.held.update((each.trajectory_id, lease) for each in fresh)
         part.done = False
-        self.signal.send()
+        self.signal.wake()
         return True
 
     async def _again(self, lease: str, trajectory_ids: frozenset[str]) -> None:

@@ -1,10 +1,9 @@
-"""Waits: until something has changed, and what a long one shows: a line on a terminal, nothing anywhere else."""
+"""What a long wait shows: a line on a terminal, nothing anywhere else."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,20 +56,3 @@ class Waiting:
         finally:
             if shown:
                 progress.stop()
-
-
-class Signal:
-    """Wakes all who wait when something has changed."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def send(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
-
-    async def wait(self, seconds: float) -> None:
-        """Until the next `send`, or so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from rolloutfleet_proxy.broadcast import Broadcast
+from rolloutfleet.broadcast import Broadcast
 from rolloutfleet_proxy.domain import weights as weight_state
 from rolloutfleet_proxy.domain.errors import Paused, StillGenerating
 from rolloutfleet_proxy.domain.weights import HOLDING_MODES, WeightState

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
-from rolloutfleet_proxy.broadcast import Broadcast
 from rolloutfleet_proxy.domain.errors import (
     DiskError,
     DiskFull,

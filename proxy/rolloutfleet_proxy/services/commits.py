@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from rolloutfleet_proxy.broadcast import Broadcast
+from rolloutfleet.broadcast import Broadcast
 from rolloutfleet_proxy.domain.errors import Draining, TooManyViewers
 
 REMEMBERED: Final = 1024
