@@ -28,7 +28,6 @@ QUIESCED: Final = "quiesced"
 EVICTION_SENT: Final = "eviction_sent"
 BOOTING: Final = "booting"
 """A proxy was seen to start."""
-PLACES: Final = (STATUS_UNWRITTEN, TEMPLATE_APPLIED, DRAIN_ASKED, RESTART_ASKED, QUIESCED, EVICTION_SENT, BOOTING)
 
 _named, _, _file = os.environ.get(VARIABLE, "").partition("@")
 _place, _, _times = _named.partition(":")

@@ -18,8 +18,6 @@ class Health:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._failing_since: float | None = None
-        self.stopped: str | None = None
-        """Why the operator can't work any more, where it can't."""
 
     def passed(self) -> None:
         self._failing_since = None
@@ -30,8 +28,6 @@ class Health:
 
     def problem(self) -> str | None:
         """What is wrong, where a restart might help; None where the operator works or waits."""
-        if self.stopped is not None:
-            return self.stopped
         if self._failing_since is None:
             return None
         seconds = self._clock() - self._failing_since

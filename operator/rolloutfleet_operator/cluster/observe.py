@@ -89,7 +89,6 @@ def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> Obser
         ordinal=ordinal_of(meta["name"]),
         template_hash=annotations.get(TEMPLATE_HASH, ""),
         ready_since=_time(_condition(status, "Ready").get("lastTransitionTime")),
-        node=pod.get("spec", {}).get("nodeName"),
         notes=_notes(annotations, meta.get("labels") or {}),
         stats=polled.stats,
         key_refused=polled.key_refused,
@@ -184,7 +183,6 @@ def _claim(claim: Object, asked: int | None, events: Warnings, now: float) -> Ob
         name=meta["name"],
         ordinal=ordinal_of(meta["name"]),
         bound=bound,
-        size=has,
         message=events.of(meta["uid"], now=now) if growing or not bound else "",
         growing=growing,
     )

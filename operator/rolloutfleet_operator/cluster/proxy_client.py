@@ -74,7 +74,6 @@ def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> 
     """A proxy's /stats, and /audit where it was asked. Raises KeyError, TypeError or ValueError for anything else."""
     dump, settings = figures["dump"], figures["settings"]
     return ProxyStats(
-        store_id=str(figures["store_id"]),
         rss=int(figures["rss_bytes"]),
         sessions_open=int(figures["sessions"]["open"]),
         in_flight=int(figures["in_flight"]),

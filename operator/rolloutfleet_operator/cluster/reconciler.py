@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import KIND, FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.cluster import failpoints, observe, reading
@@ -81,7 +80,6 @@ class Shared:
 class DesiredState:
     """What a spec asks for, before anything is decided."""
 
-    settings: ProxySettings
     template: Object | None
     """The pods'; None where podTemplate can't be used."""
     template_hash: str
@@ -259,9 +257,9 @@ class Reconciler:
             stays = observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=self._now())
             problems = (*problems, Problem(ProblemReason.TEMPLATE_INVALID, str(error)))
             hash_there = "" if stays is None else stays.template_hash
-            return DesiredState(settings=settings, template=None, template_hash=hash_there, problems=problems)
+            return DesiredState(template=None, template_hash=hash_there, problems=problems)
         made = template["metadata"]["annotations"][names.TEMPLATE_HASH]
-        return DesiredState(settings=settings, template=template, template_hash=made, problems=problems)
+        return DesiredState(template=template, template_hash=made, problems=problems)
 
     def _observe(self, body: Object, fleet: Fleet, there: FleetObjects, wanted: DesiredState) -> ObservedFleet:
         now, spec, ungrown = self._now(), fleet.spec, self._resizer.ungrown

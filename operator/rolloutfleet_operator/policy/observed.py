@@ -64,7 +64,6 @@ NO_RUN: Final = Run()
 class ProxyStats:
     """A proxy's answers: /stats, and /audit where the executor asked for it."""
 
-    store_id: str
     rss: int
     sessions_open: int = 0
     in_flight: int = 0
@@ -145,7 +144,6 @@ class ObservedPod(ObservedOtherPod):
     ready_since: float | None = None
     """When the condition Ready last changed; None where it was never set."""
     grace: float = 90.0
-    node: str | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
     """Its annotations and labels of our group, by full name."""
     stats: ProxyStats | None = None
@@ -222,7 +220,6 @@ class ObservedClaim:
     name: str
     ordinal: int
     bound: bool
-    size: int | None = None
     message: str = ""
     """The newest warning of its Events (no such class, no room), while it is not bound or not grown."""
     growing: bool = False

@@ -20,7 +20,7 @@ POD = ObservedPod(
     ordinal=0,
     created=0.0,
     template_hash="t1",
-    stats=ProxyStats(store_id="s", rss=2**29),
+    stats=ProxyStats(rss=2**29),
 )
 STATUSES = st.dictionaries(st.sampled_from(("Ready", "Durable")), st.sampled_from(("True", "False", "Unknown")))
 

@@ -14,7 +14,7 @@ def settings(generation: int = 2) -> dict[str, Any]:
 
 
 def pod(taken: int | None = 1, **more: Any) -> ObservedPod:
-    stats = None if taken is None else ProxyStats(store_id="s", rss=1, settings_generation=taken)
+    stats = None if taken is None else ProxyStats(rss=1, settings_generation=taken)
     return ObservedPod(name="p", uid="u", ordinal=0, created=0, template_hash="h", stats=stats, **more)
 
 

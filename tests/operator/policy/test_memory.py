@@ -35,11 +35,7 @@ EVERY = 15.0
 def polled(rss: int | None, *, boot: float = STARTED, draining: bool = False) -> ProxyStats | None:
     """A poll; one that failed has no reading."""
     drain = Drain(id="d", mode="cordon", since=boot) if draining else None
-    return (
-        None
-        if rss is None
-        else ProxyStats(store_id="s", rss=rss, boots=(Boot(time=boot, reason="first"),), drain=drain)
-    )
+    return None if rss is None else ProxyStats(rss=rss, boots=(Boot(time=boot, reason="first"),), drain=drain)
 
 
 def run_of(
@@ -55,7 +51,7 @@ def pod_with(run: Run, boots: Sequence[Boot], *, again: str | None = None, given
     """A pod with that log of boots, and what the rule has noted on it; no boots: its proxy gave no answer."""
     notes = {} if again is None else {OVER_AGAIN_NOTE: again}
     notes |= {} if given_up is None else {TOO_SMALL_NOTE: json.dumps({"terms": given_up})}
-    stats = ProxyStats(store_id="s", rss=WITHIN, boots=tuple(boots)) if boots else None
+    stats = ProxyStats(rss=WITHIN, boots=tuple(boots)) if boots else None
     return ObservedPod(
         name="p", uid="u", ordinal=0, created=STARTED, template_hash="t1", run=run, notes=notes, stats=stats
     )

@@ -332,7 +332,6 @@ class World:
 
     def _stats(self, pod: Pod) -> ProxyStats:
         return ProxyStats(
-            store_id=str(id(pod.store)),
             rss=int(pod.rss),
             in_flight=pod.in_flight,
             sessions_open=pod.store.sessions,
