@@ -98,9 +98,10 @@ def carries(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return bool(applied == content_hash(wanted))
 
 
-def owned(live: Mapping[str, Any], fleet: Fleet) -> bool:
+def owned(live: Mapping[str, Any], uid: str) -> bool:
+    """Whether it belongs to the object of that uid."""
     references = live["metadata"].get("ownerReferences") or ()
-    return any(each.get("uid") == fleet.uid for each in references)
+    return any(each.get("uid") == uid for each in references)
 
 
 class Children:
@@ -165,7 +166,7 @@ class Children:
     async def _taken(self, fleet: Fleet, kind: str, name: str) -> bool:
         """Whether somebody else's object has that name."""
         found = await self._api.get(kind, fleet.namespace, name)
-        return found is not None and not owned(found, fleet)
+        return found is not None and not owned(found, fleet.uid)
 
     async def _remove(self, fleet: Fleet, child: Id, live: Object, outcome: Outcome) -> None:
         kind, name = child

@@ -40,7 +40,7 @@ class FleetKeys:
         found = None if there is None else secrets.read(there)
         if fleet.spec.auth.secret is not None:
             return _named(found, "auth.secret", fleet.keys, ADMIN_KEYS, "(admin keys, one per line)")
-        if there is not None and not owned(there, fleet):
+        if there is not None and not owned(there, fleet.uid):
             return FoundKey(None, (name_taken("Secret", fleet.own_keys, "delete it, or name it as auth.secret"),))
         wanted = secrets.wanted(
             fleet,
@@ -59,7 +59,7 @@ class FleetKeys:
     async def control_key(self, fleet: Fleet) -> FoundKey[str]:
         """The key of the gateways' control plane, made where there is none."""
         there = await self.api.get("Secret", fleet.namespace, fleet.control_key)
-        if there is not None and not owned(there, fleet):
+        if there is not None and not owned(there, fleet.uid):
             return FoundKey(None, (name_taken("Secret", fleet.control_key, "delete it"),))
         found = CONTROL_KEY.read(there)
         if found is not None:

@@ -244,7 +244,7 @@ def engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
 
 def ready_engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
     """Of these, the ones whose pods are ready."""
-    return engine_urls((pod for pod in pods if _holds(pod.get("status", {}), "Ready")), port)
+    return engine_urls(filter(is_ready, pods), port)
 
 
 def _host(address: str) -> str:
@@ -260,7 +260,12 @@ def address_of(pod: Object, port: int) -> str | None:
 
 def lost_node(node: Object | None) -> bool:
     """Gone, or not heard of."""
-    return node is None or not _holds(node.get("status", {}), "Ready")
+    return node is None or not is_ready(node)
+
+
+def is_ready(found: Object) -> bool:
+    """A pod, or a node."""
+    return _holds(found.get("status", {}), "Ready")
 
 
 def given_up(status: Mapping[str, Any]) -> bool:

@@ -90,6 +90,11 @@ class FleetObjects:
     warnings: observe.Warnings = field(default_factory=observe.Warnings)
     lost_nodes: frozenset[str] = frozenset()
 
+    @property
+    def pods(self) -> tuple[Object, ...]:
+        """Of all components."""
+        return (*self.proxies, *self.gateways, *self.managed)
+
     def child(self, kind: str, name: str) -> Object | None:
         return self.children.get((kind, name))
 
@@ -103,11 +108,13 @@ async def find(api: Api, fleet: Fleet, kinds: Iterable[str]) -> Found:
 
 def _sorted(fleet: Fleet, found: Found) -> FleetObjects:
     """What was found of all kinds that are watched, sorted; without what is not."""
-    children = {identity(each): each for kind in KINDS for each in found[kind] if owned(each, fleet)}
-    ours = found["Pod"]
+    children = {identity(each): each for kind in KINDS for each in found[kind] if owned(each, fleet.uid)}
+    ours, stateful_set = found["Pod"], children.get(("StatefulSet", fleet.proxies))
+    # An earlier fleet of that name may have left pods that are still ending.
+    uid = "" if stateful_set is None else stateful_set["metadata"]["uid"]
     return FleetObjects(
         children=children,
-        proxies=_owned_by(_of(ours, Component.PROXY), children.get(("StatefulSet", fleet.proxies))),
+        proxies=tuple(pod for pod in _of(ours, Component.PROXY) if owned(pod, uid)),
         gateways=_of(ours, Component.GATEWAY),
         managed=_of(ours, Component.ENGINE),
         claims=tuple(
@@ -119,26 +126,17 @@ def _sorted(fleet: Fleet, found: Found) -> FleetObjects:
 async def read_more(api: Api, warning_events: WarningEvents, fleet: Fleet, found: Found) -> FleetObjects:
     """What was found, and what is not watched. Raises as `find`."""
     there = _sorted(fleet, found)
-    pods = (*there.proxies, *there.gateways, *there.managed)
     engines, secret, warnings, lost_nodes = await asyncio.gather(
         _engines(api, fleet, there),
         api.get("Secret", fleet.namespace, fleet.keys),
-        _warnings(warning_events, fleet, pods, there.claims, there.children),
-        _lost_nodes(api, pods),
+        _warnings(warning_events, fleet, there),
+        _lost_nodes(api, there.pods),
     )
     return replace(there, engines=engines, secret=secret, warnings=warnings, lost_nodes=lost_nodes)
 
 
 def _of(pods: Iterable[Object], component: Component) -> tuple[Object, ...]:
     return tuple(pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) == component)
-
-
-def _owned_by(pods: Iterable[Object], owner: Object | None) -> tuple[Object, ...]:
-    """An earlier fleet of that name may have left pods that are still ending."""
-    uid = None if owner is None else owner["metadata"]["uid"]
-    return tuple(
-        pod for pod in pods if any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences") or ())
-    )
 
 
 async def _engines(api: Api, fleet: Fleet, there: FleetObjects) -> tuple[Object, ...] | None:
@@ -151,26 +149,16 @@ async def _engines(api: Api, fleet: Fleet, there: FleetObjects) -> tuple[Object,
     return tuple(await api.list("Pod", fleet.namespace, labels=labels))
 
 
-async def _warnings(
-    warning_events: WarningEvents,
-    fleet: Fleet,
-    pods: Iterable[Object],
-    claims: Iterable[Object],
-    children: Mapping[Id, Object],
-) -> observe.Warnings:
+async def _warnings(warning_events: WarningEvents, fleet: Fleet, there: FleetObjects) -> observe.Warnings:
     """Events are read only where something is not well, for the reason."""
-    well = all(map(_ready, pods)) and all(each.get("status", {}).get("phase") == "Bound" for each in claims)
-    workload = children.get(("StatefulSet", fleet.proxies))
+    ready = all(map(observe.is_ready, there.pods))
+    bound = all(each.get("status", {}).get("phase") == "Bound" for each in there.claims)
+    workload = there.child("StatefulSet", fleet.proxies)
     complete = workload is None or workload.get("status", {}).get("replicas", 0) >= workload["spec"]["replicas"]
-    grown = all(map(_grown, claims))
-    if well and complete and grown:
+    grown = all(map(_grown, there.claims))
+    if ready and bound and complete and grown:
         return observe.Warnings()
     return await warning_events.of(fleet.namespace)
-
-
-def _ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _grown(claim: Object) -> bool:
@@ -181,7 +169,7 @@ def _grown(claim: Object) -> bool:
 
 async def _lost_nodes(api: Api, pods: Iterable[Object]) -> frozenset[str]:
     """Nodes of pods that are not ready; nothing where nodes may not be read, as by an operator of one namespace."""
-    names = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName") and not _ready(pod)}
+    names = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName") and not observe.is_ready(pod)}
     lost = set()
     for name in names:
         try:
