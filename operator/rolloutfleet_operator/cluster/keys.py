@@ -6,7 +6,6 @@ Secrets are read by name, and never listed.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
@@ -46,7 +45,7 @@ class FleetKeys:
             fleet,
             found,
             taken=found is not None and await self._taken(found, proxies),
-            now=datetime.fromtimestamp(now, UTC),
+            now=now,
             fresh=self.new_key(),
         )
         if wanted != found:

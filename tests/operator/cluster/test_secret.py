@@ -1,14 +1,14 @@
 """Admin keys: made once, rotated so that nobody is ever called with a key that it has not read."""
 
 import base64
-from datetime import UTC, datetime, timedelta
 
 from tests.operator.cluster.fleets import fleet_of
 
 from rolloutfleet_operator.cluster.children import secret
 from rolloutfleet_operator.cluster.children.secret import Keys, wanted
+from rolloutfleet_operator.policy.observed import seconds_of
 
-NOW = datetime(2026, 11, 21, 18, 0, tzinfo=UTC)
+NOW = seconds_of("2026-11-21T18:00:00Z")
 PLAIN = fleet_of()
 ROTATING = fleet_of(auth={"rotate": {"id": "two"}, "overlap": "10m"})
 
@@ -25,11 +25,11 @@ def test_a_new_id_rotates_in_steps() -> None:
     assert wanted(ROTATING, adding, taken=False, now=NOW, fresh="c") == adding
     leading = wanted(ROTATING, adding, taken=True, now=NOW, fresh="c")
     assert (leading.keys, leading.newest) == (("b", "a"), "b")
-    almost = NOW + timedelta(minutes=9, seconds=59)
+    almost = NOW + 599.0
     assert wanted(ROTATING, leading, taken=True, now=almost, fresh="c") == leading
-    done = wanted(ROTATING, leading, taken=True, now=NOW + timedelta(minutes=10), fresh="c")
+    done = wanted(ROTATING, leading, taken=True, now=NOW + 600.0, fresh="c")
     assert done.keys == ("b",)
-    assert wanted(ROTATING, done, taken=True, now=NOW + timedelta(days=1), fresh="c") == done
+    assert wanted(ROTATING, done, taken=True, now=NOW + 86400.0, fresh="c") == done
 
 
 def test_another_id_in_the_middle_of_a_rotation_leaves_the_key_in_use_valid() -> None:

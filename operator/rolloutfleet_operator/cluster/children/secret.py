@@ -13,12 +13,12 @@ import base64
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from rolloutfleet_operator.cluster.children.names import ROTATED_AT, ROTATION_ID, Component, Fleet, child
 from rolloutfleet_operator.cluster.children.pods import Manifest
+from rolloutfleet_operator.policy.observed import seconds_of, text_of
 
 PREFIX: Final = "rfa-"
 
@@ -66,7 +66,7 @@ class Keys:
     keys: tuple[str, ...]
     rotation: str = ""
     """The `auth.rotate.id` that the newest key was made for."""
-    leading_since: datetime | None = None
+    leading_since: float | None = None
     """Since when the newest key stands first; None while it stands last, and where no key was rotated."""
 
     @property
@@ -85,12 +85,11 @@ def read(secret: Mapping[str, Any]) -> Keys | None:
     if not keys:
         return None
     annotations = secret["metadata"].get("annotations") or {}
-    return Keys(
-        keys=keys, rotation=annotations.get(ROTATION_ID, ""), leading_since=_moment(annotations.get(ROTATED_AT))
-    )
+    rotated_at = seconds_of(annotations.get(ROTATED_AT, "")) or None
+    return Keys(keys=keys, rotation=annotations.get(ROTATION_ID, ""), leading_since=rotated_at)
 
 
-def wanted(fleet: Fleet, there: Keys | None, *, taken: bool, now: datetime, fresh: str) -> Keys:
+def wanted(fleet: Fleet, there: Keys | None, *, taken: bool, now: float, fresh: str) -> Keys:
     """The keys that should be in the Secret now.
 
     `taken` says whether every proxy takes the newest key; `fresh` is what becomes a key where a new one is due.
@@ -104,25 +103,13 @@ def wanted(fleet: Fleet, there: Keys | None, *, taken: bool, now: datetime, fres
         return there
     if there.leading_since is None:
         return replace(there, keys=(there.newest, there.keys[0]), leading_since=now) if taken else there
-    return replace(there, keys=there.keys[:1], leading_since=None) if overlap_ends(fleet, there) <= now else there
-
-
-def overlap_ends(fleet: Fleet, keys: Keys) -> datetime:
-    """When the older key stops being valid."""
-    assert keys.leading_since is not None
-    return keys.leading_since + timedelta(seconds=fleet.spec.auth.overlap)
+    is_over = there.leading_since + fleet.spec.auth.overlap <= now
+    return replace(there, keys=there.keys[:1], leading_since=None) if is_over else there
 
 
 def secret(fleet: Fleet, keys: Keys) -> Manifest:
     annotations = {ROTATION_ID: keys.rotation} if keys.rotation else {}
     if keys.leading_since is not None:
-        annotations[ROTATED_AT] = keys.leading_since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        annotations[ROTATED_AT] = text_of(keys.leading_since)
     text = "".join(f"{key}\n" for key in keys.keys)
     return ADMIN_KEYS.secret(fleet, fleet.own_keys, Component.PROXY, text, annotations)
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
