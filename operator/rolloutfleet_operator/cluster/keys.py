@@ -4,7 +4,7 @@ Secrets are read by name, and never listed.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -30,7 +30,6 @@ class FoundKey(Generic[K]):
 class FleetKeys:
     api: Api
     proxies: ProxyClient
-    new_key: Callable[[], str] = secrets.new_key
 
     async def keys(
         self, fleet: Fleet, there: Object | None, proxies: Sequence[str | None], now: float
@@ -46,7 +45,7 @@ class FleetKeys:
             found,
             taken=found is not None and await self._taken(found, proxies),
             now=now,
-            fresh=self.new_key(),
+            fresh=secrets.new_key(),
         )
         if wanted != found:
             try:
@@ -63,7 +62,7 @@ class FleetKeys:
         found = CONTROL_KEY.read(there)
         if found is not None:
             return FoundKey(found)
-        made = self.new_key()
+        made = secrets.new_key()
         try:
             await self.api.apply(CONTROL_KEY.secret(fleet, fleet.control_key, Component.GATEWAY, f"{made}\n"))
         except ApiRefused as refused:
