@@ -48,6 +48,7 @@ from rolloutfleet_operator.policy.observed import (
 )
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 from rolloutfleet_operator.policy.status import status, unusable
+from rolloutfleet_operator.policy.workers import engines_by_address
 
 RESYNC: Final = 300.0
 """Seconds between passes over a fleet where nothing happens and nothing is sampled."""
@@ -286,11 +287,11 @@ class Reconciler:
 
     def _engines(self, fleet: Fleet, there: FleetObjects) -> ObservedEngines:
         own, source = fleet.spec.engine is not None, fleet.spec.gateway.engines
-        if not own and source is not None and source.urls is not None:
-            return ObservedEngines(urls=tuple(source.urls))
+        if (urls := engines_by_address(fleet.spec)) is not None:
+            return ObservedEngines(urls=tuple(urls))
         if there.engines is None:
             return ObservedEngines()
-        port = names.ENGINE_PORT if own or source is None else source.port
+        port = names.ENGINE_PORT if source is None else source.port
         return ObservedEngines(
             urls=observe.engine_urls(there.engines, port),
             ready=observe.ready_engine_urls(there.engines, port),

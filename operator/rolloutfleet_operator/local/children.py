@@ -9,6 +9,7 @@ from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator import commands, smg
 from rolloutfleet_operator.local.plan import Child, Kind
 from rolloutfleet_operator.local.site import LOOPBACK, LocalFleetError, StateFolder
+from rolloutfleet_operator.policy.workers import engines_by_address
 from rolloutfleet_operator.proxy_settings import proxy_settings
 
 GATEWAY = "gateway"
@@ -60,13 +61,13 @@ def port_names(spec: FleetSpec) -> list[str]:
 
 def given_engines(spec: FleetSpec) -> list[str]:
     """Addresses of engines that somebody else runs. Raises LocalFleetError for a selector."""
-    source = spec.gateway.engines
-    if source is None or source.urls is None:
+    urls = engines_by_address(spec)
+    if urls is None:
         raise LocalFleetError(
             "gateway.engines.selector finds pods on a cluster; on this machine name engines by "
             "gateway.engines.urls, or give engine for simulated ones"
         )
-    return source.urls
+    return urls
 
 
 def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child:

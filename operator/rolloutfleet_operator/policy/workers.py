@@ -35,7 +35,7 @@ def compare(listed: Sequence[ObservedWorker], *, ready: Set[str], there: Set[str
 def changes(spec: FleetSpec, observed: ObservedFleet) -> Iterator[AddWorker | RemoveWorker]:
     """For every gateway that answered. Engines named by address are the gateways' own to keep."""
     engines = observed.engines
-    if named(spec) or engines.urls is None:
+    if engines_by_address(spec) is not None or engines.urls is None:
         return
     ready, there = frozenset(engines.ready), frozenset(engines.urls)
     for gateway, listed in observed.gateway.lists.items():
@@ -47,6 +47,6 @@ def changes(spec: FleetSpec, observed: ObservedFleet) -> Iterator[AddWorker | Re
                 yield RemoveWorker(gateway=gateway, url=worker.url, id=worker.id)
 
 
-def named(spec: FleetSpec) -> bool:
-    """Whether gateways are started with the engines' addresses."""
-    return spec.gateway.engines is not None and spec.gateway.engines.urls is not None
+def engines_by_address(spec: FleetSpec) -> list[str] | None:
+    """The engines' addresses, where gateways are started with them."""
+    return None if spec.gateway.engines is None else spec.gateway.engines.urls

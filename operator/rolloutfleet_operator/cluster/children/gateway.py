@@ -9,6 +9,7 @@ from rolloutfleet_operator.cluster.children.names import Component, Fleet, label
 from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest
 from rolloutfleet_operator.cluster.children.secret import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
+from rolloutfleet_operator.policy.workers import engines_by_address
 
 CONTAINER: Final = "gateway"
 PATH: Final = "spec.gateway.podTemplate"
@@ -58,10 +59,8 @@ def arguments(fleet: Fleet) -> list[str]:
             "--shutdown-grace-period-secs": SHUTDOWN,
         }
     )
-    source = fleet.spec.gateway.engines
-    if source is not None and source.urls is not None:
-        return [*words, *smg.named_engines(source.urls)]
-    return [*words, *smg.pushed_engines()]
+    urls = engines_by_address(fleet.spec)
+    return [*words, *(smg.pushed_engines() if urls is None else smg.named_engines(urls))]
 
 
 def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:

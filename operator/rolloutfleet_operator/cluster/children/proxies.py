@@ -17,6 +17,7 @@ from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, get, plac
 from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.policy.observed import RESTART_NOTE
+from rolloutfleet_operator.policy.workers import engines_by_address
 
 CONTAINER: Final = "proxy"
 STATE: Final = "state"
@@ -170,7 +171,7 @@ def _mounts(fleet: Fleet) -> list[Manifest]:
     ]
     if fleet.spec.gateway.api_key_secret is not None:
         mounts.append(ENGINE_KEY.mount())
-    if settings_of.asks_for_engines(fleet.spec):
+    if engines_by_address(fleet.spec) is None:  # then proxies ask the gateway which engines there are
         mounts.append(CONTROL_KEY.mount())
     return mounts
 
@@ -188,6 +189,6 @@ def _volumes(fleet: Fleet) -> list[Manifest]:
         volumes.append({"name": DUMPS, **spec.sessions.dump.volume})
     if spec.gateway.api_key_secret is not None:
         volumes.append(ENGINE_KEY.volume(spec.gateway.api_key_secret))
-    if settings_of.asks_for_engines(spec):
+    if engines_by_address(spec) is None:
         volumes.append(CONTROL_KEY.volume(fleet.control_key))
     return volumes

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from rolloutfleet.settings import LIVE_SETTINGS, LogSettings, PeersSettings, ProxySettings
-from rolloutfleet.spec import SIMULATED_MODEL, FleetSpec
+from rolloutfleet.spec import SIMULATED_MODEL
 from rolloutfleet_operator.cluster.children import names
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import Component, Fleet, child
 from rolloutfleet_operator.cluster.children.pods import Manifest
 from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
+from rolloutfleet_operator.policy.workers import engines_by_address
 from rolloutfleet_operator.proxy_settings import proxy_settings as settings_by_spec
 
 
@@ -25,7 +26,6 @@ def proxy_settings(fleet: Fleet, operator: OperatorSettings, *, peers: int) -> P
     `peers` is how many proxies own sessions now.
     """
     spec = fleet.spec
-    source = spec.gateway.engines
     domain = operator.host(fleet.headless, fleet.namespace)
     shipped = spec.model == SIMULATED_MODEL and spec.tokenizer.path is None
     return settings_by_spec(
@@ -40,24 +40,15 @@ def proxy_settings(fleet: Fleet, operator: OperatorSettings, *, peers: int) -> P
         state_dir=Path(names.STATE_PATH),
         dump_dir=Path(names.DUMPS_PATH),
         peers=PeersSettings(template=f"http://{fleet.proxies}-{{ordinal}}.{domain}:{{port}}"),
-        gateway_url=gateway_url(fleet, operator),
+        gateway_url=f"http://{operator.host(fleet.gateway, fleet.namespace)}:{names.GATEWAY_PORT}",
         gateway_api_key_file=Path(ENGINE_KEY.file) if spec.gateway.api_key_secret else None,
-        gateway_control_key_file=Path(CONTROL_KEY.file) if asks_for_engines(spec) else None,
-        engine_urls=list(source.urls or ()) if source is not None else [],
+        gateway_control_key_file=Path(CONTROL_KEY.file) if engines_by_address(spec) is None else None,
+        engine_urls=engines_by_address(spec) or [],
         admin_key_file=Path(ADMIN_KEYS.file),
         log=LogSettings(format="json"),
         generation=fleet.generation,
         checked=True,
     )
-
-
-def asks_for_engines(spec: FleetSpec) -> bool:
-    """Whether proxies ask the gateway which engines there are, as nobody names them."""
-    return spec.gateway.engines is None or spec.gateway.engines.urls is None
-
-
-def gateway_url(fleet: Fleet, operator: OperatorSettings) -> str:
-    return f"http://{operator.host(fleet.gateway, fleet.namespace)}:{names.GATEWAY_PORT}"
 
 
 def restart_hash(settings: ProxySettings) -> str:
