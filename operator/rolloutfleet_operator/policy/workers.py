@@ -5,31 +5,26 @@ with the engines that there are, whatever was sent to it before.
 """
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.observed import ObservedFleet, ObservedWorker
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What is to be changed in one gateway."""
-
-    add: tuple[str, ...]
-    remove: tuple[ObservedWorker, ...]
-
-
-def compare(listed: Sequence[ObservedWorker], *, ready: Set[str], there: Set[str]) -> Difference:
-    """`ready` are the engines that can serve, `there` those that have not gone and are not ending.
+def changes_of(
+    gateway: str, listed: Sequence[ObservedWorker], *, ready: Set[str], there: Set[str]
+) -> Iterator[AddWorker | RemoveWorker]:
+    """Of one gateway: `ready` are the engines that can serve, `there` those that have not gone and are not ending.
 
     One that is there and not ready (it is paused, or starts) is not added, and not taken from who has it: the gateway
     itself sends nothing to what answers no health check, and the engine's sessions come back with it. One that the
     gateway lets go of already is not removed again: the second time would take the next one at that address.
     """
-    known = {worker.url for worker in listed}
-    gone = (worker for worker in listed if worker.url not in there and not worker.draining)
-    return Difference(add=tuple(sorted(ready - known)), remove=tuple(gone))
+    for url in sorted(ready - {worker.url for worker in listed}):
+        yield AddWorker(gateway=gateway, url=url)
+    for worker in listed:
+        if worker.url not in there and not worker.draining and worker.id is not None:
+            yield RemoveWorker(gateway=gateway, url=worker.url, id=worker.id)
 
 
 def changes(spec: FleetSpec, observed: ObservedFleet) -> Iterator[AddWorker | RemoveWorker]:
@@ -39,12 +34,7 @@ def changes(spec: FleetSpec, observed: ObservedFleet) -> Iterator[AddWorker | Re
         return
     ready, there = frozenset(engines.ready), frozenset(engines.urls)
     for gateway, listed in observed.gateway.lists.items():
-        difference = compare(listed, ready=ready & there, there=there)
-        for url in difference.add:
-            yield AddWorker(gateway=gateway, url=url)
-        for worker in difference.remove:
-            if worker.id is not None:
-                yield RemoveWorker(gateway=gateway, url=worker.url, id=worker.id)
+        yield from changes_of(gateway, listed, ready=ready & there, there=there)
 
 
 def engines_by_address(spec: FleetSpec) -> list[str] | None:

@@ -18,7 +18,7 @@ from rolloutfleet_operator.cluster.gateway_client import GatewayClient
 from rolloutfleet_operator.cluster.http_client import HttpClient
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.observed import ObservedWorker
-from rolloutfleet_operator.policy.workers import compare
+from rolloutfleet_operator.policy.workers import changes_of
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engine.client import Engine
 
@@ -90,14 +90,15 @@ async def brought_in_line(
         while True:
             listed = (await gateways.lists([gateway.url], KEY)).get(gateway.url)
             if listed is not None:
-                difference = compare(listed, ready=ready, there=there)
-                if not (difference.add or difference.remove or any(each.draining for each in listed)):
+                changes = list(changes_of(gateway.url, listed, ready=ready, there=there))
+                assert all(each.id is not None for each in listed if each.url not in there and not each.draining)
+                if not (changes or any(each.draining for each in listed)):
                     return
-                for url in difference.add:
-                    await gateways.add(AddWorker(gateway=gateway.url, url=url), KEY, engine_key)
-                for each in difference.remove:
-                    assert each.id is not None
-                    await gateways.remove(RemoveWorker(gateway=gateway.url, url=each.url, id=each.id), KEY)
+                for change in changes:
+                    if isinstance(change, AddWorker):
+                        await gateways.add(change, KEY, engine_key)
+                    else:
+                        await gateways.remove(change, KEY)
             await asyncio.sleep(0.2)
 
 

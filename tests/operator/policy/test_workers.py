@@ -11,7 +11,7 @@ from tests.operator.policy.world import World
 from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
 from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.observed import ObservedEngines, ObservedFleet, ObservedGateway, ObservedWorker
-from rolloutfleet_operator.policy.workers import compare
+from rolloutfleet_operator.policy.workers import changes_of
 
 URLS = [f"http://10.0.0.{number}:30000" for number in range(5)]
 SETS = st.frozensets(st.sampled_from(URLS))
@@ -35,14 +35,17 @@ class Smg:
 
     def told(self, ready: frozenset[str], there: frozenset[str]) -> bool:
         """Whether there was anything to tell."""
-        difference = compare(list(self.listed.values()), ready=ready, there=there)
-        for url in difference.add:
-            assert url not in self.listed
-            self.listed[url] = worker(url)
-        for each in difference.remove:
-            assert not self.listed[each.url].draining, "a second removal would take the next engine at that address"
-            self.listed[each.url] = replace(each, draining=True, healthy=False)
-        return bool(difference.add or difference.remove)
+        changes = list(changes_of("gateway", list(self.listed.values()), ready=ready, there=there))
+        for change in changes:
+            if isinstance(change, AddWorker):
+                assert change.url not in self.listed
+                self.listed[change.url] = worker(change.url)
+            else:
+                known = self.listed[change.url]
+                assert not known.draining, "a second removal would take the next engine at that address"
+                assert change.id == known.id
+                self.listed[change.url] = replace(known, draining=True, healthy=False)
+        return bool(changes)
 
     def settle(self) -> None:
         self.listed = {url: each for url, each in self.listed.items() if not each.draining}
@@ -65,9 +68,9 @@ def test_from_any_list_a_gateway_comes_to_have_what_is_ready_and_nothing_that_is
 def test_an_engine_that_is_there_and_not_ready_is_neither_told_of_nor_taken_away(
     listed: list[ObservedWorker], there: frozenset[str]
 ) -> None:
-    difference = compare(listed, ready=frozenset(), there=there)
-    assert difference.add == ()
-    assert {each.url for each in difference.remove} & there == set()
+    changes = list(changes_of("gateway", listed, ready=frozenset(), there=there))
+    assert not any(isinstance(change, AddWorker) for change in changes)
+    assert {change.url for change in changes} & there == set()
 
 
 def observed(**lists: tuple[ObservedWorker, ...]) -> ObservedFleet:
