@@ -28,7 +28,7 @@ BASE: dict[str, Any] = {
         "tolerations": [{"key": "a"}],
     },
 }
-FIXED = Fixed(container="main", volumes=frozenset(("data",)), labels={"chosen": "by"})
+FIXED = Fixed(container="main", volumes=frozenset(("data",)))
 
 
 def merged(overlay: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Final
 from rolloutfleet.spec import SIMULATED_MODEL, EngineSpec
 from rolloutfleet_operator import commands
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
-from rolloutfleet_operator.cluster.children.names import ENGINE_PORT, Component, Fleet, labels
+from rolloutfleet_operator.cluster.children.names import ENGINE_PORT, Component, Fleet
 from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, deployment_of, get, pod_template
 from rolloutfleet_operator.cluster.children.secret import ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
@@ -31,9 +31,7 @@ def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, 
     if fleet.spec.gateway.api_key_secret is not None:
         start = (*INIT, *_asking("rolloutfleet_engine")) if simulated else _asking(_SGLANG)
         _ask_for_key(template["spec"], fleet.spec.gateway.api_key_secret, command=start)
-    fixed = Fixed(
-        container=CONTAINER, volumes=frozenset((TMP, _SHM, ENGINE_KEY.name)), labels=labels(fleet, Component.ENGINE)
-    )
+    fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, _SHM, ENGINE_KEY.name)))
     # There may be no GPU to spare for an engine more.
     return deployment_of(
         fleet,

@@ -5,7 +5,7 @@ from typing import Final
 from rolloutfleet_operator import commands, smg
 from rolloutfleet_operator.cluster.children import names, pods
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
-from rolloutfleet_operator.cluster.children.names import Component, Fleet, labels
+from rolloutfleet_operator.cluster.children.names import Component, Fleet
 from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest
 from rolloutfleet_operator.cluster.children.secret import CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
@@ -30,8 +30,7 @@ def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, contr
     pod["volumes"].append(CONTROL_KEY.volume(fleet.control_key))
     if spec.api_key_secret is not None:
         pod["volumes"].append(ENGINE_KEY.volume(spec.api_key_secret))
-    volumes = frozenset((TMP, CONTROL_KEY.name, ENGINE_KEY.name))
-    fixed = Fixed(container=CONTAINER, volumes=volumes, labels=labels(fleet, Component.GATEWAY))
+    fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, CONTROL_KEY.name, ENGINE_KEY.name)))
     # The next one serves before the last one goes.
     return pods.deployment_of(
         fleet,

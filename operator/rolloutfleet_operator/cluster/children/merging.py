@@ -47,15 +47,13 @@ class Fixed:
     """Our own container: its ports and mounts stay."""
     volumes: frozenset[str] = frozenset()
     """Names of volumes that are ours alone."""
-    labels: Mapping[str, str]
-    """They choose the pods."""
     environment: Callable[[str], str | None] = lambda _: None
     """For a variable's name, why it can't be set; None where it can."""
 
 
 def merge(base: Template, overlay: Mapping[str, Any], *, path: str, fixed: Fixed) -> Template:
     """The template with the user's part over it. Raises TemplateInvalid, with the field's path below `path`."""
-    _check_metadata(overlay, path, fixed)
+    _check_metadata(base, overlay, path)
     spec = _mapping(overlay.get("spec", {}), f"{path}.spec")
     _check_spec(spec, f"{path}.spec", fixed)
     for name in overlay:
@@ -104,13 +102,14 @@ def _mapping(value: Any, path: str) -> dict[str, Any]:
     return value
 
 
-def _check_metadata(overlay: Mapping[str, Any], path: str, fixed: Fixed) -> None:
+def _check_metadata(base: Template, overlay: Mapping[str, Any], path: str) -> None:
+    """The labels that are there already choose the pods."""
     given = _mapping(overlay.get("metadata", {}), f"{path}.metadata")
     for name, value in given.items():
         if name not in ("labels", "annotations"):
             raise TemplateInvalid(f"{path}.metadata.{name}: only labels and annotations can be given here")
         for key in _mapping(value, f"{path}.metadata.{name}"):
-            if key in fixed.labels or "rolloutfleet.dev/" in key:
+            if key in base["metadata"]["labels"] or "rolloutfleet.dev/" in key:
                 raise TemplateInvalid(f"{path}.metadata.{name}[{key}]: is the operator's own and can't be changed")
 
 

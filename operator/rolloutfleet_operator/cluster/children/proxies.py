@@ -79,7 +79,7 @@ def template(fleet: Fleet, operator: OperatorSettings, settings: ProxySettings) 
     made = pod_template(fleet, Component.PROXY, _container(fleet, operator), grace=grace, annotations=annotations)
     made["spec"]["volumes"] += _volumes(fleet)
     place(made["spec"], spec.proxies.node_selector, spec.proxies.tolerations)
-    merged = merge(made, spec.proxies.pod_template, path=PATH, fixed=_fixed(fleet, settings))
+    merged = merge(made, spec.proxies.pod_template, path=PATH, fixed=_fixed(settings))
     merged["metadata"]["annotations"][names.TEMPLATE_HASH] = _template_hash(merged, spec)
     if spec.restart is not None:
         # Beside the hash: that a restart was asked for makes nothing outdated, and a new pod needs none.
@@ -87,7 +87,7 @@ def template(fleet: Fleet, operator: OperatorSettings, settings: ProxySettings) 
     return merged
 
 
-def _fixed(fleet: Fleet, settings: ProxySettings) -> Fixed:
+def _fixed(settings: ProxySettings) -> Fixed:
     ours = settings_of.set_here(settings)
 
     def environment(name: str) -> str | None:
@@ -99,7 +99,6 @@ def _fixed(fleet: Fleet, settings: ProxySettings) -> Fixed:
     return Fixed(
         container=CONTAINER,
         volumes=frozenset((STATE, DUMPS, "settings", ADMIN_KEYS.name, ENGINE_KEY.name, CONTROL_KEY.name, TMP)),
-        labels=labels(fleet, Component.PROXY),
         environment=environment,
     )
 
