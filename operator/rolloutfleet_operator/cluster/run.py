@@ -121,26 +121,28 @@ async def _watch(fleets: Fleets, namespace: str | None) -> bool:
         watching.cancel()
 
 
-async def _is_known(api: Api, namespace: str | None) -> bool:
-    """False only where the API server says that there is no such kind."""
+async def _unreadable(api: Api, namespace: str | None) -> ApiRefused | ApiUnreachable | None:
+    """Why RolloutFleets can't be read; None where they can."""
     try:
         await api.list(KIND, namespace, limit=1)
     except (ApiRefused, ApiUnreachable) as error:
-        return not (isinstance(error, ApiRefused) and error.status == 404)
-    return True
+        return error
+    return None
+
+
+async def _is_known(api: Api, namespace: str | None) -> bool:
+    """False only where the API server says that there is no such kind."""
+    why = await _unreadable(api, namespace)
+    return not (isinstance(why, ApiRefused) and why.status == 404)
 
 
 async def _until_known(api: Api, namespace: str | None) -> None:
     """Wait for the CRD: it may be installed after the operator, and kopf watches only what is there when it begins."""
     warned = False
-    while True:
-        try:
-            await api.list(KIND, namespace, limit=1)
-            return
-        except (ApiRefused, ApiUnreachable) as error:
-            if not warned:
-                logger.warning("waiting until RolloutFleets can be read: %s", error)
-                warned = True
+    while (why := await _unreadable(api, namespace)) is not None:
+        if not warned:
+            logger.warning("waiting until RolloutFleets can be read: %s", why)
+            warned = True
         await asyncio.sleep(CRD_EVERY)
 
 
