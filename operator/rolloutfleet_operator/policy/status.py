@@ -4,9 +4,9 @@ Where nothing happened it equals the one before, and is not written. So no messa
 that of a condition names the worst problem and its pod.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_PROBLEMS, ConditionStatus, ConditionType, FleetStatus, ProblemStatus, RestartAnswer
@@ -15,8 +15,6 @@ from rolloutfleet_operator.policy.memory import Standing
 from rolloutfleet_operator.policy.observed import ObservedDeployment, ObservedFleet, ObservedPod, text_of
 from rolloutfleet_operator.policy.reasons import ConditionReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.scaling import desired_of
-
-Truth = Literal["True", "False", "Unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +39,8 @@ class View:
         return [pod for pod in self.members if pod.ready and pod.terminating_since is None]
 
     def worst(self, *reasons: ProblemReason) -> Problem | None:
-        """The worst trouble of these kinds; of any, where none is named."""
-        return next((each for each in self.decision.problems if not reasons or each.reason in reasons), None)
+        """The worst trouble of these kinds."""
+        return next((each for each in self.decision.problems if each.reason in reasons), None)
 
     def because(self, *reasons: ProblemReason) -> "Condition | None":
         """False, for the worst trouble of these kinds."""
@@ -61,7 +59,8 @@ class View:
 class Condition:
     """A condition without what is the same for all."""
 
-    status: Truth
+    status: str
+    """`True`, `False` or `Unknown`."""
     reason: str
     message: str = ""
 
@@ -91,15 +90,6 @@ _NO_PODS: Final = (
     ProblemReason.CLAIM_PENDING,
 )
 """Why there may be no pod at all."""
-
-
-def all_of(view: View) -> list[ConditionStatus]:
-    """Every condition, in the order of the status, without times."""
-    return [
-        ConditionStatus(type=kind, status=found.status, reason=found.reason, message=found.message)
-        for kind, make in _MAKERS.items()
-        for found in [make(view)]
-    ]
 
 
 def _ready(view: View) -> Condition:
@@ -329,8 +319,6 @@ _MAKERS: Final[dict[ConditionType, Callable[[View], Condition]]] = {
     "Paused": _paused,
     "Suspended": _suspended,
 }
-
-KINDS: Final = tuple(_MAKERS)
 """Every condition, in the order of the status."""
 
 
@@ -342,18 +330,20 @@ def _true_before(view: View, kind: ConditionType, *, generation: int | None = No
 
 
 def with_times(
-    made: Iterable[ConditionStatus], before: Sequence[ConditionStatus], generation: int, now: str
+    made: Mapping[ConditionType, Condition], before: Sequence[ConditionStatus], generation: int, now: str
 ) -> list[ConditionStatus]:
     """With the generation they are about, and when each one's status last changed."""
     since = {(each.type, each.status): each.last_transition_time for each in before}
     return [
-        each.model_copy(
-            update={
-                "observed_generation": generation,
-                "last_transition_time": since.get((each.type, each.status)) or now,
-            }
+        ConditionStatus(
+            type=kind,
+            status=each.status,
+            reason=each.reason,
+            message=each.message,
+            observed_generation=generation,
+            last_transition_time=since.get((kind, each.status)) or now,
         )
-        for each in made
+        for kind, each in made.items()
     ]
 
 
@@ -365,6 +355,7 @@ def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: fl
     view = View(spec=spec, observed=observed, decision=decision)
     there = [pod for pod in observed.pods if pod.terminating_since is None]
     time = text_of(now)
+    conditions = {kind: make(view) for kind, make in _MAKERS.items()}
     return FleetStatus(
         observed_generation=observed.generation,
         replicas=len(observed.pods),
@@ -380,22 +371,21 @@ def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: fl
         problems=_problems(decision.problems, observed.status, time),
         restarts=decision.restarts,
         restart=RestartAnswer(observed_id=decision.observed_restart),
-        conditions=with_times(all_of(view), observed.status.conditions, observed.generation, time),
+        conditions=with_times(conditions, observed.status.conditions, observed.generation, time),
     )
 
 
 def unusable(earlier: FleetStatus, message: str, generation: int, now: float) -> FleetStatus:
     """Of a spec that can't be read, or not be carried out at all: nothing is changed, and that is said."""
     time = text_of(now)
-    made = {kind: ConditionStatus(type=kind, status="Unknown", reason=ConditionReason.NOT_KNOWN) for kind in KINDS}
-    made |= {each.type: each for each in earlier.conditions if each.type in made}
-    for kind in _SPEC_KINDS:
-        made[kind] = ConditionStatus(type=kind, status="False", reason=ProblemReason.SPEC_INVALID, message=message)
+    said = {each.type: Condition(each.status, each.reason, each.message) for each in earlier.conditions}
+    made = {kind: said.get(kind, Condition("Unknown", ConditionReason.NOT_KNOWN)) for kind in _MAKERS}
+    made |= dict.fromkeys(_SPEC_KINDS, Condition("False", ProblemReason.SPEC_INVALID, message))
     return earlier.model_copy(
         update={
             "observed_generation": generation,
             "problems": _problems((Problem(ProblemReason.SPEC_INVALID, message),), earlier, time),
-            "conditions": with_times(made.values(), earlier.conditions, generation, time),
+            "conditions": with_times(made, earlier.conditions, generation, time),
         }
     )
 
