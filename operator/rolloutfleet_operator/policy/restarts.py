@@ -39,11 +39,6 @@ def open_entries(restarts: RestartsStatus) -> dict[str, RestartStatus]:
     return {entry.pod: entry for entry in restarts.last if is_open(entry)}
 
 
-def has_room(restarts: RestartsStatus) -> bool:
-    """Whether one more can be under way: as many as the status can hold."""
-    return len(open_entries(restarts)) < MOST_RESTARTS
-
-
 def opened(restarts: RestartsStatus, due: Due, now: float) -> RestartsStatus:
     """With one more under way; counted from now on."""
     pod = due.pod
@@ -278,7 +273,8 @@ def admit(state: FleetState, progress: Progress) -> RestartAdmission:
     by_hand = tuple(due.pod for due in due_now if due.cause.slot and due.pod.drain is not None)
     ready = [due for due in due_now if not due.cause.slot or (due.pod.stats is not None and due.pod.drain is None)]
     admission = RestartAdmission(restarts=progress.restarts, by_hand=by_hand, actions=made)
-    if not ready or spec.suspend or not has_room(progress.restarts):
+    # As many can be under way as the status can hold.
+    if not ready or spec.suspend or len(open_entries(progress.restarts)) >= MOST_RESTARTS:
         return admission
     due = ready[0]
     begins = replace(admission, restarts=opened(progress.restarts, due, now), due=due)
