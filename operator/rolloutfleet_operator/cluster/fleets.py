@@ -51,7 +51,6 @@ class Fleets:
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._wakes: dict[Key, _Wake] = {}
         self._turns = asyncio.Semaphore(MAX_CONCURRENT_PASSES)
-        self._random = random.Random()
 
     def wake(self, namespace: str, name: str, kind: str) -> None:
         """Something happened to that fleet, or to an object of that kind which belongs to it."""
@@ -90,7 +89,7 @@ class Fleets:
                 if next_in is None:
                     return
                 failures = 0 if worked else failures + 1
-                due = next_in if worked else self._backoff(failures)
+                due = next_in if worked else BACKOFF.after(failures) * random.uniform(0.5, 1.0)
         finally:
             self._forget(key)
 
@@ -119,9 +118,6 @@ class Fleets:
         self._shared.metrics.errors.inc()
         self._health.failed()
         return 0.0, False
-
-    def _backoff(self, failures: int) -> float:
-        return BACKOFF.after(failures) * self._random.uniform(0.5, 1.0)
 
     def _forget(self, key: Key) -> None:
         """The fleet is gone. If another of that name comes, its first event makes a new task."""
