@@ -7,13 +7,13 @@ of the chart, say, the one with the older Lease acts, and the other does nothing
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.lease import DURATION, LABELS, SCOPE
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.settings import OperatorSettings
+from rolloutfleet_operator.policy.observed import seconds_of
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
 INTERVAL: Final = 30.0
@@ -114,4 +114,4 @@ def _is_alive(lease: Object, now: float) -> bool:
     if not spec.get("holderIdentity") or renewed is None:
         return False
     # More patient than whoever waits for the Lease: clocks differ, and a replaced operator takes a moment.
-    return now - datetime.fromisoformat(renewed).timestamp() < 4 * DURATION
+    return now - seconds_of(renewed) < 4 * DURATION
