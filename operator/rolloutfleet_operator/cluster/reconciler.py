@@ -36,7 +36,7 @@ from rolloutfleet_operator.cluster.running_pods import Resizer, refreshes
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
-from rolloutfleet_operator.policy.decide import Decision, decide
+from rolloutfleet_operator.policy.decide import REQUEUE_SOON, Decision, decide
 from rolloutfleet_operator.policy.memory import sampled
 from rolloutfleet_operator.policy.observed import (
     ALLOW_LOSS,
@@ -57,8 +57,6 @@ RELIST: Final = 600.0
 which began together don't all read at once."""
 MOST_NAMED: Final = 5
 """Fields of the spec that are not known here, by name; of more it is said how many."""
-REQUEUE_SOON: Final = 1.0
-"""Seconds to the next pass, where this one wrote something that the next one goes on from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,9 +402,6 @@ def _settings_since(config_map: Object | None, generation: int) -> float | None:
     """When the settings of that generation were written: the API server notes the time of our last change."""
     if config_map is None or (config_map["metadata"].get("annotations") or {}).get(names.GENERATION) != str(generation):
         return None
-    times = (each.get("time", "") for each in _ours(config_map))
-    return max((seconds_of(text) for text in times), default=None)
-
-
-def _ours(live: Object) -> Iterator[Mapping[str, Any]]:
-    return (each for each in live["metadata"].get("managedFields") or () if each.get("manager") == names.OPERATOR)
+    managed = config_map["metadata"].get("managedFields") or ()
+    times = (each.get("time", "") for each in managed if each.get("manager") == names.OPERATOR)
+    return max(map(seconds_of, times), default=None)
