@@ -90,8 +90,7 @@ class Lease:
             "leaseTransitions": 0,
         }
         if found is None:
-            annotations = {SCOPE: self._scope} if self._scope else {}
-            meta = {"name": self._name, "namespace": self._namespace, "labels": LABELS, "annotations": annotations}
+            meta = self._marked({"name": self._name, "namespace": self._namespace})
             manifest = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
             await self._api.create("Lease", self._namespace, manifest)
             return
