@@ -315,17 +315,13 @@ class Reconciler:
             proxies=decision.replicas, gateways=decision.gateway_replicas, engines=decision.engine_replicas or 0
         )
         settings = settings_of.proxy_settings(fleet, self._shared.operator, peers=decision.peers)
+        key = None if control_key is None else content_hash(control_key)
         asked_for = [
             *every.parts(fleet, self._shared.operator, settings),
-            *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, content_hash(control_key)),
+            *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, key),
         ]
-        if control_key is None:
-            asked_for = [part for part in asked_for if (part.kind, part.name) != ("Deployment", fleet.gateway)]
-        made, kept, problems = _made(asked_for)
-        if control_key is None:
-            kept.append(("Deployment", fleet.gateway))
-        if wanted.template is None:
-            kept.append(("StatefulSet", fleet.proxies))
+        made, not_made, problems = _made(asked_for)
+        kept = [*not_made, ("Deployment", fleet.gateway), ("StatefulSet", fleet.proxies)]
         outcome = await self._children.bring_about(fleet, made, there.children, kept=kept, now=self._now())
         await self._resizer.grow_claims(fleet.namespace, there.claims, fleet.spec.proxies.storage.capacity)
         if wanted.template is not None:

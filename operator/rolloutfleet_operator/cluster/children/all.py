@@ -64,12 +64,13 @@ def workloads(
     template: Manifest | None,
     counts: Replicas,
     claims: Sequence[Manifest] | None,
-    control_key: str,
+    control_key: str | None,
 ) -> Iterator[Part]:
     """What makes pods. `claims` are the claim templates of the StatefulSet that is there, `control_key` changes with
     the key of the gateways' control plane.
 
-    Without a `template` of the proxies (theirs can't be used) the StatefulSet is not part, and stays as it is.
+    Without a `template` of the proxies (theirs can't be used) the StatefulSet is not part, and stays as it is; without
+    a `control_key` so does the gateways' Deployment.
     """
     engine = fleet.spec.engine
     if engine is not None:
@@ -77,11 +78,12 @@ def workloads(
         yield Part(
             "Deployment", fleet.engine, lambda: engines.deployment(fleet, engine, operator, replicas=counts.engines)
         )
-    yield Part(
-        "Deployment",
-        fleet.gateway,
-        lambda: gateway.deployment(fleet, operator, replicas=counts.gateways, control_key=control_key),
-    )
+    if control_key is not None:
+        yield Part(
+            "Deployment",
+            fleet.gateway,
+            lambda: gateway.deployment(fleet, operator, replicas=counts.gateways, control_key=control_key),
+        )
     if template is not None:
         yield Part(
             "StatefulSet",
