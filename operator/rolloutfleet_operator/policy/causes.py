@@ -15,17 +15,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rolloutfleet.spec import FleetSpec, memory_limit
+from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import RestartStatus
-from rolloutfleet.wire import Boot
 from rolloutfleet_operator.policy import memory
 from rolloutfleet_operator.policy.memory import Standing, Verdict
 from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod, seconds_of
 from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.steps import Way
 
-NEAR_THE_LIMIT: Final = 0.95
-"""A worker killed with so much of its container's limit was killed for its memory."""
+CRASH: Final = "crash"
+OOM: Final = "oom"
+CRASHES: Final[Mapping[str, str]] = {
+    OOM: "the kernel killed it for its memory, and started again",
+    CRASH: "it ended by itself, and started again",
+}
+"""Why a proxy restarted by itself, by counter, and the message of the Event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +118,6 @@ class Replacement(RestartCause):
     slot: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crash:
-    """Why a proxy restarted by itself."""
-
-    counter: str
-    message: str
-    """Of the Event."""
-    explains: Callable[[ObservedPod, Boot, Boot | None, FleetSpec], bool]
-    """Whether it led to that boot; the one before it is None where that is not known."""
-
-
 def _unresponsive(pod: ObservedPod, state: FleetState) -> Need | None:
     asked, now = state.spec.memory, state.now
     silent_for = max(state.spec.disruption.drain_timeout, asked.interval * asked.samples)
@@ -199,7 +192,7 @@ def _is_outdated(pod: ObservedPod, state: FleetState) -> bool:
 
 UNRESPONSIVE: Final = Replacement(
     id="unresponsive",
-    counter="crash",
+    counter=CRASH,
     needed=_unresponsive,
     cooldown=_memory_cooldown,
     label=Label(value="unresponsive", holds=_is_silent),
@@ -253,30 +246,6 @@ _UNKNOWN: Final = RestartCause(
 """What another release began for a cause of its own: it is withdrawn while that is possible."""
 
 
-def _was_killed_for_memory(pod: ObservedPod, boot: Boot, before: Boot | None, spec: FleetSpec) -> bool:
-    """The kubelet says so; or the worker alone was killed, with nearly all that its container may have."""
-    began, ended = 0.0 if before is None else before.time, pod.container.last_ended_at
-    if pod.container.last_end == "OOMKilled" and ended is not None and began < ended <= boot.time + 1:
-        return True
-    return "SIGKILL" in boot.reason and (boot.rss_before or 0) >= NEAR_THE_LIMIT * memory_limit(spec)
-
-
-OOM: Final = Crash(
-    counter="oom",
-    message="the kernel killed it for its memory, and started again",
-    explains=_was_killed_for_memory,
-)
-CRASHES: Final = (
-    OOM,
-    Crash(
-        counter="crash",
-        message="it ended by itself, and started again",
-        explains=lambda pod, boot, before, spec: True,
-    ),
-)
-"""The first that explains a boot is why."""
-
-
 def cause_of(entry: RestartStatus) -> RestartCause:
     """The cause of a restart that the operator began."""
     of_entry = (cause for cause in CAUSES if cause.counter == entry.reason and cause.owns(entry.id or ""))
@@ -290,7 +259,7 @@ def all_marks(spec: FleetSpec) -> dict[str, str]:
 
 def counters() -> list[str]:
     """What `status.restarts` counts."""
-    return list(dict.fromkeys(cause.counter for cause in (*CAUSES, *CRASHES)))
+    return list(dict.fromkeys((*(cause.counter for cause in CAUSES), *CRASHES)))
 
 
 def is_ours(drain_id: str) -> bool:

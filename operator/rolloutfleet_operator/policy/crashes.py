@@ -8,18 +8,20 @@ as fit into the ledger.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from rolloutfleet.spec import FleetSpec
+from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
 from rolloutfleet.wire import Boot
 from rolloutfleet_operator.policy.actions import Action, EmitEvent, PatchMetadata
-from rolloutfleet_operator.policy.causes import CRASHES, OOM
+from rolloutfleet_operator.policy.causes import CRASH, CRASHES, OOM
 from rolloutfleet_operator.policy.observed import BOOTS_NOTE, ObservedFleet, ObservedPod, seconds_of, text_of
 from rolloutfleet_operator.policy.reasons import EventReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.restarts import noted, open_entries
 
 OOM_SHOWN_FOR: Final = 600.0
 """Seconds that a kill for memory is shown after it."""
-CRASH = "crash"
+NEAR_THE_LIMIT: Final = 0.95
+"""A worker killed with so much of its container's limit was killed for its memory."""
+BY_ITSELF: Final = "crash"
 """How the reason of such a boot begins."""
 
 
@@ -55,13 +57,12 @@ def _crashes(pod: ObservedPod, read: RestartsStatus, spec: FleetSpec) -> Iterato
     since = max(pod.created - 1.0, *known)
     before: Boot | None = None
     for boot in pod.stats.boots:
-        if boot.reason.startswith(CRASH) and boot.id is None and int(boot.time) > since:
-            crash = next(each for each in CRASHES if each.explains(pod, boot, before, spec))
+        if boot.reason.startswith(BY_ITSELF) and boot.id is None and int(boot.time) > since:
             yield (
                 boot,
                 RestartStatus(
                     pod=pod.name,
-                    reason=crash.counter,
+                    reason=OOM if _was_killed_for_memory(pod, boot, before, spec) else CRASH,
                     time=text_of(boot.time),
                     before=boot.rss_before,
                     after=boot.rss_after,
@@ -71,14 +72,24 @@ def _crashes(pod: ObservedPod, read: RestartsStatus, spec: FleetSpec) -> Iterato
         before = boot
 
 
+def _was_killed_for_memory(pod: ObservedPod, boot: Boot, before: Boot | None, spec: FleetSpec) -> bool:
+    """The kubelet says so; or the worker alone was killed, with nearly all that its container may have.
+
+    The boot before that one is None where it is not known.
+    """
+    began, ended = 0.0 if before is None else before.time, pod.container.last_ended_at
+    if pod.container.last_end == "OOMKilled" and ended is not None and began < ended <= boot.time + 1:
+        return True
+    return "SIGKILL" in boot.reason and (boot.rss_before or 0) >= NEAR_THE_LIMIT * memory_limit(spec)
+
+
 def _of_itself(pod: ObservedPod, read: RestartsStatus) -> Iterator[RestartStatus]:
     return (entry for entry in read.last if entry.uid == pod.uid and entry.id is None)
 
 
 def events_of(entries: Iterable[RestartStatus]) -> Iterator[EmitEvent]:
     for entry in entries:
-        message = next(crash.message for crash in CRASHES if crash.counter == entry.reason)
-        yield EmitEvent(reason=EventReason.CRASHED, message=message, pod=entry.pod, warning=True)
+        yield EmitEvent(reason=EventReason.CRASHED, message=CRASHES[entry.reason], pod=entry.pod, warning=True)
 
 
 def problems_of(observed: ObservedFleet, now: float) -> Iterator[Problem]:
@@ -92,5 +103,5 @@ def problems_of(observed: ObservedFleet, now: float) -> Iterator[Problem]:
 def _was_killed(pod: ObservedPod, observed: ObservedFleet, now: float) -> bool:
     """As the kubelet says of a container; where the worker alone was killed, as the ledger does."""
     ended_at = [pod.container.last_ended_at or 0.0] if pod.container.last_end == "OOMKilled" else []
-    noted = (entry for entry in observed.status.restarts.last if entry.uid == pod.uid and entry.reason == OOM.counter)
+    noted = (entry for entry in observed.status.restarts.last if entry.uid == pod.uid and entry.reason == OOM)
     return any(now - at < OOM_SHOWN_FOR for at in (*ended_at, *(seconds_of(entry.time) for entry in noted)))
