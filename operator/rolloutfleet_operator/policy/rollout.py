@@ -38,49 +38,33 @@ class Roll:
 
 def roll_of(spec: FleetSpec, observed: ObservedFleet, members: tuple[ObservedPod, ...], now: float) -> Roll:
     """`members` are the pods that the spec asks for, by ordinal."""
+    asked = None if spec.restart is None else spec.restart.id
+    unanswered = asked not in (None, observed.status.restart.observed_id)
+    # A pod says itself that it has had that restart: it got the id with its template, or when its proxy had booted.
+    restart_pending = tuple(pod for pod in members if unanswered and pod.notes.get(RESTART_NOTE) != asked)
     outdated = tuple(pod for pod in members if pod.template_hash != observed.template_hash)
     updated = [pod for pod in members if pod.template_hash == observed.template_hash]
-    restart_pending = tuple(pod for pod in members if not has_restarted(pod, spec, observed))
     stopped_by = next((pod for pod in updated if outdated and _fails(pod, now)), None)
-    may = (
-        pod
-        for pod in outdated
-        if spec.update_policy == "Automatic" or _is_asked_for(pod, restart_pending, spec, observed)
-    )
+    may = outdated
+    if spec.update_policy != "Automatic":
+        # What a restart by id left broken is part of it.
+        may = tuple(pod for pod in outdated if pod in restart_pending or (unanswered and pod.is_down))
     replaceable = tuple(pod for pod in may if stopped_by is None or pod.is_down)
     return Roll(
         members=members,
         outdated=outdated,
         restart_pending=restart_pending,
-        replaceable=replaceable if _is_applied(spec, observed) else (),
+        replaceable=replaceable if _is_applied(observed, asked) else (),
         stopped_by=stopped_by,
     )
 
 
-def has_restarted(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet) -> bool:
-    """Whether the restart that is asked for by id has been made of that pod; True where none is asked for.
-
-    The pod says so itself: it got the id with its template, or when its proxy had booted.
-    """
-    if spec.restart is None or observed.status.restart.observed_id == spec.restart.id:
-        return True
-    return pod.notes.get(RESTART_NOTE) == spec.restart.id
-
-
-def _is_applied(spec: FleetSpec, observed: ObservedFleet) -> bool:
-    """Whether new pods get the template that is asked for."""
-    workload, asked = observed.workload, None if spec.restart is None else spec.restart.id
+def _is_applied(observed: ObservedFleet, asked: str | None) -> bool:
+    """Whether new pods get the template that is asked for, with the id of the restart that is."""
+    workload = observed.workload
     if workload is None or not workload.current:
         return False
     return workload.template_hash == observed.template_hash and workload.restart_id == asked
-
-
-def _is_asked_for(
-    pod: ObservedPod, restart_pending: tuple[ObservedPod, ...], spec: FleetSpec, observed: ObservedFleet
-) -> bool:
-    """Whether a restart by id is asked for, and not made; what one made and left broken is part of it."""
-    unanswered = spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
-    return pod in restart_pending or (unanswered and pod.is_down)
 
 
 def _fails(pod: ObservedPod, now: float) -> bool:
