@@ -119,17 +119,18 @@ def _may_go(pod: ObservedPod, leaving: dict[str, RetireStep], now: float) -> boo
 
 def _leaving(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: float) -> RetireStep:
     ephemeral = spec.proxies.storage.ephemeral and pod.name not in observed.allow_loss
-    if pod.stats is None:
+    stats = pod.stats
+    if stats is None:
         return _without_an_answer(pod, spec, observed, ephemeral, now)
-    if _is_empty(pod):
-        return RetireStep.MAY_GO
-    drain = pod.stats.drain
+    drain = stats.drain
+    if drain is not None and stats.held_sessions == 0 and stats.held_turns == 0 and stats.in_flight == 0:
+        return RetireStep.MAY_GO  # nobody would miss it
     if drain is None or not (spec.suspend or _is_over(pod, spec, now)):
         return RetireStep.CORDONED
     if ephemeral and pod.holds_turns and not dumps_outlive(spec):
         return RetireStep.HOLDING_TURNS
     quiet = drain.id != RETIRE_ID or (drain.mode == "quiesce" and is_quiet(drain, now))
-    if not quiet or pod.stats.held_turns is None:
+    if not quiet or stats.held_turns is None:
         return RetireStep.QUIESCING
     return RetireStep.DUMPING if ephemeral and pod.holds_turns else RetireStep.MAY_GO
 
@@ -149,14 +150,6 @@ def _without_an_answer(
     if pod.is_down and not ephemeral and down_for > spec.disruption.drain_timeout:
         return RetireStep.MAY_GO
     return RetireStep.SILENT
-
-
-def _is_empty(pod: ObservedPod) -> bool:
-    """Whether it is cordoned, and nobody would miss it."""
-    stats = pod.stats
-    if stats is None or stats.drain is None:
-        return False
-    return stats.held_sessions == 0 and stats.held_turns == 0 and stats.in_flight == 0
 
 
 def _since(pod: ObservedPod) -> float | None:
