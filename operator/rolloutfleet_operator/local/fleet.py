@@ -54,7 +54,6 @@ class _RunningChild(ObservedChild):
     """A child, what became of it so far, and its process."""
 
     process: RunningProcess
-    ready_at: float | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -235,7 +234,7 @@ class LocalFleet:
         if running.phase is Phase.STOPPING:
             running.crashes, ending = 0, "stopped"
         else:
-            ready_for = 0.0 if running.ready_at is None else now - running.ready_at
+            ready_for = now - running.since if running.phase is Phase.READY else 0.0
             running.crashes = crashes_in_a_row(before=running.crashes, healthy_for=ready_for)
         running.phase, running.since, running.ending = Phase.ENDED, now, ending
         running.gone.set()
@@ -247,8 +246,7 @@ class LocalFleet:
         async with _client(base_url=child.url) as client:
             while running.phase is Phase.STARTING:
                 if await _answers(client, child.ready_path) and running.phase is Phase.STARTING:
-                    running.phase, running.since = Phase.READY, time.monotonic()
-                    running.ever_ready, running.ready_at = True, running.since
+                    running.phase, running.since, running.ever_ready = Phase.READY, time.monotonic(), True
                     self._changed.set()
                     self._say(running, "ready")
                     return
