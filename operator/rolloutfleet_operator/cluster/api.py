@@ -69,10 +69,10 @@ class Api:
     async def close(self) -> None:
         await self._client.close()
 
-    async def apply(self, manifest: Object, *, dry_run: bool = False, subresource: str = "") -> Object:
+    async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
         """Server-side apply under our one field manager; what others set of our fields is taken back."""
         meta = manifest["metadata"]
-        path = _path(manifest["kind"], meta.get("namespace"), meta["name"], subresource)
+        path = _path(manifest["kind"], meta.get("namespace"), meta["name"])
         query = {"fieldManager": OPERATOR, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
         return await self._call("PATCH", path, query, manifest, "application/apply-patch+yaml")
 

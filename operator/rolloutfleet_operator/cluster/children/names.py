@@ -132,15 +132,14 @@ def selector(fleet: Fleet, component: Component) -> dict[str, str]:
     return {FLEET_LABEL: fleet.name, COMPONENT: component.value}
 
 
-def labels(fleet: Fleet, component: Component | None = None) -> dict[str, str]:
+def labels(fleet: Fleet, component: Component) -> dict[str, str]:
     """The labels that every child has. No version is among them: an upgrade alone changes no pod."""
-    common = {
+    return {
         "app.kubernetes.io/name": "rolloutfleet",
         "app.kubernetes.io/instance": fleet.name,
         MANAGED_BY: OPERATOR,
-        FLEET_LABEL: fleet.name,
+        **selector(fleet, component),
     }
-    return common if component is None else {**common, COMPONENT: component.value}
 
 
 def owner(fleet: Fleet) -> dict[str, object]:
@@ -158,7 +157,7 @@ def child(
     fleet: Fleet,
     kind: str,
     name: str,
-    component: Component | None = None,
+    component: Component,
     annotations: Mapping[str, str] | None = None,
     **body: object,
 ) -> dict[str, Any]:
