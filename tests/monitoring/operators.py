@@ -13,7 +13,6 @@ from tests.real.processes import free_port
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.cluster.health import Health, serve
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
-from rolloutfleet_operator.cluster.slots import Slots
 
 BUDGET = 2**30
 SECONDS_BETWEEN_PASSES = 0.5
@@ -50,7 +49,7 @@ def serving() -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        starting = serve(host, port, Health(time.monotonic), metrics, Slots(time.monotonic()))
+        starting = serve(host, port, Health(time.monotonic), metrics)
         runner = asyncio.run_coroutine_threadsafe(starting, loop).result(30)
         loop.call_soon_threadsafe(go_on, loop, metrics)
         yield f"{host}:{port}"

@@ -8,7 +8,6 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
-from rolloutfleet_operator.cluster.slots import Slots
 
 UNHEALTHY_AFTER: Final = 600.0
 """Seconds in which passes may fail, and not one succeed."""
@@ -34,7 +33,7 @@ class Health:
         return f"no pass has succeeded for {seconds:.0f} s" if seconds > UNHEALTHY_AFTER else None
 
 
-async def serve(host: str, port: int, health: Health, metrics: OperatorMetrics, slots: Slots) -> web.AppRunner:
+async def serve(host: str, port: int, health: Health, metrics: OperatorMetrics) -> web.AppRunner:
     """Raises OSError where it can't listen there. `cleanup` of what is returned ends it."""
 
     async def healthz(_: web.Request) -> web.Response:
@@ -42,7 +41,6 @@ async def serve(host: str, port: int, health: Health, metrics: OperatorMetrics, 
         return web.Response(text=f"{problem or 'ok'}\n", status=500 if problem else 200)
 
     async def figures(_: web.Request) -> web.Response:
-        metrics.held.set(slots.held)
         return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()

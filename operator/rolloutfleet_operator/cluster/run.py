@@ -52,8 +52,9 @@ async def run(settings: OperatorSettings) -> None:
         http = HttpClient()
         stack.push_async_callback(http.close)
         health, metrics, slots = Health(time.monotonic), OperatorMetrics(), Slots(time.time())
+        metrics.held.set_function(lambda: slots.held)
         try:
-            runner = await serve(*settings.address, health, metrics, slots)
+            runner = await serve(*settings.address, health, metrics)
         except OSError as error:
             raise CantRun(f"can't listen on {settings.listen}: {error.strerror or error}") from None
         stack.push_async_callback(runner.cleanup)
@@ -76,9 +77,9 @@ async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
     fleets, namespace = Fleets(shared, lease.leading, health), shared.operator.namespace
     where = f"namespace {namespace}" if namespace else "all namespaces"
     logger.info("rolloutfleet-operator %s manages fleets in %s", shared.version, where)
+    shared.metrics.leading.set_function(lease.leading.is_set)
     tasks = [
         asyncio.create_task(lease.hold(), name="lease"),
-        asyncio.create_task(_tell(lease, shared.metrics), name="leading"),
         asyncio.create_task(shared.others.follow(fleets.wake_all), name="others"),
     ]
     try:
@@ -144,9 +145,3 @@ async def _until_known(api: Api, namespace: str | None) -> None:
             logger.warning("waiting until RolloutFleets can be read: %s", why)
             warned = True
         await asyncio.sleep(CRD_EVERY)
-
-
-async def _tell(lease: Lease, metrics: OperatorMetrics) -> None:
-    while True:
-        metrics.leading.set(lease.leading.is_set())
-        await asyncio.sleep(1)
