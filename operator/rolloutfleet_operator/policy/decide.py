@@ -105,7 +105,7 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     members = tuple(
         sorted((pod for pod in observed.pods if pod.ordinal < desired_of(spec)), key=lambda pod: pod.ordinal)
     )
-    verdicts = memory.verdicts_of(members, spec, terms, now)
+    verdicts = {pod.name: memory.judge(pod, spec, terms, now) for pod in members}
     roll = rollout.roll_of(spec, observed, members, now)
     state = FleetState(spec=spec, observed=observed, roll=roll, terms=terms, verdicts=verdicts, now=now)
     progress = advance(state)

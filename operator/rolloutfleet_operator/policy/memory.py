@@ -137,11 +137,6 @@ _HOW: Final = {
 }
 
 
-def verdicts_of(members: Iterable[ObservedPod], spec: FleetSpec, terms: str, now: float) -> dict[str, Verdict]:
-    """By pod."""
-    return {pod.name: judge(pod, spec, terms, now) for pod in members}
-
-
 def marks_of(members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], terms: str) -> Iterator[PatchMetadata]:
     """What the rule wants to find again after a restart of the operator."""
     for pod in members:
