@@ -59,11 +59,8 @@ class Warnings:
 
 
 def warnings(events: Iterable[Object]) -> Warnings:
-    newest: dict[str, Object] = {}
-    for event in sorted(events, key=_event_time):
-        if event.get("type") == "Warning":
-            newest[event["involvedObject"].get("uid", "")] = event
-    return Warnings(newest)
+    oldest_first = sorted((event for event in events if event.get("type") == "Warning"), key=_event_time)
+    return Warnings({event["involvedObject"].get("uid", ""): event for event in oldest_first})
 
 
 def _event_time(event: Mapping[str, Any]) -> float:
