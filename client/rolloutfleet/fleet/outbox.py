@@ -16,7 +16,7 @@ from rolloutfleet.fleet.retries import wait_before_retry
 
 log = logging.getLogger("rolloutfleet.fleet")
 
-Deliver = Callable[[], Awaitable[None]]
+Deliver = Callable[[], Awaitable[object]]
 
 FIRST_TIMEOUT: Final = 5.0
 """Seconds that a caller waits for the delivery. After that it goes on in the background, and the trainer goes on."""

@@ -108,7 +108,7 @@ class FleetWeights:
         epoch = asked.epoch if asked.epoch is not None else (await self.show()).epoch + 1
         body = asked.model_copy(update={"epoch": epoch})
         call = _Call("the pause", "POST", _PAUSE, body, asked.timeout + MARGIN)
-        broken_off, end = "the end of a pause that was broken off", partial(self._end_pause, epoch)
+        broken_off, end = "the end of a pause that was broken off", partial(self.resume, epoch=epoch, strict=False)
         try:
             answer = await self._lead(call)
             try:
@@ -136,9 +136,6 @@ class FleetWeights:
 
     async def recover(self, asked: Recover, *, strict: bool) -> Weights:
         return await self._everywhere(_Call("the recovery", "POST", "/recover", asked), strict=strict)
-
-    async def _end_pause(self, epoch: int) -> None:
-        await self.resume(epoch=epoch, strict=False)
 
     async def _everywhere(self, call: _Call, *, strict: bool) -> Weights:
         return await self._reach_the_rest(call, await self._lead(call), strict=strict)
