@@ -20,7 +20,6 @@ Deliver = Callable[[], Awaitable[object]]
 
 FIRST_TIMEOUT: Final = 5.0
 """Seconds that a caller waits for the delivery. After that it goes on in the background, and the trainer goes on."""
-_LATER: Final = "it is repeated until it arrives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +53,26 @@ class Outbox:
     ) -> None:
         message = Message(what, deliver, trajectory_ids)
         if not quietly:
-            log.warning("%s did not arrive; %s", what, _LATER)
+            log.warning("%s did not arrive; it is repeated until it arrives", what)
         task = asyncio.create_task(self._until_delivered(message))
         self._messages[message] = task
         task.add_done_callback(lambda _: self._messages.pop(message, None))
 
-    async def deliver(self, what: str, deliver: Deliver, *, trajectory_ids: frozenset[str] = frozenset()) -> bool:
-        """Send it once now; where nobody answers, go on in the background. Returns whether it was delivered.
+    async def deliver(self, what: str, deliver: Deliver, *, trajectory_ids: frozenset[str] = frozenset()) -> None:
+        """Send it once now; where nobody answers, go on in the background.
 
-        Raises Refused where it will never be.
+        Raises Refused where it will never be delivered.
         """
         try:
             async with asyncio.timeout(FIRST_TIMEOUT):
                 await deliver()
-            return True
+            return
         except TimeoutError:
             pass
         except (Unreachable, Refused) as error:
             if wait_before_retry(error, attempt=0, chance=0.0) is None:
                 raise
         self.add(what, deliver, trajectory_ids=trajectory_ids)
-        return False
 
     async def flush(self, patience: float) -> list[str]:
         """Wait for all deliveries; what could not be delivered in so many seconds is given up, and returned."""
