@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
-from rolloutfleet.fleet.budget_slots import BudgetSlots, Slot
+from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
 from rolloutfleet.fleet.proxies import Proxies, each, paged
 from rolloutfleet.fleet.trajectories import Trajectory
@@ -104,7 +104,7 @@ class Admission:
                         self.slots.adopt(shown.session_id, ordinal=ordinal, ended=True, left=_trajectory_ids(shown))
             except FleetError as error:
                 log.warning("what proxy %d holds is not counted: %s", ordinal, error)
-        return sum(self.slots.slot(name) is Slot.ACCEPTED for name in self.slots.sessions())
+        return self.slots.accepted()
 
     def _described(self) -> str:
         counts, version = self.manager.counts, self._weights.version

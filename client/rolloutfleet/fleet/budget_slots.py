@@ -58,9 +58,6 @@ class BudgetSlots:
         self._changed = changed
         self._known: dict[str, _Known] = {}
 
-    def __contains__(self, session_id: str) -> bool:
-        return session_id in self._known
-
     def sessions(self, ordinal: int | None = None) -> list[str]:
         """Those that are not settled, of one proxy or of all."""
         return [name for name, known in self._known.items() if ordinal is None or known.ordinal == ordinal]
@@ -72,9 +69,9 @@ class BudgetSlots:
         """How many sessions run that were there before this trainer."""
         return sum(known.adopted and known.slot is Slot.RUNNING for known in self._known.values())
 
-    def slot(self, session_id: str) -> Slot:
-        known = self._known.get(session_id)
-        return Slot.NONE if known is None else known.slot
+    def accepted(self) -> int:
+        """How many have ended and left something to train on."""
+        return sum(known.slot is Slot.ACCEPTED for known in self._known.values())
 
     def started(self, session_ids: Iterable[str], *, ordinal: int | None) -> None:
         """Sessions whose places the manager has as submitted already."""
