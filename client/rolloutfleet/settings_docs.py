@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from rolloutfleet.explain import is_model
 from rolloutfleet.settings import ProxySettings
@@ -45,22 +44,17 @@ def rows(model: type[BaseModel], *, within: str = "") -> Iterator[tuple[str, str
         if is_model(field.annotation):
             yield from rows(field.annotation, within=f"{within}{name}.")
             continue
-        yield within + name, _cell(_kind(_whole(field))), _default(field), _cell(field.description or "")
-
-
-def _whole(field: FieldInfo) -> Any:
-    """The annotation as it was written: pydantic keeps what stands around a type apart from it."""
-    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        kind = _kind(field.rebuild_annotation())
+        yield within + name, _cell(kind), _default(field), _cell(field.description or "")
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
-    assert value is not PydanticUndefined
     if value is None:
         return "unset"
-    shown = TypeAdapter(_whole(field)).dump_python(value, mode="json")
+    shown = TypeAdapter(field.rebuild_annotation()).dump_python(value, mode="json")
     return f"`{_cell(shown if isinstance(shown, str) else json.dumps(shown))}`" if shown != "" else "empty"
 
 
