@@ -195,14 +195,13 @@ class AsyncFleet(FleetBase):
 
         `timeout`, `sampling`, `stale_after` and `on_error` are those of `start_session`. Raises TookTooLong.
         """
-        limits = {"turns": max_turns, "tokens": max_tokens}
         values = {
             "task_id": task_id,
             "group_size": size,
             "metadata": None if metadata is None else dict(metadata),
             "stale_after": stale_after,
             "sampling": sampling,
-            "limits": {name: value for name, value in limits.items() if value is not None},
+            "limits": {"turns": max_turns, "tokens": max_tokens},
             "agent_may": list(agent_may),
         }
         asked = valid(wire.StartSessions, values)
