@@ -215,19 +215,11 @@ class AsyncFleet(FleetBase):
             )
         names = [session.session_id for session in started.sessions]
         self._slots.started(names, ordinal=owner_of(started.group_id))
-
-        def made(session: wire.StartedSession) -> AsyncSession:
-            return AsyncSession(
-                session_id=session.session_id,
-                api_key=session.api_key,
-                base_url=session.base_url,
-                group_id=started.group_id,
-                task_id=task_id,
-                fleet=self,
-                on_error=on_error,
-            )
-
-        return AsyncGroup(started.group_id, tuple(map(made, started.sessions)))
+        sessions = tuple(
+            AsyncSession(**dict(session), group_id=started.group_id, task_id=task_id, fleet=self, on_error=on_error)
+            for session in started.sessions
+        )
+        return AsyncGroup(started.group_id, sessions)
 
     async def reward(
         self, session: Named, reward: float, *, turn_id: str | None = None, close: bool | None = None
