@@ -13,7 +13,7 @@ import contextlib
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
 from types import GenericAlias
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args
@@ -148,6 +148,17 @@ class Blocking:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._loop.run(self._asynchronous.__aexit__(kind, error, trace))
+
+
+class BlockingIterator(Blocking, Iterator[T]):
+    """What stands for an asynchronous context manager that is an iterator, too."""
+
+    def __next__(self) -> T:
+        try:
+            found: T = self._loop.run(self._asynchronous.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return found
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:

@@ -46,7 +46,7 @@ class _Stream:
 
 
 @dataclass(eq=False, repr=False)
-class AsyncEvents:
+class AsyncEvents(AsyncIterator[Event]):
     """`async with fleet.events() as events: async for event in events: …`
 
     What is committed within the block comes, also at proxies that restart, or that are new. Raises Refused where a
@@ -78,9 +78,6 @@ class AsyncEvents:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self
 
     async def __anext__(self) -> Event:
         found = await self._waiting.get()

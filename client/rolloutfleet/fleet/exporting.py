@@ -25,7 +25,7 @@ Names = Iterable[Trajectory | str] | Trajectory | str
 
 
 @dataclass(eq=False, repr=False)
-class AsyncExport:
+class AsyncExport(AsyncIterator[Trajectory]):
     """`async with fleet.export(…) as export: async for trajectory in export: …`
 
     When the block ends well, what was handed out is acknowledged and the rest given back; when it ends with an
@@ -89,9 +89,6 @@ class AsyncExport:
                 await self._acknowledge(list(self._handed_out))
             finally:
                 await self._give_back(keep=())
-
-    def __aiter__(self) -> AsyncIterator[Trajectory]:
-        return self
 
     async def __anext__(self) -> Trajectory:
         """The next trajectory. Raises TookTooLong; Refused where a proxy won't export at all."""

@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 
 from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
 from rolloutfleet.fleet.base import FleetBase, Options
-from rolloutfleet.fleet.blocking import Blocking, LoopThread, blocking, listing, wrapping
+from rolloutfleet.fleet.blocking import Blocking, BlockingIterator, LoopThread, blocking, listing, wrapping
 from rolloutfleet.fleet.events import AsyncEvents, Event
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.sessions import Handle, OnError
@@ -53,7 +53,7 @@ class Group(Blocking):
         return len(self.sessions)
 
 
-class Export(Blocking):
+class Export(BlockingIterator[Trajectory]):
     """`with fleet.export(…) as export: for trajectory in export: …`
 
     When the block ends well, what was handed out is acknowledged and the rest given back; when it ends with an
@@ -84,26 +84,14 @@ class Export(Blocking):
         """Proxies that don't answer or ask to wait, and why: what they hold is still to come."""
         return self._asynchronous.unreachable
 
-    def __iter__(self) -> Iterator[Trajectory]:
-        return self
-
-    def __next__(self) -> Trajectory:
-        found = self._loop.run(self._next())
-        if found is None:
-            raise StopIteration
-        return found
-
     acknowledge = blocking(AsyncExport.acknowledge)
     release = blocking(AsyncExport.release)
 
     async def _leases(self) -> dict[str, frozenset[str]]:
         return self._asynchronous.leases
 
-    async def _next(self) -> Trajectory | None:
-        return await anext(self._asynchronous, None)
 
-
-class Events(Blocking):
+class Events(BlockingIterator[Event]):
     """`with fleet.events() as events: for event in events: …`"""
 
     _asynchronous: AsyncEvents
@@ -112,15 +100,6 @@ class Events(Blocking):
     def waiting(self) -> int:
         """Events that have come and were not taken."""
         return self._asynchronous.waiting
-
-    def __iter__(self) -> Iterator[Event]:
-        return self
-
-    def __next__(self) -> Event:
-        return self._loop.run(self._next())
-
-    async def _next(self) -> Event:
-        return await anext(self._asynchronous)
 
 
 class WeightUpdate(Blocking):
