@@ -26,7 +26,6 @@ from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
 from rolloutfleet.wire import (
     JSON_MEDIA_TYPE,
-    LEASE_ID_HEADER,
     TENSORS_MEDIA_TYPE,
     AboveZero,
     AskExport,
@@ -262,7 +261,7 @@ class Prefetcher:
             return await self._answered(part, body, key)
         except asyncio.CancelledError:
             what = f"an export of proxy {part.ordinal} that was broken off"
-            self._broken_off.append((what, partial(self._undo, part.ordinal, body, key)))
+            self._broken_off.append((what, partial(self._undo, part, body, key)))
             raise
         except Refused as error:
             # The header would be larger than readers take: fewer trajectories at once.
@@ -320,15 +319,13 @@ class Prefetcher:
         except FleetError as error:
             log.warning("an acknowledgement was refused: %s", error)
 
-    async def _undo(self, ordinal: int, body: AskExport, key: str) -> None:
+    async def _undo(self, part: _Part, body: AskExport, key: str) -> None:
         """Nobody waits for this answer any more, but it may have leased something: find out what, and give it back."""
-        if not await self._was_heard(ordinal, key):
+        if not await self._was_heard(part.ordinal, key):
             return
-        answer = await self._proxies.ask(ordinal, "POST", "/export", body=body, key=key, timeout=READ_TIMEOUT)
-        lease = answer.headers.get(LEASE_ID_HEADER)
-        if lease is not None:
-            page = await asyncio.to_thread(read_export, answer.content, media_type=JSON_MEDIA_TYPE)
-            await self._leases.release({lease: [each.trajectory_id for each in page.trajectories]})
+        page = await self._once(part, body, key)
+        if page.answer.lease_id is not None:
+            await self._leases.release({page.answer.lease_id: [each.trajectory_id for each in page.trajectories]})
 
     async def _was_heard(self, ordinal: int, key: str) -> bool:
         """Whether an ask with that key leased something. To ask the same again would, where it was never heard."""
