@@ -33,11 +33,7 @@ def prometheus(
     where = options.find()
     with options.fleet() as fleet:
         proxies = {proxy.ordinal: proxy.url for proxy in fleet.proxies()}
-    written = {
-        monitoring.TARGETS: monitoring.targets(_name(where), proxies),
-        monitoring.RULES: monitoring.rules(),
-        monitoring.DASHBOARD: monitoring.dashboard(),
-    }
+    written = {monitoring.TARGETS: monitoring.targets(_name(where), proxies), **monitoring.generated()}
     config = folder / monitoring.CONFIG
     if not config.exists():
         written[monitoring.CONFIG] = monitoring.config(every)

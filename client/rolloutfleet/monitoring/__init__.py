@@ -16,12 +16,9 @@ DASHBOARD: Final = "rolloutfleet-dashboard.json"
 _HERE: Final = Path(__file__).parent
 
 
-def rules() -> str:
-    return (_HERE / RULES).read_text(encoding="utf-8")
-
-
-def dashboard() -> str:
-    return (_HERE / DASHBOARD).read_text(encoding="utf-8")
+def generated() -> dict[str, str]:
+    """Rules and dashboard, by the names of their files."""
+    return {name: (_HERE / name).read_text(encoding="utf-8") for name in (RULES, DASHBOARD)}
 
 
 def config(interval: str) -> str:
