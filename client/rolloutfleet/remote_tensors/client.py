@@ -294,19 +294,12 @@ class RemoteTensors:
                 del self._undeleted[next(iter(self._undeleted))]
 
 
-def retried(
-    attempt: Callable[[], T],
-    *,
-    owner: str,
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
+def retried(attempt: Callable[[], T], *, owner: str, seconds: float) -> T:
     """What `attempt` returns, tried again for so many seconds where it failed in a way that may pass.
 
     Raises OwnerUnavailable when the time is up, and what `attempt` raises for good.
     """
-    until = clock() + seconds
+    until = time.monotonic() + seconds
     for tries in itertools.count():
         try:
             return attempt()
@@ -314,10 +307,10 @@ def retried(
             wait = wait_before_retry(error, attempt=tries, chance=random.random(), statuses=ALSO_SERVER_ERRORS)
             if wait is None:
                 raise
-            if clock() + wait > until:
+            if time.monotonic() + wait > until:
                 why = error.why if isinstance(error, Unreachable) else str(error)
                 raise OwnerUnavailable(f"{owner} gave no usable answer for {seconds:.0f} s: {why}") from error
-        sleep(wait)
+        time.sleep(wait)
     raise AssertionError
 
 
@@ -326,9 +319,7 @@ def references_in(value: Any) -> list[RemoteTensor]:
     return list(dict.fromkeys(leaf for leaf in leaves(value) if isinstance(leaf, RemoteTensor)))
 
 
-def requests_for(
-    flights: Iterable[Flight], *, most: int = SHARDS_A_REQUEST, most_bytes: int = BYTES_A_REQUEST
-) -> list[list[Flight]]:
+def requests_for(flights: Iterable[Flight]) -> list[list[Flight]]:
     """The flights as requests, each to one owner and bounded; a larger shard goes alone."""
     made: list[list[Flight]] = []
     open_at: dict[str, tuple[list[Flight], int]] = {}
@@ -336,7 +327,7 @@ def requests_for(
         reference = flight.reference
         nbytes = Form(reference.dtype, reference.shape).nbytes
         request, size = open_at.get(reference.owner, ([], 0))
-        if not request or len(request) == most or size + nbytes > most_bytes:
+        if not request or len(request) == SHARDS_A_REQUEST or size + nbytes > BYTES_A_REQUEST:
             request, size = [], 0
             made.append(request)
         request.append(flight)
