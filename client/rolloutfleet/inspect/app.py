@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,11 +15,9 @@ from starlette.types import ASGIApp
 from rolloutfleet.inspect import pages
 from rolloutfleet.inspect.access import Access, Guarded
 from rolloutfleet.inspect.names import is_name
-from rolloutfleet.inspect.sources import NotNow, NotThere, Source
+from rolloutfleet.inspect.sources import Json, NotNow, NotThere, Source
 from rolloutfleet.inspect.tabs import Tabs
 from rolloutfleet.wire import EVENTS_MEDIA_TYPE
-
-Json = dict[str, Any]
 
 SILENCE: Final = 15.0
 """Seconds after which a tab is sent a comment."""

@@ -10,14 +10,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rolloutfleet.inspect import pages
 from rolloutfleet.inspect.app import encoded
 from rolloutfleet.inspect.documents import newest
-from rolloutfleet.inspect.sources import NotNow, NotThere, Source
-
-Json = dict[str, Any]
+from rolloutfleet.inspect.sources import Json, NotNow, NotThere, Source
 
 MARK: Final = "bundle.json"
 FORMAT: Final = "rolloutfleet-inspect-bundle"

@@ -9,10 +9,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from rolloutfleet.inspect.names import safe_name
+from rolloutfleet.inspect.sources import Json
 from rolloutfleet.viewing import TOKEN_LISTS, limbs
 from rolloutfleet.wire import SessionStatus, ShownTokens, ShownTurn
-
-Json = dict[str, Any]
 
 TOKENS_A_CHUNK: Final = 512
 BUCKETS: Final = 512

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from rolloutfleet.fleet import AsyncFleet, Event, FleetError, Gone, KeyRefused, NotKnown
 from rolloutfleet.fleet.proxies import owner_of
@@ -22,10 +22,8 @@ from rolloutfleet.inspect.looking import Looking
 from rolloutfleet.inspect.names import is_name, is_session_id
 from rolloutfleet.inspect.reading import ConversationReader
 from rolloutfleet.inspect.sampling import LiveFigures
-from rolloutfleet.inspect.sources import NotNow, NotThere
+from rolloutfleet.inspect.sources import Json, NotNow, NotThere
 from rolloutfleet.inspect.tabs import Tabs
-
-Json = dict[str, Any]
 
 FOLLOWED_AGAIN: Final = 10.0
 """Seconds after which events are asked for again, where a proxy let nobody in."""

@@ -16,12 +16,11 @@ from typing import Any, Final, TypeVar, cast
 from rolloutfleet.inspect.documents import chunk_document, newest, strip, tree_document, turn_document
 from rolloutfleet.inspect.indexing import Entry, Found, looked_through, opened
 from rolloutfleet.inspect.names import digest_name, safe_name
-from rolloutfleet.inspect.sources import NotNow, NotThere
+from rolloutfleet.inspect.sources import Json, NotNow, NotThere
 from rolloutfleet.viewing import Recorded, RecordedBranch, Texts, Unreadable
 from rolloutfleet.viewing.texts import ids_alone
 from rolloutfleet.wire import ShownTurn
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 KEPT: Final = 2

@@ -9,10 +9,9 @@ from typing import Any, Final
 from rolloutfleet.dumps import CLAIM_MARK, Damaged, DumpHead, open_dump
 from rolloutfleet.dumps.reading import read_head
 from rolloutfleet.inspect.documents import SUMMARY, summary_of_turns
+from rolloutfleet.inspect.sources import Json
 from rolloutfleet.viewing import Recorded, Texts, Unreadable, load_texts, open_file
 from rolloutfleet.viewing.files import DUMP_BEGINS, OF_RECORDS
-
-Json = dict[str, Any]
 
 SUFFIXES: Final = (".json", ".jsonl", ".parquet", ".safetensors", ".imported")
 DEEPEST: Final = 4

@@ -7,16 +7,15 @@ between, sessions that have new turns are asked for one by one.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from rolloutfleet.fleet import AsyncFleet, FleetError, Gone, NotEverywhere, NotKnown
 from rolloutfleet.inspect.documents import session_of_status
 from rolloutfleet.inspect.looking import Looking
+from rolloutfleet.inspect.sources import Json
 from rolloutfleet.wire import SessionStatus
 
 log = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 SHORTEST_PAUSE: Final = 2.0
 PAUSES: Final = 40

@@ -12,10 +12,8 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rolloutfleet.inspect.documents import last_words
-from rolloutfleet.inspect.sources import NotNow, NotThere, Source
+from rolloutfleet.inspect.sources import Json, NotNow, NotThere, Source
 from rolloutfleet.viewing import safe
-
-Json = dict[str, Any]
 
 TAIL: Final = 1_000
 """Characters of an answer's end that a group's page shows of each session."""

@@ -17,8 +17,6 @@ from rolloutfleet.inspect.sources import NotThere
 from rolloutfleet.viewing import merged
 from rolloutfleet.wire import Conversation, ShownTokens, ShownTurn
 
-Json = dict[str, Any]
-
 AT_ONCE: Final = 2
 """Pages that a proxy makes at once."""
 CHUNKS_AT_ONCE: Final = 7
