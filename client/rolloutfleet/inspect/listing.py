@@ -5,7 +5,6 @@ between, sessions that have new turns are asked for one by one.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -14,8 +13,6 @@ from rolloutfleet.inspect.documents import session_of_status
 from rolloutfleet.inspect.looking import Looking
 from rolloutfleet.inspect.sources import Json
 from rolloutfleet.wire import SessionStatus
-
-log = logging.getLogger(__name__)
 
 SHORTEST_PAUSE: Final = 2.0
 PAUSES: Final = 40
