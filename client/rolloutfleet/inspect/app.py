@@ -58,12 +58,9 @@ class Site:
         try:
             return HTMLResponse(await made)
         except NotThere:
-            return self._failure(404, _GONE, root)
+            return HTMLResponse(pages.error_page(_GONE, root=root), 404)
         except NotNow as error:
-            return self._failure(503, str(error), root)
-
-    def _failure(self, status: int, text: str, root: str) -> Response:
-        return HTMLResponse(pages.error_page(text, root=root, live=False), status)
+            return HTMLResponse(pages.error_page(str(error), root=root), 503)
 
     # Documents
 

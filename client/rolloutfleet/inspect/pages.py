@@ -89,8 +89,8 @@ async def session_page(source: Source, key: str, *, live: bool) -> bytes:
     return _html("session.html", root="../", live=live, session=tree["session"], tree=tree, curl=curl)
 
 
-def error_page(text: str, *, root: str, live: bool) -> bytes:
-    return _html("error.html", root=root, live=live, text=text)
+def error_page(text: str, *, root: str) -> bytes:
+    return _html("error.html", root=root, live=False, text=text)
 
 
 _NO_TAIL: Final[Json] = {"tail": None, "last_turn": None}
