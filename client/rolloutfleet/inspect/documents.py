@@ -56,8 +56,8 @@ def tree_document(
     extended = {turn.parent_id for turn in turns}
     ends = [turn.turn_id for turn in turns if turn.turn_id not in extended] if branches is None else list(branches)
     lines = [
-        _without_long(limb.turn) | {"name": safe_name(limb.turn.turn_id), "depth": limb.depth, "forks": limb.forks}
-        for limb in limbs(turns)
+        turn.model_dump(exclude=_LONG) | {"name": safe_name(turn.turn_id), "depth": depth, "forks": forks}
+        for turn, depth, forks in limbs(turns)
     ]
     return {"session": dict(session), "turns": lines, "branches": ends}
 
@@ -115,10 +115,6 @@ def _called(message: Json) -> list[str]:
         else []
     )
     return [str(function.get("name")) for function in found if isinstance(function, dict)]
-
-
-def _without_long(turn: ShownTurn) -> Json:
-    return turn.model_dump(exclude=_LONG)
 
 
 def summary_of_turns(turns: Iterable[ShownTurn], versions: Iterable[int]) -> Json:

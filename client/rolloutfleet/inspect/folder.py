@@ -113,15 +113,12 @@ class FolderSource:
                 self._unreadable.append({"file": found.file, "why": found.why})
         else:
             self._files += found.whole
-            entries = {self._key(entry): entry for entry in found.entries}
+            entries = {digest_name(entry.file, entry.name): entry for entry in found.entries}
             self._entries |= entries
             if not found.whole:
                 self._heads[found.file] = list(entries)
         self._lines = None
         self._first.set()
-
-    def _key(self, entry: Entry) -> str:
-        return digest_name(entry.file, entry.name)
 
     def seen(self) -> None:
         pass
