@@ -53,9 +53,6 @@ class Tabs:
         self._open: set[Tab] = set()
         self._closed = False
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     @property
     def full(self) -> bool:
         """Whether no further one is served."""

@@ -47,4 +47,6 @@ async def test_there_are_so_many_tabs_and_one_that_closes_makes_room() -> None:
     with tabs.opened() as further:
         assert further.closed
     opened[0].__exit__(None, None, None)
-    assert not tabs.full and len(tabs) == MOST_TABS - 1
+    assert not tabs.full
+    with tabs.opened() as another:
+        assert tabs.full and not another.closed
