@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rolloutfleet.cli.failures import failed, warn, warn_of, wrong
-from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import size
 from rolloutfleet.fleet import AsyncFleet
-from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.viewing import NoTokenizer, load_texts, safe
 
 if TYPE_CHECKING:
@@ -96,16 +95,16 @@ def inspect(
     if bundle is None and (sessions or task is not None):
         raise wrong("--session and --task go with --bundle")
     _need_the_extra()
-    where = options.find() if dumps is None else None
+    fleet = options.async_fleet() if dumps is None else None
     with _quiet():
         if bundle is not None:
             from rolloutfleet.inspect.bundle import Selection
 
             chosen = Selection(session_ids=tuple(sessions or ()), task_id=task, limit=limit)
-            asyncio.run(_bundle(where, dumps, tokenizer, bundle, chosen))
+            asyncio.run(_bundle(fleet, dumps, tokenizer, bundle, chosen))
         else:
             with contextlib.closing(_listening(port)) as listening:
-                asyncio.run(_serve(where, dumps, tokenizer, listening, opens=opens))
+                asyncio.run(_serve(fleet, dumps, tokenizer, listening, opens=opens))
 
 
 def _need_the_extra() -> None:
@@ -119,13 +118,13 @@ def _need_the_extra() -> None:
 
 @contextlib.asynccontextmanager
 async def _source(
-    where: Whereabouts | None, folder: Path | None, tokenizer: Path | None, tabs: "Tabs"
+    fleet: AsyncFleet | None, folder: Path | None, tokenizer: Path | None, tabs: "Tabs"
 ) -> AsyncIterator["FleetSource | FolderSource"]:
     """What is shown. Raises CommandFailed."""
     from rolloutfleet.inspect.fleet import FleetSource
     from rolloutfleet.inspect.folder import FolderSource
 
-    if where is None:
+    if fleet is None:
         assert folder is not None
         try:
             texts = load_texts(tokenizer)
@@ -133,32 +132,32 @@ async def _source(
             raise failed(safe(error)) from None
         yield FolderSource(folder, texts)
         return
-    async with AsyncFleet(where, patience=RETRY_SECONDS, progress=False) as fleet:
+    async with fleet:
         await fleet.proxies()
         yield FleetSource(fleet, tabs, time.monotonic)
 
 
 async def _serve(
-    where: Whereabouts | None, folder: Path | None, tokenizer: Path | None, listening: socket.socket, *, opens: bool
+    fleet: AsyncFleet | None, folder: Path | None, tokenizer: Path | None, listening: socket.socket, *, opens: bool
 ) -> None:
     from rolloutfleet.inspect.serving import serve
     from rolloutfleet.inspect.tabs import Tabs
 
     tabs = Tabs()
-    async with _source(where, folder, tokenizer, tabs) as source, source.running():
+    async with _source(fleet, folder, tokenizer, tabs) as source, source.running():
         with _announcing(opens=opens) as announce:
             await serve(source, tabs, listening, announce)
     print("ended", flush=True)
 
 
 async def _bundle(
-    where: Whereabouts | None, folder: Path | None, tokenizer: Path | None, into: Path, chosen: "Selection"
+    fleet: AsyncFleet | None, folder: Path | None, tokenizer: Path | None, into: Path, chosen: "Selection"
 ) -> None:
     from rolloutfleet.inspect.bundle import NotABundle, NothingChosen, write_bundle
     from rolloutfleet.inspect.sources import NotNow
     from rolloutfleet.inspect.tabs import Tabs
 
-    async with _source(where, folder, tokenizer, Tabs()) as source:
+    async with _source(fleet, folder, tokenizer, Tabs()) as source:
         await source.refresh()
         found = await source.overview()
         warn_of(found["failed"])

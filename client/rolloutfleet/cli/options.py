@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from rolloutfleet.cli.failures import wrong
-from rolloutfleet.fleet import BadArgument, Fleet
+from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet
 from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT, Whereabouts
 from rolloutfleet.units import format_duration, parse_duration
 
@@ -60,6 +60,10 @@ class FleetOptions:
     def fleet(self) -> Fleet:
         """The fleet that is meant, to be closed. Raises CommandFailed as `find`."""
         return Fleet(self.find(), patience=RETRY_SECONDS, progress=False)
+
+    def async_fleet(self) -> AsyncFleet:
+        """The same for a command that has an event loop."""
+        return AsyncFleet(self.find(), patience=RETRY_SECONDS, progress=False)
 
     def find(self) -> Whereabouts:
         """Raises CommandFailed (exit status 2) where no fleet, or more than one, is meant."""

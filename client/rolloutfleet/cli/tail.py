@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from rolloutfleet.cli.failures import failed, warn
-from rolloutfleet.cli.options import RETRY_SECONDS, AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console
 from rolloutfleet.fleet import AsyncFleet, FleetError
 from rolloutfleet.viewing import safe
@@ -27,7 +27,7 @@ def tail(*, options: FleetOptions, as_json: AsJson = False) -> None:
     A line has the time, the session, the turn's number, prompt and output tokens, why it ended, and how its answer
     begins. --json prints a line of JSON for each: the proxy's ordinal, seq, session_id, turn_id, parent_id.
     """
-    asyncio.run(_tail(AsyncFleet(options.find(), patience=RETRY_SECONDS, progress=False), as_json=as_json))
+    asyncio.run(_tail(options.async_fleet(), as_json=as_json))
 
 
 async def _tail(fleet: AsyncFleet, *, as_json: bool) -> None:

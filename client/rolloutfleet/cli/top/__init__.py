@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from rolloutfleet.cli.failures import wrong
-from rolloutfleet.cli.options import RETRY_SECONDS, FleetOptions, read_interval, takes_fleet_options
+from rolloutfleet.cli.options import FleetOptions, read_interval, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json
 from rolloutfleet.cli.top.screen import Display, shown
 from rolloutfleet.cli.top.watching import watch
 from rolloutfleet.fleet import AsyncFleet
-from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.viewing.figures import ORDERS, FleetFigures, Sample, figures, take_sample
 
 FASTEST, SLOWEST = 0.2, 60.0
@@ -41,30 +40,26 @@ def top(
     if sort not in ORDERS:
         raise wrong(f"--sort: {sort!r} is not one of {', '.join(ORDERS)}")
     view = Display(sort=sort, interval=seconds)
-    where = options.find()
+    fleet = options.async_fleet()
     if once or as_json or not sys.stdout.isatty():
-        found = asyncio.run(_once(where, seconds))
+        found = asyncio.run(_once(fleet, seconds))
         if as_json:
             print_json(found.as_json())
         else:
             console().print(shown(found, view, width=console().width, asked=False))
         return
-    ended_by = asyncio.run(_live(where, view))
+    ended_by = asyncio.run(_live(fleet, view))
     raise typer.Exit(0 if ended_by is None else 128 + ended_by)
 
 
-def _fleet(where: Whereabouts) -> AsyncFleet:
-    return AsyncFleet(where, patience=RETRY_SECONDS, progress=False)
-
-
-async def _once(where: Whereabouts, seconds: float) -> FleetFigures:
+async def _once(fleet: AsyncFleet, seconds: float) -> FleetFigures:
     """Two samples: rates need both."""
-    async with _fleet(where) as fleet:
+    async with fleet:
         first: Sample = await take_sample(fleet)
         await asyncio.sleep(seconds)
         return figures(first, await take_sample(fleet))
 
 
-async def _live(where: Whereabouts, view: Display) -> signal.Signals | None:
-    async with _fleet(where) as fleet:
+async def _live(fleet: AsyncFleet, view: Display) -> signal.Signals | None:
+    async with fleet:
         return await watch(fleet, view)
