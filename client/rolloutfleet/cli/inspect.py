@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import html
-import logging
 import socket
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rolloutfleet.cli.failures import failed, warn, warn_of, wrong
-from rolloutfleet.cli.options import FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import FleetOptions, quiet, takes_fleet_options
 from rolloutfleet.cli.show import size
 from rolloutfleet.fleet import AsyncFleet
 from rolloutfleet.viewing import NoTokenizer, load_texts, safe
@@ -96,7 +95,7 @@ def inspect(
         raise wrong("--session and --task go with --bundle")
     _need_the_extra()
     fleet = options.async_fleet() if dumps is None else None
-    with _quiet():
+    with quiet():
         if bundle is not None:
             from rolloutfleet.inspect.bundle import Selection
 
@@ -224,14 +223,3 @@ def _open(file: Path, url: str) -> None:
 def _browse(address: str) -> None:
     if not webbrowser.open(address):
         warn(failed("no browser could be opened here"))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """What the library would warn of on the error output is on the page."""
-    log, handler = logging.getLogger("rolloutfleet.fleet"), logging.NullHandler()
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)

@@ -1,7 +1,9 @@
 """What commands share: the fleet that they talk to, which runs here or is named; and groups."""
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -122,6 +124,17 @@ def group(help: str) -> typer.Typer:
 def help_unless_asked(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What the library would warn of on the error output is shown by the command itself."""
+    log, handler = logging.getLogger("rolloutfleet.fleet"), logging.NullHandler()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def read_interval(given: str, *, least: float, most: float) -> float:

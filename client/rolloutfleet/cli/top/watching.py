@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -12,12 +11,11 @@ from typing import Final
 
 from rich.live import Live
 
+from rolloutfleet.cli.options import quiet
 from rolloutfleet.cli.show import console
 from rolloutfleet.cli.top.screen import Display, shown
 from rolloutfleet.fleet import AsyncFleet, FleetError
 from rolloutfleet.viewing.figures import FleetFigures, Sample, figures, take_sample
-
-log = logging.getLogger("rolloutfleet.fleet")
 
 LONG: Final = 2.0
 """Seconds of a wait that are worth a line."""
@@ -60,7 +58,7 @@ async def watch(fleet: AsyncFleet, view: Display) -> signal.Signals | None:
     first = await take_sample(fleet)
     state = _State(view, first, figures(first, first))
     screen = console()
-    with _quiet(), _keys(state), _signals(state), Live(console=screen, screen=True, auto_refresh=False) as live:
+    with quiet(), _keys(state), _signals(state), Live(console=screen, screen=True, auto_refresh=False) as live:
         looking = asyncio.create_task(_look_on(fleet, state))
         looking.add_done_callback(lambda _: state.changed.set())
         try:
@@ -94,17 +92,6 @@ async def _sample(fleet: AsyncFleet, state: _State) -> Sample:
         return await looking
     finally:
         looking.cancel()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """What the library would warn of on the error output is on the screen anyway, which that would spoil."""
-    handler = logging.NullHandler()
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
 
 
 @contextlib.contextmanager
