@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from rolloutfleet.cli.show import text
+from rolloutfleet.cli.show import reason, text
 from rolloutfleet.viewing import limbs, safe
 from rolloutfleet.wire import ShownTurn, Turn, TurnTiming
 
@@ -60,7 +60,7 @@ def print_tree(console: Console, turns: Sequence[Turn | ShownTurn], shown: froze
         if turn.lineage.kind != "main":
             line.append(f"  {safe(turn.lineage.kind)} {safe(text(turn.lineage.id))}", "cyan")
         if turn.branch_reason is not None:
-            line.append(f"  branch: {safe(_reason(turn))}", "red")
+            line.append(f"  branch: {safe(reason(turn.branch_reason))}", "red")
         if getattr(turn, "discarded", False):
             line.append("  discarded", "red")
         console.print(line, soft_wrap=True)
@@ -225,7 +225,7 @@ def _heading(turn: ShownTurn) -> Text:
     said.append(f"{turn.prompt_tokens} + {turn.completion_tokens} tokens")
     said += ["v" + ", ".join(map(str, versions))] if versions else []
     said += [_timing(turn.timing)] if turn.timing is not None else []
-    said += [f"branch: {_reason(turn)}"] if turn.branch_reason else []
+    said += [f"branch: {reason(turn.branch_reason)}"] if turn.branch_reason else []
     said += [f"reward {turn.reward:g}"] if turn.reward is not None else []
     said += [turn.trajectory_state] if turn.trajectory_state else []
     said += ["not delivered"] if not turn.delivered else []
@@ -236,10 +236,3 @@ def _timing(timing: TurnTiming) -> str:
     steps = timing.model_dump()
     slow = ", ".join(f"{name} {seconds:.2f}" for name, seconds in steps.items() if seconds >= 0.01)
     return f"{sum(steps.values()):.2f} s" + (f" ({slow})" if slow else "")
-
-
-def _reason(turn: Turn | ShownTurn) -> str:
-    reason = turn.branch_reason
-    if reason is None:
-        return ""
-    return reason.field if reason.message is None else f"{reason.field} of message {reason.message}"

@@ -13,9 +13,9 @@ import typer
 from rolloutfleet.cli.failures import warn
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
 from rolloutfleet.cli.session_list import list_sessions
-from rolloutfleet.cli.show import console, print_json, sampled, table, text
+from rolloutfleet.cli.show import console, print_json, reason, sampled, table, text
 from rolloutfleet.fleet import Fleet, FleetError
-from rolloutfleet.wire import BranchReason, Lineage
+from rolloutfleet.wire import Lineage
 
 app = group("Start a session for an agent, end sessions, and list them.")
 
@@ -150,7 +150,7 @@ def turns(
             str(turn.completion_tokens),
             ", ".join(str(version) for version in sorted(set(turn.versions))),
             text(turn.reward),
-            _reason(turn.branch_reason),
+            "" if turn.branch_reason is None else text(reason(turn.branch_reason)),
             sampled(None if turn.sampling is None else turn.sampling.model_dump()),
             *[_lineage(turn.lineage)] * with_lineages,
         )
@@ -159,9 +159,3 @@ def turns(
 
 def _lineage(lineage: Lineage) -> str:
     return text(lineage.kind if lineage.kind == "main" or lineage.id is None else f"{lineage.kind} {lineage.id}")
-
-
-def _reason(reason: BranchReason | None) -> str:
-    if reason is None:
-        return ""
-    return text(reason.field if reason.message is None else f"{reason.field} of message {reason.message}")

@@ -8,6 +8,8 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from rolloutfleet.wire import BranchReason
+
 NOTHING = "-"
 
 
@@ -63,6 +65,11 @@ def sampled(said: Any) -> str:
     arguments = own.pop("chat_template_kwargs", None)
     own |= arguments if isinstance(arguments, dict) else {}
     return escape(text(", ".join(f"{name} {json.dumps(value)}" for name, value in own.items() if value is not None)))
+
+
+def reason(branch: BranchReason) -> str:
+    """`content of message 3`: what differs where a branch begins."""
+    return branch.field if branch.message is None else f"{branch.field} of message {branch.message}"
 
 
 def text(value: object) -> str:
