@@ -90,9 +90,7 @@ def read_shards(file: BinaryIO) -> Iterator[IncomingShard | DumpEnd]:
 
 def read_head(file: BinaryIO) -> DumpHead:
     """What a dump says before its turns, from its first line alone. Raises Damaged."""
-    head = next(read(file))
-    assert isinstance(head, DumpHead)
-    return head
+    return _head(_Lines(file).first())
 
 
 def decode(content: bytes) -> Dump:
