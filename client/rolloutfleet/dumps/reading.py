@@ -98,9 +98,15 @@ def decode(content: bytes) -> Dump:
     return load(io.BytesIO(content))
 
 
-def load(file: BinaryIO) -> Dump:
-    """A whole dump from a file; one that is none is not read further than to where that shows. Raises Damaged."""
-    head, *rest = read(file)
+def load(file: BinaryIO, *, shards: bool = True) -> Dump:
+    """A whole dump from a file; one that is none is not read further than to where that shows. Raises Damaged.
+
+    Without its `shards`, which may be larger than memory, where nobody looks at them.
+    """
+    parts: Iterator[Part] = read(file)
+    if not shards:
+        parts = (part for part in read_streamed(file) if not isinstance(part, IncomingShard))
+    head, *rest = parts
     assert isinstance(head, DumpHead)
     end = rest.pop()
     assert isinstance(end, DumpEnd)

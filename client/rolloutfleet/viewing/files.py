@@ -8,12 +8,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 
-from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, DumpEnd, DumpHead, IncomingShard
-from rolloutfleet.dumps.reading import read_streamed
+from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, load
 from rolloutfleet.files.forms import MissingLibrary, pyarrow_parquet, records
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory, read_export
@@ -55,7 +54,7 @@ def open_file(file: Path, texts: Texts, *, most: int | None = None) -> list[Reco
             begins = opened.read(len(DUMP_BEGINS))
             if begins == DUMP_BEGINS:
                 opened.seek(0)
-                return [_of_dump(_without_shards(opened), texts)]
+                return [_of_dump(load(opened, shards=False), texts)]
         return _of_records(_exported(file, JSON_MEDIA_TYPE), texts)
     except (Damaged, FleetError, MissingLibrary) as error:
         raise Unreadable(f"{file}: {error}") from None
@@ -66,15 +65,6 @@ def open_file(file: Path, texts: Texts, *, most: int | None = None) -> list[Reco
 
 
 # Dumps
-
-
-def _without_shards(file: BinaryIO) -> Dump:
-    """Nobody looks at shards, which may be larger than memory."""
-    head, *rest = (part for part in read_streamed(file) if not isinstance(part, IncomingShard))
-    assert isinstance(head, DumpHead)
-    end = rest.pop()
-    assert isinstance(end, DumpEnd)
-    return Dump(head, [part for part in rest if isinstance(part, DumpedTurn)], [], end)
 
 
 def _of_dump(dump: Dump, texts: Texts) -> Recorded:
