@@ -15,10 +15,10 @@ import numpy as np
 from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, load
 from rolloutfleet.files.forms import MissingLibrary, pyarrow_parquet, records
 from rolloutfleet.fleet.exceptions import FleetError
-from rolloutfleet.fleet.trajectories import TYPES, Trajectory, read_export
+from rolloutfleet.fleet.trajectories import TYPES, read_export
 from rolloutfleet.viewing.sessions import Recorded, RecordedBranch
 from rolloutfleet.viewing.texts import Texts
-from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, ShownMessage, ShownTokens, ShownTurn
+from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, ShownMessage, ShownTokens, ShownTurn, TurnTiming
 
 Json = dict[str, Any]
 
@@ -109,7 +109,6 @@ def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn
     prompt, output = turn.new_prompt_ids.numpy().tolist(), turn.output_ids.numpy().tolist()
     extras, tools, parent = turn.extras or {}, turn.tools or {}, by_number.get(turn.parent or 0)
     trained, timing = int(not turn.discarded and not turn.context), extras.get("timing")
-    steps = ("queue", "tokenise_in", "pause", "engine", "tokenise_out")
     shown: Json = {
         "turn_id": turn.turn_id,
         "parent_id": None if parent is None else parent.turn_id,
@@ -122,7 +121,7 @@ def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn
         "branch_reason": turn.branch_reason.model_dump() if turn.branch_reason else None,
         "new_prompt_tokens": len(prompt),
         "completion_tokens": len(output),
-        "timing": None if timing is None else dict(zip(steps, timing, strict=True)),
+        "timing": None if timing is None else dict(zip(TurnTiming.model_fields, timing, strict=True)),
         "leases": [],
         "tools": tools.get("tools"),
         "template_kwargs": tools.get("template_kwargs"),
@@ -163,13 +162,9 @@ def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn
 def _exported(file: Path, media_type: str) -> Iterator[Json]:
     page = read_export(file.read_bytes(), media_type=media_type)
     for trajectory in page.trajectories:
-        yield from _records(trajectory)
-
-
-def _records(trajectory: Trajectory) -> Iterator[Json]:
-    if any(not isinstance(tensor, np.ndarray) for row in trajectory.rows for tensor in row.tensors.values()):
-        raise FleetError("its tensors are shards, which are at the fleet: export as tensors")
-    yield from records(trajectory)
+        if any(not isinstance(tensor, np.ndarray) for row in trajectory.rows for tensor in row.tensors.values()):
+            raise FleetError("its tensors are shards, which are at the fleet: export as tensors")
+        yield from records(trajectory)
 
 
 def _lines(file: Path) -> Iterator[Json]:
