@@ -4,11 +4,10 @@ from rolloutfleet.viewing.files import Unreadable, open_file
 from rolloutfleet.viewing.safe import safe
 from rolloutfleet.viewing.sessions import TOKEN_LISTS, Recorded, RecordedBranch, merged
 from rolloutfleet.viewing.texts import NoTokenizer, Texts, load_texts
-from rolloutfleet.viewing.tree import Limb, limbs
+from rolloutfleet.viewing.tree import limbs
 
 __all__ = [
     "TOKEN_LISTS",
-    "Limb",
     "NoTokenizer",
     "Recorded",
     "RecordedBranch",

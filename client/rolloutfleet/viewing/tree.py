@@ -2,19 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
-
-class Grown(Protocol):
-    """A turn, and the one that it extends."""
-
-    @property
-    def turn_id(self) -> str: ...
-    @property
-    def parent_id(self) -> str | None: ...
-
-
-T = TypeVar("T", bound=Grown)
+from rolloutfleet.wire import TurnFacts
 
 
 class Limb(NamedTuple):
@@ -25,13 +15,13 @@ class Limb(NamedTuple):
     forks: bool
 
 
-def limbs(turns: Sequence[T]) -> Iterator[Limb]:
+def limbs(turns: Sequence[TurnFacts]) -> Iterator[Limb]:
     """In the order of lines: what goes on from a turn first comes last, below the branches beside it, at its own depth.
 
     A turn whose parent is not among them is a root.
     """
     known = {turn.turn_id for turn in turns}
-    children: dict[str | None, list[T]] = defaultdict(list)
+    children: dict[str | None, list[TurnFacts]] = defaultdict(list)
     for turn in turns:
         children[turn.parent_id if turn.parent_id in known else None].append(turn)
     waiting = [Limb(root, 0, False) for root in reversed(children[None])]

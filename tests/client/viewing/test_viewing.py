@@ -1,6 +1,5 @@
 """What is looked at: text that steers no terminal, trees of any form, pages put together."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -8,17 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutfleet.viewing import NoTokenizer, Unreadable, limbs, load_texts, open_file, safe
+from rolloutfleet.wire import TurnFacts
 from rolloutfleet_engine.model import model_path
 
 
-@dataclass(frozen=True)
-class Grown:
-    turn_id: str
-    parent_id: str | None
-
-
 def drawn(*pairs: tuple[str, str | None]) -> list[tuple[str, int]]:
-    return [(limb.turn.turn_id, limb.depth) for limb in limbs([Grown(*pair) for pair in pairs])]
+    said = {"reward": None, "finish_reason": "stop", "mixed_cache": False}
+    turns = [TurnFacts.model_validate({"turn_id": turn, "parent_id": parent, **said}) for turn, parent in pairs]
+    return [(limb.turn.turn_id, limb.depth) for limb in limbs(turns)]
 
 
 @pytest.mark.parametrize(
