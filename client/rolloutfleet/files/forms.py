@@ -97,7 +97,7 @@ class PartWriter(ABC):
 def check_form(form: FileForm) -> None:
     """Raises MissingLibrary before anything is asked of a fleet."""
     if form is FileForm.PARQUET:
-        _pyarrow()
+        load_pyarrow()
 
 
 def part_writer(form: FileForm, file: Path) -> PartWriter:
@@ -128,10 +128,9 @@ class ParquetWriter(PartWriter):
     of its `sampling` are JSON text."""
 
     def __init__(self, file: Path) -> None:
-        pyarrow, parquet = _pyarrow()
-        self._arrow = pyarrow
-        self._schema = _schema(pyarrow)
-        self._out = parquet.ParquetWriter(str(file), self._schema, compression="zstd")
+        self._arrow = load_pyarrow()
+        self._schema = _schema(self._arrow)
+        self._out = self._arrow.parquet.ParquetWriter(str(file), self._schema, compression="zstd")
         self._waiting: list[Record] = []
         self._waiting_bytes = 0
 
@@ -271,15 +270,11 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def pyarrow_parquet() -> Any:
-    """Its module for parquet. Raises MissingLibrary."""
-    return _pyarrow()[1]
-
-
-def _pyarrow() -> tuple[Any, Any]:
+def load_pyarrow() -> Any:
+    """The library, with its module for parquet. Raises MissingLibrary."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise MissingLibrary(PYARROW_MISSING) from error
-    return pyarrow, pyarrow.parquet
+    return pyarrow

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, load
-from rolloutfleet.files.forms import MissingLibrary, pyarrow_parquet, records
+from rolloutfleet.files.forms import MissingLibrary, load_pyarrow, records
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.trajectories import TYPES, read_export
 from rolloutfleet.viewing.sessions import Recorded, RecordedBranch
@@ -186,7 +186,7 @@ def _parquet(file: Path, most: int | None) -> Iterator[Json]:
 
 def _batches(file: Path, most: int | None) -> Iterator[Any]:
     """Of rows, as long as neither what the file says of them nor what came exceeds `most` bytes. Raises Unreadable."""
-    opened = pyarrow_parquet().ParquetFile(str(file))
+    opened = load_pyarrow().parquet.ParquetFile(str(file))
     groups = (opened.metadata.row_group(number) for number in range(opened.num_row_groups))
     _bound(file, sum(group.total_byte_size for group in groups), most)
     read = 0
