@@ -8,7 +8,7 @@ In parquet and jsonl a record stands for one row of a trajectory, and needs no o
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -79,9 +79,6 @@ class PartWriter(ABC):
     _out: Any
 
     @abstractmethod
-    def __init__(self, file: Path) -> None: ...
-
-    @abstractmethod
     def add(self, trajectory: Trajectory) -> None: ...
 
     def close(self) -> None:
@@ -102,7 +99,7 @@ def check_form(form: FileForm) -> None:
 
 def part_writer(form: FileForm, file: Path) -> PartWriter:
     """Raises MissingLibrary, OSError."""
-    made: Mapping[FileForm, type[PartWriter]] = {
+    made: Mapping[FileForm, Callable[[Path], PartWriter]] = {
         FileForm.PARQUET: ParquetWriter,
         FileForm.JSONL: JsonlWriter,
         FileForm.SAFETENSORS: SafetensorsWriter,
