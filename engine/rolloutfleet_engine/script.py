@@ -57,12 +57,7 @@ def speak_on_cue(reply: CuedReply | None, scene: Scene, rng: random.Random) -> s
     """The reply that is laid down, as text with Qwen's tags; an answer in words where there is none."""
     if reply is None:
         return reasoning(scene, rng) + answer(scene, rng)
-    opening = "<think>\n" if scene.thinking is Thinking.FREE else ""
-    thought = f"{opening}{reply.reasoning}\n</think>\n\n" if reply.reasoning else ""
-    if scene.thinking is Thinking.CLOSED:
-        thought = ""
-    elif scene.thinking is Thinking.OPEN and not thought:
-        thought = "\n</think>\n\n"
+    thought = thinking(reply.reasoning, scene) if reply.reasoning or scene.thinking is Thinking.OPEN else ""
     written = [written_call({"name": call.name, "arguments": call.arguments}) for call in reply.calls]
     return thought + "\n".join(filter(None, (reply.text, *written)))
 
@@ -83,8 +78,15 @@ def wants_tool(scene: Scene, rng: random.Random, loop: LoopOptions) -> bool:
 def reasoning(scene: Scene, rng: random.Random) -> str:
     if scene.thinking is Thinking.CLOSED or (scene.thinking is Thinking.FREE and rng.random() < 0.25):
         return ""
+    return thinking(sentences(rng, 1, 4), scene)
+
+
+def thinking(said: str, scene: Scene) -> str:
+    """What is said within the tags; nothing where the prompt has ruled it out."""
+    if scene.thinking is Thinking.CLOSED:
+        return ""
     opening = "<think>\n" if scene.thinking is Thinking.FREE else ""
-    return f"{opening}{sentences(rng, 1, 4)}\n</think>\n\n"
+    return f"{opening}{said}\n</think>\n\n"
 
 
 def calls(scene: Scene, rng: random.Random) -> str:
