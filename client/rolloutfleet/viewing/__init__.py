@@ -1,21 +1,13 @@
 """What there is to look at of a session: from a fleet, or from what it left in files."""
 
-from rolloutfleet.viewing.files import Unreadable, open_file
-from rolloutfleet.viewing.safe import safe
-from rolloutfleet.viewing.sessions import TOKEN_LISTS, Recorded, RecordedBranch, merged
-from rolloutfleet.viewing.texts import NoTokenizer, Texts, load_texts
-from rolloutfleet.viewing.tree import limbs
-
-__all__ = [
-    "TOKEN_LISTS",
-    "NoTokenizer",
-    "Recorded",
-    "RecordedBranch",
-    "Texts",
-    "Unreadable",
-    "limbs",
-    "load_texts",
-    "merged",
-    "open_file",
-    "safe",
-]
+from rolloutfleet.viewing.files import Unreadable as Unreadable
+from rolloutfleet.viewing.files import open_file as open_file
+from rolloutfleet.viewing.safe import safe as safe
+from rolloutfleet.viewing.sessions import TOKEN_LISTS as TOKEN_LISTS
+from rolloutfleet.viewing.sessions import Recorded as Recorded
+from rolloutfleet.viewing.sessions import RecordedBranch as RecordedBranch
+from rolloutfleet.viewing.sessions import merged as merged
+from rolloutfleet.viewing.texts import NoTokenizer as NoTokenizer
+from rolloutfleet.viewing.texts import Texts as Texts
+from rolloutfleet.viewing.texts import load_texts as load_texts
+from rolloutfleet.viewing.tree import limbs as limbs
