@@ -120,20 +120,14 @@ def _coloured(turn: ShownTurn, by: By, versions: list[int]) -> Iterator[Text]:
             continue
         sampled = tokens.start + place >= turn.new_prompt_tokens
         style = _style(by, turn, place, versions)
-        for last, part in _lines(safe(piece)):
-            line.append(part, style if sampled else _PROMPT)
-            if not last:
+        for number, part in enumerate(safe(piece).split("\n")):
+            if number:
                 line.append("↵", "dim")
                 yield line
                 line = Text()
+            line.append(part, style if sampled else _PROMPT)
     if line:
         yield line
-
-
-def _lines(piece: str) -> Iterator[tuple[bool, str]]:
-    parts = piece.split("\n")
-    for number, part in enumerate(parts, 1):
-        yield number == len(parts), part
 
 
 def _style(by: By, turn: ShownTurn, place: int, versions: list[int]) -> str:
