@@ -22,8 +22,8 @@ def console() -> Console:
     return made if made.is_terminal else Console(highlight=False, width=WIDE)
 
 
-def print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=1)
+def print_json(value: Any, *, ensure_ascii: bool = False) -> None:
+    json.dump(value, sys.stdout, ensure_ascii=ensure_ascii, indent=1)
     sys.stdout.write("\n")
 
 

@@ -1,8 +1,6 @@
 """`rolloutfleet show`: what was said and sampled in a session, of a fleet or in a file that it left."""
 
-import json
 import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,7 +11,7 @@ from rich.text import Text
 from rolloutfleet.cli.conversations import By, print_conversation, print_tokens, print_tree
 from rolloutfleet.cli.failures import failed, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
-from rolloutfleet.cli.show import console, text
+from rolloutfleet.cli.show import console, print_json, text
 from rolloutfleet.viewing import NoTokenizer, Recorded, Unreadable, load_texts, merged, open_file, safe
 from rolloutfleet.wire import ShownTurn, Turn
 
@@ -130,5 +128,4 @@ def _print_json(view: Shown) -> None:
         ],
         "turns": [turn.model_dump() for turn in view.turns],
     }
-    json.dump(told, sys.stdout, indent=1)
-    sys.stdout.write("\n")
+    print_json(told, ensure_ascii=True)
