@@ -92,11 +92,10 @@ def _files(folder: Path, deeper: int) -> Iterator[Path]:
 def _glanced_at(folder: Path, file: str) -> Found | None:
     """What the head of a dump says; None where it is none, or damaged there."""
     try:
-        with open_dump(folder / file) as opened:
-            head = read_head(opened)
-    except (Damaged, OSError):
+        line = _head(folder / file)
+    except Unreadable:
         return None
-    return Found(file=file, entries=[Entry(file, head.session.session_id, _of_head(head))], whole=False)
+    return Found(file=file, entries=[Entry(file, line["session_id"], line)], whole=False)
 
 
 def _of_head(head: DumpHead) -> Json:
@@ -132,6 +131,7 @@ def _looked_at(folder: Path, file: str, *, is_dump: bool) -> Found:
 
 
 def _head(path: Path) -> Json:
+    """What the first line of a dump says. Raises Unreadable."""
     try:
         with open_dump(path) as opened:
             return _of_head(read_head(opened))
