@@ -5,7 +5,6 @@ numpy and PyTorch. Bits are all that is kept, so types that numpy lacks (bfloat1
 """
 
 import base64
-import binascii
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
@@ -35,7 +34,7 @@ class Tensor(BaseModel):
             return data
         try:
             return base64.b64decode(data, validate=True)
-        except (binascii.Error, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"data is not valid base64: {error}") from None
 
     @model_validator(mode="after")
