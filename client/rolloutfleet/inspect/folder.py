@@ -5,13 +5,14 @@ files that are looked at are opened again, and the last few stay open.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from rolloutfleet.inspect.documents import chunk_document, newest, strip, tree_document, turn_document
 from rolloutfleet.inspect.indexing import Entry, Found, looked_through, opened
@@ -47,25 +48,17 @@ class _Last:
 
 async def _aside(act: Callable[..., T], *given: Any) -> T:
     """In a thread that nobody waits for at the end: reading a large file takes long."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def tell(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        done.set_exception(error) if error is not None else done.set_result(cast(T, result))
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+    done.set_running_or_notify_cancel()
 
     def work() -> None:
-        result, error = None, None
         try:
-            result = act(*given)
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, result, error)
+            done.set_result(act(*given))
+        except BaseException as error:
+            done.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 class FolderSource:
