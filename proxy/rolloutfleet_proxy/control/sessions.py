@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from msgspec import to_builtins
-from msgspec.structs import asdict
 from pydantic import Field, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -37,7 +36,7 @@ from rolloutfleet_proxy.control.dependencies import (
 from rolloutfleet_proxy.control.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.domain.errors import InvalidJson, InvalidParameter, InvalidRequest, UnreadableJson
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
-from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.domain.turn import Turn, facts
 from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.sessions.registry import Session
@@ -228,12 +227,6 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
         "versions": turn.versions_by_token(),
         "reward": turn.reward,
         "mixed_cache": turn.mixed_cache,
-        "branch_reason": None if turn.branch_reason is None else asdict(turn.branch_reason),
-        "constrained": turn.extras.constrained,
-        "biased_by": turn.extras.biased_by,
-        "stripped": turn.extras.stripped,
-        "placeholders": turn.extras.placeholders,
-        "lineage": asdict(turn.lineage),
-        "sampling": None if turn.extras.sampling is None else to_builtins(turn.extras.sampling),
+        **to_builtins(facts(turn.extras, turn.branch_reason, turn.lineage)),
         "created_at": turn.created_at,
     }

@@ -66,6 +66,19 @@ _NOTHING: Final = Extras()
 _encode = msgspec.json.Encoder().encode
 
 
+def facts(extras: Extras, branch_reason: BranchReason | None, lineage: Lineage) -> dict[str, Any]:
+    """What is said of a turn wherever one is shown, in the order of `wire.TurnFacts`."""
+    return {
+        "branch_reason": branch_reason,
+        "constrained": extras.constrained,
+        "biased_by": extras.biased_by,
+        "stripped": extras.stripped,
+        "placeholders": extras.placeholders,
+        "lineage": lineage,
+        "sampling": extras.sampling,
+    }
+
+
 class Delivery(IntEnum):
     """Whether a turn's answer reached anybody, as its row has it.
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
 from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
+from rolloutfleet_proxy.domain.turn import facts
 from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, rows
 from rolloutfleet_proxy.shards.files import Body
 from rolloutfleet_proxy.store.exports import (
@@ -199,13 +200,7 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
             "reward": turn.reward,
             "finish_reason": turn.finish_reason,
             "mixed_cache": turn.mixed_cache,
-            "branch_reason": turn.branch_reason,
-            "constrained": turn.extras.constrained,
-            "biased_by": turn.extras.biased_by,
-            "stripped": turn.extras.stripped,
-            "placeholders": turn.extras.placeholders,
-            "lineage": turn.lineage,
-            "sampling": turn.extras.sampling,
+            **facts(turn.extras, turn.branch_reason, turn.lineage),
             "message": msgspec.Raw(message),
         }
     )

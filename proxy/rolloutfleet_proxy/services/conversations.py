@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import asdict
 
 from rolloutfleet.wire import TOKENS_A_PAGE
 from rolloutfleet_proxy.domain.errors import InvalidParameter, TooManyViewers, TurnNotFound
 from rolloutfleet_proxy.domain.ledger import DISCARDED
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
+from rolloutfleet_proxy.domain.turn import facts
 from rolloutfleet_proxy.store import conversations as rows
 from rolloutfleet_proxy.store.annotations import load_note
 from rolloutfleet_proxy.store.conversations import TurnShape
@@ -229,13 +229,7 @@ def _facts(shape: TurnShape, session: str) -> Json:
         "reward": shape.reward,
         "finish_reason": shape.finish_reason,
         "mixed_cache": shape.mixed_cache,
-        "branch_reason": None if shape.branch_reason is None else asdict(shape.branch_reason),
-        "constrained": shape.extras.constrained,
-        "biased_by": shape.extras.biased_by,
-        "stripped": shape.extras.stripped,
-        "placeholders": shape.extras.placeholders,
-        "lineage": asdict(shape.lineage),
-        "sampling": shape.extras.sampling,
+        **facts(shape.extras, shape.branch_reason, shape.lineage),
         "created_at": shape.created_at,
         "prompt_tokens": shape.prompt_tokens,
         "completion_tokens": shape.completion_tokens,
