@@ -17,7 +17,7 @@ from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
 from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
-from rolloutfleet.fleet.proxies import Proxies, each, paged
+from rolloutfleet.fleet.proxies import Proxies, each, paged, read_answer
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FleetWeights
@@ -165,7 +165,7 @@ class Admission:
 
         async def fetch(query: dict[str, str | int]) -> SessionList:
             answer = await self._proxies.ask(ordinal, "GET", "/sessions", query=query, timeout=LIST_TIMEOUT)
-            return SessionList.model_validate_json(answer.content)
+            return read_answer(answer, SessionList)
 
         async for page in paged(fetch, {"limit": PAGE}):
             for shown in page.sessions:

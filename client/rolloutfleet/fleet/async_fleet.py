@@ -22,7 +22,7 @@ from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnow
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
-from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of, raise_first
+from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of, raise_first, read_answer
 from rolloutfleet.fleet.sessions import (
     Chosen,
     Handle,
@@ -463,7 +463,7 @@ class AsyncFleet(FleetBase):
         """
         asked = valid(wire.ImportDumps, {"names": list(names), "incomplete": incomplete})
         answer = await self._proxies.ask(ordinal, "POST", "/dumps/import", body=asked, timeout=IMPORT_TIMEOUT)
-        return wire.ImportedDumps.model_validate_json(answer.content).imported
+        return read_answer(answer, wire.ImportedDumps).imported
 
     # Weights
 

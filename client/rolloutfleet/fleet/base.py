@@ -84,7 +84,7 @@ class FleetBase(ABC):
     def from_file(cls, path: str | Path | None = None, **options: Unpack[Options]) -> Self:
         """A local fleet by its `fleet.json`, or the folder that has it; by default the one whose `up` runs here.
 
-        The key is in `admin_key_file`, else in the file that `fleet.json` names. Raises BadArgument.
+        The key is in the file that `fleet.json` names. Raises BadArgument.
         """
         return cls(Whereabouts.from_file(path), **options)
 

@@ -155,7 +155,7 @@ class Proxies:
                 except FleetError as error:
                     problems.append(error)
                     continue
-                self._take(_read(answer, ProxyList))
+                self._take(read_answer(answer, ProxyList))
                 return
             if not self.known:
                 refused = next((problem for problem in problems if isinstance(problem, Refused)), None)
@@ -167,7 +167,7 @@ class Proxies:
         So the call must be one that may be made twice. With `new_keys` another key may take the place of `key` as long
         as nothing can have been done under that. Raises Refused, or Unreachable.
         """
-        return _read(await self.send(method, path, **call), answer)
+        return read_answer(await self.send(method, path, **call), answer)
 
     async def send(
         self,
@@ -426,7 +426,8 @@ async def paged(
         asked["cursor"] = page.cursor
 
 
-def _read(answer: httpx.Response, form: type[Answer]) -> Answer:
+def read_answer(answer: httpx.Response, form: type[Answer]) -> Answer:
+    """The body of an answer. Raises FleetError where it is something else."""
     try:
         return form.model_validate_json(answer.content)
     except ValidationError as error:

@@ -29,7 +29,7 @@ from rolloutfleet.fleet.exceptions import (
     StillPaused,
     Unreachable,
 )
-from rolloutfleet.fleet.proxies import ANSWER_TIMEOUT, FLEET, Proxies
+from rolloutfleet.fleet.proxies import ANSWER_TIMEOUT, FLEET, Proxies, read_answer
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.wire import Continue, ErrorDetail, Failed, Pause, Recover, SetVersion, Weights
 
@@ -180,13 +180,13 @@ class FleetWeights:
             answer = await self._proxies.ask(
                 ordinal, call.method, call.path, body=call.body, query=FLEET, timeout=call.timeout
             )
+            return read_answer(answer, Weights)
         except Refused as error:
             if call.path == _PAUSE or error.code in (EPOCH_STALE, VERSION_BACKWARDS):
                 raise
             return _failed(ordinal, error.said, error.code)
         except FleetError as error:
             return _failed(ordinal, str(error))
-        return Weights.model_validate_json(answer.content)
 
     async def _running(self, failed: dict[int, Failed]) -> list[int]:
         """Those of the proxies that were not reached that do run, as far as can be seen from here."""

@@ -1,7 +1,8 @@
-"""Many calls at once, to proxies that are slow or hang."""
+"""Many calls at once, to proxies that are slow or hang; and answers that no proxy gives."""
 
 import asyncio
 import time
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rolloutfleet.fleet import Unreachable, Whereabouts
+from rolloutfleet.fleet import AsyncFleet, FleetError, Unreachable, Whereabouts
 from rolloutfleet.fleet import proxies as module
 from rolloutfleet.fleet.proxies import AT_ONE_PROXY, Proxies
 
@@ -63,6 +64,9 @@ class Stub:
             self.at_once -= 1
         return web.json_response({})
 
+    async def something_else(self, _: web.Request) -> web.Response:
+        return web.json_response({"imported": "rfs-a-key"})
+
 
 @asynccontextmanager
 async def serving(count: int) -> AsyncIterator[tuple[list[Stub], Proxies]]:
@@ -73,6 +77,7 @@ async def serving(count: int) -> AsyncIterator[tuple[list[Stub], Proxies]]:
         app.router.add_get("/proxies", stub.proxies)
         app.router.add_get("/health", stub.health)
         app.router.add_post("/sessions", stub.call)
+        app.router.add_post("/dumps/import", stub.something_else)
         server = TestServer(app)
         await server.start_server(shutdown_timeout=0.1)
         stub.url, stub.fleet = str(server.make_url("")).rstrip("/"), stubs
@@ -93,6 +98,14 @@ async def test_more_calls_than_places_wait_and_all_are_answered() -> None:
         answers = await asyncio.gather(*sent)
     assert len(answers) == calls, "in all they took longer than any one of them may"
     assert stub.most_at_once == AT_ONE_PROXY
+
+
+async def test_an_answer_that_is_something_else_is_a_failure_and_is_not_quoted() -> None:
+    async with serving(1) as ([stub], _), AsyncFleet.from_url(stub.url, admin_key="key", progress=False) as fleet:
+        await fleet.proxies()
+        with pytest.raises(FleetError, match="imported is not as expected") as raised:
+            await fleet.import_dumps(["a-dump.json"], ordinal=0)
+    assert "rfs-a-key" not in "".join(traceback.format_exception(raised.value))
 
 
 async def test_who_has_no_owner_shares_the_look_at_whether_a_proxy_answers() -> None:
