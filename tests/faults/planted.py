@@ -380,6 +380,14 @@ FAULTS = [
         ("test_trainer_loop.py::test_what_is_given_back_under_an_export_comes_once_and_is_held_by_its_new_lease",),
     ),
     Fault(
+        "a-lease-that-ends-after-the-last-pass-is-not-looked-for",
+        Promise.LEASE,
+        CLIENT,
+        "            last = not leased or time.monotonic() > until\n",
+        "            if not leased or time.monotonic() > until:\n                return run.ended()\n",
+        ("client/test_files.py::test_what_comes_back_right_after_a_pass_is_written_by_another",),
+    ),
+    Fault(
         "acknowledged-twice",
         Promise.ACK,
         PROXY,
