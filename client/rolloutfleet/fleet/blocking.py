@@ -8,6 +8,8 @@ and has a moment to clean up.
 """
 
 import asyncio
+import concurrent.futures
+import contextlib
 import inspect
 import os
 import threading
@@ -66,14 +68,20 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the thread. What still runs is cancelled."""
-        if self.running:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CLEAN_UP_TIMEOUT)
+        if not self.running:
+            return
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLEAN_UP_TIMEOUT)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLEAN_UP_TIMEOUT)
 
     def _serve(self) -> None:
         """All that the loop does, its end too: whoever stops it may be in a loop of its own, as in a notebook."""
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
 
 
 class _Running(Generic[T]):
@@ -109,6 +117,13 @@ class _Running(Generic[T]):
         if not task.cancelled():
             task.exception()  # seen, even if nobody waits for it any more
         self.ended.set()
+
+
+async def _cancel_all() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Blocking:
