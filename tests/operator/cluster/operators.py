@@ -15,6 +15,8 @@ from typing import Any, Final
 import httpx
 from tests.operator.cluster.apiserver import ApiServer
 
+from rolloutfleet_operator.policy.reasons import Metric
+
 TIMEOUT: Final = 60.0
 IMAGES: Final = ("--proxy-image=proxy:1", "--gateway-image=gateway:1", "--simulated-engine-image=engine:1")
 
@@ -65,8 +67,12 @@ class OperatorProcess:
 
     def passes(self) -> float:
         """How many it has made since it began."""
+        return self.figure(f"{Metric.PASS_SECONDS}_count")
+
+    def figure(self, name: str) -> float:
+        """A metric without labels, as it is scraped; 0 where there is none."""
         for line in httpx.get(f"{self.url}/metrics", trust_env=False).text.splitlines():
-            if line.startswith("rolloutfleet_operator_pass_seconds_count"):
+            if line.startswith(f"{name} "):
                 return float(line.split()[-1])
         return 0.0
 

@@ -15,6 +15,7 @@ from tests.real.processes import free_port
 
 from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY
 from rolloutfleet_operator.cluster.failpoints import STATUS_UNWRITTEN, TEMPLATE_APPLIED, VARIABLE
+from rolloutfleet_operator.policy.reasons import Metric
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
 
@@ -341,6 +342,7 @@ def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_says_so(
         folder.mkdir()
     with running(apiserver, folders[0], free_port(), namespace) as first:
         first.until(lambda: "acts now" in first.said())
+        assert first.figure(Metric.LEADING) == 1
         time.sleep(1)  # a Lease's age is known in whole seconds
         with running(apiserver, folders[1], free_port(), younger) as second:
             second.until(lambda: "this one stands aside" in second.said())
