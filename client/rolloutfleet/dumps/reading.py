@@ -101,7 +101,7 @@ def decode(content: bytes) -> Dump:
 def load(file: BinaryIO, *, shards: bool = True) -> Dump:
     """A whole dump from a file; one that is none is not read further than to where that shows. Raises Damaged.
 
-    Without its `shards`, which may be larger than memory, where nobody looks at them.
+    With `shards=False` its shards, which may be larger than memory, are checked and left out.
     """
     parts: Iterator[Part] = read(file)
     if not shards:

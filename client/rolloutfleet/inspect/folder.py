@@ -49,7 +49,7 @@ class _Last:
 async def _aside(act: Callable[..., T], *given: Any) -> T:
     """In a thread that nobody waits for at the end: reading a large file takes long."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
-    done.set_running_or_notify_cancel()
+    done.set_running_or_notify_cancel()  # From here on a request that is cancelled can't cancel it.
 
     def work() -> None:
         try:

@@ -22,7 +22,7 @@ OOM_SHOWN_FOR: Final = 600.0
 NEAR_THE_LIMIT: Final = 0.95
 """A worker killed with so much of its container's limit was killed for its memory."""
 BY_ITSELF: Final = "crash"
-"""How the reason of such a boot begins."""
+"""How the reason of a boot after a crash begins."""
 
 
 def counted(
