@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.lengths import at_length
 from tests.proxy.stores import SyncStore
@@ -26,6 +26,11 @@ COMMIT = st.tuples(st.just("commit"), st.integers(0, 5), VERSIONS, st.booleans()
 """How many turns back the parent is (0: none), versions, whether a sub-agent's."""
 REWARD = st.tuples(st.just("reward"), st.integers(1, 9), st.sampled_from([-1.0, 0.0, 0.5]))
 """Which turn, counted from the newest."""
+
+
+ROOT = ("commit", 0, [(3, 1)], False)
+CHILD = ("commit", 1, [(3, 2)], False)
+SIBLING = ("commit", 2, [(4, 1)], True)
 
 
 @pytest.fixture
@@ -55,6 +60,8 @@ def do(store: SyncStore, session: int, step: Any) -> None:
 
 
 @settings(max_examples=at_length(60, long=400), deadline=None)
+@example(before=[ROOT, ("reward", 1, 0.5), ("reward", 1, -1.0)], after=[("reward", 1, 0.0)], filled=True)
+@example(before=[ROOT, CHILD, SIBLING, ROOT], after=[CHILD, SIBLING], filled=True)
 @given(before=st.lists(COMMIT | REWARD, max_size=12), after=st.lists(COMMIT | REWARD, max_size=6), filled=st.booleans())
 def test_the_columns_are_what_the_turns_say(before: list[Any], after: list[Any], filled: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
