@@ -52,6 +52,7 @@ from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited,
 from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST, Metrics
 from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.tokens.deltas import DeltaParser
+from rolloutfleet_proxy.tokens.reading import Reader as ReplyReader
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 
@@ -133,16 +134,17 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         phases.begin(PAUSE)
         phases.prompt_tokens = len(prompt.ids)
         call.emit(Started(call.turn_name, job.began, len(prompt.ids)))
-        reader = self.tokenizing.chat_format.reader(prompt.ids, job.request.template, seed=call.turn_name.encode())
-        stream = self._stream(job, DeltaParser(reader, stops=job.request.stops)) if call.streams else None
+        stream = self._stream(job, prompted) if call.streams else None
         async with self.gate.submission() as submission:
             phases.begin(ENGINE)
             on_chunk = None if stream is None else stream.feed
             evidence = await self.generator.generate(job, prompted, submission, on_chunk)
         phases.begin(TOKENISE_OUT)
-        message = await self.tokenizing.read(reader, evidence.output_ids, stop=_stop_string(job, evidence))
+        # Made here, so that a call that waits for its engine does not hold one.
+        reply_reader = self._reply_reader(job, prompted)
+        message = await self.tokenizing.read(reply_reader, evidence.output_ids, stop=_stop_string(job, evidence))
         if stream is None:
-            parts = await self.tokenizing.parts(reader, evidence.output_ids, message, stops=job.request.stops)
+            parts = await self.tokenizing.parts(reply_reader, evidence.output_ids, message, stops=job.request.stops)
         else:
             parts = stream.finish(message)
         new = self._row(job, prompted, evidence, message, parts, submission)
@@ -158,10 +160,14 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         self._count(job, made, prompted, first=first)
         return made
 
-    def _stream(self, job: TurnJob, parser: DeltaParser) -> TurnStream:
+    def _reply_reader(self, job: TurnJob, prompted: Prompted) -> ReplyReader:
+        seed = job.call.turn_name.encode()
+        return self.tokenizing.chat_format.reader(prompted.prompt.ids, job.request.template, seed=seed)
+
+    def _stream(self, job: TurnJob, prompted: Prompted) -> TurnStream:
         return TurnStream(
             call=job.call,
-            parser=parser,
+            parser=DeltaParser(self._reply_reader(job, prompted), stops=job.request.stops),
             vocabulary_size=self.tokenizing.chat_format.vocabulary_size,
             with_logprobs=job.request.logprobs,
         )
