@@ -76,7 +76,7 @@ _TEMPLATES = [route.path for route in _NATIVE]
 def create_app(settings: ProxySettings, source: SettingsSource | None = None) -> "ProxyApp":
     """The whole proxy. Its parts open with the app's lifespan and close with it. It follows changes of the source.
 
-    Any ASGI server can run it; `start` comes from the worker of `rolloutfleet-proxy`, which alone can be restarted.
+    Any ASGI server can run it; only the worker of `rolloutfleet-proxy` can be restarted.
     """
     return ProxyApp(settings, source)
 
@@ -84,7 +84,8 @@ def create_app(settings: ProxySettings, source: SettingsSource | None = None) ->
 class ProxyApp:
     """What the server calls: passes on what belongs to another proxy, then the generation path, then the rest.
 
-    `mistake` is why it did not open, where a user can mend that; `opened` is there while it is.
+    `mistake` is why it did not open, where a user can mend that; `opened` is there while it is. The worker says in
+    `start`, before it opens, how this life began.
     """
 
     def __init__(self, settings: ProxySettings, source: SettingsSource | None = None) -> None:

@@ -22,8 +22,9 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
     answers as it did. Sessions that have been closed still take rewards. Raises NoTurnYet, TurnNotFound,
     RewardFrozen, and SessionDeleted or SessionClosed where the session is gone.
     """
-    lost = "The session is gone: nothing of it is left to be rewarded."
-    name, _, newest = load_undeleted(transaction, session, otherwise=lost)
+    name, _, newest = load_undeleted(
+        transaction, session, otherwise="The session is gone: nothing of it is left to be rewarded."
+    )
     number, turn_id, trajectory, before = _turn(transaction, session, newest, asked.turn_id)
     if before != asked.reward:
         _refuse_frozen(transaction, session, trajectory, turn_id)
