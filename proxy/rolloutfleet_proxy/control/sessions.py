@@ -36,7 +36,7 @@ from rolloutfleet_proxy.control.dependencies import (
 from rolloutfleet_proxy.control.scopes import PROXY, Scope, paged
 from rolloutfleet_proxy.domain.errors import InvalidJson, InvalidParameter, InvalidRequest, UnreadableJson
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
-from rolloutfleet_proxy.domain.turn import Turn, facts
+from rolloutfleet_proxy.domain.turn import Turn, shown_facts
 from rolloutfleet_proxy.http.headers import presented_key
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.sessions.registry import Session
@@ -227,6 +227,6 @@ def _shown(session: Session, turn: Turn) -> dict[str, Any]:
         "versions": turn.versions_by_token(),
         "reward": turn.reward,
         "mixed_cache": turn.mixed_cache,
-        **to_builtins(facts(turn.extras, turn.branch_reason, turn.lineage)),
+        **to_builtins(shown_facts(turn.extras, turn.branch_reason, turn.lineage)),
         "created_at": turn.created_at,
     }

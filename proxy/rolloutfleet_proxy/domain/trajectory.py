@@ -66,7 +66,7 @@ class ExportTurn:
     branch_reason: BranchReason | None = None
     lineage: Lineage = MAIN
     extras: Extras = field(default_factory=Extras)
-    """But for what may be long."""
+    """Those that an export shows."""
 
     @property
     def tokens(self) -> int:

@@ -57,16 +57,16 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """As JSON, which `decode` reads; None of nothing."""
         return _encode(self) if self != _NOTHING else None
 
-    @classmethod
-    def decode(cls, data: bytes | None) -> Self:
-        return cls() if data is None else msgspec.json.decode(data, type=cls)
+    @staticmethod
+    def decode(data: bytes | str | None) -> "Extras":
+        return _NOTHING if data is None else msgspec.json.decode(data, type=Extras)
 
 
 _NOTHING: Final = Extras()
 _encode = msgspec.json.Encoder().encode
 
 
-def facts(extras: Extras, branch_reason: BranchReason | None, lineage: Lineage) -> dict[str, Any]:
+def shown_facts(extras: Extras, branch_reason: BranchReason | None, lineage: Lineage) -> dict[str, Any]:
     """What is said of a turn wherever one is shown, in the order of `wire.TurnFacts`."""
     return {
         "branch_reason": branch_reason,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
 from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
-from rolloutfleet_proxy.domain.turn import facts
+from rolloutfleet_proxy.domain.turn import shown_facts
 from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, rows
 from rolloutfleet_proxy.shards.files import Body
 from rolloutfleet_proxy.store.exports import (
@@ -124,10 +124,10 @@ def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
 
     Raises ExportGone, HeaderTooLarge.
     """
-    plans = list(_plans(read, granted))
+    plans: list[Plan] = []
     described: list[bytes] = []
     size = 0
-    for piece in _json(read, plans, head, None):
+    for piece in _json(read, _noted(_plans(read, granted), plans), head, None):
         # Metadata is a JSON string: JSON within JSON.
         escaped = _encode(piece.decode())[1:-1]
         size += len(escaped)
@@ -150,6 +150,13 @@ def _plans(read: Read[Any], granted: Grant) -> Iterator[Plan]:
     for member in granted.members:
         plan = read(partial(load_plan, member=member, asked=granted.asked, first_index=first_index))
         first_index += len(plan.kept)
+        yield plan
+
+
+def _noted(plans: Iterable[Plan], noted: list[Plan]) -> Iterator[Plan]:
+    """The same, each put onto the list once it is read."""
+    for plan in plans:
+        noted.append(plan)
         yield plan
 
 
@@ -200,7 +207,7 @@ def _turn(plan: Plan, number: int, message: bytes) -> bytes:
             "reward": turn.reward,
             "finish_reason": turn.finish_reason,
             "mixed_cache": turn.mixed_cache,
-            **facts(turn.extras, turn.branch_reason, turn.lineage),
+            **shown_facts(turn.extras, turn.branch_reason, turn.lineage),
             "message": msgspec.Raw(message),
         }
     )

@@ -17,7 +17,7 @@ from rolloutfleet.wire import TOKENS_A_PAGE
 from rolloutfleet_proxy.domain.errors import InvalidParameter, TooManyViewers, TurnNotFound
 from rolloutfleet_proxy.domain.ledger import DISCARDED
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
-from rolloutfleet_proxy.domain.turn import facts
+from rolloutfleet_proxy.domain.turn import shown_facts
 from rolloutfleet_proxy.store import conversations as rows
 from rolloutfleet_proxy.store.annotations import load_note
 from rolloutfleet_proxy.store.conversations import TurnShape
@@ -229,7 +229,7 @@ def _facts(shape: TurnShape, session: str) -> Json:
         "reward": shape.reward,
         "finish_reason": shape.finish_reason,
         "mixed_cache": shape.mixed_cache,
-        **facts(shape.extras, shape.branch_reason, shape.lineage),
+        **shown_facts(shape.extras, shape.branch_reason, shape.lineage),
         "created_at": shape.created_at,
         "prompt_tokens": shape.prompt_tokens,
         "completion_tokens": shape.completion_tokens,

@@ -18,7 +18,7 @@ from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.turn import Delivery, Extras
 from rolloutfleet_proxy.store import annotations
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
-from rolloutfleet_proxy.store.turns import SHORT_EXTRAS, by_token
+from rolloutfleet_proxy.store.turns import by_token, extras_without
 
 LONGEST_MESSAGE: Final = 1 << 20
 """Characters of a message's JSON, up to which it is read whole."""
@@ -26,6 +26,8 @@ BEGINNING: Final = 1 << 18
 """Characters of the content of one that is longer."""
 LONGEST_MESSAGES: Final = 16 << 20
 """Bytes of a turn's messages, up to which SQLite parses them."""
+_EXTRAS: Final = extras_without("top_logprobs", "kept", "parts")
+"""But for what may be long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ def load_shape(connection: sqlite3.Connection, session: int, number: int) -> Tur
         " trajectories.state AS trajectory_state, turns.state != 'live' AS discarded, turns.delivered,"
         " turns.mixed_cache, turns.reward, turns.created_at, turns.finish_reason, turns.start, turns.length,"
         " turns.prompt_tokens, length(turns.prompt_ids) / 4 AS new_prompt_tokens,"
-        f" length(turns.output_ids) / 4 AS completion_tokens, turns.matching, {SHORT_EXTRAS},"
+        f" length(turns.output_ids) / 4 AS completion_tokens, turns.matching, {_EXTRAS},"
         " CASE WHEN length(turns.tools) <= :longest THEN turns.tools END AS tools,"
         " length(turns.messages) AS messages_bytes"
         " FROM turns LEFT JOIN turns AS parents ON parents.session = turns.session AND parents.number = turns.parent"

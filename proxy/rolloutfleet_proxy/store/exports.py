@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.store.leases import Member
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
-from rolloutfleet_proxy.store.turns import SHORT_EXTRAS, by_token
+from rolloutfleet_proxy.store.turns import by_token, extras_without
+
+_EXTRAS: Final = extras_without("top_logprobs", "kept", "parts", "timing", "cached_tokens", "stop_sequence")
+"""A safetensors export holds those of all its turns: no more than what it shows."""
 
 
 class ExportGone(Exception):
@@ -93,7 +96,7 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
     found = named_rows(
         connection,
         "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4 AS output_tokens, reward, finish_reason,"
-        f" {SHORT_EXTRAS}, mixed_cache, matching, trajectory, state FROM turns"
+        f" {_EXTRAS}, mixed_cache, matching, trajectory, state FROM turns"
         " WHERE session = ? AND number <= (SELECT max(number) FROM turns WHERE session = ? AND trajectory = ?)"
         " ORDER BY number",
         (member.session, member.session, member.number),

@@ -31,8 +31,10 @@ _MOST_COMPARED: Final = 4 << 20
 _OWN_MESSAGES: Final = "SELECT number, parent, start, messages, output, tools, matching FROM turns WHERE session = ?"
 
 
-SHORT_EXTRAS: Final = "json_remove(CAST(turns.extras AS TEXT), '$.top_logprobs', '$.kept') AS extras"
-"""A turn's extras, as they are selected for `Extras.decode` without what may be long."""
+def extras_without(*fields: str) -> str:
+    """How a turn's extras are selected for `Extras.decode` without some of its fields."""
+    paths = ", ".join(f"'$.{field}'" for field in fields)
+    return f"json_remove(CAST(turns.extras AS TEXT), {paths}) AS extras"
 
 
 class SessionOver(Exception):

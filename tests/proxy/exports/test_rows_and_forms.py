@@ -293,11 +293,21 @@ def test_nothing_leased_is_an_empty_export(store: SyncStore) -> None:
     assert all(len(tensors[name]) == 0 for name in tensors if name != "cu_seqlens")
 
 
-def test_a_header_that_no_reader_takes_is_refused(store: SyncStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_that_no_reader_takes_is_refused_before_the_rest_is_read(
+    store: SyncStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     branched_session(store)
+    branched_session(store)
+    granted, read = leased(store), []
+
+    def noting(load: Any) -> Any:
+        read.append(load.func)
+        return store.read(load)
+
     monkeypatch.setattr(export_forms, "HEADER_LIMIT", 500)
     with pytest.raises(export_forms.HeaderTooLarge):
-        export_forms.safetensors(store.read, leased(store), HEAD)
+        export_forms.safetensors(noting, granted, HEAD)
+    assert len(granted.members) == 4 and read.count(export_forms.load_plan) == 1
 
 
 def floats(*values: float) -> list[float]:
