@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,29 @@ def test_a_closed_fleet_says_so_and_closes_again(where: Whereabouts) -> None:
     fleet.close()
     with pytest.raises(FleetClosed, match="has been closed"):
         fleet.weights()
+
+
+def test_its_end_waits_for_no_thread_of_a_call_that_it_cancels() -> None:
+    """One that resolves a name, say: nothing can cancel it."""
+    loop = LoopThread()
+    begun, ended = threading.Event(), threading.Event()
+
+    def resolve() -> None:
+        begun.set()
+        ended.wait(60)
+
+    try:
+        with ThreadPoolExecutor() as callers:
+            call = callers.submit(loop.run, asyncio.to_thread(resolve))
+            begun.wait()
+            loop.stop()
+            assert not loop.running
+            with pytest.raises(FleetClosed):
+                call.result()
+            with pytest.raises(FleetClosed):
+                loop.run(asyncio.sleep(0))
+    finally:
+        ended.set()
 
 
 async def test_it_works_where_an_event_loop_runs_already(where: Whereabouts) -> None:
