@@ -17,6 +17,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 from tests.client.fleet.agents import talk
+from tests.client.fleet.by_turns import starts_by_turns
 from tests.client.processes import CLI, Done, invoke, ran, suspended
 from tests.client.terminals import terminal
 from tests.operator.running import TIMEOUT, Up, running
@@ -59,7 +60,8 @@ def answered(up: Up, *words: str) -> Any:
 
 
 def test_sessions_and_turns_of_all_proxies_are_listed(up: Up) -> None:
-    made = [talked(up, turns=2) for _ in range(6)]
+    with starts_by_turns():
+        made = [talked(up, turns=2) for _ in range(6)]
     listed = {each["session_id"]: each for each in answered(up, "sessions", "--limit", "1000")}
     assert {session for session, _ in made} <= set(listed)
     assert {each["ordinal"] for each in listed.values()} == {0, 1}
