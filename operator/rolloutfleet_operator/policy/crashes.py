@@ -21,7 +21,7 @@ OOM_SHOWN_FOR: Final = 600.0
 """Seconds that a kill for memory is shown after it."""
 NEAR_THE_LIMIT: Final = 0.95
 """A worker killed with so much of its container's limit was killed for its memory."""
-BY_ITSELF: Final = "crash"
+CRASH_REASON_PREFIX: Final = "crash"
 """How the reason of a boot after a crash begins."""
 
 
@@ -57,7 +57,7 @@ def _crashes(pod: ObservedPod, read: RestartsStatus, spec: FleetSpec) -> Iterato
     since = max(pod.created - 1.0, *known)
     before: Boot | None = None
     for boot in pod.stats.boots:
-        if boot.reason.startswith(BY_ITSELF) and boot.id is None and int(boot.time) > since:
+        if boot.reason.startswith(CRASH_REASON_PREFIX) and boot.id is None and int(boot.time) > since:
             yield (
                 boot,
                 RestartStatus(
