@@ -127,7 +127,7 @@ def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
     plans: list[Plan] = []
     described: list[bytes] = []
     size = 0
-    for piece in _json(read, _noted(_plans(read, granted), plans), head, None):
+    for piece in _json(read, _collected(_plans(read, granted), plans), head, None):
         # Metadata is a JSON string: JSON within JSON.
         escaped = _encode(piece.decode())[1:-1]
         size += len(escaped)
@@ -153,10 +153,10 @@ def _plans(read: Read[Any], granted: Grant) -> Iterator[Plan]:
         yield plan
 
 
-def _noted(plans: Iterable[Plan], noted: list[Plan]) -> Iterator[Plan]:
-    """The same, each put onto the list once it is read."""
+def _collected(plans: Iterable[Plan], into: list[Plan]) -> Iterator[Plan]:
+    """The same plans; each is appended to the list once it is read."""
     for plan in plans:
-        noted.append(plan)
+        into.append(plan)
         yield plan
 
 
