@@ -55,7 +55,7 @@ def annotate(transaction: Transaction, session: int, given: Annotations) -> None
     Raises TurnNotFound, InvalidParameter for a series of another length or one too many, and SessionDeleted or
     SessionClosed where the session is gone.
     """
-    load_undeleted(transaction, session, otherwise="The session is gone: nothing of it is left to be annotated.")
+    load_undeleted(transaction, session, gone_message="The session is gone: nothing of it is left to be annotated.")
     turns = _turns(transaction, session, given.turns)
     for each in given.series:
         number, length = _turn(turns, each.turn, param=each.tensor)

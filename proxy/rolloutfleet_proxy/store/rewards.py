@@ -23,7 +23,7 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
     RewardFrozen, and SessionDeleted or SessionClosed where the session is gone.
     """
     name, _, newest = load_undeleted(
-        transaction, session, otherwise="The session is gone: nothing of it is left to be rewarded."
+        transaction, session, gone_message="The session is gone: nothing of it is left to be rewarded."
     )
     number, turn_id, trajectory, before = _turn(transaction, session, newest, asked.turn_id)
     if before != asked.reward:

@@ -150,12 +150,12 @@ def gone() -> SessionClosed:
     return SessionClosed("The session has ended, and all of it has been acknowledged or discarded.")
 
 
-def load_undeleted(transaction: Transaction, session: int, *, otherwise: str | None = None) -> tuple[str, str, int]:
-    """(name, state, turns) of a session. Raises SessionDeleted; where its rows are gone SessionClosed, in these words
-    or those of `gone`."""
+def load_undeleted(transaction: Transaction, session: int, *, gone_message: str | None = None) -> tuple[str, str, int]:
+    """(name, state, turns) of a session. Raises SessionDeleted; where its rows are gone SessionClosed, with this
+    message or that of `gone`."""
     row = transaction.row("SELECT name, state, turns FROM sessions WHERE id = ?", (session,))
     if row is None:
-        raise gone() if otherwise is None else SessionClosed(otherwise)
+        raise gone() if gone_message is None else SessionClosed(gone_message)
     name, state, turns = row
     if state == DELETED:
         raise SessionDeleted(f"Session {name} has been deleted.")
