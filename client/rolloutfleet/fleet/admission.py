@@ -17,8 +17,9 @@ from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
 from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
-from rolloutfleet.fleet.proxies import Proxies, each, paged, read_answer
+from rolloutfleet.fleet.proxies import Proxies, each, paged
 from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.transport import read_answer
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.staleness import StalenessManager

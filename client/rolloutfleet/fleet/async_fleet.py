@@ -22,7 +22,7 @@ from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnow
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
-from rolloutfleet.fleet.proxies import FLEET, Answer, Proxies, each, new_key, owner_of, raise_first, read_answer
+from rolloutfleet.fleet.proxies import FLEET, Proxies, each, new_key, owner_of, raise_first
 from rolloutfleet.fleet.sessions import (
     Chosen,
     Handle,
@@ -34,6 +34,7 @@ from rolloutfleet.fleet.sessions import (
     read_conversation,
 )
 from rolloutfleet.fleet.trajectories import Leased, Trajectory
+from rolloutfleet.fleet.transport import Answer, read_answer
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import AsyncWeightUpdate, FleetWeights
 from rolloutfleet.fleet.whereabouts import Whereabouts

@@ -18,12 +18,19 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, TypedDict, TypeVar, Unpack
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from rolloutfleet.fleet.exceptions import FleetClosed, FleetError, NotEverywhere, Refused, Unreachable
 from rolloutfleet.fleet.outbox import Outbox
 from rolloutfleet.fleet.retries import draws_new_key, may_be_done, wait_before_new_key, wait_before_retry
-from rolloutfleet.fleet.transport import CONNECT_TIMEOUT, checked, client_options, raising_unreachable
+from rolloutfleet.fleet.transport import (
+    CONNECT_TIMEOUT,
+    Answer,
+    checked,
+    client_options,
+    raising_unreachable,
+    read_answer,
+)
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.wire import (
     IDEMPOTENCY_KEY_HEADER,
@@ -50,7 +57,6 @@ _CONNECTIONS: Final = httpx.Limits(max_connections=None, max_keepalive_connectio
 """An idle connection is given up before the proxy does it (5 s)."""
 _OWNER: Final = re.compile(r"^[sglt](0|[1-9]\d{0,5})-")
 
-Answer = TypeVar("Answer", bound=BaseModel)
 Page = TypeVar("Page", bound=Paged)
 Listed = TypeVar("Listed", bound=Paged | TurnList)
 
@@ -424,16 +430,3 @@ async def paged(
         if page.cursor is None:
             return
         asked["cursor"] = page.cursor
-
-
-def read_answer(answer: httpx.Response, form: type[Answer]) -> Answer:
-    """The body of an answer. Raises FleetError where it is something else."""
-    try:
-        return form.model_validate_json(answer.content)
-    except ValidationError as error:
-        where = answer.request.url
-        # Not in pydantic's words: they quote the answer, in which there may be a session's key.
-        fields = ", ".join(".".join(map(str, problem["loc"])) or "all of it" for problem in error.errors()[:10])
-        raise FleetError(
-            f"{where} answered with something else than a proxy does: {fields} is not as expected"
-        ) from None

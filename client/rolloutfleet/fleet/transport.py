@@ -6,16 +6,18 @@ Calls that wait and those of asyncio are made by httpx alike; both are told of f
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
-from rolloutfleet.fleet.exceptions import Unreachable, refusal
+from rolloutfleet.fleet.exceptions import FleetError, Unreachable, refusal
 from rolloutfleet.http_failures import failure_in_words
 
 CONNECT_TIMEOUT: Final = 3.0
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+Answer = TypeVar("Answer", bound=BaseModel)
 _NOT_CONNECTED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """What fails before anything of a call was sent."""
 
@@ -49,6 +51,21 @@ def checked(answer: httpx.Response) -> httpx.Response:
     error = refusal(answer)
     error.add_note(f"{answer.request.method} {answer.request.url}")
     raise error
+
+
+def read_answer(answer: httpx.Response, form: type[Answer]) -> Answer:
+    """The body of an answer. Raises FleetError where it is something else."""
+    try:
+        return form.model_validate_json(answer.content)
+    except ValidationError as error:
+        # Not in pydantic's words: they quote the answer, in which there may be a session's key.
+        fields = ", ".join(".".join(map(str, problem["loc"])) or "all of it" for problem in error.errors()[:10])
+        raise foreign(answer, f"{fields} is not as expected") from None
+
+
+def foreign(answer: httpx.Response, why: str) -> FleetError:
+    """What is raised for the answer of something that is no proxy."""
+    return FleetError(f"{answer.request.url} answered with something else than a proxy does: {why}")
 
 
 def send(client: httpx.Client, method: str, url: str, **request: Any) -> httpx.Response:

@@ -29,7 +29,8 @@ from rolloutfleet.fleet.exceptions import (
     StillPaused,
     Unreachable,
 )
-from rolloutfleet.fleet.proxies import ANSWER_TIMEOUT, FLEET, Proxies, read_answer
+from rolloutfleet.fleet.proxies import ANSWER_TIMEOUT, FLEET, Proxies
+from rolloutfleet.fleet.transport import read_answer
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.wire import Continue, ErrorDetail, Failed, Pause, Recover, SetVersion, Weights
 

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from rolloutfleet.fleet.exceptions import BadArgument, Unreachable
-from rolloutfleet.fleet.transport import client_options, send
+from rolloutfleet.fleet.transport import client_options, read_answer, send
+from rolloutfleet.wire import ProxyList
 
 ADDRESS_BOOK: Final = "fleet.json"
 STATE_ROOT: Final = Path(".rolloutfleet")
@@ -94,7 +95,7 @@ class Whereabouts:
     def proxies(self) -> tuple[str, ...]:
         """The addresses of all proxies now, asked of the first that answers. For one-time use in a process of its own.
 
-        Raises Unreachable, or Refused.
+        Raises Unreachable, Refused, or FleetError where something else than a proxy answers.
         """
         silent = []
         with httpx.Client(**client_options(self.admin_key, self.urls, timeout=_ANSWER_TIMEOUT)) as client:
@@ -104,7 +105,7 @@ class Whereabouts:
                 except Unreachable as error:
                     silent.append(f"{url}: {error.why}")
                     continue
-                return tuple(proxy["url"] for proxy in answer.json()["proxies"])
+                return tuple(proxy.url for proxy in read_answer(answer, ProxyList).proxies)
         raise Unreachable(f"no proxy answers at {', '.join(silent)}")
 
 

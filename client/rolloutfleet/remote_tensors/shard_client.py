@@ -16,7 +16,7 @@ import httpx
 
 from rolloutfleet.errors import SHARD_UNKNOWN
 from rolloutfleet.fleet.exceptions import OwnerUnavailable, Refused, UnknownOwner
-from rolloutfleet.fleet.transport import client_options, send, stream
+from rolloutfleet.fleet.transport import client_options, foreign, read_answer, send, stream
 from rolloutfleet.remote_tensors.answers import BrokenAnswer, file_of, tensors_of
 from rolloutfleet.tensors import Form, RemoteTensor
 from rolloutfleet.wire import TENSORS_MEDIA_TYPE, DeletedShards
@@ -97,7 +97,7 @@ class ShardClient:
                 raise UnknownOwner(owner, self._known)
 
     def put(self, at: str, shard_id: str, form: Form, data: memoryview, **query: Any) -> RemoteTensor:
-        """Raises Refused, Unreachable."""
+        """Raises Refused, Unreachable, FleetError."""
         size, pieces = file_of(form, data)
         answer = send(
             *(self._connections(), "PUT", f"{at}/shards/{shard_id}"),
@@ -105,7 +105,10 @@ class ShardClient:
             content=pieces,
             headers={"content-type": TENSORS_MEDIA_TYPE, "content-length": str(size)},
         )
-        return RemoteTensor.from_json(answer.json())
+        try:
+            return RemoteTensor.from_json(answer.json())
+        except ValueError as error:
+            raise foreign(answer, str(error)) from None
 
     def fetch(
         self, owner: str, references: Sequence[RemoteTensor], landed: Callable[[RemoteTensor, bytearray], None]
@@ -127,9 +130,9 @@ class ShardClient:
             raise BrokenAnswer(str(error)) from error
 
     def delete(self, owner: str, ids: Sequence[str]) -> DeletedShards:
-        """Raises Refused, Unreachable."""
+        """Raises Refused, Unreachable, FleetError."""
         answer = send(self._connections(), "DELETE", f"{owner}/shards", json={"ids": list(ids)})
-        return DeletedShards.model_validate_json(answer.content)
+        return read_answer(answer, DeletedShards)
 
     def _connections(self) -> httpx.Client:
         with self._lock:

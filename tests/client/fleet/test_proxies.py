@@ -3,8 +3,8 @@
 import asyncio
 import time
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 
 import pytest
 from aiohttp import web
@@ -13,9 +13,12 @@ from aiohttp.test_utils import TestServer
 from rolloutfleet.fleet import AsyncFleet, FleetError, Unreachable, Whereabouts
 from rolloutfleet.fleet import proxies as module
 from rolloutfleet.fleet.proxies import AT_ONE_PROXY, Proxies
+from rolloutfleet.remote_tensors.shard_client import ShardClient
+from rolloutfleet.tensors import Form
 
 HANGS = 5.0
 """Seconds until a call that nobody answers is given up."""
+A_TENSOR = Form("uint8", (1,)), memoryview(b"1")
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +108,32 @@ async def test_an_answer_that_is_something_else_is_a_failure_and_is_not_quoted()
         await fleet.proxies()
         with pytest.raises(FleetError, match="imported is not as expected") as raised:
             await fleet.import_dumps(["a-dump.json"], ordinal=0)
+    assert "rfs-a-key" not in "".join(traceback.format_exception(raised.value))
+
+
+def shards(url: str, call: str, *arguments: object) -> None:
+    with closing(ShardClient([url], "key")) as client:
+        getattr(client, call)(url, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (lambda url: Whereabouts.from_url(url, admin_key="key").proxies(), "proxies is not as expected"),
+        (lambda url: shards(url, "put", "sh1", *A_TENSOR), "not a remote_tensor"),
+        (lambda url: shards(url, "delete", ["sh1"]), "deleted, bytes is not as expected"),
+    ],
+    ids=["whereabouts", "put of a shard", "delete of shards"],
+)
+async def test_so_is_that_of_a_server_that_is_no_proxy(ask: Callable[[str], object], why: str) -> None:
+    async def something_else(_: web.Request) -> web.Response:
+        return web.json_response({"api_key": "rfs-a-key"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", something_else)
+    async with TestServer(app) as server:
+        with pytest.raises(FleetError, match=f"something else than a proxy does: .*{why}") as raised:
+            await asyncio.to_thread(ask, str(server.make_url("")).rstrip("/"))
     assert "rfs-a-key" not in "".join(traceback.format_exception(raised.value))
 
 
