@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import uvicorn
 from tests.capture.fleets import Fleet
-from tests.capture.test_retries import eventually
+from tests.waiting import eventually
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.app import ProxyApp

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 from tests.capture.fleets import ProxyProcess
-from tests.capture.test_retries import eventually
+from tests.waiting import eventually
 
 Line = dict[str, Any]
 

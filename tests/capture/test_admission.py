@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_retries import eventually
+from tests.waiting import eventually
 
 from rolloutfleet.errors import BODY_TOO_LARGE, INVALID_KEY, NO_ROOM
 

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import ProxyProcess, running_fleet
-from tests.capture.test_cleanup import CHAT, is_gone, talk, until
+from tests.capture.test_cleanup import CHAT, is_gone, talk
+from tests.waiting import until
 
 from rolloutfleet.errors import KEPT_ON_VOLUME, NO_ROOM, PAUSED
 from rolloutfleet.settings import ProxySettings

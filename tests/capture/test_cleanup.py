@@ -1,7 +1,7 @@
 """Promise 6 on a real proxy: what nobody uses is dumped and freed, what somebody uses is not, and nothing is lost."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as one_tensor
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.waiting import until
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet.errors import INVALID_KEY, SESSION_CLOSED, SESSION_DELETED, SESSION_RECLAIMED
@@ -18,18 +19,8 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me someth
 SOON: dict[str, Any] = {"stale_after": 1.0, "unclaimed_after": 1.0, "cleanup_interval": 0.2}
 LIVES = 6.0
 """`stale_after` of a session that must live from one call to the next: a busy machine may take a second in between."""
-TIMEOUT = 60.0
 FAR = np.arange(300_000, dtype=np.float32).reshape(300, -1)
 NEAR = np.array([1, 2, 3], dtype=np.int64)
-
-
-def until(holds: Callable[[], Any], *, seconds: float = TIMEOUT) -> Any:
-    """What `holds` returns once it is true."""
-    ends = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < ends, "it never happened"
-        time.sleep(0.02)
-    return found
 
 
 def is_gone(session: AgentSession) -> bool:

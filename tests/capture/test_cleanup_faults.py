@@ -14,7 +14,8 @@ import pytest
 from tests.capture import judge
 from tests.capture.disks import fill, unmount
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_cleanup import CHAT, LIVES, SOON, dump_folder, is_gone, talk, until
+from tests.capture.test_cleanup import CHAT, LIVES, SOON, dump_folder, is_gone, talk
+from tests.waiting import until
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet.errors import SESSION_RECLAIMED

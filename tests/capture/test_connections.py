@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
-from tests.capture.test_retries import eventually
+from tests.waiting import eventually
 
 from rolloutfleet_proxy.http import request_bodies
 from rolloutfleet_proxy.http.in_flight import CALL_BYTES

@@ -12,7 +12,7 @@ import pytest
 from tests.capture import judge
 from tests.capture.disks import fill, small_disk
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_cleanup import until
+from tests.waiting import until
 
 from rolloutfleet.errors import NO_ROOM, STORE_FULL
 

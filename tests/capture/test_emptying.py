@@ -13,8 +13,9 @@ import pytest
 from tests.capture import judge
 from tests.capture.disks import fill, small_disk
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_cleanup import dump_folder, until
+from tests.capture.test_cleanup import dump_folder
 from tests.lengths import at_length
+from tests.waiting import until
 
 TEXT = "All work and no play makes a dull text. "
 SWEEPING = {"limits": {"bytes": "1Ti"}, "stale_after": "1h", "cleanup_interval": "200ms"}

@@ -12,8 +12,8 @@ import pytest
 from tests.capture import judge
 from tests.capture.disks import fill, small_disk
 from tests.capture.fleets import ProxyProcess, running_fleet
-from tests.capture.test_cleanup import until
 from tests.proxy.stores import SyncStore, new_turn
+from tests.waiting import until
 
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy.domain.turn import NewTurn

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_conversation import page, say
-from tests.capture.test_retries import RETRY, eventually, leave_early, total
+from tests.capture.test_retries import RETRY, leave_early, total
+from tests.waiting import eventually
 
 from rolloutfleet.wire import CommittedTurn
 

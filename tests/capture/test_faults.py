@@ -26,8 +26,8 @@ from tests.capture.disks import fill, unmount
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import CHAT, dump_folder
 from tests.capture.test_cleanup_faults import dumped_turns, faketime
-from tests.capture.test_retries import eventually
 from tests.printing import say
+from tests.waiting import eventually
 
 from rolloutfleet_proxy.failpoints import MID_ACK, MID_DUMP, MID_SWEEP, VARIABLE
 

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
-from tests.capture.test_retries import eventually, leave_early, total
+from tests.capture.test_retries import leave_early, total
 from tests.printing import say
+from tests.waiting import eventually
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 20}
 LONG = {**CHAT, "max_tokens": 600, "ignore_eos": True}

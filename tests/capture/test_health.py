@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as one_tensor
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
-from tests.capture.test_cleanup import LIVES, SOON, dump_folder, is_gone, talk, until
+from tests.capture.test_cleanup import LIVES, SOON, dump_folder, is_gone, talk
+from tests.waiting import until
 
 pytestmark = pytest.mark.deadline
 

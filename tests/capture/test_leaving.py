@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
-from tests.capture.test_retries import eventually
+from tests.waiting import eventually
 
 LEAVERS = 300
 AT_ONCE = 30

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from tests.capture.fleets import Fleet
 from tests.capture.in_process import proxy_in_process
-from tests.capture.test_retries import eventually
+from tests.waiting import eventually
 
 from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.capture.streaming import TurnStream

@@ -17,9 +17,10 @@ from typing import Any
 import psutil
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_retries import RETRY, asking, eventually, leave_early, sent
+from tests.capture.test_retries import RETRY, asking, leave_early, sent
 from tests.capture.test_three_dialects import PATHS, assembled, post
 from tests.proxy.dialects.conversations import MESSAGES, RESPONSES
+from tests.waiting import eventually
 
 from rolloutfleet_proxy.dialects.base import Dialect
 from rolloutfleet_proxy.domain.turn import Delivery

@@ -23,10 +23,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.logged import ENDED, STARTED, calls_told_otherwise_than_once, comes, counted, lines
-from tests.capture.test_retries import eventually, leave_early
+from tests.capture.test_retries import leave_early
 from tests.capture.test_streams import opened
 from tests.printing import say
 from tests.real.processes import ends_with_this_process, free_port, wait_until_ready
+from tests.waiting import eventually
 
 from rolloutfleet.errors import INTERNAL
 from rolloutfleet.settings import ProxySettings

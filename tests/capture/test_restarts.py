@@ -25,10 +25,11 @@ import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.load import Load, Way
 from tests.capture.test_kills import Deaths, check_everything
-from tests.capture.test_retries import BODY, eventually
+from tests.capture.test_retries import BODY
 from tests.capture.test_streams import opened
 from tests.lengths import at_length
 from tests.printing import say
+from tests.waiting import eventually
 
 from rolloutfleet.dumps import decode
 

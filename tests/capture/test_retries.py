@@ -6,23 +6,17 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_cleanup import until
 from tests.real.processes import free_port
+from tests.waiting import eventually, until
 
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 60}
 RETRY = {"x_stainless_retry_count": "1"}
-
-
-async def eventually(holds: Callable[[], bool], *, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await asyncio.to_thread(holds):
-            await asyncio.sleep(0.05)
 
 
 def sent(fleet: Fleet) -> int:

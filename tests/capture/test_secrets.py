@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_cleanup import until
+from tests.waiting import until
 
 from rolloutfleet_proxy.ids import Owner, random_hex
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from tests.capture.fleets import Fleet, running_fleet
-from tests.capture.test_retries import BODY, eventually
+from tests.capture.test_retries import BODY
 from tests.capture.test_streams import opened
+from tests.waiting import eventually
 
 MOST_SESSIONS = 10
 

@@ -11,7 +11,7 @@ import pytest
 from tests.capture import judge
 from tests.capture.answers import Joined
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.capture.test_retries import eventually
+from tests.waiting import eventually
 
 COMMENTS_EVERY = 0.25
 GRACE = 2.0

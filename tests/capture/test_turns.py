@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess
 from tests.capture.rebuilding import rebuilt
-from tests.capture.test_cleanup import until
+from tests.waiting import until
 
 TOOLS: list[Any] = [
     {

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.capture.test_cleanup import until
+from tests.waiting import until
 
 from rolloutfleet_proxy.failpoints import ANY, HELD, MID_ACK, MID_EXPORT, VARIABLE
 

@@ -9,10 +9,10 @@ from queue import Empty, Queue
 
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess
-from tests.capture.test_retries import eventually
 from tests.client.fleet.agents import talk
 from tests.client.fleet.conftest import key_file
 from tests.client.processes import CLI
+from tests.waiting import eventually
 
 from rolloutfleet.fleet import AsyncFleet, Refused, Whereabouts
 from rolloutfleet.fleet import Fleet as Trainer

@@ -1,15 +1,15 @@
 """Times that the page keeps with 10,000 sessions and a session of 200,000 tokens, in a real Chromium."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.client.inspect.browser import SECONDS, Inspect, chromium, inspecting, looking
+from tests.client.inspect.browser import Inspect, chromium, inspecting, looking
 from tests.client.inspect.made_up import OUTPUT, PROMPT, SESSIONS, TURNS
 from tests.printing import say
+from tests.waiting import until
 
 pytestmark = pytest.mark.deadline
 
@@ -78,14 +78,6 @@ def page(inspect: Inspect, browser: Browser) -> Iterator[Page]:
         looked.page.wait_for_selector("#newest li")
         yield looked.page
         assert looked.complaints == []
-
-
-def until(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (found := what()):
-        assert time.monotonic() < deadline, "the page's address was not printed"
-        time.sleep(0.05)
-    return found
 
 
 def first_view(page: Page, address: str) -> float:
