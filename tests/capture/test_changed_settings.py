@@ -28,7 +28,10 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
 
 
 def write(proxy: ProxyProcess, **changes: Json) -> None:
-    (proxy.folder / "settings.json").write_text(json.dumps({**proxy.settings, **changes}))
+    """Put a whole file in the place of the other, as a volume of Kubernetes changes."""
+    written = proxy.folder / "settings.new"
+    written.write_text(json.dumps({**proxy.settings, **changes}))
+    written.replace(proxy.folder / "settings.json")
 
 
 def in_force(proxy: ProxyProcess, generation: int) -> bool:

@@ -346,7 +346,7 @@ def test_the_way_is_told_as_long_as_the_openai_api_is_alone(monkeypatch: pytest.
 
 
 async def test_a_silent_stream_is_kept_alive_in_its_own_way(fleet: Fleet, agent: httpx.AsyncClient) -> None:
-    fleet.engine.fault("slow", seconds=1)
+    fleet.engine.fault("slow", seconds=5)
     stream = events_in((await agent.post("/toy/say", json=said("Hello?", live=True))).content)
     assert [name for name, _ in stream][:2] == ["hello", "thinking"]
     assert stream[-1][0] == "bye"

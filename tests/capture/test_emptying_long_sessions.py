@@ -130,9 +130,9 @@ def test_a_session_of_any_length_is_deleted_through_kills(proxy: ProxyProcess) -
     proxy.start()
     assert sums(proxy)["turns"]["live"] == LONG + 20
     delete(proxy, long)
-    deleted = sums(proxy)
-    assert deleted["turns"]["discarded"] == {"deleted": LONG} and deleted["turns"]["live"] == 20
     proxy.wait_until_killed(60)
+    deleted = sums_of_a_dead(proxy)
+    assert deleted["turns"]["discarded"] == {"deleted": LONG} and deleted["turns"]["live"] == 20
     left = turns_left(proxy)
     assert left > LONG / 2, "not at once"
 

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 from rolloutfleet.wire import CommittedTurn
 
 Json = Any
-GRACE = 1.0
+GRACE = 4.0
 
 
 @pytest.fixture(scope="module")

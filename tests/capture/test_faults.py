@@ -27,6 +27,7 @@ from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import CHAT, dump_folder
 from tests.capture.test_cleanup_faults import dumped_turns, faketime
 from tests.printing import say
+from tests.stalls import Stalls
 from tests.waiting import eventually
 
 from rolloutfleet_proxy.failpoints import MID_ACK, MID_DUMP, MID_SWEEP, VARIABLE
@@ -46,24 +47,27 @@ GENERATION = ("--latency", "0.05", "--token-latency", "0.002")
 class Health:
     """Asks `/health` ten times a second, on fresh connections.
 
-    What overlaps with a time without a worker is left out.
+    What overlaps with a time without a worker is left out, and so is the time that this process itself stood still.
     """
 
     def __init__(self, proxy: ProxyProcess) -> None:
         self.probes: list[tuple[float, float, str]] = []
         """When each began, when it was answered, and what went wrong."""
         self.down: list[tuple[float, float]] = []
+        self._stalls = Stalls()
         self._port = proxy.port
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Health":
+        self._stalls.__enter__()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._left.set()
         self._thread.join()
+        self._stalls.__exit__()
 
     @contextlib.contextmanager
     def worker_down(self) -> Iterator[None]:
@@ -76,7 +80,7 @@ class Health:
     def answered(self) -> list[float]:
         """Seconds of each answer while a worker was up. Every one is a 200."""
         up = [
-            (ended - began, wrong)
+            (ended - began - self._stalls.between(began, ended), wrong)
             for began, ended, wrong in self.probes
             if not any(began < until and since < ended for since, until in self.down)
         ]

@@ -27,6 +27,7 @@ from tests.capture.test_retries import leave_early
 from tests.capture.test_streams import opened
 from tests.printing import say
 from tests.real.processes import ends_with_this_process, free_port, wait_until_ready
+from tests.stalls import Stalls
 from tests.waiting import eventually
 
 from rolloutfleet.errors import INTERNAL
@@ -40,7 +41,7 @@ ARGUMENTS = json.dumps({"at": ARGUMENT})
 GATEWAY_KEY = "sk-the-key-of-the-gateway"
 SECRETS = {SAID, ARGUMENT, FROM_ENGINE, GATEWAY_KEY}
 """What no line may hold; keys are added as they are made."""
-GRACE = 2.0
+GRACE = 5.0
 BODY: dict[str, Any] = {
     "messages": [
         {"role": "user", "content": SAID},
@@ -60,8 +61,8 @@ BODY: dict[str, Any] = {
     "max_tokens": 20,
 }
 LONG = {**BODY, "max_tokens": 600, "ignore_eos": True}
-LONGER = {**LONG, "max_tokens": 1400}
-"""7 s, of which a caller that leaves within 4 s misses more than the grace."""
+LONGER = {**LONG, "max_tokens": 2400}
+"""12 s, of which a caller that leaves within 6 s misses more than the grace."""
 TIMES = tuple(f"{step}_ms" for step in STEPS)
 REACHED_NOTHING = dict.fromkeys(TIMES, -1)
 STATS_INTERVAL = 1.0
@@ -404,13 +405,14 @@ async def test_the_line_of_figures_is_on_time_under_load(watched: Fleet, request
             reply = await client.post(f"{session.base_url}/chat/completions", json=BODY, headers=headers)
             assert reply.status_code == 200
 
-    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
-        await asyncio.gather(*(talk(client, session) for session in sessions))
+    with Stalls() as stalls:
+        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
+            await asyncio.gather(*(talk(client, session) for session in sessions))
     figures = lines(proxy, "stats")[before:]
     slowest = max(line["late_ms"] for line in figures)
     calls = sum(line["since_last"] for line in figures)
     say(request, f"{calls} calls; the line of figures {slowest:g} ms late at most")
-    assert len(figures) >= 3 and slowest < 3000
+    assert len(figures) >= 3 and slowest - 1000 * stalls.longest() < 3000
     assert max(line["since_last"] for line in figures) > 0
     last = figures[-1]
     assert last["rss_bytes"] > 10**7 and last["vms_bytes"] > last["rss_bytes"] and last["log_dropped"] == 0

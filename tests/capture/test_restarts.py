@@ -29,6 +29,7 @@ from tests.capture.test_retries import BODY
 from tests.capture.test_streams import opened
 from tests.lengths import at_length
 from tests.printing import say
+from tests.stalls import Stalls
 from tests.waiting import eventually
 
 from rolloutfleet.dumps import decode
@@ -98,22 +99,25 @@ def turn_of(client: openai.OpenAI) -> str:
 
 
 class Probe:
-    """Asks /health on fresh connections all the time, and notes how long each took."""
+    """Asks /health on fresh connections all the time, and notes how long each took while this process ran."""
 
     def __init__(self, proxy: ProxyProcess) -> None:
         self.waits: list[float] = []
         self.failed: list[str] = []
+        self._stalls = Stalls()
         self._url = f"{proxy.url}/health"
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Probe":
+        self._stalls.__enter__()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._stalls.__exit__()
 
     def _run(self) -> None:
         while not self._ended.wait(0.02):
@@ -122,7 +126,8 @@ class Probe:
                 httpx.get(self._url, timeout=60).raise_for_status()
             except httpx.HTTPError as error:
                 self.failed.append(repr(error))
-            self.waits.append(time.monotonic() - began)
+            ended = time.monotonic()
+            self.waits.append(ended - began - self._stalls.between(began, ended))
 
 
 async def test_no_agent_notices_restarts(fleet: Fleet, request: pytest.FixtureRequest) -> None:

@@ -17,6 +17,8 @@ COMMENTS_EVERY = 0.25
 GRACE = 2.0
 SEEDS = 150
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100, "stream": True}
+LONG: dict[str, Any] = {**HELLO, "max_tokens": 500, "ignore_eos": True}
+"""5 s with the slow engine: it goes on when a busy machine stood still for a while."""
 TOOLS: list[Any] = [
     {
         "type": "function",
@@ -162,7 +164,7 @@ def test_a_stream_ends_with_its_finish_reason_usage_where_asked_for_and_done(
 
 async def test_a_silent_stream_gets_comments_before_and_between_its_events(slow: Fleet) -> None:
     session = slow.proxy.start_session()
-    slow.engine.fault("slow", seconds=6 * COMMENTS_EVERY)
+    slow.engine.fault("slow", seconds=10 * COMMENTS_EVERY)
     async with opened(session, HELLO) as reply:
         assert reply.status_code == 200
         lines = [line async for line in reply.aiter_lines() if line]
@@ -175,9 +177,10 @@ async def test_a_silent_stream_gets_comments_before_and_between_its_events(slow:
         lines = []
         async for line in reply.aiter_lines():
             lines += [line] if line else []
-            if len(lines) > 4 and all(line.startswith(":") for line in lines[-3:]):
+            if any(line.startswith("data: ") for line in lines) and all(line.startswith(":") for line in lines[-3:]):
                 break
-    assert any(line.startswith("data: ") for line in lines)
+        else:
+            pytest.fail("it ended")
 
 
 # What fails midway, and what fails before the first byte
@@ -201,8 +204,9 @@ async def test_an_engine_that_fails_midway_ends_the_stream_with_an_error_and_lea
 ) -> None:
     session = slow.proxy.start_session()
     before, refused = slow.proxy.audit(), slow.proxy.stats()["refused"]
-    slow.engine.fault(kind, after_tokens=30)
-    async with opened(session, HELLO) as reply:
+    # What is made while somebody stands still comes at once, as one delta.
+    slow.engine.fault(kind, after_tokens=100)
+    async with opened(session, LONG) as reply:
         assert reply.status_code == 200
         events = [event async for event in data(reply)]
     slow.engine.clear_faults()
@@ -289,12 +293,12 @@ async def test_a_client_that_leaves_and_asks_again_gets_the_stream_from_its_firs
     session = slow.proxy.start_session()
     received = slow.engine.counters()["received"]
     seen = []
-    async with opened(session, HELLO) as reply:
+    async with opened(session, LONG) as reply:
         async for event in data(reply):
             seen.append(event)
             if len(seen) == 8:
                 break
-    async with opened(session, HELLO, **{"x-stainless-retry-count": "1"}) as reply:
+    async with opened(session, LONG, **{"x-stainless-retry-count": "1"}) as reply:
         again = [event async for event in data(reply)]
     assert again[: len(seen)] == seen and again[-1] == "[DONE]"
     assert slow.engine.counters()["received"] == received + 1

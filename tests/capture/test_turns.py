@@ -161,7 +161,7 @@ def test_a_branch_says_why_wherever_it_is_told_of(fleet: Fleet, proxy: ProxyProc
     assert len(lines) == 4
     session.post("close")
     with proxy.admin() as admin:
-        asked = {"session_ids": [session.session_id], "lease_seconds": 1}
+        asked = {"session_ids": [session.session_id], "lease_seconds": 60}
         exported = admin.post("/export", json=asked, headers={"accept": "application/json"}).raise_for_status().json()
         assert proxy.stats()["leases"] >= 1, "this one, and those of other tests"
         admin.post(f"/leases/{exported['lease_id']}/release", json={}).raise_for_status()
