@@ -25,6 +25,8 @@ SECONDS_AT_ONCE: Final = 0.01
 REST: Final = 0.03
 """Seconds in which others have the writer, after each such time."""
 _CHECK_EVERY: Final = 8
+_BUSY_MS: Final = 50
+"""How long a checkpoint that lets nobody write meanwhile waits for readers of an older state."""
 
 
 def is_due(*, free: int, pages: int, owed: int = 0) -> bool:
@@ -54,12 +56,12 @@ def give_back(transaction: Transaction, *, owed: int = 0, clock: Callable[[], fl
 async def compact(database: Database, writer: Writer) -> bool:
     """Give back what is free, if that is worth it; returns whether it was.
 
-    While the reserve is owed, it is worth a checkpoint too: a reader may have held up the last one, and with it the
-    file's end; and the log keeps the room that it once grew to.
+    A checkpoint is worth it too where a reader held up the last one, and with it the file's end; and while the reserve
+    is owed, as the log keeps the room that it once grew to.
     """
     free, pages = await writer.run(lambda t: (t.value("PRAGMA freelist_count"), t.value("PRAGMA page_count")))
     owed = _owed_pages(database)
-    if not is_due(free=free, pages=pages, owed=owed):
+    if not is_due(free=free, pages=pages, owed=owed) and _pages_past_end(database, pages) < BEGIN_PAGES:
         return False
     left = surplus(free=free, pages=pages, owed=owed)
     with contextlib.suppress(DiskFull):  # with nothing left in reserve; later there may be
@@ -72,12 +74,24 @@ async def compact(database: Database, writer: Writer) -> bool:
 
 
 def _checkpoint(database: Database) -> None:
-    """Bring the log into the file; while the reserve is owed, the log then ends too, unless somebody reads it."""
+    """Bring the log into the file, which then ends where its pages do, unless somebody reads an older state of it.
+
+    While the reserve is owed, the log then ends too.
+    """
     with contextlib.closing(database.connect()) as connection:
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        if _pages_past_end(database, connection.execute("PRAGMA page_count").fetchone()[0]):
+            # SQLite ends the file only where nobody commits before all is copied. By now there is little to copy.
+            connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
         if _owed_pages(database):
             connection.execute("PRAGMA busy_timeout = 0")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _pages_past_end(database: Database, pages: int) -> int:
+    """How many pages longer the file is than it has to be."""
+    return max(0, database.path.stat().st_size // PAGE - pages)
 
 
 def _owed_pages(database: Database) -> int:
