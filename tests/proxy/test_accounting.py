@@ -178,7 +178,7 @@ class Accounting(RuleBasedStateMachine):
         if hasattr(self, "store"):
             self.few_at_once.stop()
             self.store.close()
-            shutil.rmtree(self.folder, ignore_errors=True)  # SQLite may be removing a file of its own
+            shutil.rmtree(self.folder)
 
     # What the model knows
 

@@ -291,9 +291,7 @@ async def test_all_of_it_is_there_after_a_restart(tmp_path: Path) -> None:
 
     async def opened() -> tuple[WeightService, Callable[[], Awaitable[None]]]:
         database = open_database(tmp_path)
-        connection = database.connect()
-        writer = Writer(database, ServedClock(connection, monotonic=clock))
-        connection.close()
+        writer = Writer(database, ServedClock(database, monotonic=clock))
 
         async def close() -> None:
             await writer.close()

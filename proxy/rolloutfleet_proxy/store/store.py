@@ -75,7 +75,7 @@ class Store:
         wall: Callable[[], float] = time.time,
     ) -> Self:
         """Begin to write and read, in a running event loop."""
-        clock = ServedClock(database.connect(read_only=True), monotonic=monotonic)
+        clock = ServedClock(database, monotonic=monotonic)
         return cls(
             database,
             Owner(ordinal, database.store_id),

@@ -63,8 +63,9 @@ class ServedClock:
     Monotonic, and durable to `SAVE_EVERY`.
     """
 
-    def __init__(self, connection: sqlite3.Connection, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        row = connection.execute("SELECT value FROM facts WHERE name = 'served'").fetchone()
+    def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        with contextlib.closing(database.connect(read_only=True)) as connection:
+            row = connection.execute("SELECT value FROM facts WHERE name = 'served'").fetchone()
         self._before: float = row[0] if row else 0.0
         self._monotonic = monotonic
         self._started = monotonic()

@@ -237,9 +237,7 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
         gateway_url="http://127.0.0.1:9",
     )
     database = open_database(tmp / f"store{ordinal}")
-    connection = database.connect()
-    writer = Writer(database, ServedClock(connection))
-    connection.close()
+    writer = Writer(database, ServedClock(database))
     weights = await open_weights(writer, max_hold=5.0)
     reader = Reader(database)
     peers = Peers(settings)

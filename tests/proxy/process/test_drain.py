@@ -89,8 +89,7 @@ async def life(
     monotonic: Any = None,
 ) -> AsyncIterator[Life]:
     database = open_database(folder)
-    connection = database.connect(read_only=True)
-    clock = ServedClock(connection, **({} if monotonic is None else {"monotonic": monotonic}))
+    clock = ServedClock(database, **({} if monotonic is None else {"monotonic": monotonic}))
     writer = Writer(database, clock)
     begun = Life(writer, clock, host or NoHost(), timeout=timeout, max_hold=max_hold)
     await begun.drains.boot(crash)
@@ -99,7 +98,6 @@ async def life(
     finally:
         await begun.drains.close()
         await writer.close()
-        connection.close()
         database.close()
 
 

@@ -31,7 +31,7 @@ def database(tmp_path: Path) -> Database:
 
 @pytest.fixture
 async def writer(database: Database) -> AsyncIterator[Writer]:
-    writer = Writer(database, ServedClock(database.connect()))
+    writer = Writer(database, ServedClock(database))
     yield writer
     await writer.close()
 

@@ -103,7 +103,7 @@ class House:
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     database = open_database(tmp_path / "store")
-    writer, reader = Writer(database, ServedClock(database.connect())), SlowReader(database)
+    writer, reader = Writer(database, ServedClock(database)), SlowReader(database)
     # Nothing is cached: memory holds what somebody uses, as it does of old sessions in a large fleet.
     yield House(database, writer, reader, SessionRegistry(reader, cache_bytes=0))
     await writer.close()

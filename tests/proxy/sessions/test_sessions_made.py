@@ -42,7 +42,7 @@ class House:
     """A store whose sessions are started, used once and freed."""
 
     def __init__(self, database: Database) -> None:
-        self.writer = Writer(database, ServedClock(database.connect(read_only=True)))
+        self.writer = Writer(database, ServedClock(database))
         self.reader = Reader(database)
         self.sessions = SessionRegistry(self.reader, cache_bytes=1 << 20)
         self._owner = Owner(0, database.store_id)

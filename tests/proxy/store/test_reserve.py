@@ -38,8 +38,7 @@ def forget(transaction: Transaction, *, name: str) -> None:
 
 async def opened(disk: Path) -> tuple[Database, Writer]:
     database = open_database(disk / "store", with_reserve=True)
-    with contextlib.closing(database.connect()) as connection:
-        return database, Writer(database, ServedClock(connection))
+    return database, Writer(database, ServedClock(database))
 
 
 def test_its_size_goes_by_the_disks() -> None:

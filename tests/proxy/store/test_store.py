@@ -19,13 +19,14 @@ from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.database import (
     FILE,
+    LOCK,
     Belonging,
     Database,
     StoreOfAnotherFleet,
     StoreUnusable,
     open_database,
 )
-from rolloutfleet_proxy.store.store import Reader
+from rolloutfleet_proxy.store.store import Reader, Store
 from rolloutfleet_proxy.store.trajectories import delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import COMPANY, SPACING, ServedClock, StoreClosed, Writer, patience
@@ -38,7 +39,7 @@ def database(tmp_path: Path) -> Database:
 
 @pytest.fixture
 async def writer(database: Database) -> AsyncIterator[Writer]:
-    writer = Writer(database, ServedClock(database.connect()))
+    writer = Writer(database, ServedClock(database))
     yield writer
     await writer.close()
 
@@ -52,6 +53,16 @@ def note(name: str, value: object) -> Callable[[Transaction], None]:
 
 def facts(database: Database) -> dict[str, object]:
     return dict(database.connect(read_only=True).execute("SELECT name, value FROM facts").fetchall())
+
+
+async def test_a_closed_store_leaves_nothing_open(database: Database) -> None:
+    """SQLite removes the log with the last connection, which a garbage collector would close at any time later."""
+    store = Store.over(database)
+    await store.write(note("colour", "red"))
+    assert (await store.read(lambda connection: connection.execute("SELECT 1").fetchone())) == (1,)
+    await store.close()
+    database.close()
+    assert {path.name for path in database.folder.iterdir()} == {FILE, LOCK}
 
 
 async def test_what_run_returned_from_is_on_disk(database: Database, writer: Writer) -> None:
@@ -183,7 +194,7 @@ async def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], check=True)
     try:
         database = open_database(disk / "store")
-        writer = Writer(database, ServedClock(database.connect()))
+        writer = Writer(database, ServedClock(database))
         await writer.run(note("kept", "x"))
         ballast = disk / "ballast"
         with ballast.open("wb", buffering=0) as file, pytest.raises(OSError):
@@ -202,7 +213,7 @@ async def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
 
 
 async def test_a_closed_store_takes_nothing_more(database: Database) -> None:
-    writer = Writer(database, ServedClock(database.connect()))
+    writer = Writer(database, ServedClock(database))
     await writer.close()
     with pytest.raises(StoreClosed):
         await writer.run(note("late", 1))
@@ -264,13 +275,13 @@ def test_a_store_keeps_its_id(tmp_path: Path) -> None:
 async def test_served_seconds_go_on_after_a_restart_and_skip_the_time_between(tmp_path: Path) -> None:
     now = [1000.0]
     database = open_database(tmp_path)
-    clock = ServedClock(database.connect(), monotonic=lambda: now[0])
+    clock = ServedClock(database, monotonic=lambda: now[0])
     writer = Writer(database, clock)
     now[0] += 50
     await writer.run(note("x", 1))
     await writer.close()
     now[0] += 1_000_000
-    again = ServedClock(database.connect(), monotonic=lambda: now[0])
+    again = ServedClock(database, monotonic=lambda: now[0])
     assert again.now() == 50
     now[0] += 7
     assert again.now() == 57
@@ -300,7 +311,7 @@ KILLED = textwrap.dedent(
 
     async def main():
         database = open_database(Path(sys.argv[1]))
-        writer = Writer(database, ServedClock(database.connect()))
+        writer = Writer(database, ServedClock(database))
         await asyncio.gather(*(one(writer, lane * 1_000_000) for lane in range(8)))
 
     asyncio.run(main())
