@@ -71,9 +71,9 @@ from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.settings import SettingsInForce, SettingsSource
 from rolloutfleet_proxy.store import boots, extent, remains, summaries
+from rolloutfleet_proxy.store import commits as last_commits
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.compacting import compact
-from rolloutfleet_proxy.store.conversations import load_last_commits
 from rolloutfleet_proxy.store.database import Belonging, open_database
 from rolloutfleet_proxy.store.sessions import count_by_state
 from rolloutfleet_proxy.store.store import Store
@@ -163,7 +163,7 @@ async def open_proxy(
         endpoint = _endpoint(parts, services)
         keeping = Keeping(store=parts.store, settings=parts.settings, metrics=parts.metrics)
         stack.push_async_callback(keeping.close)
-        stack.push_async_callback(_write_last_words, parts.store.writer, parts.drains)
+        stack.push_async_callback(_write_last_words, parts.store.writer, parts.drains, parts.commits)
         stack.push_async_callback(services.dumps.retire_at_the_end)
         stack.push_async_callback(_end_calls, parts.registry)
         await parts.drains.boot(start.crash)
@@ -239,7 +239,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
     stack.callback(large_bodies.shutdown, wait=False, cancel_futures=True)
     reader, max_hold = store.reader, settings.sessions.max_hold
     state, paused_for = await store.write(load)
-    commits = Commits(await reader.run(partial(load_last_commits, most=REMEMBERED)))
+    commits = Commits(await reader.run(partial(last_commits.load, most=REMEMBERED)))
     gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for)
     metrics, under_way, seals = Metrics(), UnderWay(), Seals()
     registry = SessionRegistry(
@@ -504,14 +504,15 @@ async def _note_boot(writer: Writer) -> None:
     write_soon(writer, lambda transaction: boots.measured(transaction, taken.rss_bytes))
 
 
-async def _write_last_words(writer: Writer, drains: Drains) -> None:
-    """Say in the store why this life ends, and with how much memory."""
+async def _write_last_words(writer: Writer, drains: Drains, commits: Commits) -> None:
+    """Say in the store why this life ends, with how much memory, and which turns it committed last."""
     taken = await asyncio.to_thread(resident.of_worker)
     reason, drain = drains.last_words
     try:
         await writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=taken.rss_bytes))
+        await writer.run(partial(last_commits.keep, commits=commits.remembered()))
     except DiskError as error:
-        logger.warning("the reason for ending could not be recorded: %s", error)
+        logger.warning("the reason for ending and the last commits could not be recorded: %s", error)
 
 
 def prepare(settings: ProxySettings) -> ChatFormat:

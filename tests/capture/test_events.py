@@ -5,6 +5,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -150,7 +151,7 @@ def test_a_restart_waits_for_nobody_who_follows_and_they_go_on_where_they_were(t
         with following(proxy) as events:
             assert proxy.drain("again", then="restart").status_code == 200
             assert events.ended()
-        asyncio.run(eventually(lambda: proxy.workers_begun() == 2))
+        asyncio.run(eventually(lambda: proxy.workers_begun() == 2, seconds=60))
         with following(proxy, after=first) as events:
             _, third = say(session, {"role": "user", "content": "Three"})
             assert [events.next()[1] for _ in range(2)] == [second, third]
@@ -159,6 +160,22 @@ def test_a_restart_waits_for_nobody_who_follows_and_they_go_on_where_they_were(t
             with contextlib.suppress(httpx.RemoteProtocolError):
                 assert events.ended()
         assert time.monotonic() - began < proxy.settings.get("drain_timeout", 60) / 2
+
+
+def test_who_has_seen_a_turn_that_is_gone_since_goes_on_from_it_after_a_restart(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet:
+        proxy = fleet.proxy
+        kept, gone = proxy.start_session(), proxy.start_session()
+        _, first = say(kept, {"role": "user", "content": "One"})
+        _, second = say(gone, {"role": "user", "content": "Two"})
+        with proxy.admin() as admin:
+            admin.delete(f"/sessions/{gone.session_id}").raise_for_status()
+        assert proxy.drain("again", then="restart").status_code == 200
+        asyncio.run(eventually(lambda: proxy.workers_begun() == 2, seconds=60))
+        with following(proxy, after=second) as newest, following(proxy, after=first) as older:
+            _, third = say(kept, {"role": "user", "content": "Three"})
+            assert newest.next()[:2] == ("commit", third)
+            assert [older.next()[:2] for _ in range(2)] == [("commit", second), ("commit", third)]
 
 
 async def test_a_call_that_is_left_while_others_look_on_is_left(slow: Fleet) -> None:

@@ -85,6 +85,10 @@ class Commits:
         if self._readers:
             self.changed.wake()
 
+    def remembered(self) -> list[tuple[str, str, str | None]]:
+        """(session_id, turn_id, parent_id) of each, oldest first: `before` of the next life."""
+        return [(each.session_id, each.turn_id, each.parent_id) for each in self._ring]
+
     @contextmanager
     def reader(self, after: str | None, *, holding: bool) -> Iterator[CommitReader]:
         """Someone who reads what comes behind a turn, or from now on. `holding`: the proxy drains, and holds its calls.

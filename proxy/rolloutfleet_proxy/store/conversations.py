@@ -162,17 +162,6 @@ def _leases(connection: sqlite3.Connection, session: int, trajectory: int | None
     return list(found)[::-1]
 
 
-def load_last_commits(connection: sqlite3.Connection, most: int) -> list[tuple[str, str, str | None]]:
-    """(session, turn, parent) by name of the newest turns that were committed here, oldest first."""
-    found = connection.execute(
-        "SELECT sessions.name, turns.name, parents.name FROM turns JOIN sessions ON sessions.id = turns.session"
-        " LEFT JOIN turns AS parents ON parents.session = turns.session AND parents.number = turns.parent"
-        " WHERE imported_at IS NULL OR turns.created_at > imported_at ORDER BY turns.id DESC LIMIT ?",
-        (most,),
-    ).fetchall()
-    return found[::-1]
-
-
 _CUT: Final = (
     "CASE WHEN length(value) <= :longest THEN value ELSE json_object('role', value ->> '$.role',"
     " 'content', substr(coalesce(value ->> '$.content', value), 1, :beginning)) END,"
