@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.rigs.binaries import LOADGEN
+from benchmarks.rigs.processes import TICKS
 from benchmarks.rigs.texts import Texts
 
 MEAN_REQUEST_BYTES = 24 * 1024
@@ -100,11 +101,15 @@ class Result:
 
     def cpu_micros(self, watched: str) -> float:
         """CPU of a watched tree for each answer, in microseconds."""
-        return self.cpu[watched] / max(int(self.window["answers"]), 1) * 1e6
+        return self._cpu_seconds(watched) / max(int(self.window["answers"]), 1) * 1e6
 
     def chunk_micros(self, watched: str) -> float:
         """CPU of a watched tree for each chunk that the engine sent, in microseconds."""
-        return self.cpu[watched] / max(self.engine_chunks, 1) * 1e6
+        return self._cpu_seconds(watched) / max(self.engine_chunks, 1) * 1e6
+
+    def _cpu_seconds(self, watched: str) -> float:
+        """At least a tick: less is not measured, and one is divided by the other."""
+        return max(self.cpu[watched], 1 / TICKS)
 
     @property
     def errors(self) -> int:
