@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 SECONDS: Final = 60.0
@@ -61,6 +62,11 @@ class Terminal:
             assert time.monotonic() < deadline, f"not within {SECONDS:.0f} s; the screen:\n{screen}"
             time.sleep(0.1)
         return screen
+
+    def record(self, file: Path) -> None:
+        """Write all that programs print from now on to a file: also what is on the screen for a moment only."""
+        file.touch()
+        self._ask("pipe-pane", "-o", f"cat >> {shlex.quote(str(file))}")
 
     def until_shown(self, text: str) -> str:
         return self.until(lambda screen: text in screen)

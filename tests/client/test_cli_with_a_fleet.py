@@ -21,6 +21,7 @@ from tests.client.fleet.by_turns import starts_by_turns
 from tests.client.processes import CLI, Done, invoke, ran, suspended
 from tests.client.terminals import terminal
 from tests.operator.running import TIMEOUT, Up, running
+from tests.waiting import until
 
 from rolloutfleet.fleet import Fleet
 
@@ -196,7 +197,7 @@ def test_top_refuses_what_it_does_not_know(up: Up, words: tuple[str, ...], said:
     assert done.returncode == 2 and said in done.stderr
 
 
-def test_top_follows_the_fleet_in_a_terminal_and_leaves_it_as_it_was(up: Up) -> None:
+def test_top_follows_the_fleet_in_a_terminal_and_leaves_it_as_it_was(up: Up, tmp_path: Path) -> None:
     with terminal() as screen, Fleet.from_file(up.state) as fleet:
         screen.run(*CLI, "top", "--interval", "200ms", "--state-dir", str(up.state))
         screen.until_shown("2 of 2 ready")
@@ -213,8 +214,10 @@ def test_top_follows_the_fleet_in_a_terminal_and_leaves_it_as_it_was(up: Up) -> 
         screen.resize(60, 20)
         screen.until(lambda shown: all(len(line) <= 60 for line in shown.splitlines()) and "2 of 2 ready" in shown)
         screen.resize(130, 30)
+        screen.record(printed := tmp_path / "printed")
         with suspended(up.book()["proxies"][1]["pid"]):
-            screen.until_shown("no answer for 2 s")
+            # For two seconds, until its figures are given up.
+            until(lambda: re.search(r"no answer for \d+ s", printed.read_text(errors="replace")))
             shown = screen.until_shown("1 of 2 ready")
             assert "proxy 1: " in shown and "does not answer: GET" not in shown
         screen.until_shown("2 of 2 ready")

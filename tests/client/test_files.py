@@ -249,8 +249,13 @@ def test_a_proxy_that_is_down_when_it_should_hear_is_told_by_the_next_run(
     proxy = next(each for each in pair.proxies if any(name_of_owner(pair, s) == each.ordinal for s in sessions))
     try:
         with ExportFolder(tmp_path / "out", FileForm.JSONL) as folder:
+            # All are on their way into one part, and none is acknowledged yet.
             summary = export_to(
-                fleet, folder, part_bytes=2**20, lease_seconds=30, tell=lambda done: proxy.kill(), most=len(sessions)
+                *(fleet, folder),
+                part_bytes=2**20,
+                lease_seconds=30,
+                tell=lambda done: proxy.kill() if done.trajectories == len(sessions) else None,
+                most=len(sessions),
             )
         assert summary.unheard > 0
     finally:

@@ -163,6 +163,9 @@ def test_a_trainer_killed_before_it_acknowledges_gets_the_same_again_once(
     group_id = ended_group(fleet, 3)
     trainer = start_trainer(
         f"""
+        from rolloutfleet.fleet import leases
+
+        leases.RENEWALS = 12  # on a machine that stands still at times
         with fleet.export(group_id="{group_id}", lease_seconds=6) as export:
             say(got=[each.trajectory_id for each in export])
             time.sleep(600)

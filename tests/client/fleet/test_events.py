@@ -5,43 +5,46 @@ import json
 import signal
 import subprocess
 import threading
+from collections.abc import Sequence
 from queue import Empty, Queue
 
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess
 from tests.client.fleet.agents import talk
+from tests.client.fleet.by_turns import check_halves, starts_by_turns
 from tests.client.fleet.conftest import key_file
 from tests.client.processes import CLI
 from tests.waiting import eventually
 
-from rolloutfleet.fleet import AsyncFleet, Refused, Whereabouts
+from rolloutfleet.fleet import AsyncFleet, Refused, Session, Whereabouts
 from rolloutfleet.fleet import Fleet as Trainer
 
 
 def restart(proxy: ProxyProcess) -> None:
     before = proxy.workers_begun()
     assert proxy.drain(f"again-{before}", then="restart").status_code == 200
-    asyncio.run(eventually(lambda: proxy.workers_begun() > before))
+    asyncio.run(eventually(lambda: proxy.workers_begun() > before, seconds=60))
 
 
 def test_turns_of_all_proxies_come_once_each_also_across_a_restart(fleet: Trainer, pair: Fleet) -> None:
-    with fleet.events() as events:
-        group = fleet.start_group(4)
-        asyncio.run(_talk_all(group, turns=2))
+    with fleet.events() as events, starts_by_turns():
+        sessions = [session for _ in range(2) for session in fleet.start_group(2)]
+        check_halves(sessions)
+        asyncio.run(_talk_all(sessions, turns=2))
         restart(pair.proxies[0])
-        asyncio.run(_talk_all(group, turns=1))
+        asyncio.run(_talk_all(sessions, turns=1))
         told = [next(events) for _ in range(12)]
-    turns = {turn.turn_id: turn for session in group for turn in fleet.turns(session)}
+    turns = {turn.turn_id: turn for session in sessions for turn in fleet.turns(session)}
     assert len(turns) == 12
     commits = [event.commit for event in told if event.commit is not None]
     assert {commit.turn_id for commit in commits} == set(turns)
     assert all(commit.parent_id == turns[commit.turn_id].parent_id for commit in commits)
     assert all(event.commit and event.commit.session_id.startswith(f"s{event.ordinal}-") for event in told)
-    fleet.delete(group.sessions[0])
+    fleet.delete(sessions[0])
 
 
-async def _talk_all(group: object, *, turns: int) -> None:
-    await asyncio.gather(*(talk(session, turns=turns) for session in group))  # type: ignore[attr-defined]
+async def _talk_all(sessions: Sequence[Session], *, turns: int) -> None:
+    await asyncio.gather(*(talk(session, turns=turns) for session in sessions))
 
 
 async def test_one_for_whom_there_is_no_place_is_told_so(pair: Fleet, where: Whereabouts) -> None:

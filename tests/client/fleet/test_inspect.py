@@ -102,7 +102,7 @@ def told(pair: Fleet) -> tuple[str, list[str]]:
         said, one = say(session, [{"role": "user", "content": "🙂 wörd " * 3000}], tools=TOOLS)
         _, two = say(session, [*said, {"role": "user", "content": "<script>alert(1)</script>"}], tools=TOOLS)
         _, other = say(session, [{"role": "user", "content": "Another"}])
-        fleet.reward(session, 0.5)
+        fleet.reward(session, 0.5, close=False)
         return session.session_id, [one, two, other]
 
 

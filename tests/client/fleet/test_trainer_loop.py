@@ -170,7 +170,8 @@ def test_shards_instead_of_tensors(fleet: Fleet) -> None:
     assert set(fetched["turn_ids"].tolist()) == {-1, 0}
 
 
-def test_a_lease_is_renewed_while_the_trainer_works(fleet: Fleet) -> None:
+def test_a_lease_is_renewed_while_the_trainer_works(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolloutfleet.fleet.leases.RENEWALS", 12)  # on a machine that stands still at times
     with fleet.start_session() as session:
         talked([session])
     with fleet.export(session_ids=[session], lease_seconds=6) as export:

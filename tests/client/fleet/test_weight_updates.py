@@ -162,6 +162,7 @@ async def test_a_pause_that_the_next_leader_undid_is_no_pause(two: Running, monk
 
     async def awake(proxies: Proxies, ordinal: int) -> None:
         os.kill(hung, signal.SIGCONT)
+        monkeypatch.setattr("rolloutfleet.fleet.proxies.PROBE_TIMEOUT", 30.0)  # it has much to do first
         await check(proxies, ordinal)
 
     async def after_the_first_lead(proxies: Proxies, ordinal: int) -> None:
