@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import time
 from array import array
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -16,7 +16,9 @@ from tests.proxy.stores import InlineStore
 
 from rolloutfleet.backoff import Backoff
 from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, ENGINE_UNREACHABLE
+from rolloutfleet_engine.call import Call
 from rolloutfleet_engine.faults import SPOILERS
+from rolloutfleet_engine.generation import Pace
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import running_engine
 from rolloutfleet_proxy.domain.errors import DomainError, GenerationCut
@@ -33,7 +35,8 @@ T = TypeVar("T")
 PROMPT = list(range(20, 60))
 TOKENS = 60
 LONG = 150
-"""Tokens; 1.5 s at 10 ms each."""
+ONE_AT_FIRST = 3600.0
+"""Seconds from a token to the next: whatever is to happen after the first happens before the second."""
 
 both = pytest.mark.parametrize("streamed", [False, True])
 
@@ -45,6 +48,8 @@ class Stage:
         self.http = httpx.AsyncClient(base_url=engine_url, timeout=30)
         self.engine = Engine(gateway_url, engine_urls=[engine_url], **settings)
         self.weights = weights
+        self.calls: Mapping[str, Call] = {}
+        """Those at the engine, where that is an engine of our own."""
         self.chunks: list[Chunk] = []
         self.rounds = 0
 
@@ -93,11 +98,21 @@ class Stage:
             while not counts.items() <= (await self.http.get("/counters")).json().items():
                 await asyncio.sleep(0.01)
 
-    async def until_under_way(self) -> None:
-        """Wait until some tokens are made. Of a call that isn't streamed the engine says nothing before its end, so
-        this goes by its pace; `LONG` turns last ten times as long."""
-        await self.until(running=1)
-        await asyncio.sleep(0.15)
+    async def until_shown(self) -> None:
+        async with asyncio.timeout(20):
+            while not self.shown:
+                await asyncio.sleep(0.005)
+
+    def hurry(self) -> None:
+        """Let calls make all that they lack as soon as the engine goes on. It must be paused, so that nothing in its
+        thread looks at their pace meanwhile."""
+        for call in list(self.calls.values()):
+            if call.generation is not None:
+                call.generation.pace = Pace(first=0.0, each=0.0)
+
+    async def stand_after(self, tokens: int, *, rounds: int = 1) -> None:
+        """The next rounds make so many tokens at once, and no more until they are cut."""
+        await self.fault(kind="never", after_tokens=tokens, count=rounds)
 
     async def fault(self, **fault: Any) -> None:
         (await self.http.post("/faults", json=fault)).raise_for_status()
@@ -123,10 +138,12 @@ class Stage:
 @asynccontextmanager
 async def stage(gateway_url: str | None = None, **options: Any) -> AsyncIterator[Stage]:
     settings = options.pop("settings", {})
+    clock = options.pop("clock", time.monotonic)
     with running_engine(EngineOptions(weight_version="1", **options)) as running:
-        weights = await open_weights(InlineStore(), max_hold=60.0)
+        weights = await open_weights(InlineStore(), max_hold=60.0, clock=clock)
         await weights.advance(1)
         made = Stage(running.url, gateway_url or running.url, weights, **settings)
+        made.calls = running.engine.calls
         try:
             yield made
         finally:
@@ -166,13 +183,14 @@ async def test_a_turn_of_one_round(streamed: bool) -> None:
 
 
 async def test_new_tokens_are_handed_over_before_the_last_is_made() -> None:
-    async with stage(token_latency=0.02) as on:
+    async with stage(token_latency=ONE_AT_FIRST) as on:
         turn = asyncio.ensure_future(on.turn(streamed=True))
-        async with asyncio.timeout(10):
-            while not on.chunks:
-                await asyncio.sleep(0.005)
+        await on.until_shown()
         assert not turn.done()
         assert len(on.shown) < TOKENS
+        assert await on.engine.pause("in_place") == {}
+        on.hurry()
+        assert await on.engine.resume() == {}
         evidence = await turn
     assert on.shown == evidence.output_ids.tolist()
 
@@ -182,10 +200,11 @@ async def test_new_tokens_are_handed_over_before_the_last_is_made() -> None:
 
 @both
 async def test_a_turn_cut_by_a_weight_update_goes_on(streamed: bool) -> None:
-    async with stage(token_latency=0.01) as on:
+    async with stage() as on:
+        await on.stand_after(5, rounds=2)
         turn = asyncio.ensure_future(on.turn(streamed=streamed, tokens=LONG, min_new_tokens=LONG))
         for version in (2, 3):
-            await on.until_under_way()
+            await on.until(running=1)
             await on.pause("abort")
             assert on.weights.gate.in_flight == 0
             await on.go_on(version)
@@ -193,8 +212,7 @@ async def test_a_turn_cut_by_a_weight_update_goes_on(streamed: bool) -> None:
         entries = await check_against_log(on, evidence)
     assert [entry["rid"] for entry in entries] == ["turn.0.", "turn.1.", "turn.2."]
     assert (len(evidence.output_ids), evidence.finish_reason) == (LONG, "length")
-    ends = [len(entries[0]["output_ids"]), len(entries[0]["output_ids"]) + len(entries[1]["output_ids"])]
-    assert evidence.spans == (Span(1, 0, ends[0]), Span(2, ends[0], ends[1]), Span(3, ends[1], LONG))
+    assert evidence.spans == (Span(1, 0, 5), Span(2, 5, 10), Span(3, 10, LONG))
     assert not evidence.version_differs
     if streamed:
         assert on.shown == evidence.output_ids.tolist()
@@ -203,10 +221,11 @@ async def test_a_turn_cut_by_a_weight_update_goes_on(streamed: bool) -> None:
 @both
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
 async def test_a_turn_that_the_engine_keeps_has_a_version_for_each_token(mode: str, streamed: bool) -> None:
-    async with stage(token_latency=0.01) as on:
+    async with stage(token_latency=ONE_AT_FIRST) as on:
         turn = asyncio.ensure_future(on.turn(streamed=streamed, tokens=LONG))
-        await on.until_under_way()
+        await on.until(running=1)
         await on.pause(mode)
+        on.hurry()
         await on.go_on(2)
         evidence = await turn
         await check_against_log(on, evidence)
@@ -217,11 +236,14 @@ async def test_a_turn_that_the_engine_keeps_has_a_version_for_each_token(mode: s
 
 
 async def test_an_engine_without_versions_leaves_them_to_the_proxy_by_chunk() -> None:
-    async with stage(token_latency=0.01) as on:
+    async with stage(token_latency=ONE_AT_FIRST) as on:
         await on.fault(kind="missing_version")
         turn = asyncio.ensure_future(on.turn(streamed=True, tokens=LONG))
-        await on.until_under_way()
+        await on.until_shown()
+        assert await on.engine.pause("in_place") == {}
         await on.weights.advance(2)
+        on.hurry()
+        assert await on.engine.resume() == {}
         evidence = await turn
     assert evidence.spans is not None
     assert [span.version for span in evidence.spans] == [1, 2]
@@ -254,9 +276,10 @@ async def test_a_round_behind_a_pause_is_sent_again_when_it_is_over(streamed: bo
 
 @both
 async def test_a_pause_that_the_proxy_was_not_told_of_cuts_no_turn_short(streamed: bool) -> None:
-    async with stage(token_latency=0.01) as on:
+    async with stage() as on:
+        await on.stand_after(5)
         turn = asyncio.ensure_future(on.turn(streamed=streamed, tokens=LONG))
-        await on.until_under_way()
+        await on.until(running=1)
         assert await on.engine.pause("abort") == {}
         await on.until(running=0)
         assert await on.engine.any_paused()
@@ -392,12 +415,13 @@ async def test_a_silent_engine_is_told_to_stop_and_not_asked_again(streamed: boo
 
 async def test_what_was_passed_on_before_a_cut_is_not_made_again() -> None:
     """Lately resumed, a call is sent again; but its caller has tokens that another round would not make."""
-    async with stage(token_latency=0.01) as on:
+    async with stage() as on:
         await on.pause("abort")
         await on.go_on(2)
         assert on.weights.gate.lately_resumed
+        await on.stand_after(5)
         turn = asyncio.ensure_future(on.turn(streamed=True, tokens=LONG))
-        await on.until_under_way()
+        await on.until_shown()
         on.weights.gate._cut()
         with pytest.raises(GenerationCut):
             await turn
@@ -407,11 +431,12 @@ async def test_what_was_passed_on_before_a_cut_is_not_made_again() -> None:
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
 async def test_a_pause_longer_than_an_engine_may_be_silent_ends_no_stream(mode: str) -> None:
     silence = 1.5
-    async with stage(token_latency=0.01, settings={"silence": silence}) as on:
+    async with stage(token_latency=ONE_AT_FIRST, settings={"silence": silence}) as on:
         turn = asyncio.ensure_future(on.turn(streamed=True, tokens=LONG))
-        await on.until_under_way()
+        await on.until(running=1)
         await on.pause(mode)
         await asyncio.sleep(2 * silence)
+        on.hurry()
         await on.go_on(2)
         assert len((await turn).output_ids) == LONG
     assert on.rounds == 1
@@ -522,6 +547,8 @@ async def test_cancelled_while_it_flows_the_engine_stops(gateway: str, slow_engi
 async def test_cancelled_in_mid_generation_the_engine_stops(gateway: str, slow_engine: str) -> None:
     async with through(gateway, slow_engine) as on:
         turn = asyncio.ensure_future(on.turn(tokens=400, rid="whole"))
-        await on.until_under_way()
+        await on.until(running=1)
+        # Of a call that isn't streamed the engine says nothing before its end; its first token comes after 0.3 s.
+        await asyncio.sleep(0.5)
         await left(on, turn)
-        assert len((await on.log())[-1]["output_ids"]) < 300
+        assert 0 < len((await on.log())[-1]["output_ids"]) < 300
