@@ -430,12 +430,15 @@ async def test_what_was_passed_on_before_a_cut_is_not_made_again() -> None:
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
 async def test_a_pause_longer_than_an_engine_may_be_silent_ends_no_stream(mode: str) -> None:
-    silence = 1.5
-    async with stage(token_latency=ONE_AT_FIRST, settings={"silence": silence}) as on:
+    silence, now = 0.2, 0.0
+    async with stage(token_latency=ONE_AT_FIRST, settings={"silence": silence}, clock=lambda: now) as on:
         turn = asyncio.ensure_future(on.turn(streamed=True, tokens=LONG))
         await on.until(running=1)
         await on.pause(mode)
+        # Its clock runs in the pause alone, so that being held up is no silence. It is looked at as time really passes.
+        now += 2 * silence
         await asyncio.sleep(2 * silence)
+        assert not turn.done()
         on.hurry()
         await on.go_on(2)
         assert len((await turn).output_ids) == LONG
