@@ -530,6 +530,7 @@ async def test_a_gateway_without_an_engine_is_no_engine_and_not_an_unknown_model
 @both
 async def test_cancelled_while_silent_the_engine_stops(gateway: str, slow_engine: str, streamed: bool) -> None:
     async with through(gateway, slow_engine) as on:
+        await on.fault(kind="slow", seconds=3600.0)
         turn = asyncio.ensure_future(on.turn(streamed=streamed, tokens=400, rid=f"silent-{streamed}"))
         await on.until(running=1)
         assert not on.chunks
