@@ -275,14 +275,25 @@ async def test_a_round_behind_a_pause_is_sent_again_when_it_is_over(streamed: bo
 
 
 @both
-async def test_a_pause_that_the_proxy_was_not_told_of_cuts_no_turn_short(streamed: bool) -> None:
+async def test_a_pause_that_the_proxy_was_not_told_of_cuts_no_turn_short(
+    streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation_module, "PAUSED_POLL", 0.02)
     async with stage() as on:
+        any_paused, asked = on.engine.any_paused, asyncio.Semaphore(0)
+
+        async def ask() -> bool:
+            asked.release()
+            return await any_paused()
+
+        monkeypatch.setattr(on.engine, "any_paused", ask)
         await on.stand_after(5)
         turn = asyncio.ensure_future(on.turn(streamed=streamed, tokens=LONG))
         await on.until(running=1)
         assert await on.engine.pause("abort") == {}
-        await on.until(running=0)
-        assert await on.engine.any_paused()
+        async with asyncio.timeout(20):
+            for _ in range(3):
+                await asked.acquire()
         assert on.rounds == 1, "an engine that says that it is paused is sent nothing"
         assert not turn.done()
         assert await on.engine.resume() == {}
