@@ -464,17 +464,31 @@ async def test_a_stream_without_a_new_token_is_504(server: Server, said: bytes, 
 
 
 async def test_a_stream_that_goes_on_slowly_is_read_to_its_end(server: Server) -> None:
+    """Each gap is shorter than the silence, all together are longer, by a clock that moves once it was looked at."""
+    now = 0.0
+    looked, shown = asyncio.Event(), asyncio.Event()
+
     async def behave(exchange: Exchange) -> None:
+        nonlocal now
         await exchange.begin_stream()
         for made in range(1, 6):
-            await asyncio.sleep(0.4)
+            now += 0.08
+            looked.clear()
+            await looked.wait()
+            shown.clear()
             await exchange.send(event(reply([5] * made, **({} if made == 5 else {"finish_reason": None}))))
+            await shown.wait()
         await exchange.send(b"data: [DONE]\n\n")
         await exchange.send(b"")
 
+    def clock() -> float:
+        looked.set()
+        return now
+
     server.behaviour = behave
-    async with client(server, silence=1.2) as engine:
-        assert len((await engine.generate(request(), lambda chunk: None)).output_ids) == 5
+    async with asyncio.timeout(20), client(server, silence=0.1) as engine:
+        evidence = await engine.generate(request(), lambda chunk: shown.set(), clock=clock)
+    assert len(evidence.output_ids) == 5
 
 
 async def test_a_pause_is_no_silence_of_a_stream(server: Server) -> None:
