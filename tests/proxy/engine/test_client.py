@@ -75,6 +75,7 @@ class Server:
     def __init__(self) -> None:
         self.behaviour: Behaviour = lambda exchange: exchange.answer(reply())
         self.seen: list[Exchange] = []
+        self._first_at = 0.0
         self.connections = 0
         self.left = asyncio.Event()
         """A client closed its connection while a request was open."""
@@ -85,6 +86,10 @@ class Server:
     async def start(self, port: int = 0) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def since_first(self) -> float:
+        """Seconds since the first request came; 0 as long as none has."""
+        return time.monotonic() - self._first_at if self.seen else 0.0
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -104,6 +109,7 @@ class Server:
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 exchange = Exchange(head[0].split(" ")[1], headers, body, writer)
+                self._first_at = self._first_at or time.monotonic()
                 self.seen.append(exchange)
                 await self._behave(exchange, reader)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
@@ -173,9 +179,11 @@ async def client(server: Server, **settings: Any) -> AsyncIterator[Engine]:
         await engine.aclose()
 
 
-async def failure(engine: Engine, *, streamed: bool = False) -> DomainError:
+async def failure(
+    engine: Engine, *, streamed: bool = False, clock: Callable[[], float] = time.monotonic
+) -> DomainError:
     with pytest.raises(DomainError) as caught:
-        await engine.generate(request(), (lambda chunk: None) if streamed else None)
+        await engine.generate(request(), (lambda chunk: None) if streamed else None, clock=clock)
     return caught.value
 
 
@@ -381,7 +389,7 @@ async def test_an_abort_with_a_status_is_mapped(server: Server, streamed: bool) 
 async def test_silence_is_504_and_the_generation_is_never_sent_again(server: Server, streamed: bool) -> None:
     server.behaviour = never
     async with client(server, silence=0.1) as engine:
-        error = await failure(engine, streamed=streamed)
+        error = await failure(engine, streamed=streamed, clock=server.since_first)
         assert (status_of(error), error.code) == (504, ENGINE_TIMEOUT)
         await asyncio.wait_for(server.left.wait(), 5)
         # Long enough for what would be sent again to have come.
@@ -397,7 +405,7 @@ async def test_silence_in_mid_stream_is_504(server: Server) -> None:
 
     server.behaviour = behave
     async with client(server, silence=0.1) as engine:
-        assert status_of(await failure(engine, streamed=True)) == 504
+        assert status_of(await failure(engine, streamed=True, clock=server.since_first)) == 504
         await asyncio.wait_for(server.left.wait(), 5)
     assert len(server.seen) == 1
 
@@ -457,7 +465,7 @@ async def test_a_stream_without_a_new_token_is_504(server: Server, said: bytes, 
 
     server.behaviour = behave
     async with client(server, silence=0.4) as engine:
-        error = await asyncio.wait_for(failure(engine, streamed=True), 20)
+        error = await asyncio.wait_for(failure(engine, streamed=True, clock=server.since_first), 20)
         assert (status_of(error), error.code) == (504, ENGINE_TIMEOUT)
         await asyncio.wait_for(server.left.wait(), 5)
     assert len(server.seen) == 1
