@@ -76,6 +76,15 @@ async def serving(behaviour: Behaviour, *, silence: float = 10.0) -> AsyncIterat
         await server.until_ended(server.connections)
 
 
+async def until_none_kept(client: Connections) -> None:
+    """Wait until the ends of all connections that are kept have come."""
+    connector = client.session.connector
+    assert connector is not None
+    async with asyncio.timeout(10):
+        while any(handler.is_connected() for kept in connector._conns.values() for handler, _ in kept):
+            await asyncio.sleep(0.001)
+
+
 async def posted(client: Connections, body: bytes = b"{}") -> bytes:
     headers = {"Accept": "*/*", "Content-Type": "application/json", "X-One": "1"}
     response = await client.post("/generate", (body[:1], body[1:]), headers)
@@ -141,7 +150,7 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
     async with serving(says(OK, close=True)) as (server, client):
         assert await posted(client) == b"ok"
         await server.until_ended(1)
-        await asyncio.sleep(0.05)  # its end is on the way
+        await until_none_kept(client)
         assert await posted(client) == b"ok"
 
 
