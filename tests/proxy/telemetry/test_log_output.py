@@ -2,10 +2,10 @@
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,18 +67,43 @@ def test_lines_of_many_threads_are_whole(pipe: tuple[int, int]) -> None:
     assert Counter(got[0].splitlines()) == {mark * 200: 300 for mark in marks}
 
 
-def test_a_blocked_reader_stalls_nobody_and_costs_counted_lines(pipe: tuple[int, int]) -> None:
+def fill(writing: int) -> None:
+    """Whoever writes to this pipe then waits for its reader."""
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"\n" * select.PIPE_BUF)
+    os.set_blocking(writing, True)
+
+
+def test_a_blocked_reader_stalls_nobody_and_costs_counted_lines(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading, writing = pipe
+    fill(writing)
     output = Output(writing, most_bytes=50 * len(LINE), gathering=0.0, dropped_line=dropped_line)
     output.put(LINE * 100)  # larger than the bound: dropped at once
-    began = time.monotonic()
-    for _ in range(5000):
-        output.put(LINE)
-    assert time.monotonic() - began < 1.0
+
+    def put_all() -> None:
+        for _ in range(5000):
+            output.put(LINE)
+
+    # Nobody reads yet: a `put` that waited for a reader would wait for ever.
+    putting = threading.Thread(target=put_all, daemon=True)
+    putting.start()
+    putting.join(30)
+    assert not putting.is_alive()
     assert output.waiting <= 50 and output.dropped > 4000
-    began = time.monotonic()
-    output.flush(timeout=0.1)
-    assert time.monotonic() - began < 1.0
+    wait, waits = output._idle.wait, []
+
+    def waited(timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        return wait(timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output._idle, "wait", waited)
+        output.flush(timeout=0.1)
+    assert waits == [0.1] and not output._idle.is_set()
 
     reader: list[bytes] = []
     thread = threading.Thread(target=lambda: reader.append(read_all(reading)))
